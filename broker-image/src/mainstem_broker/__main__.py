@@ -1,0 +1,112 @@
+"""Runs one broker: `python -m mainstem_broker server.properties [--override name=value ...]`.
+
+Reads the settings, puts the broker together, runs it until SIGTERM or SIGINT. Log lines are JSON on
+standard error. Exit code 0 after a clean stop, 1 if the broker could not start or had to give up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import structlog
+import uvloop
+
+from mainstem_broker.config import BrokerConfig, parse_properties
+from mainstem_broker.errors import InvalidSetting, ProtocolError, StartupError
+from mainstem_broker.server.broker import Broker
+
+GARBAGE_THRESHOLD: Final = 100_000
+"""Allocations between two looks for reference cycles. Requests make none, and each look is a pause."""
+
+
+def main() -> int:
+    arguments = _parse_arguments()
+    _configure_logging(arguments.log_level)
+    try:
+        config = _read_config(arguments.properties, arguments.override)
+        uvloop.run(_serve(config))
+    except (StartupError, InvalidSetting) as error:
+        print(f"mainstem broker: {error}", file=sys.stderr)  # noqa: T201  # a person reads this one
+        return 1
+    return 0
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m mainstem_broker", description="Run one Mainstem broker.")
+    parser.add_argument("properties", type=Path, help="settings, as in Kafka's server.properties")
+    parser.add_argument(
+        "--override", action="append", default=[], metavar="NAME=VALUE", help="a setting above the file's"
+    )
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="least level logged",
+    )
+    return parser.parse_args()
+
+
+def _read_config(path: Path, overrides: list[str]) -> BrokerConfig:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"The properties file {path} cannot be read: {error}.") from error
+    settings = parse_properties(text) | parse_properties("\n".join(overrides))
+    config = BrokerConfig(settings)
+    config.topic({})  # a topic default that does not fit is found out now
+    for name in config.unknown:
+        structlog.get_logger(__name__).warning("unknown setting ignored", name=name)
+    return config
+
+
+async def _serve(config: BrokerConfig) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = Broker(config)
+    starting = asyncio.create_task(broker.start())
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            try:
+                starting.result()
+            except ProtocolError as error:
+                raise StartupError(str(error)) from error
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(GARBAGE_THRESHOLD, 50, 50)
+            await stopped
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await broker.stop()
+
+
+def _configure_logging(level: str) -> None:
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    logging.getLogger("kazoo").setLevel(logging.ERROR)  # what it warns of, we log ourselves
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Fetch (key 1), versions 4 to 12.
+
+- Answers slices of segment files, which the connection sends with `os.sendfile`; no record is read.
+- Long poll: with less than `min_bytes` to give, waits for high watermarks to move, at most `max_wait`.
+  An error in any partition, or one that ceases to be led here, is answered at once.
+- The first partition that has data gives at least one whole batch, however small the limits are
+  (KIP-74); others give whole batches that fit, or nothing.
+- Offsets from the log start to the log end are valid, also those at or above the high watermark.
+- Fetch sessions (KIP-227) are refused in the way the protocol allows: a request to make one is answered
+  in full with session id 0.
+- v4 isolation level; v5 log start offset; v7 sessions; v9 leader epoch fencing; v10 zstd; v11 rack and
+  preferred read replica (always -1); v12 flexible. v13 and up, which name topics by id, are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
+from mainstem_broker.errors import FetchSessionIdNotFound, ProtocolError
+from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.replica.partition import Partition
+
+READ_COMMITTED: Final = 1
+
+
+def handle(
+    broker: BrokerContext, request: Entity, _context: RequestContext
+) -> Body | Awaitable[Body | None] | None:
+    if request.session_id != 0:
+        code = FetchSessionIdNotFound.code
+        return {"throttle_time": 0, "error_code": code, "session_id": 0, "responses": ()}
+    answer, size_bytes, failed, watched = _read(broker, request)
+    if failed or size_bytes >= request.min_bytes or not watched:
+        return answer
+    max_wait_ms = milliseconds(request.max_wait)
+    if max_wait_ms <= 0:
+        return answer
+    return _wait(broker, request, watched, max_wait_ms)
+
+
+def _read(broker: BrokerContext, request: Entity) -> tuple[Body, int, bool, list[Partition]]:
+    """(the answer, its bytes of records, whether a partition failed, the partitions to watch)."""
+    left_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
+    committed = request.isolation_level == READ_COMMITTED
+    total_bytes = 0
+    failed = False
+    watched: list[Partition] = []
+    topics: list[Body] = []
+    for topic in request.topics:
+        name = topic.topic
+        partitions: list[dict[str, Any]] = []
+        for asked in topic.partitions:
+            index = asked.partition
+            try:
+                partition = broker.find_replica(name, index)
+                found = partition.read(
+                    asked.fetch_offset,
+                    min(asked.partition_max_bytes, left_bytes),
+                    client_epoch=asked.current_leader_epoch,
+                    min_one_batch=total_bytes == 0,
+                    committed=committed,
+                )
+            except ProtocolError as error:
+                failed = True
+                partitions.append(_failure(index, error))
+                continue
+            watched.append(partition)
+            records = found.slice
+            if records is not None:
+                total_bytes += records.size_bytes
+                left_bytes = max(left_bytes - records.size_bytes, 0)
+            partitions.append(
+                {
+                    "partition_index": index,
+                    "error_code": 0,
+                    "high_watermark": partition.high_watermark,
+                    "last_stable_offset": partition.last_stable_offset,
+                    "log_start_offset": partition.log.log_start_offset,
+                    "aborted_transactions": () if committed else None,
+                    "records": b"" if records is None else records,
+                }
+            )
+        topics.append({"topic": name, "partitions": partitions})
+    answer = {"throttle_time": 0, "error_code": 0, "session_id": 0, "responses": topics}
+    return answer, total_bytes, failed, watched
+
+
+def _failure(index: int, error: ProtocolError) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "error_code": error.code,
+        "high_watermark": -1,
+        "aborted_transactions": None,
+        "records": b"",
+    }
+
+
+async def _wait(broker: BrokerContext, request: Entity, watched: list[Partition], max_wait_ms: int) -> Body:
+    """Read again whenever a watched partition has moved, until there is enough or the time is over."""
+    loop = asyncio.get_running_loop()
+    moved = asyncio.Event()
+    timer = loop.call_later(max_wait_ms / 1000, moved.set)
+    deadline = timer.when()
+    for partition in watched:
+        partition.add_listener(moved.set)
+    try:
+        while True:
+            await moved.wait()
+            moved.clear()
+            answer, size_bytes, failed, _ = _read(broker, request)
+            if failed or size_bytes >= request.min_bytes or loop.time() >= deadline:
+                return answer
+    finally:
+        timer.cancel()
+        for partition in watched:
+            partition.remove_listener(moved.set)

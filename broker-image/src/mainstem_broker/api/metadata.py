@@ -1,0 +1,156 @@
+"""Metadata (key 3), versions 0 to 12, and DescribeCluster (key 60), versions 0 and 1.
+
+- Metadata answers from this broker's view of the cluster. No topics asked for (v0: none, later: null)
+  means all. Unknown topics are created if the broker and the request (v4 on) allow it: the answer is
+  then LEADER_NOT_AVAILABLE, which clients ask again for.
+- A partition without a live leader has error LEADER_NOT_AVAILABLE, leader -1 and its real leader epoch.
+- A topic of which no partition is known yet is never answered as a success without partitions.
+- v5 offline replicas; v7 leader epoch; v8 to v10 authorized operations (not known: the schema's default);
+  v9 flexible; v10 topic ids; v12 topics asked for by id.
+- DescribeCluster names brokers and controller (KIP-700).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.api.topics import check_topic_name, create_topic
+from mainstem_broker.cluster.view import ClusterView, Topic
+from mainstem_broker.errors import (
+    InvalidTopic,
+    LeaderNotAvailable,
+    ProtocolError,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from mainstem_broker.protocol.codec import Body, Entity
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | Awaitable[Body | None]:
+    view = broker.view
+    if request.topics is None or (context.version == 0 and not request.topics):
+        return _answer(broker, context, [_known(view, topic) for _, topic in sorted(view.topics.items())])
+    missing = [
+        asked.name
+        for asked in request.topics
+        if asked.name is not None and asked.name not in view.topics and not _has_id(asked)
+    ]
+    if missing and request.allow_auto_topic_creation and broker.config.flag("auto.create.topics.enable"):
+        return _create_and_answer(broker, request, context, missing)
+    return _answer(broker, context, [_asked(view, asked) for asked in request.topics])
+
+
+def _has_id(asked: Any) -> bool:
+    return asked.topic_id is not None and asked.topic_id.int != 0
+
+
+def _asked(view: ClusterView, asked: Any) -> Body:
+    if _has_id(asked):
+        name = view.topic_names.get(asked.topic_id)
+        if name is None:
+            return _failed(asked.name, UnknownTopicId(), topic_id=asked.topic_id)
+        return _known(view, view.topics[name])
+    topic = view.topics.get(asked.name)
+    if topic is not None:
+        return _known(view, topic)
+    try:
+        check_topic_name(asked.name)
+    except InvalidTopic as error:
+        return _failed(asked.name, error)
+    return _failed(asked.name, UnknownTopicOrPartition())
+
+
+async def _create_and_answer(
+    broker: BrokerContext, request: Entity, context: RequestContext, missing: list[str]
+) -> Body:
+    failures: dict[str, ProtocolError] = {}
+    for name in missing:
+        try:
+            check_topic_name(name)
+            await create_topic(broker, name, partition_count=-1, replication_factor=-1)
+            failures[name] = LeaderNotAvailable()
+        except TopicAlreadyExists:
+            failures[name] = LeaderNotAvailable()  # created by another one just now
+        except InvalidTopic as error:
+            failures[name] = error
+        except ProtocolError:
+            failures[name] = UnknownTopicOrPartition()
+    topics = []
+    for asked in request.topics:
+        if asked.name in failures and asked.name not in broker.view.topics:
+            topics.append(_failed(asked.name, failures[asked.name]))
+        else:
+            topics.append(_asked(broker.view, asked))
+    return _answer(broker, context, topics)
+
+
+def _answer(broker: BrokerContext, context: RequestContext, topics: list[Body]) -> Body:
+    return {
+        "throttle_time": 0,
+        "brokers": [
+            {"node_id": broker_id, "host": host, "port": port, "rack": rack}
+            for broker_id, host, port, rack in _brokers(broker, context)
+        ],
+        "cluster_id": broker.view.cluster_id,
+        "controller_id": broker.view.controller_id,
+        "topics": topics,
+    }
+
+
+def _brokers(broker: BrokerContext, context: RequestContext) -> list[tuple[int, str, int, str | None]]:
+    """Live brokers that have the listener the client came through; others it could not reach."""
+    found = []
+    for broker_id, registration in sorted(broker.view.brokers.items()):
+        endpoint = registration.endpoint(context.listener)
+        if endpoint is not None:
+            found.append((broker_id, endpoint.host, endpoint.port, registration.rack))
+    return found
+
+
+def _known(view: ClusterView, topic: Topic) -> Body:
+    if not topic.states:
+        return _failed(topic.name, LeaderNotAvailable(), topic_id=topic.topic_id)
+    return {
+        "error_code": 0,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.name in INTERNAL_TOPICS,
+        "partitions": [_partition(view, topic, partition) for partition in sorted(topic.assignment.replicas)],
+    }
+
+
+def _partition(view: ClusterView, topic: Topic, partition: int) -> Body:
+    replicas = topic.assignment.replicas[partition]
+    state = topic.states.get(partition)
+    leader = -1 if state is None or state.leader not in view.brokers else state.leader
+    return {
+        "error_code": 0 if leader >= 0 else LeaderNotAvailable.code,
+        "partition_index": partition,
+        "leader_id": leader,
+        "leader_epoch": -1 if state is None else state.leader_epoch,
+        "replica_nodes": replicas,
+        "isr_nodes": () if state is None else state.isr,
+        "offline_replicas": [broker for broker in replicas if broker not in view.brokers],
+    }
+
+
+def _failed(name: str | None, error: ProtocolError, topic_id: Any = None) -> Body:
+    return {"error_code": error.code, "name": name, "topic_id": topic_id, "partitions": ()}
+
+
+def handle_describe_cluster(broker: BrokerContext, _request: Entity, context: RequestContext) -> Body:
+    return {
+        "throttle_time": 0,
+        "error_code": 0,
+        "cluster_id": broker.view.cluster_id,
+        "controller_id": broker.view.controller_id,
+        "brokers": [
+            {"broker_id": broker_id, "host": host, "port": port, "rack": rack}
+            for broker_id, host, port, rack in _brokers(broker, context)
+        ],
+    }

@@ -1,0 +1,64 @@
+"""The one table of API keys: versions served, the version handlers are written against, the handler.
+
+To add an API: write its file, add its line. Minimum versions are those of Apache Kafka 4 (KIP-896),
+where clients do not need a lower one announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mainstem_broker.api import api_versions, configs, fetch, metadata, offsets, produce, topics
+from mainstem_broker.api.context import Handler
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """`model_version` is that of the entity the handler gets, whatever the client spoke; None: the client's.
+
+    `announced_min_version` may be lower than `min_version`, which is what is really served.
+    """
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    handler: Handler
+    model_version: int | None
+    announced_min_version: int
+
+
+def _api(
+    key: int,
+    name: str,
+    versions: tuple[int, int],
+    handler: Handler,
+    *,
+    as_spoken: bool = False,
+    announced_min: int | None = None,
+) -> Api:
+    low, high = versions
+    model = None if as_spoken else high
+    return Api(key, name, low, high, handler, model, low if announced_min is None else announced_min)
+
+
+APIS: Final[Mapping[int, Api]] = {
+    api.key: api
+    for api in (
+        _api(0, "Produce", (3, 11), produce.handle, announced_min=0),
+        _api(1, "Fetch", (4, 12), fetch.handle),
+        _api(2, "ListOffsets", (1, 9), offsets.handle_list_offsets),
+        _api(3, "Metadata", (0, 12), metadata.handle),
+        _api(18, "ApiVersions", (0, 4), api_versions.handle),
+        _api(19, "CreateTopics", (2, 7), topics.handle_create_topics),
+        _api(20, "DeleteTopics", (1, 6), topics.handle_delete_topics, as_spoken=True),
+        _api(21, "DeleteRecords", (0, 2), topics.handle_delete_records),
+        _api(23, "OffsetForLeaderEpoch", (2, 4), offsets.handle_offset_for_leader_epoch),
+        _api(32, "DescribeConfigs", (1, 4), configs.handle_describe),
+        _api(37, "CreatePartitions", (0, 3), topics.handle_create_partitions),
+        _api(44, "IncrementalAlterConfigs", (0, 1), configs.handle_incremental_alter),
+        _api(60, "DescribeCluster", (0, 1), metadata.handle_describe_cluster),
+    )
+}

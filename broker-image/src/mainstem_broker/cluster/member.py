@@ -1,0 +1,597 @@
+"""This broker as a member of the cluster: registers, follows the feed of changes, and, if elected, leads.
+
+The only place that acts on what `controller.py` decides and on what ZooKeeper says; it owns the view.
+One task does everything, in passes. Watches, lost sessions and requests only mark what has to be looked
+at again and wake it, so that every pass starts from ZooKeeper's present state and may be repeated:
+
+1. after a new session: load everything, register this broker (`/brokers/ids/N`, ephemeral);
+2. read what was marked: brokers, the feed, the controller's node;
+3. as controller: carry out deletions, write the states that `plan_states` asks for, trim the feed. Every
+   write is one multi with a check of `/controller_epoch`, so a controller that was replaced without
+   knowing it writes nothing (fencing).
+
+The feed (`/mainstem/changes`) stands for a watch per partition, which would not scale: numbers are dense,
+so a gap says that entries were trimmed, and everything is loaded anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID, uuid4
+
+import structlog
+
+from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.controller import StateChange, plan_states
+from mainstem_broker.cluster.view import ClusterView
+from mainstem_broker.cluster.zookeeper import (
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+    ZooKeeper,
+    ZooKeeperUnavailable,
+)
+from mainstem_broker.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    RequestTimedOut,
+    StartupError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+
+logger = structlog.get_logger(__name__)
+
+STATES_PER_MULTI: Final = 300
+"""A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a state takes about 250 bytes in it."""
+FEED_ENTRIES_KEPT: Final = 500
+"""A broker that lags further behind than this loads everything; each entry costs one read, too."""
+RETRY_DELAY_S: Final = 0.5
+CONFIG_TYPES: Final = ("topics", "brokers")
+
+
+@dataclass(slots=True)
+class Delta:
+    """What a pass changed in the view."""
+
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    deleted: list[tuple[str, UUID]] = field(default_factory=list)
+    configs: set[str] = field(default_factory=set)
+    """Entities as `topics/T`, `brokers/N`, `brokers/<default>`."""
+
+    def __bool__(self) -> bool:
+        return bool(self.partitions or self.deleted or self.configs)
+
+
+class ClusterMember:
+    """Membership of one broker. `connect`, then `join`, then `leave`."""
+
+    def __init__(
+        self,
+        registration: znodes.BrokerRegistration,
+        servers: str,
+        *,
+        session_timeout_ms: int,
+        connection_timeout_ms: int,
+        on_change: Callable[[Delta], None],
+    ) -> None:
+        self.view = ClusterView()
+        self.is_controller = False
+        self._registration = registration
+        self._broker_id = registration.broker_id
+        self._connection_timeout_ms = connection_timeout_ms
+        self._on_change = on_change
+        self._zookeeper = ZooKeeper(servers, session_timeout_ms, self._on_session)
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self._connected = False
+        self._registered = False
+        # What the next pass has to look at again.
+        self._brokers_stale = self._feed_stale = self._controller_stale = True
+        self._last_change = -1
+        # Of the controller only.
+        self._controller_epoch = 0
+        self._controller_epoch_version = 0
+        self._stale_topics: set[str] | None = None
+        self._restarted: set[int] = set()
+
+    # --- Life ---
+
+    async def connect(self) -> str:
+        """Open the session, make the standing nodes; answer the cluster's id, which the first broker makes.
+
+        Raises:
+            StartupError: ZooKeeper does not answer.
+        """
+        await self._zookeeper.start(self._connection_timeout_ms)
+        await self._zookeeper.ensure_paths(znodes.PERSISTENT_PATHS)
+        await self._zookeeper.create(znodes.CONTROLLER_EPOCH, b"0")
+        await self._zookeeper.ensure_paths(["/cluster"])
+        new_id = znodes.encode_uuid(uuid4())
+        await self._zookeeper.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(new_id))
+        node = await self._zookeeper.get(znodes.CLUSTER_ID)
+        assert node is not None
+        self.view.cluster_id = znodes.decode_cluster_id(node.data)
+        return self.view.cluster_id
+
+    async def load(self) -> None:
+        """Read the whole cluster into the view, before this broker is known to it."""
+        await self._load(Delta())
+
+    async def join(self) -> None:
+        """Register this broker and follow the cluster from now on.
+
+        Raises:
+            StartupError: a broker of this id is registered from another address.
+        """
+        await self._register()
+        self._task = asyncio.create_task(self._run(), name="cluster member")
+        self._wake.set()
+        await self.wait_until(lambda: self.view.controller_id >= 0, self._connection_timeout_ms)
+
+    async def leave(self) -> None:
+        """Stop following; the broker's and the controller's nodes go at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._zookeeper.stop()
+
+    def _on_session(self, state: str) -> None:
+        logger.info("zookeeper session", state=state)
+        self._connected = state == "connected"
+        # A new connection has none of the old one's watches, so all is read again.
+        self._brokers_stale = self._feed_stale = self._controller_stale = True
+        if state == "lost":
+            self._registered = False
+            self.is_controller = False
+        self._wake.set()
+
+    # --- Waiting ---
+
+    async def wait_until(self, reached: Callable[[], bool], timeout_ms: float) -> None:
+        """Return as soon as `reached()` holds of the view.
+
+        Raises:
+            RequestTimedOut: it did not within `timeout_ms`.
+        """
+        try:
+            async with asyncio.timeout(timeout_ms / 1000), self._changed:
+                await self._changed.wait_for(reached)
+        except TimeoutError:
+            raise RequestTimedOut("The cluster has not carried this out yet; it goes on doing so.") from None
+
+    async def _publish(self, delta: Delta) -> None:
+        if delta:
+            self._on_change(delta)
+        async with self._changed:
+            self._changed.notify_all()
+
+    # --- The pass ---
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._connected:
+                continue
+            try:
+                await self._pass()
+            except (ZooKeeperUnavailable, Conflict) as error:
+                # Known to be lost, or someone else wrote first: look at everything again, soon.
+                logger.warning("cluster pass repeated", reason=str(error))
+                self._brokers_stale = self._feed_stale = self._controller_stale = True
+                self._last_change = -2
+                asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._wake.set)
+            except Exception:
+                logger.exception("cluster pass failed")
+                asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._wake.set)
+
+    async def _pass(self) -> None:
+        delta = Delta()
+        if not self._registered:
+            await self._load(delta)
+            await self._register()
+        if self._brokers_stale:
+            await self._read_brokers()
+        if self._feed_stale:
+            await self._read_feed(delta)
+        if self._controller_stale:
+            await self._elect()
+        if self.is_controller:
+            await self._lead(delta)
+        await self._publish(delta)
+
+    def _mark_brokers(self) -> None:
+        self._brokers_stale = True
+        self._wake.set()
+
+    def _mark_feed(self) -> None:
+        self._feed_stale = True
+        self._wake.set()
+
+    def _mark_controller(self) -> None:
+        self._controller_stale = True
+        self._wake.set()
+
+    async def _register(self) -> None:
+        path = znodes.broker_path(self._broker_id)
+        operations: list[Operation] = []
+        existing = await self._zookeeper.get(path)
+        if existing is not None and existing.ephemeral_owner != self._zookeeper.session_id:
+            other = znodes.BrokerRegistration.decode(self._broker_id, existing.data, existing.czxid)
+            if other.endpoints != self._registration.endpoints:
+                address = other.endpoints[0]
+                raise StartupError(
+                    f"Broker id {self._broker_id} is already registered from {address.host}:{address.port}:"
+                    " give this broker another broker.id, or stop the other one."
+                )
+            # We hold this address and the lock on the data, so whoever registered them is gone and
+            # its session only has not run out yet.
+            operations.append(Delete(path, existing.version))
+        if existing is None or operations:
+            data = self._registration.encode(_now_ms())
+            await self._zookeeper.multi([*operations, Create(path, data, ephemeral=True)])
+            logger.info("broker registered", path=path)
+        self._registered = True
+
+    # --- Reading ---
+
+    async def _load(self, delta: Delta) -> None:
+        """Read everything. The feed's end is noted first, so what changes meanwhile is read again."""
+        zookeeper = self._zookeeper
+        self._feed_stale = False
+        numbers = [
+            znodes.change_number(name) for name in await zookeeper.children(znodes.CHANGES, self._mark_feed)
+        ]
+        await self._read_brokers()
+        names = await zookeeper.children(znodes.TOPICS)
+        await self._read_topics(names, delta)
+        for topic in set(self.view.topics) - set(names):
+            self._remove(topic, self.view.topics[topic].topic_id, delta)
+        paths = [
+            (topic.name, partition)
+            for topic in self.view.topics.values()
+            for partition in topic.assignment.replicas
+        ]
+        await self._read_states(paths, delta)
+        self.view.pending_deletions = set(await zookeeper.children(znodes.DELETE_TOPICS))
+        entities = await zookeeper.children(znodes.BROKER_CONFIGS)
+        await self._read_broker_configs(entities, delta)
+        self._last_change = max(numbers, default=-1)
+        self._stale_topics = None
+
+    async def _read_brokers(self) -> None:
+        self._brokers_stale = False
+        ids = [int(name) for name in await self._zookeeper.children(znodes.BROKER_IDS, self._mark_brokers)]
+        nodes = await self._zookeeper.get_many([znodes.broker_path(broker_id) for broker_id in ids])
+        known = {broker_id: broker.epoch for broker_id, broker in self.view.brokers.items()}
+        self.view.set_brokers(
+            znodes.BrokerRegistration.decode(broker_id, node.data, node.czxid)
+            for broker_id, node in zip(ids, nodes, strict=True)
+            if node is not None
+        )
+        now = {broker_id: broker.epoch for broker_id, broker in self.view.brokers.items()}
+        if now != known:
+            self._restarted |= {
+                broker_id for broker_id in known.keys() & now if known[broker_id] != now[broker_id]
+            }
+            self._stale_topics = None
+
+    async def _read_topics(self, names: Iterable[str], delta: Delta) -> None:
+        names = list(names)
+        assignments = await self._zookeeper.get_many([znodes.topic_path(name) for name in names])
+        configs = await self._zookeeper.get_many([znodes.topic_config_path(name) for name in names])
+        for name, node, config in zip(names, assignments, configs, strict=True):
+            if node is None:
+                continue  # deleted since; the feed will say so
+            assignment = znodes.TopicAssignment.decode(name, node.data, node.version)
+            known = self.view.topics.get(name)
+            if known is not None and known.topic_id != assignment.topic_id:
+                self._remove(name, known.topic_id, delta)
+            overrides = znodes.decode_config(config.data) if config is not None else {}
+            self.view.set_topic(assignment, overrides)
+            delta.configs.add(f"topics/{name}")
+            if self._stale_topics is not None:
+                self._stale_topics.add(name)
+
+    async def _read_states(self, partitions: list[tuple[str, int]], delta: Delta) -> None:
+        nodes = await self._zookeeper.get_many([znodes.state_path(*key) for key in partitions])
+        for (topic, partition), node in zip(partitions, nodes, strict=True):
+            if node is not None and self.view.set_state(
+                topic, partition, znodes.decode_state(node.data, node.version)
+            ):
+                delta.partitions.add((topic, partition))
+
+    async def _read_broker_configs(self, entities: Iterable[str], delta: Delta) -> None:
+        entities = list(entities)
+        nodes = await self._zookeeper.get_many([znodes.broker_config_path(entity) for entity in entities])
+        for entity, node in zip(entities, nodes, strict=True):
+            self.view.broker_configs[entity] = {} if node is None else znodes.decode_config(node.data)
+            delta.configs.add(f"brokers/{entity}")
+
+    def _remove(self, topic: str, topic_id: UUID, delta: Delta) -> None:
+        if self.view.remove_topic(topic, topic_id):
+            delta.deleted.append((topic, topic_id))
+
+    async def _read_feed(self, delta: Delta) -> None:
+        self._feed_stale = False
+        names = await self._zookeeper.children(znodes.CHANGES, self._mark_feed)
+        numbers = sorted(znodes.change_number(name) for name in names)
+        news = [number for number in numbers if number > self._last_change]
+        if self._last_change < -1 or (news and news[0] > self._last_change + 1):
+            await self._load(delta)
+            return
+        nodes = await self._zookeeper.get_many([f"{znodes.CHANGE_PREFIX}{number:010d}" for number in news])
+        for number, node in zip(news, nodes, strict=True):
+            if node is None:  # trimmed between the two reads
+                await self._load(delta)
+                return
+            await self._apply(znodes.Change.decode(node.data), delta)
+            self._last_change = number
+        if self.is_controller and len(numbers) > 2 * FEED_ENTRIES_KEPT:
+            old = numbers[:-FEED_ENTRIES_KEPT]
+            await self._fenced([Delete(f"{znodes.CHANGE_PREFIX}{number:010d}") for number in old])
+
+    async def _apply(self, change: znodes.Change, delta: Delta) -> None:
+        for topic, topic_id in change.deleted:
+            self._remove(topic, topic_id, delta)
+        if change.topics:
+            await self._read_topics(change.topics, delta)
+        for topic, partition, state in change.states:
+            if self.view.set_state(topic, partition, state):
+                delta.partitions.add((topic, partition))
+        self.view.pending_deletions.update(set(change.deletions) & self.view.topics.keys())
+        for entity in change.configs:
+            kind, _, name = entity.partition("/")
+            if kind == "topics":
+                await self._read_topics([name], delta)
+            else:
+                await self._read_broker_configs([name], delta)
+
+    # --- The controller ---
+
+    async def _elect(self) -> None:
+        """Find out who is controller, or become it (broker.md: one multi, epoch checked by version)."""
+        self._controller_stale = False
+        node = await self._zookeeper.get(znodes.CONTROLLER, self._mark_controller)
+        if node is None:
+            epoch_node = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
+            assert epoch_node is not None
+            epoch = int(epoch_node.data) + 1
+            try:
+                await self._zookeeper.multi(
+                    [
+                        SetData(znodes.CONTROLLER_EPOCH, str(epoch).encode(), epoch_node.version),
+                        Create(
+                            znodes.CONTROLLER,
+                            znodes.encode_controller(self._broker_id, _now_ms()),
+                            ephemeral=True,
+                        ),
+                    ]
+                )
+            except Conflict:
+                self._mark_controller()  # another one was faster
+                return
+            self._controller_epoch = epoch
+            self._controller_epoch_version = epoch_node.version + 1
+            self._stale_topics = None
+            self.is_controller = True
+            self.view.controller_id = self._broker_id
+            logger.info("controller elected", controller_epoch=epoch)
+            return
+        self.view.controller_id = znodes.decode_controller(node.data)
+        if self.is_controller and node.ephemeral_owner != self._zookeeper.session_id:
+            self.is_controller = False
+
+    async def _lead(self, delta: Delta) -> None:
+        for topic in sorted(self.view.pending_deletions & self.view.topics.keys()):
+            await self._delete_topic(topic, delta)
+        stale, self._stale_topics = self._stale_topics, set()
+        restarted, self._restarted = self._restarted, set()
+        changes = plan_states(self.view, self._controller_epoch, topics=stale, restarted=restarted)
+        try:
+            for start in range(0, len(changes), STATES_PER_MULTI):
+                await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
+        except BaseException:
+            self._stale_topics = None
+            self._restarted |= restarted
+            raise
+
+    async def _fenced(self, operations: list[Operation]) -> None:
+        """Write as controller: all of it, and only while this broker still is the controller."""
+        fence = Check(znodes.CONTROLLER_EPOCH, self._controller_epoch_version)
+        await self._zookeeper.multi([fence, *operations])
+
+    async def _write_states(self, changes: list[StateChange], delta: Delta) -> None:
+        operations: list[Operation] = []
+        with_parent = {change.topic for change in changes if self.view.topics[change.topic].states}
+        for change in changes:
+            data = znodes.encode_state(change.state)
+            path = znodes.state_path(change.topic, change.partition)
+            if change.expected_version is not None:
+                operations.append(SetData(path, data, change.expected_version))
+                continue
+            if change.topic not in with_parent:
+                with_parent.add(change.topic)
+                operations.append(Create(znodes.partitions_path(change.topic), b""))
+            operations.append(Create(znodes.partition_path(change.topic, change.partition), b""))
+            operations.append(Create(path, data))
+        states = tuple((change.topic, change.partition, change.state) for change in changes)
+        entry = znodes.Change(states=states).encode()
+        await self._fenced([*operations, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
+        logger.info("partition states written", count=len(changes))
+        for topic, partition, state in states:
+            # Known at once, so that the next pass does not plan them again; the feed repeats it.
+            if self.view.set_state(topic, partition, state):
+                delta.partitions.add((topic, partition))
+
+    async def _delete_topic(self, name: str, delta: Delta) -> None:
+        """Remove the topic's nodes. Its files are removed by the brokers that hold them (R20).
+
+        The marker goes last, in one multi with the topic's own node, so a controller that dies in
+        between leaves a deletion that the next one carries on.
+        """
+        topic = self.view.topics[name]
+        partitions = await self._zookeeper.children(znodes.partitions_path(name))
+        removals: list[Operation] = []
+        for partition in partitions:
+            path = znodes.partition_path(name, int(partition))
+            removals += [Delete(f"{path}/{child}") for child in await self._zookeeper.children(path)]
+            removals.append(Delete(path))
+        for start in range(0, len(removals), STATES_PER_MULTI):
+            await self._fenced(removals[start : start + STATES_PER_MULTI])
+        last: list[Operation] = [
+            Delete(path)
+            for path in (znodes.partitions_path(name), znodes.topic_config_path(name))
+            if await self._zookeeper.get(path) is not None
+        ]
+        holders = frozenset(broker for replicas in topic.assignment.replicas.values() for broker in replicas)
+        entry = znodes.Change(deleted=((name, topic.topic_id),)).encode()
+        await self._fenced(
+            [
+                *last,
+                Delete(znodes.topic_path(name)),
+                Delete(f"{znodes.DELETE_TOPICS}/{name}"),
+                Create(
+                    f"{znodes.DELETED_TOPICS}/{znodes.encode_uuid(topic.topic_id)}",
+                    znodes.encode_deleted_topic(name, holders),
+                ),
+                Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+            ]
+        )
+        logger.info("topic deleted", topic=name, topic_id=str(topic.topic_id))
+        self._remove(name, topic.topic_id, delta)
+
+    # --- What handlers ask for; any broker may write these, the controller acts on them ---
+
+    async def create_topic(self, assignment: znodes.TopicAssignment, config: Mapping[str, str]) -> None:
+        """Write a new topic; the controller then elects its leaders.
+
+        Raises:
+            TopicAlreadyExists: there is one of that name.
+        """
+        topic = assignment.topic
+        config_path = znodes.topic_config_path(topic)
+        data = znodes.encode_config(config)
+        leftover = await self._zookeeper.get(config_path)
+        entry = znodes.Change(topics=(topic,)).encode()
+        try:
+            await self._zookeeper.multi(
+                [
+                    Create(znodes.topic_path(topic), assignment.encode()),
+                    Create(config_path, data) if leftover is None else SetData(config_path, data),
+                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+                ]
+            )
+        except Conflict:
+            raise TopicAlreadyExists(f"Topic '{topic}' already exists.") from None
+
+    async def grow_topic(self, topic: str, added: Mapping[int, tuple[int, ...]]) -> None:
+        """Add partitions to a topic.
+
+        Raises:
+            UnknownTopicOrPartition: there is none of that name.
+            InvalidPartitions: it changed meanwhile.
+        """
+        node = await self._zookeeper.get(znodes.topic_path(topic))
+        if node is None:
+            raise UnknownTopicOrPartition(f"Topic '{topic}' does not exist.")
+        known = znodes.TopicAssignment.decode(topic, node.data, node.version)
+        if known.replicas.keys() & added.keys():
+            raise InvalidPartitions(f"Topic '{topic}' has grown meanwhile; ask again.")
+        grown = znodes.TopicAssignment(
+            topic,
+            known.topic_id,
+            {**known.replicas, **added},
+            known.adding_replicas,
+            known.removing_replicas,
+        )
+        entry = znodes.Change(topics=(topic,)).encode()
+        try:
+            await self._zookeeper.multi(
+                [
+                    SetData(znodes.topic_path(topic), grown.encode(), node.version),
+                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+                ]
+            )
+        except Conflict:
+            raise InvalidPartitions(f"Topic '{topic}' has changed meanwhile; ask again.") from None
+
+    async def delete_topic(self, topic: str) -> None:
+        """Ask the controller to delete a topic; asking twice is the same as once."""
+        entry = znodes.Change(deletions=(topic,)).encode()
+        try:
+            await self._zookeeper.multi(
+                [
+                    Create(f"{znodes.DELETE_TOPICS}/{topic}", b""),
+                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+                ]
+            )
+        except Conflict:
+            pass
+
+    async def change_config(
+        self, kind: str, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Replace an entity's settings by `change(present settings)`; `kind` is "topics" or "brokers".
+
+        Raises:
+            InvalidConfig: they were changed by others at the same time, again and again.
+        """
+        path = f"/config/{kind}/{entity}"
+        name = f"{kind}/{entity}"
+        entry = znodes.Change(configs=(name,)).encode()
+        for _ in range(5):
+            node = await self._zookeeper.get(path)
+            data = znodes.encode_config(change({} if node is None else znodes.decode_config(node.data)))
+            write: Operation = Create(path, data) if node is None else SetData(path, data, node.version)
+            try:
+                await self._zookeeper.multi([write, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
+                return
+            except Conflict:
+                continue
+        raise InvalidConfig(f"The settings of {name} are being changed by others; ask again.")
+
+    async def forget_deleted_topic(self, topic_id: UUID) -> None:
+        """Note that this broker holds no files of a deleted topic any more; the last one removes the note."""
+        path = f"{znodes.DELETED_TOPICS}/{znodes.encode_uuid(topic_id)}"
+        while True:
+            node = await self._zookeeper.get(path)
+            if node is None:
+                return
+            topic, brokers = znodes.decode_deleted_topic(node.data)
+            left = brokers - {self._broker_id}
+            if left == brokers:
+                return
+            operation: Operation = (
+                SetData(path, znodes.encode_deleted_topic(topic, left), node.version)
+                if left
+                else Delete(path, node.version)
+            )
+            try:
+                await self._zookeeper.multi([operation])
+                return
+            except Conflict:
+                continue
+
+    async def deleted_topics(self) -> dict[UUID, str]:
+        """Deleted topics of which some broker still has files."""
+        names = await self._zookeeper.children(znodes.DELETED_TOPICS)
+        nodes = await self._zookeeper.get_many([f"{znodes.DELETED_TOPICS}/{name}" for name in names])
+        return {
+            znodes.decode_uuid(name): znodes.decode_deleted_topic(node.data)[0]
+            for name, node in zip(names, nodes, strict=True)
+            if node is not None
+        }
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

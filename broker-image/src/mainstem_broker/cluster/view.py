@@ -1,0 +1,96 @@
+"""What this broker knows of the cluster: brokers, controller, topics, partition states, settings.
+
+One object, owned by the broker's event loop, filled from ZooKeeper and from nowhere else. Versions keep
+it right when news arrives twice or out of order: a partition state replaces only one of a lower znode
+version. No IO here: `member.py` reads ZooKeeper and tells the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from mainstem_broker.cluster.znodes import DEFAULT_ENTITY, BrokerRegistration, TopicAssignment
+from mainstem_broker.replica.partition import PartitionState
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic; `states` lacks partitions that the controller has not begun yet."""
+
+    assignment: TopicAssignment
+    states: dict[int, PartitionState] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.assignment.topic
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.assignment.topic_id
+
+    @property
+    def is_complete(self) -> bool:
+        """Every partition of the assignment has a leader."""
+        return all(
+            partition in self.states and self.states[partition].leader >= 0
+            for partition in self.assignment.replicas
+        )
+
+
+@dataclass(slots=True)
+class ClusterView:
+    """The cluster as last heard of."""
+
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    topic_names: dict[UUID, str] = field(default_factory=dict)
+    broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    pending_deletions: set[str] = field(default_factory=set)
+    """Topics that somebody asked to delete and that are still there."""
+
+    def set_brokers(self, registrations: Iterable[BrokerRegistration]) -> None:
+        self.brokers = {registration.broker_id: registration for registration in registrations}
+
+    def set_topic(self, assignment: TopicAssignment, config: Mapping[str, str]) -> Topic:
+        """Take a topic's assignment and settings; its states stay if it is still the same topic."""
+        known = self.topics.get(assignment.topic)
+        if known is None or known.topic_id != assignment.topic_id:
+            if known is not None:
+                self.remove_topic(known.name, known.topic_id)
+            known = Topic(assignment)
+            self.topics[assignment.topic] = known
+            self.topic_names[assignment.topic_id] = assignment.topic
+        elif assignment.version >= known.assignment.version:
+            known.assignment = assignment
+        known.config = dict(config)
+        return known
+
+    def set_state(self, topic: str, partition: int, state: PartitionState) -> bool:
+        """Take a partition's state; False if the topic is unknown or a newer state is known."""
+        known = self.topics.get(topic)
+        if known is None or partition not in known.assignment.replicas:
+            return False
+        current = known.states.get(partition)
+        if current is not None and current.partition_epoch >= state.partition_epoch:
+            return False
+        known.states[partition] = state
+        return True
+
+    def remove_topic(self, topic: str, topic_id: UUID) -> bool:
+        """Forget the topic, unless another one of the same name has taken its place."""
+        known = self.topics.get(topic)
+        if known is None or known.topic_id != topic_id:
+            return False
+        del self.topics[topic]
+        del self.topic_names[topic_id]
+        self.pending_deletions.discard(topic)
+        return True
+
+    def dynamic_broker_config(self, broker_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """(what is set for this broker, what is set for all)."""
+        return self.broker_configs.get(str(broker_id), {}), self.broker_configs.get(DEFAULT_ENTITY, {})

@@ -1,0 +1,306 @@
+"""Where everything lies in ZooKeeper and how it is written: paths and JSON, nothing that talks to it.
+
+The layout is that of Apache Kafka 3.9 in ZooKeeper mode, so that people and scripts that know
+`zookeeper-shell` find what they expect (R18). Two nodes are ours, both under `/mainstem`:
+
+- `/mainstem/changes/change_NNNNNNNNNN`: the feed of changes that every broker follows by one watch;
+  each entry names or carries what changed (`Change`). The controller trims it.
+- `/mainstem/deleted_topics/ID`: a deleted topic whose files some broker still has to remove; the
+  brokers strike themselves off, the last one removes the node.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from mainstem_broker.replica.partition import PartitionState
+
+BROKER_IDS: Final = "/brokers/ids"
+TOPICS: Final = "/brokers/topics"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+CLUSTER_ID: Final = "/cluster/id"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+TOPIC_CONFIGS: Final = "/config/topics"
+BROKER_CONFIGS: Final = "/config/brokers"
+DEFAULT_ENTITY: Final = "<default>"
+CHANGES: Final = "/mainstem/changes"
+CHANGE_PREFIX: Final = CHANGES + "/change_"
+DELETED_TOPICS: Final = "/mainstem/deleted_topics"
+
+PERSISTENT_PATHS: Final = (
+    BROKER_IDS,
+    TOPICS,
+    DELETE_TOPICS,
+    TOPIC_CONFIGS,
+    BROKER_CONFIGS,
+    "/config/clients",
+    "/config/users",
+    "/config/ips",
+    "/consumers",
+    CHANGES,
+    DELETED_TOPICS,
+)  # fmt: skip
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def state_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def broker_config_path(entity: str) -> str:
+    return f"{BROKER_CONFIGS}/{entity}"
+
+
+def _dump(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One listener of a broker as clients are told of it."""
+
+    listener: str
+    security_protocol: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """`/brokers/ids/N`. `epoch` is the node's czxid: it grows each time the broker registers."""
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    epoch: int = -1
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+    def encode(self, timestamp_ms: int) -> bytes:
+        first = self.endpoints[0]
+        body: dict[str, Any] = {
+            "version": 5,
+            "host": first.host,
+            "port": first.port,
+            "jmx_port": -1,
+            "timestamp": str(timestamp_ms),
+            "endpoints": [f"{e.listener}://{e.host}:{e.port}" for e in self.endpoints],
+            "listener_security_protocol_map": {e.listener: e.security_protocol for e in self.endpoints},
+            "features": {},
+        }
+        if self.rack is not None:
+            body["rack"] = self.rack
+        return _dump(body)
+
+    @classmethod
+    def decode(cls, broker_id: int, data: bytes, epoch: int) -> BrokerRegistration:
+        body = json.loads(data)
+        protocols = body["listener_security_protocol_map"]
+        endpoints = []
+        for text in body["endpoints"]:
+            listener, _, address = text.partition("://")
+            host, _, port = address.rpartition(":")
+            endpoints.append(Endpoint(listener, protocols[listener], host.strip("[]"), int(port)))
+        return cls(broker_id, tuple(endpoints), body.get("rack"), epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """`/brokers/topics/T`: which brokers hold which partition. `version` is the node's."""
+
+    topic: str
+    topic_id: UUID
+    replicas: Mapping[int, tuple[int, ...]]
+    adding_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    removing_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    version: int = 0
+
+    def encode(self) -> bytes:
+        def by_partition(replicas: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
+            return {str(partition): list(replicas[partition]) for partition in sorted(replicas)}
+
+        return _dump(
+            {
+                "version": 3,
+                "partitions": by_partition(self.replicas),
+                "adding_replicas": by_partition(self.adding_replicas),
+                "removing_replicas": by_partition(self.removing_replicas),
+                "topic_id": encode_uuid(self.topic_id),
+            }
+        )
+
+    @classmethod
+    def decode(cls, topic: str, data: bytes, version: int) -> TopicAssignment:
+        body = json.loads(data)
+
+        def by_partition(name: str) -> dict[int, tuple[int, ...]]:
+            return {int(partition): tuple(ids) for partition, ids in body.get(name, {}).items()}
+
+        return cls(
+            topic,
+            decode_uuid(body["topic_id"]),
+            by_partition("partitions"),
+            by_partition("adding_replicas"),
+            by_partition("removing_replicas"),
+            version,
+        )
+
+
+def encode_state(state: PartitionState) -> bytes:
+    """`/brokers/topics/T/partitions/P/state`; its node's version is the partition epoch."""
+    body: dict[str, Any] = {
+        "controller_epoch": state.controller_epoch,
+        "leader": state.leader,
+        "version": 1,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+    }
+    if state.recovering:
+        body["leader_recovery_state"] = 1
+    return _dump(body)
+
+
+def decode_state(data: bytes, version: int) -> PartitionState:
+    body = json.loads(data)
+    return PartitionState(
+        leader=body["leader"],
+        leader_epoch=body["leader_epoch"],
+        isr=tuple(body["isr"]),
+        controller_epoch=body["controller_epoch"],
+        partition_epoch=version,
+        recovering=body.get("leader_recovery_state", 0) == 1,
+    )
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    return _dump(
+        {"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1}
+    )
+
+
+def decode_controller(data: bytes) -> int:
+    return int(json.loads(data)["brokerid"])
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """`/config/ENTITY_TYPE/ENTITY`."""
+    return _dump({"version": 1, "config": dict(sorted(config.items()))})
+
+
+def decode_config(data: bytes) -> dict[str, str]:
+    return {str(name): str(value) for name, value in json.loads(data).get("config", {}).items()}
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    return str(json.loads(data)["id"])
+
+
+def encode_deleted_topic(topic: str, brokers: frozenset[int]) -> bytes:
+    """`/mainstem/deleted_topics/ID`: who still has files of it."""
+    return _dump({"version": 1, "topic": topic, "brokers": sorted(brokers)})
+
+
+def decode_deleted_topic(data: bytes) -> tuple[str, frozenset[int]]:
+    body = json.loads(data)
+    return body["topic"], frozenset(body["brokers"])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An entry of the feed. Partition states are carried, with their versions; the rest is only named."""
+
+    states: tuple[tuple[str, int, PartitionState], ...] = ()
+    topics: tuple[str, ...] = ()
+    """Topics whose assignment appeared or changed."""
+    deleted: tuple[tuple[str, UUID], ...] = ()
+    configs: tuple[str, ...] = ()
+    """Entities whose configuration changed, as `topics/T` or `brokers/N`."""
+    deletions: tuple[str, ...] = ()
+    """Topics that somebody asked to delete."""
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "version": 1,
+                "states": [
+                    [
+                        topic,
+                        partition,
+                        state.leader,
+                        state.leader_epoch,
+                        list(state.isr),
+                        state.controller_epoch,
+                        state.partition_epoch,
+                        int(state.recovering),
+                    ]
+                    for topic, partition, state in self.states
+                ],
+                "topics": list(self.topics),
+                "deleted": [[topic, encode_uuid(topic_id)] for topic, topic_id in self.deleted],
+                "configs": list(self.configs),
+                "deletions": list(self.deletions),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Change:
+        body = json.loads(data)
+        states = []
+        for topic, partition, leader, leader_epoch, isr, controller_epoch, version, recovering in body[
+            "states"
+        ]:
+            state = PartitionState(
+                leader, leader_epoch, tuple(isr), controller_epoch, version, bool(recovering)
+            )
+            states.append((topic, partition, state))
+        return cls(
+            states=tuple(states),
+            topics=tuple(body["topics"]),
+            deleted=tuple((topic, decode_uuid(text)) for topic, text in body["deleted"]),
+            configs=tuple(body["configs"]),
+            deletions=tuple(body["deletions"]),
+        )
+
+
+def change_number(name: str) -> int:
+    """The number of a feed entry, from its node's name."""
+    return int(name.rpartition("_")[2])
+
+
+def encode_uuid(value: UUID) -> str:
+    """Kafka's text form of an id: URL-safe base64 of its 16 bytes, 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> UUID:
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))

@@ -1,0 +1,264 @@
+"""A session with ZooKeeper, for one event loop: kazoo's calls as awaitables, its threads kept out.
+
+All calls of a session run one after the other in one thread, in the order they were made. Watches and
+changes of the session's state are handed to the loop. Nothing here knows what the nodes mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+
+from mainstem_broker.errors import MainstemError, StartupError
+
+logger = structlog.get_logger(__name__)
+
+READS_IN_FLIGHT: Final = 500
+"""Reads sent before the first answer is waited for: enough to hide the round trip."""
+
+
+class ZooKeeperUnavailable(MainstemError):
+    """No answer: the connection or the session is gone. Whether a write happened is unknown."""
+
+
+class Conflict(MainstemError):
+    """A multi was refused: a node changed, appeared or vanished since it was read. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    data: bytes
+    version: int
+    czxid: int
+    ephemeral_owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    data: bytes
+    ephemeral: bool = False
+    sequential: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    path: str
+    version: int
+
+
+Operation = Create | SetData | Delete | Check
+SessionListener = Callable[[str], None]
+"""Called on the loop with "connected", "suspended" (it may come back) or "lost" (ephemerals are gone)."""
+
+
+class ZooKeeper:
+    """One session. `start` it once, `stop` it once."""
+
+    def __init__(self, servers: str, session_timeout_ms: int, listener: SessionListener) -> None:
+        self._servers = servers
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
+        self._listener = listener
+        self._client = KazooClient(
+            hosts=servers,
+            timeout=session_timeout_ms / 1000,
+            # No retries of single commands: a write whose answer was lost must be looked at, not repeated.
+            command_retry=KazooRetry(max_tries=0),
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1, max_jitter=0.2),
+        )
+        self._client.add_listener(self._on_state)
+
+    @property
+    def session_id(self) -> int:
+        client_id = self._client.client_id
+        return int(client_id[0]) if client_id else 0
+
+    def _on_state(self, state: str) -> None:
+        name = {KazooState.CONNECTED: "connected", KazooState.SUSPENDED: "suspended", KazooState.LOST: "lost"}
+        self._call_on_loop(self._listener, name[state])
+
+    def _call_on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            pass  # the loop has closed; nobody is left to hear it
+
+    async def start(self, timeout_ms: int) -> None:
+        """Connect.
+
+        Raises:
+            StartupError: no server answered in time.
+        """
+        try:
+            await self._run(self._client.start, timeout_ms / 1000)
+            await self._run(self._client.ensure_path, "/")
+        except (KazooTimeoutError, ZooKeeperUnavailable) as error:
+            await self.stop()
+            raise StartupError(
+                f"ZooKeeper did not answer at {self._servers} within {timeout_ms} ms: start it, or correct"
+                " zookeeper.connect."
+            ) from error
+
+    async def stop(self) -> None:
+        """Close the session; its ephemeral nodes go at once."""
+
+        def close() -> None:
+            self._client.stop()
+            self._client.close()
+
+        # Not in the session's own thread: a call that waits for a connection holds it until this.
+        await self._loop.run_in_executor(None, close)
+        self._thread.shutdown(wait=False)
+
+    def _run(self, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+        def call() -> Any:
+            try:
+                return function(*arguments)
+            except (NoNodeError, NodeExistsError, BadVersionError, KazooTimeoutError):
+                raise
+            except KazooException as error:
+                raise ZooKeeperUnavailable(f"ZooKeeper: {type(error).__name__} {error}".strip()) from error
+
+        return self._loop.run_in_executor(self._thread, call)
+
+    # --- Reading ---
+
+    async def get(self, path: str, on_change: Callable[[], None] | None = None) -> Node | None:
+        """The node, or None. `on_change` is called once on the loop when it next changes or appears."""
+        watch = self._watch(on_change)
+
+        def read() -> Node | None:
+            while True:
+                try:
+                    return _node(self._client.get(path, watch=watch))
+                except NoNodeError:
+                    if watch is None or self._client.exists(path, watch=watch) is None:
+                        return None
+
+        node: Node | None = await self._run(read)
+        return node
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """The nodes at `paths`, in order; None where there is none."""
+
+        def read() -> list[Node | None]:
+            nodes: list[Node | None] = []
+            for start in range(0, len(paths), READS_IN_FLIGHT):
+                pending = [self._client.get_async(path) for path in paths[start : start + READS_IN_FLIGHT]]
+                for result in pending:
+                    try:
+                        nodes.append(_node(result.get()))
+                    except NoNodeError:
+                        nodes.append(None)
+            return nodes
+
+        nodes: list[Node | None] = await self._run(read)
+        return nodes
+
+    async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
+        """Names below `path`, sorted; none if it does not exist."""
+        watch = self._watch(on_change)
+
+        def read() -> list[str]:
+            try:
+                return sorted(self._client.get_children(path, watch=watch))
+            except NoNodeError:
+                return []
+
+        names: list[str] = await self._run(read)
+        return names
+
+    def _watch(self, on_change: Callable[[], None] | None) -> Callable[[Any], None] | None:
+        if on_change is None:
+            return None
+        return lambda _event: self._call_on_loop(on_change)
+
+    # --- Writing ---
+
+    async def ensure_paths(self, paths: Iterable[str]) -> None:
+        """Create persistent, empty nodes with their parents where they are missing."""
+
+        def ensure() -> None:
+            for path in paths:
+                self._client.ensure_path(path)
+
+        await self._run(ensure)
+
+    async def create(self, path: str, data: bytes) -> bool:
+        """Create a persistent node; False if it exists."""
+        try:
+            await self._run(self._client.create, path, data)
+        except NodeExistsError:
+            return False
+        return True
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Any]:
+        """Do all operations or none.
+
+        Returns kazoo's result for each: the path of a created node, the stat of a set one.
+
+        Raises:
+            Conflict: one was refused, so none was done.
+            ZooKeeperUnavailable: no answer came; all may be done, or none.
+        """
+
+        def commit() -> list[Any]:
+            transaction = self._client.transaction()
+            for operation in operations:
+                match operation:
+                    case Create(path, data, ephemeral, sequential):
+                        transaction.create(path, data, ephemeral=ephemeral, sequence=sequential)
+                    case SetData(path, data, version):
+                        transaction.set_data(path, data, version)
+                    case Delete(path, version):
+                        transaction.delete(path, version)
+                    case Check(path, version):
+                        transaction.check(path, version)
+            results: list[Any] = transaction.commit()
+            refused = [
+                f"{type(operation).__name__} {operation.path}: {type(result).__name__}"
+                for operation, result in zip(operations, results, strict=True)
+                if isinstance(result, Exception)
+                and not isinstance(result, RolledBackError | RuntimeInconsistency)
+            ]
+            if refused:
+                raise Conflict("; ".join(refused))
+            return results
+
+        results: list[Any] = await self._run(commit)
+        return results
+
+
+def _node(answer: tuple[bytes, Any]) -> Node:
+    data, stat = answer
+    return Node(data, stat.version, stat.czxid, stat.ephemeralOwner)

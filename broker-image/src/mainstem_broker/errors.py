@@ -1,0 +1,174 @@
+"""The broker's errors: one tree, told apart by whose fault it is and what becomes of the connection.
+
+A `ProtocolError` is answered with its Kafka error code, per partition or per request, and harms nothing
+else. An `InvalidRequestBytes` means the peer's framing can no longer be trusted, so the connection is
+closed. A `StartupError` stops the process with one sentence that tells a person what to do.
+Numbers are those of Apache Kafka's `Errors` (protocol guide, "Error Codes").
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MainstemError(Exception):
+    """Root of everything this broker raises on purpose."""
+
+
+class StartupError(MainstemError):
+    """The broker cannot start as configured; the message says what to change."""
+
+
+class InvalidRequestBytes(MainstemError):
+    """Bytes that are no request: the connection that sent them is closed."""
+
+
+class InvalidSetting(MainstemError):
+    """A setting that is unknown or whose value does not fit; the message names it."""
+
+
+class ProtocolError(MainstemError):
+    """A request, or one partition of it, that is answered with an error code."""
+
+    code: ClassVar[int] = -1
+
+    @property
+    def message(self) -> str | None:
+        """The sentence for the peer, where the protocol has a field for one."""
+        return str(self) or None
+
+
+class UnknownServerError(ProtocolError):
+    code = -1
+
+
+class OffsetOutOfRange(ProtocolError):
+    code = 1
+
+
+class CorruptMessage(ProtocolError):
+    code = 2
+
+
+class UnknownTopicOrPartition(ProtocolError):
+    code = 3
+
+
+class LeaderNotAvailable(ProtocolError):
+    code = 5
+
+
+class NotLeaderOrFollower(ProtocolError):
+    code = 6
+
+
+class RequestTimedOut(ProtocolError):
+    code = 7
+
+
+class MessageTooLarge(ProtocolError):
+    code = 10
+
+
+class InvalidTopic(ProtocolError):
+    code = 17
+
+
+class RecordListTooLarge(ProtocolError):
+    code = 18
+
+
+class NotEnoughReplicas(ProtocolError):
+    code = 19
+
+
+class NotEnoughReplicasAfterAppend(ProtocolError):
+    code = 20
+
+
+class InvalidRequiredAcks(ProtocolError):
+    code = 21
+
+
+class InvalidTimestamp(ProtocolError):
+    code = 32
+
+
+class UnsupportedVersion(ProtocolError):
+    code = 35
+
+
+class TopicAlreadyExists(ProtocolError):
+    code = 36
+
+
+class InvalidPartitions(ProtocolError):
+    code = 37
+
+
+class InvalidReplicationFactor(ProtocolError):
+    code = 38
+
+
+class InvalidReplicaAssignment(ProtocolError):
+    code = 39
+
+
+class InvalidConfig(ProtocolError):
+    code = 40
+
+
+class NotController(ProtocolError):
+    code = 41
+
+
+class InvalidRequest(ProtocolError):
+    code = 42
+
+
+class UnsupportedForMessageFormat(ProtocolError):
+    code = 43
+
+
+class PolicyViolation(ProtocolError):
+    code = 44
+
+
+class StorageError(ProtocolError):
+    """KAFKA_STORAGE_ERROR: the partition's disk failed or is full."""
+
+    code = 56
+
+
+class FetchSessionIdNotFound(ProtocolError):
+    code = 70
+
+
+class InvalidFetchSessionEpoch(ProtocolError):
+    code = 71
+
+
+class FencedLeaderEpoch(ProtocolError):
+    code = 74
+
+
+class UnknownLeaderEpoch(ProtocolError):
+    code = 75
+
+
+class UnsupportedCompressionType(ProtocolError):
+    code = 76
+
+
+class InvalidRecord(ProtocolError):
+    """The batch's records break a rule; `batch_index` names the first that does, where known."""
+
+    code = 87
+
+    def __init__(self, message: str, batch_index: int | None = None) -> None:
+        super().__init__(message)
+        self.batch_index = batch_index
+
+
+class UnknownTopicId(ProtocolError):
+    code = 100

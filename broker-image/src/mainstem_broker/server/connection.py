@@ -1,0 +1,336 @@
+"""One client's connection: frames in, responses out, in the order of the requests.
+
+Bytes only: what a frame means is the router's business. Reading and writing go straight to the socket
+through the loop's readiness callbacks, because two things of asyncio's streams would cost too much here:
+they copy what they read once more, and they cannot mix bytes with `os.sendfile` (R3).
+
+- Reading: one buffer, shared by all connections of the loop, receives; small frames are handled where
+  they lie. A frame that is larger than what has come gets a buffer of its own and is received into it.
+- Writing: the answers to all frames of one read leave together. A file slice is sent from the page cache
+  by `os.sendfile`; `MSG_MORE` keeps the header before it in the same packet.
+- Order: requests are handled as they come, several at a time (Kafka handles one), and answers wait for
+  those of earlier requests, as the protocol demands. A client that does not read its answers, or has too
+  many requests under way, is not read from until it catches up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from mainstem_broker.errors import InvalidRequestBytes
+from mainstem_broker.log.files import FileSlice
+from mainstem_broker.protocol.codec import Frame
+
+logger = structlog.get_logger(__name__)
+
+RECEIVE_BUFFER_BYTES: Final = 256 * 1024
+REQUESTS_UNDER_WAY_MAX: Final = 128
+UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
+PARTS_PER_SEND: Final = 64
+
+_SIZE: Final = struct.Struct(">i")
+_shared_receive_buffer: Final = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+_received: Final = _shared_receive_buffer.toreadonly()  # the decoder takes no other
+
+Answer = Frame | None | Awaitable[Frame | None]
+"""A response, no response (acks=0), or one of them later."""
+Handle = Callable[["Connection", memoryview], Answer]
+
+
+class Connection:
+    """A connected socket, non-blocking. `handle` is called with each frame; the view dies with the call."""
+
+    __slots__ = (
+        "_answers",
+        "_closed",
+        "_fd",
+        "_frame",
+        "_frame_bytes",
+        "_frame_filled",
+        "_handle",
+        "_loop",
+        "_on_close",
+        "_out",
+        "_partial_size",
+        "_reading",
+        "_request_bytes_max",
+        "_socket",
+        "_tasks",
+        "_unsent_bytes",
+        "_writing",
+        "last_active_s",
+        "peer",
+    )
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        handle: Handle,
+        *,
+        request_bytes_max: int,
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = connected
+        self._fd = connected.fileno()
+        self.peer = _peer_name(connected)
+        self._handle = handle
+        self._request_bytes_max = request_bytes_max
+        self._on_close = on_close
+        # A frame in the making: its buffer (kept for the next one), its size, and how much has come.
+        self._frame = bytearray()
+        self._frame_bytes = 0
+        self._frame_filled = 0
+        self._partial_size = b""  # up to three bytes of a size prefix
+        # Answers to requests under way, oldest first: a frame, or the task that will make it.
+        self._answers: deque[Frame | asyncio.Future[Frame | None]] = deque()
+        self._tasks: set[asyncio.Future[Frame | None]] = set()
+        self._out: deque[bytes | memoryview | FileSlice] = deque()
+        self._unsent_bytes = 0
+        self._writing = False
+        self._reading = True
+        self._closed = False
+        self.last_active_s = self._loop.time()
+        self._loop.add_reader(self._fd, self._on_readable)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def requests_under_way(self) -> int:
+        return len(self._answers)
+
+    def close(self, reason: str | None = None) -> None:
+        """Close now; requests under way are abandoned. `reason` is logged, if there is one."""
+        if self._closed:
+            return
+        self._closed = True
+        if reason is not None:
+            logger.info("connection closed", peer=self.peer, reason=reason)
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        for task in self._tasks:
+            task.cancel()
+        self._answers.clear()
+        self._out.clear()
+        self._socket.close()
+        self._on_close(self)
+
+    # --- Reading ---
+
+    def _on_readable(self) -> None:
+        self.last_active_s = self._loop.time()
+        try:
+            if self._frame_bytes:
+                self._receive_into_frame()
+            else:
+                self._receive_frames()
+        except (BlockingIOError, InterruptedError):
+            return
+        except InvalidRequestBytes as error:
+            self.close(str(error))
+            return
+        except OSError:
+            self.close()  # reset by the peer: nothing to say
+            return
+        if self._answers or self._out:
+            self._send_answers()
+
+    def _receive_into_frame(self) -> None:
+        with memoryview(self._frame) as buffer:
+            count = self._socket.recv_into(buffer[self._frame_filled : self._frame_bytes])
+            if count == 0:
+                self.close()
+                return
+            self._frame_filled += count
+            if self._frame_filled < self._frame_bytes:
+                return
+            with buffer[: self._frame_bytes].toreadonly() as frame:
+                self._frame_bytes = 0
+                self._take(frame)
+
+    def _receive_frames(self) -> None:
+        kept = len(self._partial_size)
+        buffer = _shared_receive_buffer
+        if kept:
+            buffer[:kept] = self._partial_size
+        count = self._socket.recv_into(buffer[kept:])
+        if count == 0:
+            self.close()
+            return
+        self._partial_size = b""
+        end = kept + count
+        position = 0
+        while end - position >= 4:
+            (size,) = _SIZE.unpack_from(buffer, position)
+            if not 0 < size <= self._request_bytes_max:
+                raise InvalidRequestBytes(
+                    f"A request announces {size} bytes, and socket.request.max.bytes is"
+                    f" {self._request_bytes_max}."
+                )
+            start = position + 4
+            if start + size > end:
+                self._begin_frame(size, buffer[start:end])
+                return
+            position = start + size
+            self._take(_received[start:position])
+            if self._closed:
+                return
+        self._partial_size = bytes(buffer[position:end])
+
+    def _begin_frame(self, size: int, received: memoryview) -> None:
+        if len(self._frame) < size:
+            self._frame = bytearray(size)
+        self._frame_bytes = size
+        self._frame_filled = len(received)
+        self._frame[: self._frame_filled] = received
+
+    def _take(self, frame: memoryview) -> None:
+        answer = self._handle(self, frame)
+        if answer is None:
+            return
+        if isinstance(answer, list):
+            if self._answers:
+                self._answers.append(answer)
+            else:
+                self._queue(answer)
+            return
+        task = asyncio.ensure_future(answer)
+        self._answers.append(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_answer)
+        if len(self._answers) >= REQUESTS_UNDER_WAY_MAX:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        if self._reading and not self._closed:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _resume_reading(self) -> None:
+        if (
+            not self._reading
+            and not self._closed
+            and self._unsent_bytes < UNSENT_BYTES_MAX
+            and len(self._answers) < REQUESTS_UNDER_WAY_MAX
+        ):
+            self._reading = True
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    # --- Writing ---
+
+    def _on_answer(self, task: asyncio.Future[Frame | None]) -> None:
+        self._tasks.discard(task)
+        if self._closed or task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            logger.error("request failed", peer=self.peer, exc_info=error)
+            self.close("a request could not be answered")
+            return
+        self._send_answers()
+
+    def _send_answers(self) -> None:
+        """Move answers that are ready, up to the first that is not, to the socket."""
+        answers = self._answers
+        while answers:
+            answer = answers[0]
+            if not isinstance(answer, list):
+                if not answer.done():
+                    break
+                made = answer.result()
+                if made is not None:
+                    self._queue(made)
+            else:
+                self._queue(answer)
+            answers.popleft()
+        if self._out and not self._writing:
+            self._send()
+        self._resume_reading()
+
+    def _queue(self, frame: Frame) -> None:
+        for part in frame:
+            assert isinstance(part, bytes | FileSlice)
+            self._out.append(part)
+            self._unsent_bytes += len(part) if isinstance(part, bytes) else part.size_bytes
+        if self._unsent_bytes > UNSENT_BYTES_MAX:
+            self._pause_reading()
+
+    def _send(self) -> None:
+        """Send as much as the socket takes; wait for it to be writable for the rest."""
+        out = self._out
+        try:
+            while out:
+                first = out[0]
+                if isinstance(first, FileSlice):
+                    self._send_slice(first)
+                else:
+                    self._send_bytes()
+        except (BlockingIOError, InterruptedError):
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._fd, self._on_writable)
+            return
+        except OSError:
+            self.close()
+            return
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+
+    def _on_writable(self) -> None:
+        self.last_active_s = self._loop.time()
+        self._send()
+        self._resume_reading()
+
+    def _send_slice(self, part: FileSlice) -> None:
+        count = os.sendfile(self._fd, part.fileno(), part.position, part.size_bytes)
+        if count == 0:
+            raise OSError("the file is shorter than the slice that was to be sent")
+        self._unsent_bytes -= count
+        if count == part.size_bytes:
+            self._out.popleft()
+        else:
+            rest = part.size_bytes - count
+            self._out[0] = FileSlice(part.file, part.position + count, rest, part.base_offset)
+
+    def _send_bytes(self) -> None:
+        out = self._out
+        parts: list[bytes | memoryview] = []
+        flags = 0
+        for part in out:
+            if isinstance(part, FileSlice):
+                flags = socket.MSG_MORE
+                break
+            if len(parts) == PARTS_PER_SEND:
+                break
+            parts.append(part)
+        if len(parts) == 1:
+            count = self._socket.send(parts[0], flags)
+        else:
+            count = self._socket.sendmsg(parts, (), flags)
+        self._unsent_bytes -= count
+        for part in parts:
+            if count >= len(part):
+                count -= len(part)
+                out.popleft()
+            else:
+                out[0] = memoryview(part)[count:]
+                return
+
+
+def _peer_name(connected: socket.socket) -> str:
+    try:
+        host, port = connected.getpeername()[:2]
+    except OSError:
+        return "gone"
+    return f"{host}:{port}"

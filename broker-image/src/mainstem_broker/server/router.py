@@ -1,0 +1,73 @@
+"""From a frame to its answer: reads the header, finds the API, calls its handler, writes the response.
+
+The only place that knows both frames and handlers. Keys and versions that are not served close the
+connection, as in Kafka, except ApiVersions, by which a client finds out (KIP-511).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.api.table import APIS
+from mainstem_broker.errors import InvalidRequestBytes, UnsupportedVersion
+from mainstem_broker.protocol.codec import (
+    API_VERSIONS_KEY,
+    Body,
+    Frame,
+    RequestHeader,
+    decode_header,
+    decode_request,
+    encode_response,
+)
+from mainstem_broker.server.connection import Answer, Connection
+
+
+class Router:
+    """Answers the frames of one listener's connections."""
+
+    def __init__(self, broker: BrokerContext, listener: str) -> None:
+        self._broker = broker
+        self._listener = listener
+
+    def handle(self, connection: Connection, frame: memoryview) -> Answer:
+        """The answer to one request.
+
+        Raises:
+            InvalidRequestBytes: it is none that this broker serves; the connection has to be closed.
+        """
+        header, position = decode_header(frame)
+        api = APIS.get(header.api_key)
+        if api is None:
+            raise InvalidRequestBytes(f"API key {header.api_key} is not served here.")
+        if not api.min_version <= header.api_version <= api.max_version:
+            if header.api_key == API_VERSIONS_KEY:
+                return _unsupported_api_versions(header)
+            raise InvalidRequestBytes(
+                f"{api.name} version {header.api_version} is not served here; {api.min_version} to"
+                f" {api.max_version} are."
+            )
+        request = decode_request(header, frame, position, api.model_version)
+        context = RequestContext(header.api_version, header.client_id, connection.peer, self._listener)
+        body = api.handler(self._broker, request, context)
+        if body is None:
+            return None
+        if isinstance(body, dict):
+            return encode_response(header.api_key, header.api_version, header.correlation_id, body)
+        assert isinstance(body, Awaitable)
+        return _later(header, body)
+
+
+async def _later(header: RequestHeader, answer: Awaitable[Body | None]) -> Frame | None:
+    body = await answer
+    if body is None:
+        return None
+    return encode_response(header.api_key, header.api_version, header.correlation_id, body)
+
+
+def _unsupported_api_versions(header: RequestHeader) -> Frame:
+    """In version 0, which every client can read, with the range of this very key."""
+    api = APIS[API_VERSIONS_KEY]
+    served = {"api_key": api.key, "min_version": api.min_version, "max_version": api.max_version}
+    body = {"error_code": UnsupportedVersion.code, "api_keys": (served,)}
+    return encode_response(API_VERSIONS_KEY, 0, header.correlation_id, body)

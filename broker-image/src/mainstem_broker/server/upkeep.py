@@ -1,0 +1,99 @@
+"""The broker's periodic work: retention, flushes that are due, checkpoints, idle connections.
+
+Each kind of work is one task that wakes at its interval; what blocks on the disk runs in threads. A
+failure is logged and tried again at the next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+
+from mainstem_broker.api.context import BrokerContext
+from mainstem_broker.errors import ProtocolError
+from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.log.partition_log import PartitionLog
+from mainstem_broker.server.listeners import Listener
+
+logger = structlog.get_logger(__name__)
+
+FLUSH_CHECK_INTERVAL_MS: Final = 1_000
+"""How often flush.ms and freshly sealed segments are looked at; the look costs no disk access."""
+IDLE_CHECK_INTERVAL_MS: Final = 10_000
+
+
+class Upkeep:
+    """Starts and stops the tasks."""
+
+    def __init__(self, broker: BrokerContext, logs: LogManager, listeners: Sequence[Listener]) -> None:
+        self._broker = broker
+        self._logs = logs
+        self._listeners = listeners
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        config = self._broker.config
+        for work, interval_ms in (
+            (self._apply_retention, config.integer("log.retention.check.interval.ms")),
+            (self._flush_due, FLUSH_CHECK_INTERVAL_MS),
+            (self._checkpoint_recovery_points, config.integer("log.flush.offset.checkpoint.interval.ms")),
+            (self._checkpoint_start_offsets, config.integer("log.flush.start.offset.checkpoint.interval.ms")),
+            (
+                self._checkpoint_high_watermarks,
+                config.integer("replica.high.watermark.checkpoint.interval.ms"),
+            ),
+            (self._close_idle, IDLE_CHECK_INTERVAL_MS),
+        ):
+            self._tasks.append(asyncio.create_task(_repeat(work, max(interval_ms, 1) / 1000)))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _apply_retention(self) -> None:
+        for partition in self._broker.replicas:
+            now_ms = self._broker.now_ms()
+            for segment in partition.log.delete_old_segments(now_ms, partition.high_watermark):
+                logger.info("segment deleted", partition=repr(partition), segment=segment)
+            await asyncio.sleep(0)  # let requests through between two partitions
+
+    async def _flush_due(self) -> None:
+        now_ms = self._broker.now_ms()
+        for log in list(self._logs.logs.values()):
+            if log.flush_is_due(now_ms):
+                await _flush(log, now_ms)
+
+    async def _checkpoint_recovery_points(self) -> None:
+        await asyncio.to_thread(self._logs.checkpoint_recovery_points)
+
+    async def _checkpoint_start_offsets(self) -> None:
+        await asyncio.to_thread(self._logs.checkpoint_log_start_offsets)
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        marks = self._broker.replicas.high_watermarks()
+        await asyncio.to_thread(self._logs.checkpoint_high_watermarks, marks)
+
+    async def _close_idle(self) -> None:
+        idle_ms = self._broker.config.integer("connections.max.idle.ms")
+        if idle_ms >= 0:
+            for listener in self._listeners:
+                listener.close_idle(idle_ms / 1000)
+
+
+async def _flush(log: PartitionLog, now_ms: int) -> None:
+    log.mark_flushed(await asyncio.to_thread(log.flush), now_ms)
+
+
+async def _repeat(work: Callable[[], Awaitable[None]], interval_s: float) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            await work()
+        except ProtocolError as error:
+            logger.error("upkeep failed", work=work.__name__, reason=str(error))
+        except Exception:
+            logger.exception("upkeep failed", work=work.__name__)
