@@ -121,7 +121,7 @@ async def _alter(broker: BrokerContext, resource: Any, validate_only: bool) -> N
 
     change(present)  # refuses what does not fit, before anything is written
     if not validate_only:
-        await broker.member.change_config(kind, entity, change)
+        await broker.member.administration.change_config(kind, entity, change)
 
 
 def _apply(settings: dict[str, str], setting: Setting, operation: int, value: str | None) -> None:

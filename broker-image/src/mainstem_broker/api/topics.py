@@ -167,7 +167,7 @@ async def create_topic(
     assignment = TopicAssignment(name, uuid4(), replicas)
     if validate_only:
         return assignment
-    await broker.member.create_topic(assignment, overrides or {})
+    await broker.member.administration.create_topic(assignment, overrides or {})
     if timeout_ms > 0:
 
         def is_led() -> bool:
@@ -248,7 +248,7 @@ async def _delete(broker: BrokerContext, name: str, timeout_ms: int) -> Body:
     if topic is None:
         raise UnknownTopicOrPartition(f"There is no topic '{name}'.")
     topic_id = topic.topic_id
-    await broker.member.delete_topic(name)
+    await broker.member.administration.delete_topic(name)
     if timeout_ms > 0:
         await broker.member.wait_until(lambda: topic_id not in broker.view.topic_names, timeout_ms)
     return {"name": name, "topic_id": topic_id}
@@ -299,7 +299,7 @@ async def _grow(broker: BrokerContext, asked: Any, timeout_ms: int, validate_onl
         added = {present + index: brokers for index, brokers in enumerate(manual)}
     if validate_only:
         return
-    await broker.member.grow_topic(asked.name, added)
+    await broker.member.administration.grow_topic(asked.name, added)
     if timeout_ms > 0:
 
         def is_led() -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID, uuid4
@@ -26,6 +26,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.administration import Administration
 from mainstem_broker.cluster.controller import StateChange, plan_states
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.zookeeper import (
@@ -38,14 +39,7 @@ from mainstem_broker.cluster.zookeeper import (
     ZooKeeper,
     ZooKeeperUnavailable,
 )
-from mainstem_broker.errors import (
-    InvalidConfig,
-    InvalidPartitions,
-    RequestTimedOut,
-    StartupError,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-)
+from mainstem_broker.errors import RequestTimedOut, StartupError
 
 logger = structlog.get_logger(__name__)
 
@@ -89,6 +83,7 @@ class ClusterMember:
         self._connection_timeout_ms = connection_timeout_ms
         self._on_change = on_change
         self._zookeeper = ZooKeeper(servers, session_timeout_ms, self._on_session)
+        self.administration = Administration(self._zookeeper, self._broker_id)
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -469,128 +464,6 @@ class ClusterMember:
         )
         logger.info("topic deleted", topic=name, topic_id=str(topic.topic_id))
         self._remove(name, topic.topic_id, delta)
-
-    # --- What handlers ask for; any broker may write these, the controller acts on them ---
-
-    async def create_topic(self, assignment: znodes.TopicAssignment, config: Mapping[str, str]) -> None:
-        """Write a new topic; the controller then elects its leaders.
-
-        Raises:
-            TopicAlreadyExists: there is one of that name.
-        """
-        topic = assignment.topic
-        config_path = znodes.topic_config_path(topic)
-        data = znodes.encode_config(config)
-        leftover = await self._zookeeper.get(config_path)
-        entry = znodes.Change(topics=(topic,)).encode()
-        try:
-            await self._zookeeper.multi(
-                [
-                    Create(znodes.topic_path(topic), assignment.encode()),
-                    Create(config_path, data) if leftover is None else SetData(config_path, data),
-                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
-                ]
-            )
-        except Conflict:
-            raise TopicAlreadyExists(f"Topic '{topic}' already exists.") from None
-
-    async def grow_topic(self, topic: str, added: Mapping[int, tuple[int, ...]]) -> None:
-        """Add partitions to a topic.
-
-        Raises:
-            UnknownTopicOrPartition: there is none of that name.
-            InvalidPartitions: it changed meanwhile.
-        """
-        node = await self._zookeeper.get(znodes.topic_path(topic))
-        if node is None:
-            raise UnknownTopicOrPartition(f"Topic '{topic}' does not exist.")
-        known = znodes.TopicAssignment.decode(topic, node.data, node.version)
-        if known.replicas.keys() & added.keys():
-            raise InvalidPartitions(f"Topic '{topic}' has grown meanwhile; ask again.")
-        grown = znodes.TopicAssignment(
-            topic,
-            known.topic_id,
-            {**known.replicas, **added},
-            known.adding_replicas,
-            known.removing_replicas,
-        )
-        entry = znodes.Change(topics=(topic,)).encode()
-        try:
-            await self._zookeeper.multi(
-                [
-                    SetData(znodes.topic_path(topic), grown.encode(), node.version),
-                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
-                ]
-            )
-        except Conflict:
-            raise InvalidPartitions(f"Topic '{topic}' has changed meanwhile; ask again.") from None
-
-    async def delete_topic(self, topic: str) -> None:
-        """Ask the controller to delete a topic; asking twice is the same as once."""
-        entry = znodes.Change(deletions=(topic,)).encode()
-        try:
-            await self._zookeeper.multi(
-                [
-                    Create(f"{znodes.DELETE_TOPICS}/{topic}", b""),
-                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
-                ]
-            )
-        except Conflict:
-            pass
-
-    async def change_config(
-        self, kind: str, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
-    ) -> None:
-        """Replace an entity's settings by `change(present settings)`; `kind` is "topics" or "brokers".
-
-        Raises:
-            InvalidConfig: they were changed by others at the same time, again and again.
-        """
-        path = f"/config/{kind}/{entity}"
-        name = f"{kind}/{entity}"
-        entry = znodes.Change(configs=(name,)).encode()
-        for _ in range(5):
-            node = await self._zookeeper.get(path)
-            data = znodes.encode_config(change({} if node is None else znodes.decode_config(node.data)))
-            write: Operation = Create(path, data) if node is None else SetData(path, data, node.version)
-            try:
-                await self._zookeeper.multi([write, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
-                return
-            except Conflict:
-                continue
-        raise InvalidConfig(f"The settings of {name} are being changed by others; ask again.")
-
-    async def forget_deleted_topic(self, topic_id: UUID) -> None:
-        """Note that this broker holds no files of a deleted topic any more; the last one removes the note."""
-        path = f"{znodes.DELETED_TOPICS}/{znodes.encode_uuid(topic_id)}"
-        while True:
-            node = await self._zookeeper.get(path)
-            if node is None:
-                return
-            topic, brokers = znodes.decode_deleted_topic(node.data)
-            left = brokers - {self._broker_id}
-            if left == brokers:
-                return
-            operation: Operation = (
-                SetData(path, znodes.encode_deleted_topic(topic, left), node.version)
-                if left
-                else Delete(path, node.version)
-            )
-            try:
-                await self._zookeeper.multi([operation])
-                return
-            except Conflict:
-                continue
-
-    async def deleted_topics(self) -> dict[UUID, str]:
-        """Deleted topics of which some broker still has files."""
-        names = await self._zookeeper.children(znodes.DELETED_TOPICS)
-        nodes = await self._zookeeper.get_many([f"{znodes.DELETED_TOPICS}/{name}" for name in names])
-        return {
-            znodes.decode_uuid(name): znodes.decode_deleted_topic(node.data)[0]
-            for name, node in zip(names, nodes, strict=True)
-            if node is not None
-        }
 
 
 def _now_ms() -> int:

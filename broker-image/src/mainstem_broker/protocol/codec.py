@@ -126,8 +126,9 @@ def _request_reader(
 ) -> tuple[Callable[[memoryview, int], tuple[Entity, int]], bool, Callable[[Entity], Entity] | None]:
     schema = load_request_schema(api_key, version)
     lift = None
-    if model_version not in (None, version):
-        lift = _lifter(schema, load_request_schema(api_key, model_version))
+    if model_version is not None:
+        model = load_request_schema(api_key, model_version)
+        lift = None if _same_fields(schema, model) else _lifter(schema, model)
     return entity_reader(schema), schema.__flexible__, lift
 
 
@@ -158,6 +159,16 @@ def _lifter(source: type, model: type) -> Callable[[Entity], Entity]:
         return model(**constants, **{name: convert(getattr(entity, name)) for name, convert in copied})
 
     return lift
+
+
+def _same_fields(source: type, model: type) -> bool:
+    """Whether an entity of `source` serves as one of `model`, as between most neighbouring versions."""
+    if [field.name for field in fields(source)] != [field.name for field in fields(model)]:
+        return False
+    pairs = [
+        (_shape(one)[0], _shape(other)[0]) for one, other in zip(fields(source), fields(model), strict=True)
+    ]
+    return all(_same_fields(one, other) for one, other in pairs if _is_struct(one))
 
 
 def _value_lifter(source: Field[Any], model: Field[Any]) -> Callable[[Any], Any]:
@@ -242,6 +253,10 @@ _SIZE_AND_FLEXIBLE_HEADER: Final = struct.Struct(">iib")
 
 def _joined(parts: Frame) -> Frame:
     """Neighbouring bytes joined to one run; slices of files kept apart."""
+    try:
+        return [b"".join(parts)]  # type: ignore[arg-type]  # a slice raises: then the long way
+    except TypeError:
+        pass
     frame: Frame = []
     run: list[bytes] = []
     for part in parts:

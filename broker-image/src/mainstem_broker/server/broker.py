@@ -127,7 +127,7 @@ class Broker:
         """Called by the member, on the loop, after its view has changed."""
         for topic, topic_id in delta.deleted:
             if self._replicas.drop(topic, topic_id):
-                self._spawn(self._member.forget_deleted_topic(topic_id))
+                self._spawn(self._member.administration.forget_deleted_topic(topic_id))
         if any(entity.startswith("brokers/") for entity in delta.configs):
             self._take_broker_config()
             for name in self.context.view.topics:
@@ -159,7 +159,7 @@ class Broker:
         A log whose topic nobody knows of, and nobody noted as deleted, is kept and not served: it may
         be all that is left of something that was lost elsewhere.
         """
-        deleted = await self._member.deleted_topics()
+        deleted = await self._member.administration.deleted_topics()
         for topic, partition in list(self._logs.logs):
             topic_id = self._logs.topic_id(topic, partition)
             known = self.context.view.topics.get(topic)
@@ -170,7 +170,7 @@ class Broker:
             else:
                 logger.warning("log of an unknown topic is kept and not served", log=f"{topic}-{partition}")
         for topic_id in deleted:
-            await self._member.forget_deleted_topic(topic_id)
+            await self._member.administration.forget_deleted_topic(topic_id)
 
     def _topic_config(self, name: str) -> TopicConfig:
         topic = self.context.view.topics.get(name)

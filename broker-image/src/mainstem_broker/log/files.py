@@ -1,0 +1,106 @@
+"""Open segment files and the slices of them that are sent to clients.
+
+Lives here: who keeps a file descriptor open, and the one translation of operating system errors into
+`StorageError`. Must not: anything that knows batches or offsets.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from mainstem_broker.errors import StorageError
+
+
+def storage_error(directory: Path, doing: str, error: OSError) -> StorageError:
+    """The error to answer with when the disk under `directory` failed us while `doing` something.
+
+    The only place where an operating system error becomes a protocol error.
+    """
+    failure = StorageError(f"{directory}: {doing} failed: {error.strerror or error}.")
+    failure.__cause__ = error
+    return failure
+
+
+class LogFile:
+    """An open segment file. Its descriptor closes when the segment and the last slice have let go of it.
+
+    Reference counting does that at once, so a slice stays readable though its segment is deleted meanwhile.
+    `slices` counts the slices alive: truncation must not cut the bytes under one.
+    """
+
+    __slots__ = ("__weakref__", "descriptor", "path", "slices")
+
+    def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
+        self.descriptor = -1
+        self.path = path
+        self.slices = 0
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
+        self.descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+class FileSlice:
+    """Whole batches lying one after another in a segment file: what `os.sendfile` needs.
+
+    `base_offset` is the first batch's. The slice holds the file open; drop it once it is sent.
+    """
+
+    __slots__ = ("base_offset", "file", "position", "size_bytes")
+
+    def __init__(self, file: LogFile, position: int, size_bytes: int, base_offset: int) -> None:
+        self.file = file
+        self.position = position
+        self.size_bytes = size_bytes
+        self.base_offset = base_offset
+        file.slices += 1
+
+    def fileno(self) -> int:
+        return self.file.descriptor
+
+    def read(self) -> bytes:
+        """The bytes themselves, for peers that cannot be sent a file (TLS) and for tests."""
+        return os.pread(self.file.descriptor, self.size_bytes, self.position)
+
+    def __del__(self) -> None:
+        self.file.slices -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """What a read found. `slice` is None when nothing (more) may be read there now.
+
+    `end_offset` is where the next read goes on: the offset after the slice.
+    """
+
+    slice: FileSlice | None
+    end_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.slice is None else self.slice.size_bytes
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the creation, renaming and removal of files in `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_file(path: Path) -> None:
+    """Make the content of a file that is not held open durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

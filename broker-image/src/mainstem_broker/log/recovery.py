@@ -1,0 +1,256 @@
+"""From whatever a crash left in a log's directory to a log that can be used.
+
+Lives here: the passes below, in their order. Must not: anything done while a log is in use.
+
+1. Leftovers: files that were being deleted or written go; finished compactions are completed.
+2. Segments after a clean stop, or wholly before the recovery point, are taken as they are, with a look at
+   their indexes; a doubtful index is rebuilt.
+3. The other segments are read through. The first batch that is short, fails its CRC or goes back in offsets
+   ends the log: it and all after it, later segments too, was never flushed, and is cut. Indexes are rebuilt.
+4. The log start offset: at least the first segment's; a log that ends before it starts afresh there.
+5. Leader epochs: those of the segments read through are taken from their batches.
+
+Each pass leaves a state from which all of them can run again: a crash during recovery costs time only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from mainstem_broker.config import TopicConfig
+from mainstem_broker.errors import ProtocolError
+from mainstem_broker.log import checkpoints
+from mainstem_broker.log.deletion import DELETED_SUFFIX
+from mainstem_broker.log.epochs import EpochCache
+from mainstem_broker.log.files import LogFile
+from mainstem_broker.log.index import OffsetIndex, TimeIndex
+from mainstem_broker.log.scanning import scan_batches, scan_headers
+from mainstem_broker.log.segment import COPY_SUFFIX, LOG_SUFFIX, Segment, segment_path
+from mainstem_broker.protocol.batches import BatchHeader, crc_matches
+
+logger = structlog.get_logger(__name__)
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+
+_BASE_OFFSET_DIGITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """What recovery found: at least one segment, oldest first, and the offsets that hold."""
+
+    segments: list[Segment]
+    epochs: EpochCache
+    log_start_offset: int
+    recovery_point: int
+
+
+def recover(
+    directory: Path,
+    config: TopicConfig,
+    *,
+    clean_shutdown: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    now_ms: int,
+) -> RecoveredLog:
+    """Bring the directory's files in order and answer the log they hold. May raise OSError."""
+    _remove_leftovers(directory)
+    epochs = checkpoints.read_epochs(directory)
+    segments = [Segment(directory, base, config, now_ms) for base in _base_offsets(directory)]
+    kept: list[Segment] = []
+    for number, segment in enumerate(segments):
+        following = segments[number + 1] if number + 1 < len(segments) else None
+        if following is not None and (clean_shutdown or following.base_offset <= recovery_point):
+            _take_sealed(segment, following.base_offset, config)
+        elif following is None and clean_shutdown and _take_newest(segment):
+            pass
+        else:
+            cut = _read_through(segment, config, epochs)
+            if cut is not None:
+                _report_cut(segment, cut, segments[number + 1 :])
+                kept.append(segment)
+                _remove(segments[number + 1 :])
+                break
+            if following is not None:
+                segment.seal()
+        if segment.size_bytes or following is None:
+            kept.append(segment)
+        else:
+            _remove([segment])  # an empty one among the others is left of a roll that failed
+    if kept and kept[-1].next_offset < log_start_offset:
+        logger.warning(
+            "log ends before its start offset and begins afresh there",
+            directory=str(directory),
+            log_end_offset=kept[-1].next_offset,
+            log_start_offset=log_start_offset,
+        )
+        _remove(kept)
+        kept = []
+    if not kept:
+        kept = [Segment.create(directory, log_start_offset, config, now_ms)]
+    for segment in kept[:-1]:
+        segment.release_file()
+    start, end = max(log_start_offset, kept[0].base_offset), kept[-1].next_offset
+    epochs.truncate_from_end(end)
+    epochs.truncate_from_start(start)
+    return RecoveredLog(kept, epochs, start, end if clean_shutdown else min(recovery_point, end))
+
+
+# Pass 1
+
+
+def _remove_leftovers(directory: Path) -> None:
+    names = [path.name for path in directory.iterdir()]
+    cleaned = [int(name[:_BASE_OFFSET_DIGITS]) for name in names if name.endswith(CLEANED_SUFFIX)]
+    swaps: list[Path] = []
+    for name in names:
+        path = directory / name
+        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, COPY_SUFFIX, checkpoints.TEMPORARY_SUFFIX)):
+            path.unlink()
+        elif name.endswith(SWAP_SUFFIX):
+            # A swap file beside the outputs of an unfinished compaction belongs to it; its inputs are there.
+            if cleaned and int(name[:_BASE_OFFSET_DIGITS]) >= min(cleaned):
+                path.unlink()
+            else:
+                swaps.append(path)
+    for swap in sorted(swaps):
+        if swap.name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            _complete_compaction(directory, swap)
+        else:
+            swap.unlink()  # an index: it is rebuilt
+    logs = {path.stem for path in directory.glob("*" + LOG_SUFFIX)}
+    for suffix in (OffsetIndex.SUFFIX, TimeIndex.SUFFIX):
+        for path in directory.glob("*" + suffix):
+            if path.stem not in logs:
+                path.unlink()
+
+
+def _complete_compaction(directory: Path, swap: Path) -> None:
+    """Put a compacted segment in the place of those it was made from."""
+    first = int(swap.name[:_BASE_OFFSET_DIGITS])
+    end = first + 1
+    file = LogFile(swap)
+    for _, header in scan_headers(file, 0, os.fstat(file.descriptor).st_size):
+        end = header.next_offset
+    for base_offset in _base_offsets(directory):
+        if first <= base_offset < end:
+            for suffix in (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, LOG_SUFFIX):
+                segment_path(directory, base_offset, suffix).unlink(missing_ok=True)
+    swap.rename(swap.with_suffix(""))
+
+
+def _base_offsets(directory: Path) -> list[int]:
+    """The base offsets of the segments in a directory, in order."""
+    return sorted(
+        int(path.stem)
+        for path in directory.glob("*" + LOG_SUFFIX)
+        if len(path.stem) == _BASE_OFFSET_DIGITS and path.stem.isdecimal() and path.stem.isascii()
+    )
+
+
+# Pass 2
+
+
+def _take_sealed(segment: Segment, end_offset: int, config: TopicConfig) -> None:
+    segment.load_sealed(end_offset)
+    if not segment.indexes_sane():
+        _rebuild_indexes(segment, config)
+        segment.next_offset = end_offset
+
+
+def _take_newest(segment: Segment) -> bool:
+    """Take the newest segment after a clean stop; False when it is not whole and must be read through."""
+    segment.size_bytes = os.fstat(segment.file.descriptor).st_size
+    if not segment.indexes_sane():
+        return False
+    try:
+        return segment.measure() == segment.size_bytes
+    except ProtocolError:
+        return False
+
+
+def _rebuild_indexes(segment: Segment, config: TopicConfig) -> None:
+    logger.warning("indexes are missing or broken and are rebuilt", path=str(segment.path(LOG_SUFFIX)))
+    end = segment.size_bytes
+    segment.begin_afresh()
+    for _, header in scan_headers(segment.file, 0, end):
+        _add(segment, header, config)
+    segment.seal()
+
+
+# Pass 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    position: int
+    size_bytes: int
+    why: str
+
+
+def _read_through(segment: Segment, config: TopicConfig, epochs: EpochCache) -> _Cut | None:
+    """Check every batch, rebuild the indexes, note the epochs; cut at the first batch that does not hold."""
+    size_bytes = os.fstat(segment.file.descriptor).st_size
+    epochs.truncate_from_end(segment.base_offset)
+    segment.begin_afresh()
+    why = "its last batch is incomplete"
+    try:
+        for _, header, batch in scan_batches(segment.file, 0, size_bytes):
+            if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
+                why = "a batch goes back in offsets"
+                break
+            if not segment.fits_offset(header.last_offset):
+                why = "a batch's offset is too far from the segment's"
+                break
+            if not crc_matches(header, batch):
+                why = "a batch does not match its checksum"
+                break
+            if header.partition_leader_epoch != epochs.latest_epoch:
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+            _add(segment, header, config)
+    except ProtocolError as error:
+        why = str(error)
+    segment.offset_index.write()
+    segment.time_index.write()
+    if segment.size_bytes == size_bytes:
+        return None
+    os.ftruncate(segment.file.descriptor, segment.size_bytes)
+    return _Cut(segment.size_bytes, size_bytes, why)
+
+
+def _add(segment: Segment, header: BatchHeader, config: TopicConfig) -> None:
+    segment.added(
+        header.base_offset,
+        header.size_bytes,
+        header.last_offset,
+        header.max_timestamp,
+        config.index_interval_bytes,
+    )
+
+
+def _report_cut(segment: Segment, cut: _Cut, dropped: Sequence[Segment]) -> None:
+    logger.warning(
+        "log is cut at the first batch that does not hold",
+        path=str(segment.path(LOG_SUFFIX)),
+        why=cut.why,
+        position=cut.position,
+        bytes_cut=cut.size_bytes - cut.position,
+        log_end_offset=segment.next_offset,
+        segments_dropped=[dropped_segment.base_offset for dropped_segment in dropped],
+    )
+
+
+def _remove(segments: Sequence[Segment]) -> None:
+    # Newest first, so that what is left after a crash is a log without its end.
+    for segment in reversed(segments):
+        segment.release_file()
+        for path in reversed(segment.paths()):
+            path.unlink(missing_ok=True)

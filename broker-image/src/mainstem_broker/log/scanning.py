@@ -1,0 +1,65 @@
+"""Walking the batches of a segment file: headers alone, or whole batches.
+
+Lives here: how much is read at a time. Must not: what a walk is for (reads, recovery, dump).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from mainstem_broker.log.files import LogFile
+from mainstem_broker.protocol.batches import HEADER_BYTES, BatchHeader, parse_batch_header
+
+# Between two index entries lie 4096 bytes by default, so one read finds what an index look-up left open.
+_HEADERS_READ_BYTES: Final = 4096
+_BATCHES_READ_BYTES: Final = 4 * 1024 * 1024
+
+
+def scan_headers(file: LogFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """The (position, header) of every batch from `position` to `end`; a partial one at the end is left out.
+
+    Raises:
+        CorruptMessage, UnsupportedForMessageFormat: the bytes at some position are no batch.
+    """
+    block = b""
+    block_at = position
+    while position + HEADER_BYTES <= end:
+        within = position - block_at
+        if within + HEADER_BYTES > len(block):
+            block = os.pread(file.descriptor, min(_HEADERS_READ_BYTES, end - position), position)
+            block_at, within = position, 0
+        header = parse_batch_header(block, within)
+        if position + header.size_bytes > end:
+            return
+        yield position, header
+        position += header.size_bytes
+
+
+def scan_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """As `scan_headers`, with the bytes of each batch; they are good until the next is asked for.
+
+    Raises:
+        CorruptMessage, UnsupportedForMessageFormat: the bytes at some position are no batch.
+    """
+    block = memoryview(b"")
+    block_at = position
+    while position + HEADER_BYTES <= end:
+        within = position - block_at
+        if within + HEADER_BYTES > len(block):
+            block = _read(file, position, min(_BATCHES_READ_BYTES, end - position))
+            block_at, within = position, 0
+        header = parse_batch_header(block, within)
+        if position + header.size_bytes > end:
+            return
+        if within + header.size_bytes > len(block):
+            size = max(header.size_bytes, min(_BATCHES_READ_BYTES, end - position))
+            block = _read(file, position, size)
+            block_at, within = position, 0
+        yield position, header, block[within : within + header.size_bytes]
+        position += header.size_bytes
+
+
+def _read(file: LogFile, position: int, size_bytes: int) -> memoryview:
+    return memoryview(os.pread(file.descriptor, size_bytes, position))
