@@ -70,6 +70,10 @@ class MessageTooLarge(ProtocolError):
     code = 10
 
 
+class CoordinatorNotAvailable(ProtocolError):
+    code = 15
+
+
 class InvalidTopic(ProtocolError):
     code = 17
 

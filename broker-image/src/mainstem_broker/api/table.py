@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mainstem_broker.api import api_versions, configs, fetch, metadata, offsets, produce, topics
+from mainstem_broker.api import api_versions, configs, coordinators, fetch, metadata, offsets, produce, topics
 from mainstem_broker.api.context import Handler
 
 
@@ -51,6 +51,7 @@ APIS: Final[Mapping[int, Api]] = {
         _api(1, "Fetch", (4, 12), fetch.handle),
         _api(2, "ListOffsets", (1, 9), offsets.handle_list_offsets),
         _api(3, "Metadata", (0, 12), metadata.handle),
+        _api(10, "FindCoordinator", (0, 6), coordinators.handle),
         _api(18, "ApiVersions", (0, 4), api_versions.handle),
         _api(19, "CreateTopics", (2, 7), topics.handle_create_topics),
         _api(20, "DeleteTopics", (1, 6), topics.handle_delete_topics, as_spoken=True),

@@ -80,6 +80,7 @@ class ClusterMember:
         self.is_controller = False
         self._registration = registration
         self._broker_id = registration.broker_id
+        self._session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
         self._on_change = on_change
         self._zookeeper = ZooKeeper(servers, session_timeout_ms, self._on_session)
@@ -222,20 +223,40 @@ class ClusterMember:
         existing = await self._zookeeper.get(path)
         if existing is not None and existing.ephemeral_owner != self._zookeeper.session_id:
             other = znodes.BrokerRegistration.decode(self._broker_id, existing.data, existing.czxid)
-            if other.endpoints != self._registration.endpoints:
-                address = other.endpoints[0]
-                raise StartupError(
-                    f"Broker id {self._broker_id} is already registered from {address.host}:{address.port}:"
-                    " give this broker another broker.id, or stop the other one."
-                )
-            # We hold this address and the lock on the data, so whoever registered them is gone and
-            # its session only has not run out yet.
-            operations.append(Delete(path, existing.version))
+            if other.endpoints == self._registration.endpoints:
+                # We hold this address and the lock on the data, so whoever registered them is gone and
+                # its session only has not run out yet.
+                operations.append(Delete(path, existing.version))
+            else:
+                await self._outlast(path, other)
+                existing = None
         if existing is None or operations:
             data = self._registration.encode(_now_ms())
             await self._zookeeper.multi([*operations, Create(path, data, ephemeral=True)])
             logger.info("broker registered", path=path)
         self._registered = True
+
+    async def _outlast(self, path: str, other: znodes.BrokerRegistration) -> None:
+        """Wait for a registration of this broker's id from another address to go away.
+
+        It may be this broker's own from before it moved; that one's session runs out by itself.
+
+        Raises:
+            StartupError: it stays for longer than a session, so another broker keeps it.
+        """
+        address = other.endpoints[0]
+        logger.warning("broker id is registered elsewhere", path=path, host=address.host, port=address.port)
+        gone = asyncio.Event()
+        try:
+            async with asyncio.timeout(2 * self._session_timeout_ms / 1000):
+                while await self._zookeeper.get(path, gone.set) is not None:
+                    await gone.wait()
+                    gone.clear()
+        except TimeoutError:
+            raise StartupError(
+                f"Broker id {self._broker_id} is already registered from {address.host}:{address.port}:"
+                " give this broker another broker.id, or stop the other one."
+            ) from None
 
     # --- Reading ---
 
