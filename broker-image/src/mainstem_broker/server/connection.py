@@ -146,32 +146,40 @@ class Connection:
             self._send_answers()
 
     def _receive_into_frame(self) -> None:
+        """Receive the rest of a frame and, by the same call, what follows it."""
         with memoryview(self._frame) as buffer:
-            count = self._socket.recv_into(buffer[self._frame_filled : self._frame_bytes])
+            rest = buffer[self._frame_filled : self._frame_bytes]
+            count = self._socket.recvmsg_into((rest, _shared_receive_buffer))[0]
+            missing = len(rest)
+            rest.release()
             if count == 0:
                 self.close()
                 return
-            self._frame_filled += count
-            if self._frame_filled < self._frame_bytes:
+            if count < missing:
+                self._frame_filled += count
                 return
             with buffer[: self._frame_bytes].toreadonly() as frame:
                 self._frame_bytes = 0
                 self._take(frame)
+        if count > missing and not self._closed:
+            self._take_frames(count - missing)
 
     def _receive_frames(self) -> None:
         kept = len(self._partial_size)
-        buffer = _shared_receive_buffer
         if kept:
-            buffer[:kept] = self._partial_size
-        count = self._socket.recv_into(buffer[kept:])
+            _shared_receive_buffer[:kept] = self._partial_size
+        count = self._socket.recv_into(_shared_receive_buffer[kept:])
         if count == 0:
             self.close()
             return
         self._partial_size = b""
-        end = kept + count
+        self._take_frames(kept + count)
+
+    def _take_frames(self, end: int) -> None:
+        """Handle the frames that lie in the shared buffer up to `end`; keep what is left of the last."""
         position = 0
         while end - position >= 4:
-            (size,) = _SIZE.unpack_from(buffer, position)
+            (size,) = _SIZE.unpack_from(_received, position)
             if not 0 < size <= self._request_bytes_max:
                 raise InvalidRequestBytes(
                     f"A request announces {size} bytes, and socket.request.max.bytes is"
@@ -179,13 +187,13 @@ class Connection:
                 )
             start = position + 4
             if start + size > end:
-                self._begin_frame(size, buffer[start:end])
+                self._begin_frame(size, _received[start:end])
                 return
             position = start + size
             self._take(_received[start:position])
             if self._closed:
                 return
-        self._partial_size = bytes(buffer[position:end])
+        self._partial_size = bytes(_received[position:end])
 
     def _begin_frame(self, size: int, received: memoryview) -> None:
         if len(self._frame) < size:
