@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
@@ -14,6 +14,9 @@ from mainstem_broker.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 from mainstem_broker.protocol.codec import Body, Entity
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
+
+CATCH_UP_TIMEOUT_MS: Final = 1_000
+"""The feed of changes takes milliseconds; only a ZooKeeper that does not answer takes this long."""
 
 
 @dataclass(slots=True)
@@ -43,6 +46,19 @@ class BrokerContext:
         if known is not None and partition in known.assignment.replicas:
             raise NotLeaderOrFollower(f"{topic}-{partition} is not on this broker.")
         raise UnknownTopicOrPartition(f"There is no {topic}-{partition}.")
+
+    def leads_all(self, partitions: Iterable[tuple[str, int]]) -> bool:
+        """Whether this broker leads all of them, as far as it knows."""
+        find = self.replicas.find
+        for topic, index in partitions:
+            partition = find(topic, index)
+            if partition is None or not partition.is_leader:
+                return False
+        return True
+
+    async def catch_up(self) -> None:
+        """Hear what other brokers may know already, before a client is told that it asks the wrong one."""
+        await self.member.catch_up(CATCH_UP_TIMEOUT_MS)
 
     def now_ms(self) -> int:
         return int(time.time() * 1000)

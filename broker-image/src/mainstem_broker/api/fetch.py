@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import Any, Final
 
 from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
@@ -24,6 +24,10 @@ from mainstem_broker.protocol.codec import Body, Entity
 from mainstem_broker.replica.partition import Partition
 
 READ_COMMITTED: Final = 1
+
+
+def partitions_of(request: Entity) -> Iterator[tuple[str, int]]:
+    return ((topic.topic, asked.partition) for topic in request.topics for asked in topic.partitions)
 
 
 def handle(

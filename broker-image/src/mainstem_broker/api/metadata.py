@@ -35,14 +35,13 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
     view = broker.view
     if request.topics is None or (context.version == 0 and not request.topics):
         return _answer(broker, context, [_known(view, topic) for _, topic in sorted(view.topics.items())])
-    missing = [
-        asked.name
-        for asked in request.topics
-        if asked.name is not None and asked.name not in view.topics and not _has_id(asked)
-    ]
-    if missing and request.allow_auto_topic_creation and broker.config.flag("auto.create.topics.enable"):
-        return _create_and_answer(broker, request, context, missing)
-    return _answer(broker, context, [_asked(view, asked) for asked in request.topics])
+    if all(_is_known(view, asked) for asked in request.topics):
+        return _answer(broker, context, [_asked(view, asked) for asked in request.topics])
+    return _look_again(broker, request, context)
+
+
+def _is_known(view: ClusterView, asked: Any) -> bool:
+    return asked.topic_id in view.topic_names if _has_id(asked) else asked.name in view.topics
 
 
 def _has_id(asked: Any) -> bool:
@@ -65,11 +64,16 @@ def _asked(view: ClusterView, asked: Any) -> Body:
     return _failed(asked.name, UnknownTopicOrPartition())
 
 
-async def _create_and_answer(
-    broker: BrokerContext, request: Entity, context: RequestContext, missing: list[str]
-) -> Body:
+async def _look_again(broker: BrokerContext, request: Entity, context: RequestContext) -> Body:
+    """Answer after hearing the latest news; create what is still unknown, if that is wanted."""
+    await broker.catch_up()
+    view = broker.view
+    creates = request.allow_auto_topic_creation and broker.config.flag("auto.create.topics.enable")
     failures: dict[str, ProtocolError] = {}
-    for name in missing:
+    for asked in request.topics:
+        name = asked.name
+        if not creates or _is_known(view, asked) or _has_id(asked):
+            continue
         try:
             check_topic_name(name)
             await create_topic(broker, name, partition_count=-1, replication_factor=-1)
@@ -80,12 +84,12 @@ async def _create_and_answer(
             failures[name] = error
         except ProtocolError:
             failures[name] = UnknownTopicOrPartition()
-    topics = []
-    for asked in request.topics:
-        if asked.name in failures and asked.name not in broker.view.topics:
-            topics.append(_failed(asked.name, failures[asked.name]))
-        else:
-            topics.append(_asked(broker.view, asked))
+    topics = [
+        _failed(asked.name, failures[asked.name])
+        if asked.name in failures and not _is_known(view, asked)
+        else _asked(view, asked)
+        for asked in request.topics
+    ]
     return _answer(broker, context, topics)
 
 

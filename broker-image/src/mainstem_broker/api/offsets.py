@@ -12,7 +12,7 @@ followers notice that what they have was truncated (KIP-320).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
@@ -28,6 +28,16 @@ EARLIEST_LOCAL: Final = -4
 LATEST_REMOTE: Final = -5
 
 _NOT_FOUND: Final = (-1, -1, -1)
+
+
+def listed_partitions(request: Entity) -> Iterator[tuple[str, int]]:
+    """Of ListOffsets and DeleteRecords, whose fields are named alike."""
+    return ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+
+
+def asked_partitions(request: Entity) -> Iterator[tuple[str, int]]:
+    """Of OffsetForLeaderEpoch."""
+    return ((topic.topic, asked.partition) for topic in request.topics for asked in topic.partitions)
 
 
 def handle_list_offsets(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:

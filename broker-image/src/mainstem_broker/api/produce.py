@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import structlog
@@ -25,6 +26,10 @@ from mainstem_broker.errors import (
 from mainstem_broker.protocol.codec import Body, Entity
 
 logger = structlog.get_logger(__name__)
+
+
+def partitions_of(request: Entity) -> Iterator[tuple[str, int]]:
+    return ((topic.name, data.index) for topic in request.topic_data for data in topic.partition_data)
 
 
 def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | None:

@@ -6,19 +6,24 @@ where clients do not need a lower one announced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mainstem_broker.api import api_versions, configs, coordinators, fetch, metadata, offsets, produce, topics
 from mainstem_broker.api.context import Handler
+from mainstem_broker.protocol.codec import Entity
+
+PartitionsOf = Callable[[Entity], Iterable[tuple[str, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
     """`model_version` is that of the entity the handler gets, whatever the client spoke; None: the client's.
 
-    `announced_min_version` may be lower than `min_version`, which is what is really served.
+    `announced_min_version` may be lower than `min_version`, which is what is really served. `partitions_of`
+    tells which partitions a request is about that only their leader answers: a broker that does not lead
+    them all first hears the cluster's latest news (see `router.py`).
     """
 
     key: int
@@ -28,6 +33,7 @@ class Api:
     handler: Handler
     model_version: int | None
     announced_min_version: int
+    partitions_of: PartitionsOf | None
 
 
 def _api(
@@ -38,25 +44,35 @@ def _api(
     *,
     as_spoken: bool = False,
     announced_min: int | None = None,
+    partitions_of: PartitionsOf | None = None,
 ) -> Api:
     low, high = versions
     model = None if as_spoken else high
-    return Api(key, name, low, high, handler, model, low if announced_min is None else announced_min)
+    announced = low if announced_min is None else announced_min
+    return Api(key, name, low, high, handler, model, announced, partitions_of)
 
 
 APIS: Final[Mapping[int, Api]] = {
     api.key: api
     for api in (
-        _api(0, "Produce", (3, 11), produce.handle, announced_min=0),
-        _api(1, "Fetch", (4, 12), fetch.handle),
-        _api(2, "ListOffsets", (1, 9), offsets.handle_list_offsets),
+        _api(0, "Produce", (3, 11), produce.handle, announced_min=0, partitions_of=produce.partitions_of),
+        _api(1, "Fetch", (4, 12), fetch.handle, partitions_of=fetch.partitions_of),
+        _api(2, "ListOffsets", (1, 9), offsets.handle_list_offsets, partitions_of=offsets.listed_partitions),
         _api(3, "Metadata", (0, 12), metadata.handle),
         _api(10, "FindCoordinator", (0, 6), coordinators.handle),
         _api(18, "ApiVersions", (0, 4), api_versions.handle),
         _api(19, "CreateTopics", (2, 7), topics.handle_create_topics),
         _api(20, "DeleteTopics", (1, 6), topics.handle_delete_topics, as_spoken=True),
-        _api(21, "DeleteRecords", (0, 2), topics.handle_delete_records),
-        _api(23, "OffsetForLeaderEpoch", (2, 4), offsets.handle_offset_for_leader_epoch),
+        _api(
+            21, "DeleteRecords", (0, 2), topics.handle_delete_records, partitions_of=offsets.listed_partitions
+        ),
+        _api(
+            23,
+            "OffsetForLeaderEpoch",
+            (2, 4),
+            offsets.handle_offset_for_leader_epoch,
+            partitions_of=offsets.asked_partitions,
+        ),
         _api(32, "DescribeConfigs", (1, 4), configs.handle_describe),
         _api(37, "CreatePartitions", (0, 3), topics.handle_create_partitions),
         _api(44, "IncrementalAlterConfigs", (0, 1), configs.handle_incremental_alter),

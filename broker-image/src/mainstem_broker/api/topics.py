@@ -251,6 +251,8 @@ async def _delete(broker: BrokerContext, name: str, timeout_ms: int) -> Body:
     await broker.member.administration.delete_topic(name)
     if timeout_ms > 0:
         await broker.member.wait_until(lambda: topic_id not in broker.view.topic_names, timeout_ms)
+        # So that no client that goes on at once reads from a leader which has not heard of it yet.
+        await broker.member.administration.wait_removed(topic_id, lambda: broker.view.brokers, timeout_ms)
     return {"name": name, "topic_id": topic_id}
 
 

@@ -6,7 +6,8 @@ brokers hear of it and the controller carries it out (`member.py`). Nothing here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
 from mainstem_broker.cluster import znodes
@@ -135,6 +136,23 @@ class Administration:
                 return
             except Conflict:
                 continue
+
+    async def wait_removed(
+        self, topic_id: UUID, live: Callable[[], Collection[int]], timeout_ms: float
+    ) -> None:
+        """Return when no live broker has files of a deleted topic any more, or when the time is over."""
+        path = f"{znodes.DELETED_TOPICS}/{znodes.encode_uuid(topic_id)}"
+        changed = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    node = await self._zookeeper.get(path, changed.set)
+                    if node is None or not znodes.decode_deleted_topic(node.data)[1] & set(live()):
+                        return
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            pass  # the topic is deleted; a broker that is slow removes its files later
 
     async def deleted_topics(self) -> dict[UUID, str]:
         """Deleted topics of which some broker still has files."""

@@ -93,6 +93,8 @@ class ClusterMember:
         # What the next pass has to look at again.
         self._brokers_stale = self._feed_stale = self._controller_stale = True
         self._last_change = -1
+        self._sync_wanted = False
+        self._passes_begun = self._passes_done = 0
         # Of the controller only.
         self._controller_epoch = 0
         self._controller_epoch_version = 0
@@ -164,6 +166,19 @@ class ClusterMember:
         except TimeoutError:
             raise RequestTimedOut("The cluster has not carried this out yet; it goes on doing so.") from None
 
+    async def catch_up(self, timeout_ms: float) -> None:
+        """Return once the view is as new as ZooKeeper was at the call, or when the time is over.
+
+        For requests about a partition that another broker knows already and this one does not yet.
+        """
+        pass_wanted = self._passes_begun + 1
+        self._sync_wanted = self._feed_stale = True
+        self._wake.set()
+        try:
+            await self.wait_until(lambda: self._passes_done >= pass_wanted, timeout_ms)
+        except RequestTimedOut:
+            pass  # the view stays what it is, and the request gets the answer that it gives
+
     async def _publish(self, delta: Delta) -> None:
         if delta:
             self._on_change(delta)
@@ -192,6 +207,10 @@ class ClusterMember:
 
     async def _pass(self) -> None:
         delta = Delta()
+        begun = self._passes_begun = self._passes_begun + 1
+        if self._sync_wanted:
+            self._sync_wanted = False
+            await self._zookeeper.sync()
         if not self._registered:
             await self._load(delta)
             await self._register()
@@ -203,6 +222,7 @@ class ClusterMember:
             await self._elect()
         if self.is_controller:
             await self._lead(delta)
+        self._passes_done = begun
         await self._publish(delta)
 
     def _mark_brokers(self) -> None:

@@ -153,6 +153,10 @@ class ZooKeeper:
 
     # --- Reading ---
 
+    async def sync(self) -> None:
+        """Make the next reads as new as any write that any client has finished by now."""
+        await self._run(self._client.sync, "/")
+
     async def get(self, path: str, on_change: Callable[[], None] | None = None) -> Node | None:
         """The node, or None. `on_change` is called once on the loop when it next changes or appears."""
         watch = self._watch(on_change)

@@ -21,7 +21,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -40,8 +40,16 @@ _SIZE: Final = struct.Struct(">i")
 _shared_receive_buffer: Final = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
 _received: Final = _shared_receive_buffer.toreadonly()  # the decoder takes no other
 
-Answer = Frame | None | Awaitable[Frame | None]
-"""A response, no response (acks=0), or one of them later."""
+
+class Hold(NamedTuple):
+    """Not yet: `then` is to be called when `ready` is done, and requests that follow wait behind it."""
+
+    ready: Awaitable[None]
+    then: Callable[[], Answer]
+
+
+Answer = Frame | Awaitable[Frame | None] | Hold | None
+"""A response, one later, or none (acks=0); or a request that cannot be handled before something else."""
 Handle = Callable[["Connection", memoryview], Answer]
 
 
@@ -56,6 +64,8 @@ class Connection:
         "_frame_bytes",
         "_frame_filled",
         "_handle",
+        "_held",
+        "_holding",
         "_loop",
         "_on_close",
         "_out",
@@ -90,9 +100,12 @@ class Connection:
         self._frame_bytes = 0
         self._frame_filled = 0
         self._partial_size = b""  # up to three bytes of a size prefix
+        # While a request is held, the frames after it, copied.
+        self._holding = False
+        self._held: deque[bytes] = deque()
         # Answers to requests under way, oldest first: a frame, or the task that will make it.
         self._answers: deque[Frame | asyncio.Future[Frame | None]] = deque()
-        self._tasks: set[asyncio.Future[Frame | None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._out: deque[bytes | memoryview | FileSlice] = deque()
         self._unsent_bytes = 0
         self._writing = False
@@ -121,6 +134,7 @@ class Connection:
         for task in self._tasks:
             task.cancel()
         self._answers.clear()
+        self._held.clear()
         self._out.clear()
         self._socket.close()
         self._on_close(self)
@@ -202,9 +216,17 @@ class Connection:
         self._frame_filled = len(received)
         self._frame[: self._frame_filled] = received
 
-    def _take(self, frame: memoryview) -> None:
-        answer = self._handle(self, frame)
+    def _take(self, frame: memoryview | bytes) -> None:
+        if self._holding:
+            self._held.append(bytes(frame))
+        else:
+            self._take_answer(self._handle(self, memoryview(frame)))
+
+    def _take_answer(self, answer: Answer) -> None:
         if answer is None:
+            return
+        if isinstance(answer, Hold):
+            self._hold(answer)
             return
         if isinstance(answer, list):
             if self._answers:
@@ -219,6 +241,34 @@ class Connection:
         if len(self._answers) >= REQUESTS_UNDER_WAY_MAX:
             self._pause_reading()
 
+    def _hold(self, hold: Hold) -> None:
+        self._holding = True
+        self._pause_reading()
+        ready = asyncio.ensure_future(hold.ready)
+        self._tasks.add(ready)
+
+        def go_on(_: asyncio.Future[None]) -> None:
+            self._tasks.discard(ready)
+            if not self._closed:
+                self._go_on(hold.then)
+
+        ready.add_done_callback(go_on)
+
+    def _go_on(self, then: Callable[[], Answer]) -> None:
+        """Handle the request that was held, and those that came after it until one is held again."""
+        self._holding = False
+        held, self._held = self._held, deque()
+        try:
+            self._take_answer(then())
+            for frame in held:
+                if self._closed:
+                    return
+                self._take(frame)
+        except InvalidRequestBytes as error:
+            self.close(str(error))
+            return
+        self._send_answers()
+
     def _pause_reading(self) -> None:
         if self._reading and not self._closed:
             self._reading = False
@@ -228,6 +278,7 @@ class Connection:
         if (
             not self._reading
             and not self._closed
+            and not self._holding
             and self._unsent_bytes < UNSENT_BYTES_MAX
             and len(self._answers) < REQUESTS_UNDER_WAY_MAX
         ):
@@ -241,6 +292,9 @@ class Connection:
         if self._closed or task.cancelled():
             return
         error = task.exception()
+        if isinstance(error, InvalidRequestBytes):
+            self.close(str(error))
+            return
         if error is not None:
             logger.error("request failed", peer=self.peer, exc_info=error)
             self.close("a request could not be answered")

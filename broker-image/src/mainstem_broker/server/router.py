@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
-from mainstem_broker.api.table import APIS
+from mainstem_broker.api.table import APIS, Api
 from mainstem_broker.errors import InvalidRequestBytes, UnsupportedVersion
 from mainstem_broker.protocol.codec import (
     API_VERSIONS_KEY,
     Body,
+    Entity,
     Frame,
     RequestHeader,
     decode_header,
     decode_request,
     encode_response,
 )
-from mainstem_broker.server.connection import Answer, Connection
+from mainstem_broker.server.connection import Answer, Connection, Hold
 
 
 class Router:
@@ -49,6 +50,13 @@ class Router:
             )
         request = decode_request(header, frame, position, api.model_version)
         context = RequestContext(header.api_version, header.client_id, connection.peer, self._listener)
+        if api.partitions_of is not None and not self._broker.leads_all(api.partitions_of(request)):
+            # A client may have heard of a new topic or leader from another broker a moment before this
+            # one did (redpanda#1256 and #7162 tell what a refusal does to clients).
+            return Hold(self._broker.catch_up(), lambda: self._answer(api, header, request, context))
+        return self._answer(api, header, request, context)
+
+    def _answer(self, api: Api, header: RequestHeader, request: Entity, context: RequestContext) -> Answer:
         body = api.handler(self._broker, request, context)
         if body is None:
             return None
