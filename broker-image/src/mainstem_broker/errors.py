@@ -23,6 +23,10 @@ class InvalidRequestBytes(MainstemError):
     """Bytes that are no request: the connection that sent them is closed."""
 
 
+class PeerUnavailable(MainstemError):
+    """Another broker cannot be reached, or the connection to it broke."""
+
+
 class InvalidSetting(MainstemError):
     """A setting that is unknown or whose value does not fit; the message names it."""
 
@@ -136,6 +140,12 @@ class UnsupportedForMessageFormat(ProtocolError):
 
 class PolicyViolation(ProtocolError):
     code = 44
+
+
+class OffsetNotAvailable(ProtocolError):
+    """A new leader does not know its high watermark yet (KIP-207); ask again."""
+
+    code = 78
 
 
 class StorageError(ProtocolError):

@@ -1,15 +1,19 @@
-"""Fetch (key 1), versions 4 to 12.
+"""Fetch (key 1), versions 4 to 17, for consumers and for followers.
 
 - Answers slices of segment files, which the connection sends with `os.sendfile`; no record is read.
-- Long poll: with less than `min_bytes` to give, waits for high watermarks to move, at most `max_wait`.
+- Long poll: with less than `min_bytes` to give, waits for the partitions to move, at most `max_wait`.
   An error in any partition, or one that ceases to be led here, is answered at once.
 - The first partition that has data gives at least one whole batch, however small the limits are
   (KIP-74); others give whole batches that fit, or nothing.
 - Offsets from the log start to the log end are valid, also those at or above the high watermark.
 - Fetch sessions (KIP-227) are refused in the way the protocol allows: a request to make one is answered
   in full with session id 0.
+- Consumers read below the high watermark, or the last stable offset. Followers, which name themselves and
+  their life (v15, KIP-903), read to the log's end, and what they ask for tells the leader how far they are.
+  Where a follower's log leaves the leader's, it is told the diverging epoch instead (v12, KIP-595).
 - v4 isolation level; v5 log start offset; v7 sessions; v9 leader epoch fencing; v10 zstd; v11 rack and
-  preferred read replica (always -1); v12 flexible. v13 and up, which name topics by id, are left out.
+  preferred read replica (always -1); v12 flexible; v13 topics by id. v16's hints at new leaders and v17's
+  directory ids are left out.
 """
 
 from __future__ import annotations
@@ -19,15 +23,33 @@ from collections.abc import Awaitable, Iterator
 from typing import Any, Final
 
 from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
-from mainstem_broker.errors import FetchSessionIdNotFound, ProtocolError
+from mainstem_broker.errors import (
+    FetchSessionIdNotFound,
+    OffsetOutOfRange,
+    ProtocolError,
+    UnknownTopicId,
+)
+from mainstem_broker.log.files import ReadResult
 from mainstem_broker.protocol.codec import Body, Entity
-from mainstem_broker.replica.partition import Partition
+from mainstem_broker.replica.partition import Divergence, Partition
 
 READ_COMMITTED: Final = 1
+NO_REPLICA: Final = -1
 
 
-def partitions_of(request: Entity) -> Iterator[tuple[str, int]]:
-    return ((topic.topic, asked.partition) for topic in request.topics for asked in topic.partitions)
+def partitions_of(broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
+    for topic in request.topics:
+        name = _topic_name(broker, topic)
+        if name is not None:
+            for asked in topic.partitions:
+                yield name, asked.partition
+
+
+def _topic_name(broker: BrokerContext, topic: Any) -> str | None:
+    """Up to version 12 topics are named, from 13 on given by id."""
+    if hasattr(topic, "topic"):
+        return str(topic.topic)
+    return broker.view.topic_names.get(topic.topic_id)
 
 
 def handle(
@@ -46,31 +68,58 @@ def handle(
 
 
 def _read(broker: BrokerContext, request: Entity) -> tuple[Body, int, bool, list[Partition]]:
-    """(the answer, its bytes of records, whether a partition failed, the partitions to watch)."""
+    """(the answer, its bytes of records, whether it must be given at once, the partitions to watch)."""
     left_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
     committed = request.isolation_level == READ_COMMITTED
+    replica = getattr(request, "replica_state", None)
+    follower = NO_REPLICA if replica is None else replica.replica_id
     total_bytes = 0
-    failed = False
+    at_once = False
     watched: list[Partition] = []
     topics: list[Body] = []
+    now_ms = broker.now_ms()
     for topic in request.topics:
-        name = topic.topic
+        name = _topic_name(broker, topic)
         partitions: list[dict[str, Any]] = []
         for asked in topic.partitions:
             index = asked.partition
+            partition = None
             try:
+                if name is None:
+                    raise UnknownTopicId(f"There is no topic with the id {topic.topic_id}.")
                 partition = broker.find_replica(name, index)
-                found = partition.read(
-                    asked.fetch_offset,
-                    min(asked.partition_max_bytes, left_bytes),
-                    client_epoch=asked.current_leader_epoch,
-                    min_one_batch=total_bytes == 0,
-                    committed=committed,
-                )
+                max_bytes = min(asked.partition_max_bytes, left_bytes)
+                found: ReadResult | Divergence
+                if follower == NO_REPLICA:
+                    found = partition.read(
+                        asked.fetch_offset,
+                        max_bytes,
+                        client_epoch=asked.current_leader_epoch,
+                        min_one_batch=total_bytes == 0,
+                        committed=committed,
+                    )
+                else:
+                    assert replica is not None
+                    found = partition.read_as_follower(
+                        follower,
+                        replica.replica_epoch,
+                        asked.fetch_offset,
+                        asked.last_fetched_epoch,
+                        max_bytes,
+                        leader_epoch=asked.current_leader_epoch,
+                        min_one_batch=total_bytes == 0,
+                        now_ms=now_ms,
+                    )
             except ProtocolError as error:
-                failed = True
-                partitions.append(_failure(index, error))
+                at_once = True
+                partitions.append(_failure(index, error, partition))
                 continue
+            if isinstance(found, Divergence):
+                at_once = True
+                partitions.append(_diverging(index, partition, found))
+                continue
+            if follower != NO_REPLICA:
+                broker.replicas.consider_isr(partition)
             watched.append(partition)
             records = found.slice
             if records is not None:
@@ -87,16 +136,31 @@ def _read(broker: BrokerContext, request: Entity) -> tuple[Body, int, bool, list
                     "records": b"" if records is None else records,
                 }
             )
-        topics.append({"topic": name, "partitions": partitions})
+        topics.append({"topic": name, "topic_id": getattr(topic, "topic_id", None), "partitions": partitions})
     answer = {"throttle_time": 0, "error_code": 0, "session_id": 0, "responses": topics}
-    return answer, total_bytes, failed, watched
+    return answer, total_bytes, at_once, watched
 
 
-def _failure(index: int, error: ProtocolError) -> dict[str, Any]:
+def _failure(index: int, error: ProtocolError, partition: Partition | None) -> dict[str, Any]:
+    # A follower that is told where the log starts need not ask for it.
+    out_of_range = isinstance(error, OffsetOutOfRange) and partition is not None
     return {
         "partition_index": index,
         "error_code": error.code,
         "high_watermark": -1,
+        "log_start_offset": partition.log.log_start_offset if out_of_range and partition else -1,
+        "aborted_transactions": None,
+        "records": b"",
+    }
+
+
+def _diverging(index: int, partition: Partition, diverging: Divergence) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "error_code": 0,
+        "high_watermark": partition.high_watermark,
+        "log_start_offset": partition.log.log_start_offset,
+        "diverging_epoch": {"epoch": diverging.epoch, "end_offset": diverging.end_offset},
         "aborted_transactions": None,
         "records": b"",
     }
@@ -114,8 +178,8 @@ async def _wait(broker: BrokerContext, request: Entity, watched: list[Partition]
         while True:
             await moved.wait()
             moved.clear()
-            answer, size_bytes, failed, _ = _read(broker, request)
-            if failed or size_bytes >= request.min_bytes or loop.time() >= deadline:
+            answer, size_bytes, at_once, _ = _read(broker, request)
+            if at_once or size_bytes >= request.min_bytes or loop.time() >= deadline:
                 return answer
     finally:
         timer.cancel()

@@ -30,12 +30,12 @@ LATEST_REMOTE: Final = -5
 _NOT_FOUND: Final = (-1, -1, -1)
 
 
-def listed_partitions(request: Entity) -> Iterator[tuple[str, int]]:
+def listed_partitions(_broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
     """Of ListOffsets and DeleteRecords, whose fields are named alike."""
     return ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
 
 
-def asked_partitions(request: Entity) -> Iterator[tuple[str, int]]:
+def asked_partitions(_broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
     """Of OffsetForLeaderEpoch."""
     return ((topic.topic, asked.partition) for topic in request.topics for asked in topic.partitions)
 
@@ -76,7 +76,7 @@ def _find(partition: Partition, timestamp: int, committed: bool) -> tuple[int, i
     log = partition.log
     end = partition.last_stable_offset if committed else partition.high_watermark
     if timestamp == LATEST:
-        return end, -1, partition.leader_epoch
+        return partition.latest_offset(committed=committed), -1, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         epoch = log.epochs.epoch_of(log.log_start_offset)
         return log.log_start_offset, -1, partition.leader_epoch if epoch == -1 else epoch

@@ -1,7 +1,8 @@
 """Produce (key 0), versions 3 to 11; 0 to 2 are announced but refused.
 
 - acks 0: no response at all; a failed append closes the connection, which is all the client can notice.
-  acks 1: after the append. acks -1 (all): after the in-sync set has it.
+  acks 1: after the append. acks -1 (all): after the in-sync set has it, or REQUEST_TIMED_OUT after the
+  request's timeout; the records stay appended then.
 - Partitions fail one by one; one batch of format 2 per partition and request.
 - v3 batch format 2; v5 log start offset; v7 zstd; v8 errors by record; v9 flexible; v10 hints at the
   new leader (KIP-951: left out, that is, -1).
@@ -11,32 +12,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import structlog
 
-from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
 from mainstem_broker.errors import (
     InvalidRecord,
     InvalidRequestBytes,
     InvalidRequiredAcks,
     ProtocolError,
+    RequestTimedOut,
 )
 from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.replica.partition import Acknowledgement, Partition
 
 logger = structlog.get_logger(__name__)
 
 
-def partitions_of(request: Entity) -> Iterator[tuple[str, int]]:
+def partitions_of(_broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
     return ((topic.name, data.index) for topic in request.topic_data for data in topic.partition_data)
 
 
-def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | None:
+def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | Awaitable[Body] | None:
     now_ms = broker.now_ms()
     acks = request.acks
     failed: ProtocolError | None = None
     topics: list[Body] = []
+    appended: list[tuple[Partition, int, Body]] = []
     for topic in request.topic_data:
         name = topic.name
         partitions: list[Body] = []
@@ -44,7 +49,19 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
             try:
                 if acks not in (-1, 0, 1):
                     raise InvalidRequiredAcks(f"acks is {acks}; it may be 0, 1 or -1 (all).")
-                partitions.append(_append(broker, name, data, acks, context.version, now_ms))
+                partition = broker.find_replica(name, data.index)
+                info = partition.append(
+                    data.records, acks=acks, produce_version=context.version, now_ms=now_ms
+                )
+                answer = {
+                    "index": data.index,
+                    "error_code": 0,
+                    "base_offset": info.first_offset,
+                    "log_append_time": info.log_append_time_ms,
+                    "log_start_offset": info.log_start_offset,
+                }
+                appended.append((partition, info.last_offset + 1, answer))
+                partitions.append(answer)
             except ProtocolError as error:
                 failed = error
                 partitions.append(_failure(data.index, error))
@@ -53,21 +70,44 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
         if failed is not None:
             raise InvalidRequestBytes(f"A produce with acks=0 failed, so its connection is closed: {failed}")
         return None
-    return {"responses": topics, "throttle_time": 0}
+    body = {"responses": topics, "throttle_time": 0}
+    if acks == -1 and any(partition.high_watermark < offset for partition, offset, _ in appended):
+        return _await_replicas(body, appended, milliseconds(request.timeout))
+    return body
 
 
-def _append(
-    broker: BrokerContext, topic: str, data: Any, acks: int, version: int, now_ms: int
-) -> dict[str, Any]:
-    partition = broker.find_replica(topic, data.index)
-    info = partition.append(data.records, acks=acks, produce_version=version, now_ms=now_ms)
-    return {
-        "index": data.index,
-        "error_code": 0,
-        "base_offset": info.first_offset,
-        "log_append_time": info.log_append_time_ms,
-        "log_start_offset": info.log_start_offset,
-    }
+async def _await_replicas(body: Body, appended: list[tuple[Partition, int, Body]], timeout_ms: int) -> Body:
+    """Answer when the in-sync sets have what was appended; a partition where they do not says why."""
+    loop = asyncio.get_running_loop()
+    everyone = loop.create_future()
+    waiting: dict[Acknowledgement, tuple[Partition, Body]] = {}
+
+    def settle(waited: Acknowledgement, error: ProtocolError | None) -> None:
+        _, answer = waiting.pop(waited)
+        if error is not None:
+            _refuse(answer, error)
+        if not waiting and not everyone.done():
+            everyone.set_result(None)
+
+    for partition, offset, answer in appended:
+        acknowledgement = Acknowledgement(offset, settle)
+        if not partition.acknowledge(acknowledgement):
+            waiting[acknowledgement] = (partition, answer)
+    if waiting:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await everyone
+        except TimeoutError:
+            pass  # whoever still waits is refused below
+        finally:
+            for acknowledgement, (partition, answer) in waiting.items():
+                partition.stop_waiting(acknowledgement)
+                _refuse(answer, RequestTimedOut("The in-sync replicas did not have the records in time."))
+    return body
+
+
+def _refuse(answer: Body, error: ProtocolError) -> None:
+    answer.update(_failure(answer["index"], error))
 
 
 def _failure(index: int, error: ProtocolError) -> dict[str, Any]:

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from mainstem_broker.api import api_versions, configs, coordinators, fetch, metadata, offsets, produce, topics
-from mainstem_broker.api.context import Handler
+from mainstem_broker.api.context import BrokerContext, Handler
 from mainstem_broker.protocol.codec import Entity
 
-PartitionsOf = Callable[[Entity], Iterable[tuple[str, int]]]
+PartitionsOf = Callable[[BrokerContext, Entity], Iterable[tuple[str, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """`model_version` is that of the entity the handler gets, whatever the client spoke; None: the client's.
+    """`models` are the versions that the handler is written against, lowest first.
+
+    It gets the entity of the lowest that is not below the client's. More than one is needed where later
+    versions have dropped a field for another one, such as a topic's name for its id.
 
     `announced_min_version` may be lower than `min_version`, which is what is really served. `partitions_of`
     tells which partitions a request is about that only their leader answers: a broker that does not lead
@@ -31,9 +34,12 @@ class Api:
     min_version: int
     max_version: int
     handler: Handler
-    model_version: int | None
+    models: tuple[int, ...]
     announced_min_version: int
     partitions_of: PartitionsOf | None
+
+    def model_for(self, version: int) -> int:
+        return next(model for model in self.models if model >= version)
 
 
 def _api(
@@ -42,27 +48,26 @@ def _api(
     versions: tuple[int, int],
     handler: Handler,
     *,
-    as_spoken: bool = False,
+    models: tuple[int, ...] = (),
     announced_min: int | None = None,
     partitions_of: PartitionsOf | None = None,
 ) -> Api:
     low, high = versions
-    model = None if as_spoken else high
     announced = low if announced_min is None else announced_min
-    return Api(key, name, low, high, handler, model, announced, partitions_of)
+    return Api(key, name, low, high, handler, models or (high,), announced, partitions_of)
 
 
 APIS: Final[Mapping[int, Api]] = {
     api.key: api
     for api in (
         _api(0, "Produce", (3, 11), produce.handle, announced_min=0, partitions_of=produce.partitions_of),
-        _api(1, "Fetch", (4, 12), fetch.handle, partitions_of=fetch.partitions_of),
+        _api(1, "Fetch", (4, 17), fetch.handle, models=(12, 17), partitions_of=fetch.partitions_of),
         _api(2, "ListOffsets", (1, 9), offsets.handle_list_offsets, partitions_of=offsets.listed_partitions),
         _api(3, "Metadata", (0, 12), metadata.handle),
         _api(10, "FindCoordinator", (0, 6), coordinators.handle),
         _api(18, "ApiVersions", (0, 4), api_versions.handle),
         _api(19, "CreateTopics", (2, 7), topics.handle_create_topics),
-        _api(20, "DeleteTopics", (1, 6), topics.handle_delete_topics, as_spoken=True),
+        _api(20, "DeleteTopics", (1, 6), topics.handle_delete_topics, models=(5, 6)),
         _api(
             21, "DeleteRecords", (0, 2), topics.handle_delete_records, partitions_of=offsets.listed_partitions
         ),

@@ -163,7 +163,6 @@ async def create_topic(
         # The start depends on the name alone, so that topics spread and a repeated request is the same.
         start = zlib.crc32(name.encode()) % max(len(racks), 1)
         replicas = assign_replicas(racks, partition_count, replication_factor, start=start)
-    _require_single_replica(replicas)
     assignment = TopicAssignment(name, uuid4(), replicas)
     if validate_only:
         return assignment
@@ -188,11 +187,6 @@ def _check_free(broker: BrokerContext, name: str) -> None:
         for other in topics:
             if other.replace(".", "_") == like:
                 raise InvalidTopic(f"Topic '{name}' collides with existing topic '{other}'.")
-
-
-def _require_single_replica(replicas: Assignment) -> None:
-    if any(len(brokers) > 1 for brokers in replicas.values()):
-        raise PolicyViolation("This version keeps one replica per partition: use replication factor 1.")
 
 
 def _manual_assignment(topic: Any) -> Assignment:

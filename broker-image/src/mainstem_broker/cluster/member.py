@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -27,8 +27,8 @@ import structlog
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.administration import Administration
-from mainstem_broker.cluster.controller import StateChange, plan_states
-from mainstem_broker.cluster.view import ClusterView
+from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, must_claim, plan_states
+from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.cluster.zookeeper import (
     Check,
     Conflict,
@@ -40,6 +40,7 @@ from mainstem_broker.cluster.zookeeper import (
     ZooKeeperUnavailable,
 )
 from mainstem_broker.errors import RequestTimedOut, StartupError
+from mainstem_broker.replica.state import PartitionState
 
 logger = structlog.get_logger(__name__)
 
@@ -59,9 +60,11 @@ class Delta:
     deleted: list[tuple[str, UUID]] = field(default_factory=list)
     configs: set[str] = field(default_factory=set)
     """Entities as `topics/T`, `brokers/N`, `brokers/<default>`."""
+    brokers: bool = False
+    """Whether brokers came, went or began a new life."""
 
     def __bool__(self) -> bool:
-        return bool(self.partitions or self.deleted or self.configs)
+        return bool(self.partitions or self.deleted or self.configs or self.brokers)
 
 
 class ClusterMember:
@@ -75,6 +78,7 @@ class ClusterMember:
         session_timeout_ms: int,
         connection_timeout_ms: int,
         on_change: Callable[[Delta], None],
+        policy_of: Callable[[Topic], ElectionPolicy],
     ) -> None:
         self.view = ClusterView()
         self.is_controller = False
@@ -83,6 +87,7 @@ class ClusterMember:
         self._session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
         self._on_change = on_change
+        self._policy_of = policy_of
         self._zookeeper = ZooKeeper(servers, session_timeout_ms, self._on_session)
         self.administration = Administration(self._zookeeper, self._broker_id)
         self._wake = asyncio.Event()
@@ -90,6 +95,7 @@ class ClusterMember:
         self._task: asyncio.Task[None] | None = None
         self._connected = False
         self._registered = False
+        self._stopped_uncleanly = False
         # What the next pass has to look at again.
         self._brokers_stale = self._feed_stale = self._controller_stale = True
         self._last_change = -1
@@ -99,7 +105,6 @@ class ClusterMember:
         self._controller_epoch = 0
         self._controller_epoch_version = 0
         self._stale_topics: set[str] | None = None
-        self._restarted: set[int] = set()
 
     # --- Life ---
 
@@ -124,12 +129,15 @@ class ClusterMember:
         """Read the whole cluster into the view, before this broker is known to it."""
         await self._load(Delta())
 
-    async def join(self) -> None:
+    async def join(self, *, stopped_uncleanly: bool) -> None:
         """Register this broker and follow the cluster from now on.
+
+        `stopped_uncleanly` says that the ends of its logs may be lost: it is then not trusted to be in sync.
 
         Raises:
             StartupError: a broker of this id is registered from another address.
         """
+        self._stopped_uncleanly = stopped_uncleanly
         await self._register()
         self._task = asyncio.create_task(self._run(), name="cluster member")
         self._wake.set()
@@ -215,7 +223,7 @@ class ClusterMember:
             await self._load(delta)
             await self._register()
         if self._brokers_stale:
-            await self._read_brokers()
+            await self._read_brokers(delta)
         if self._feed_stale:
             await self._read_feed(delta)
         if self._controller_stale:
@@ -251,10 +259,21 @@ class ClusterMember:
                 await self._outlast(path, other)
                 existing = None
         if existing is None or operations:
+            operations.append(await self._begin_life())
             data = self._registration.encode(_now_ms())
             await self._zookeeper.multi([*operations, Create(path, data, ephemeral=True)])
-            logger.info("broker registered", path=path)
+            logger.info("broker registered", path=path, unclean=self._stopped_uncleanly)
         self._registered = True
+        self._stopped_uncleanly = False  # a session that is lost from now on loses no records
+
+    async def _begin_life(self) -> Operation:
+        """The write that begins a new incarnation, which goes with the registration."""
+        path = znodes.incarnation_path(self._broker_id)
+        node = await self._zookeeper.get(path)
+        if node is None:
+            return Create(path, znodes.encode_incarnation(0))
+        last_unclean = node.version + 1 if self._stopped_uncleanly else znodes.decode_incarnation(node.data)
+        return SetData(path, znodes.encode_incarnation(last_unclean), node.version)
 
     async def _outlast(self, path: str, other: znodes.BrokerRegistration) -> None:
         """Wait for a registration of this broker's id from another address to go away.
@@ -287,7 +306,7 @@ class ClusterMember:
         numbers = [
             znodes.change_number(name) for name in await zookeeper.children(znodes.CHANGES, self._mark_feed)
         ]
-        await self._read_brokers()
+        await self._read_brokers(delta)
         names = await zookeeper.children(znodes.TOPICS)
         await self._read_topics(names, delta)
         for topic in set(self.view.topics) - set(names):
@@ -298,28 +317,34 @@ class ClusterMember:
             for partition in topic.assignment.replicas
         ]
         await self._read_states(paths, delta)
+        for known in self.view.topics.values():
+            for partition, state in known.states.items():
+                if must_claim(state, self.view.brokers):
+                    await self._read_claims(known.name, partition)
         self.view.pending_deletions = set(await zookeeper.children(znodes.DELETE_TOPICS))
         entities = await zookeeper.children(znodes.BROKER_CONFIGS)
         await self._read_broker_configs(entities, delta)
         self._last_change = max(numbers, default=-1)
         self._stale_topics = None
 
-    async def _read_brokers(self) -> None:
+    async def _read_brokers(self, delta: Delta) -> None:
         self._brokers_stale = False
         ids = [int(name) for name in await self._zookeeper.children(znodes.BROKER_IDS, self._mark_brokers)]
         nodes = await self._zookeeper.get_many([znodes.broker_path(broker_id) for broker_id in ids])
-        known = {broker_id: broker.epoch for broker_id, broker in self.view.brokers.items()}
+        lives = await self._zookeeper.get_many([znodes.incarnation_path(broker_id) for broker_id in ids])
+        known = dict(self.view.brokers)
         self.view.set_brokers(
-            znodes.BrokerRegistration.decode(broker_id, node.data, node.czxid)
-            for broker_id, node in zip(ids, nodes, strict=True)
-            if node is not None
+            replace(
+                znodes.BrokerRegistration.decode(broker_id, node.data, node.czxid),
+                incarnation=life.version,
+                last_unclean=znodes.decode_incarnation(life.data),
+            )
+            for broker_id, node, life in zip(ids, nodes, lives, strict=True)
+            if node is not None and life is not None
         )
-        now = {broker_id: broker.epoch for broker_id, broker in self.view.brokers.items()}
-        if now != known:
-            self._restarted |= {
-                broker_id for broker_id in known.keys() & now if known[broker_id] != now[broker_id]
-            }
+        if self.view.brokers != known:
             self._stale_topics = None
+            delta.brokers = True
 
     async def _read_topics(self, names: Iterable[str], delta: Delta) -> None:
         names = list(names)
@@ -345,6 +370,23 @@ class ClusterMember:
                 topic, partition, znodes.decode_state(node.data, node.version)
             ):
                 delta.partitions.add((topic, partition))
+
+    async def _read_claims(self, topic: str, partition: int) -> None:
+        """Read who claimed what of a partition; only partitions that cannot be led otherwise have claims."""
+        known = self.view.topics.get(topic)
+        if known is None or partition not in known.assignment.replicas:
+            return
+        replicas = known.assignment.replicas[partition]
+        nodes = await self._zookeeper.get_many(
+            [znodes.claim_path(topic, partition, broker) for broker in replicas]
+        )
+        known.claims[partition] = {
+            broker: znodes.Claim.decode(broker, node.data)
+            for broker, node in zip(replicas, nodes, strict=True)
+            if node is not None
+        }
+        if self._stale_topics is not None:
+            self._stale_topics.add(topic)
 
     async def _read_broker_configs(self, entities: Iterable[str], delta: Delta) -> None:
         entities = list(entities)
@@ -384,6 +426,8 @@ class ClusterMember:
         for topic, partition, state in change.states:
             if self.view.set_state(topic, partition, state):
                 delta.partitions.add((topic, partition))
+        for topic, partition in change.claims:
+            await self._read_claims(topic, partition)
         self.view.pending_deletions.update(set(change.deletions) & self.view.topics.keys())
         for entity in change.configs:
             kind, _, name = entity.partition("/")
@@ -391,6 +435,62 @@ class ClusterMember:
                 await self._read_topics([name], delta)
             else:
                 await self._read_broker_configs([name], delta)
+
+    # --- What replicas ask for ---
+
+    def lives(self) -> Mapping[int, int]:
+        """The present incarnation of each live broker."""
+        return {broker_id: broker.incarnation for broker_id, broker in self.view.brokers.items()}
+
+    async def change_state(
+        self, topic: str, partition: int, state: PartitionState, joined: Mapping[int, int]
+    ) -> PartitionState | None:
+        """As leader of a partition, replace its state: what a leader may change is its in-sync set.
+
+        `joined` are the lives of the new members; if one has ended meanwhile, nothing is written.
+
+        Returns the state that holds now: the new one, the one that someone else wrote first, or the old
+        one; None if it is not known.
+        """
+        entry = znodes.Change(states=((topic, partition, state),)).encode()
+        try:
+            await self._zookeeper.multi(
+                [
+                    *(Check(znodes.incarnation_path(broker), life) for broker, life in joined.items()),
+                    SetData(
+                        znodes.state_path(topic, partition),
+                        znodes.encode_state(state),
+                        state.partition_epoch - 1,
+                    ),
+                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+                ]
+            )
+        except Conflict:
+            return await self.read_state(topic, partition)
+        except ZooKeeperUnavailable:
+            return None
+        return state
+
+    async def read_state(self, topic: str, partition: int) -> PartitionState | None:
+        """The state as ZooKeeper has it now; None if it does not answer or the partition is gone."""
+        try:
+            node = await self._zookeeper.get(znodes.state_path(topic, partition))
+        except ZooKeeperUnavailable:
+            return None
+        return None if node is None else znodes.decode_state(node.data, node.version)
+
+    async def claim(self, topic: str, partition: int, claim: znodes.Claim) -> None:
+        """Say how far this broker's log reaches."""
+        path = znodes.claim_path(topic, partition, self._broker_id)
+        node = await self._zookeeper.get(path)
+        write: Operation = (
+            Create(path, claim.encode()) if node is None else SetData(path, claim.encode(), node.version)
+        )
+        entry = znodes.Change(claims=((topic, partition),)).encode()
+        try:
+            await self._zookeeper.multi([write, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
+        except (Conflict, ZooKeeperUnavailable) as error:
+            logger.warning("claim not written", topic=topic, partition=partition, reason=str(error))
 
     # --- The controller ---
 
@@ -431,14 +531,12 @@ class ClusterMember:
         for topic in sorted(self.view.pending_deletions & self.view.topics.keys()):
             await self._delete_topic(topic, delta)
         stale, self._stale_topics = self._stale_topics, set()
-        restarted, self._restarted = self._restarted, set()
-        changes = plan_states(self.view, self._controller_epoch, topics=stale, restarted=restarted)
+        changes = plan_states(self.view, self._controller_epoch, self._policy_of, topics=stale)
         try:
             for start in range(0, len(changes), STATES_PER_MULTI):
                 await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
         except BaseException:
             self._stale_topics = None
-            self._restarted |= restarted
             raise
 
     async def _fenced(self, operations: list[Operation]) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from mainstem_broker.cluster.znodes import DEFAULT_ENTITY, BrokerRegistration, TopicAssignment
-from mainstem_broker.replica.partition import PartitionState
+from mainstem_broker.cluster.znodes import DEFAULT_ENTITY, BrokerRegistration, Claim, TopicAssignment
+from mainstem_broker.replica.state import PartitionState
 
 
 @dataclass(slots=True)
@@ -22,6 +22,8 @@ class Topic:
     assignment: TopicAssignment
     states: dict[int, PartitionState] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
+    claims: dict[int, dict[int, Claim]] = field(default_factory=dict)
+    """By partition and broker."""
 
     @property
     def name(self) -> str:

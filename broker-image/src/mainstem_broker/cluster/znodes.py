@@ -1,10 +1,15 @@
 """Where everything lies in ZooKeeper and how it is written: paths and JSON, nothing that talks to it.
 
 The layout is that of Apache Kafka 3.9 in ZooKeeper mode, so that people and scripts that know
-`zookeeper-shell` find what they expect (R18). Two nodes are ours, both under `/mainstem`:
+`zookeeper-shell` find what they expect (R18). States carry two keys of ours (`elr`, `incarnations`), which
+others ignore. These nodes are ours alone:
 
 - `/mainstem/changes/change_NNNNNNNNNN`: the feed of changes that every broker follows by one watch;
   each entry names or carries what changed (`Change`). The controller trims it.
+- `/mainstem/incarnations/N`: the lives of broker N. The node's version is the number of the present one
+  and grows with each registration; the text says which was the last that began after an unclean stop.
+- `/brokers/topics/T/partitions/P/claim_N`: how far the log of broker N reaches, written when all who might
+  lead P have come back from unclean stops.
 - `/mainstem/deleted_topics/ID`: a deleted topic whose files some broker still has to remove; the
   brokers strike themselves off, the last one removes the node.
 """
@@ -18,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from mainstem_broker.replica.partition import PartitionState
+from mainstem_broker.replica.state import PartitionState
 
 BROKER_IDS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
@@ -30,6 +35,7 @@ TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
 DEFAULT_ENTITY: Final = "<default>"
 CHANGES: Final = "/mainstem/changes"
+INCARNATIONS: Final = "/mainstem/incarnations"
 CHANGE_PREFIX: Final = CHANGES + "/change_"
 DELETED_TOPICS: Final = "/mainstem/deleted_topics"
 
@@ -44,6 +50,7 @@ PERSISTENT_PATHS: Final = (
     "/config/ips",
     "/consumers",
     CHANGES,
+    INCARNATIONS,
     DELETED_TOPICS,
 )  # fmt: skip
 
@@ -66,6 +73,14 @@ def partition_path(topic: str, partition: int) -> str:
 
 def state_path(topic: str, partition: int) -> str:
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def claim_path(topic: str, partition: int, broker_id: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/claim_{broker_id}"
+
+
+def incarnation_path(broker_id: int) -> str:
+    return f"{INCARNATIONS}/{broker_id}"
 
 
 def topic_config_path(topic: str) -> str:
@@ -92,12 +107,18 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """`/brokers/ids/N`. `epoch` is the node's czxid: it grows each time the broker registers."""
+    """`/brokers/ids/N`. `epoch` is the node's czxid: it grows each time the broker registers.
+
+    `incarnation` is the number of its present life, and `last_unclean` that of the last one that began
+    without a clean stop before it; both from `/mainstem/incarnations/N`.
+    """
 
     broker_id: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None
     epoch: int = -1
+    incarnation: int = 0
+    last_unclean: int = 0
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
@@ -172,8 +193,7 @@ class TopicAssignment:
         )
 
 
-def encode_state(state: PartitionState) -> bytes:
-    """`/brokers/topics/T/partitions/P/state`; its node's version is the partition epoch."""
+def _state_body(state: PartitionState) -> dict[str, Any]:
     body: dict[str, Any] = {
         "controller_epoch": state.controller_epoch,
         "leader": state.leader,
@@ -183,11 +203,23 @@ def encode_state(state: PartitionState) -> bytes:
     }
     if state.recovering:
         body["leader_recovery_state"] = 1
-    return _dump(body)
+    if state.elr:
+        body["elr"] = list(state.elr)
+    if state.incarnations:
+        body["incarnations"] = {str(broker): life for broker, life in state.incarnations.items()}
+    return body
+
+
+def encode_state(state: PartitionState) -> bytes:
+    """`/brokers/topics/T/partitions/P/state`; its node's version is the partition epoch."""
+    return _dump(_state_body(state))
 
 
 def decode_state(data: bytes, version: int) -> PartitionState:
-    body = json.loads(data)
+    return _state_of(json.loads(data), version)
+
+
+def _state_of(body: Mapping[str, Any], version: int) -> PartitionState:
     return PartitionState(
         leader=body["leader"],
         leader_epoch=body["leader_epoch"],
@@ -195,7 +227,42 @@ def decode_state(data: bytes, version: int) -> PartitionState:
         controller_epoch=body["controller_epoch"],
         partition_epoch=version,
         recovering=body.get("leader_recovery_state", 0) == 1,
+        elr=tuple(body.get("elr", ())),
+        incarnations={int(broker): life for broker, life in body.get("incarnations", {}).items()},
     )
+
+
+def encode_incarnation(last_unclean: int) -> bytes:
+    return _dump({"version": 1, "last_unclean": last_unclean})
+
+
+def decode_incarnation(data: bytes) -> int:
+    return int(json.loads(data)["last_unclean"])
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """How far a broker's log of a partition reaches, in the life in which it looked."""
+
+    broker_id: int
+    incarnation: int
+    last_epoch: int
+    log_end_offset: int
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "version": 1,
+                "incarnation": self.incarnation,
+                "last_epoch": self.last_epoch,
+                "log_end_offset": self.log_end_offset,
+            }
+        )
+
+    @classmethod
+    def decode(cls, broker_id: int, data: bytes) -> Claim:
+        body = json.loads(data)
+        return cls(broker_id, body["incarnation"], body["last_epoch"], body["log_end_offset"])
 
 
 def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
@@ -240,6 +307,8 @@ class Change:
     """An entry of the feed. Partition states are carried, with their versions; the rest is only named."""
 
     states: tuple[tuple[str, int, PartitionState], ...] = ()
+    claims: tuple[tuple[str, int], ...] = ()
+    """Partitions of which someone claimed how far its log reaches."""
     topics: tuple[str, ...] = ()
     """Topics whose assignment appeared or changed."""
     deleted: tuple[tuple[str, UUID], ...] = ()
@@ -253,18 +322,10 @@ class Change:
             {
                 "version": 1,
                 "states": [
-                    [
-                        topic,
-                        partition,
-                        state.leader,
-                        state.leader_epoch,
-                        list(state.isr),
-                        state.controller_epoch,
-                        state.partition_epoch,
-                        int(state.recovering),
-                    ]
+                    [topic, partition, state.partition_epoch, _state_body(state)]
                     for topic, partition, state in self.states
                 ],
+                "claims": [list(claim) for claim in self.claims],
                 "topics": list(self.topics),
                 "deleted": [[topic, encode_uuid(topic_id)] for topic, topic_id in self.deleted],
                 "configs": list(self.configs),
@@ -275,16 +336,12 @@ class Change:
     @classmethod
     def decode(cls, data: bytes) -> Change:
         body = json.loads(data)
-        states = []
-        for topic, partition, leader, leader_epoch, isr, controller_epoch, version, recovering in body[
-            "states"
-        ]:
-            state = PartitionState(
-                leader, leader_epoch, tuple(isr), controller_epoch, version, bool(recovering)
-            )
-            states.append((topic, partition, state))
         return cls(
-            states=tuple(states),
+            states=tuple(
+                (topic, partition, _state_of(state, version))
+                for topic, partition, version, state in body["states"]
+            ),
+            claims=tuple((topic, partition) for topic, partition in body["claims"]),
             topics=tuple(body["topics"]),
             deleted=tuple((topic, decode_uuid(text)) for topic, text in body["deleted"]),
             configs=tuple(body["configs"]),

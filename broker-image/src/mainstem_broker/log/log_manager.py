@@ -78,6 +78,8 @@ class LogManager:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._locks: list[int] = []
         self._checkpoint_lock = threading.Lock()
+        self.stopped_cleanly = False
+        """Whether every directory was closed cleanly the last time; known after `load_all`."""
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
@@ -155,9 +157,11 @@ class LogManager:
         recovery_points: dict[TopicPartition, int] = {}
         start_offsets: dict[TopicPartition, int] = {}
         found: list[tuple[Path, bool]] = []
+        self.stopped_cleanly = True
         for directory in self.directories:
             try:
                 clean = self._take_clean_shutdown_mark(directory)
+                self.stopped_cleanly &= clean
                 found += [(path, clean) for path in self._log_directories(directory)]
             except OSError as error:
                 raise storage_error(directory, "looking for logs", error) from error

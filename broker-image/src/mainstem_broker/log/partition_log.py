@@ -183,6 +183,10 @@ class PartitionLog:
             self.log_start_offset,
         )
 
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Note that `leader_epoch` begins at the log's end, though nothing of it is written yet (KIP-101)."""
+        self._epochs_changed |= self.epochs.assign(leader_epoch, self.log_end_offset)
+
     def append_as_follower(self, records: Buffer, now_ms: int) -> AppendInfo:
         """Write batches as the leader stored them, with its offsets and epochs, all or none.
 

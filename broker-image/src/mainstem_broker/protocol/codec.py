@@ -77,10 +77,8 @@ def decode_header(frame: memoryview) -> tuple[RequestHeader, int]:
     return RequestHeader(api_key, api_version, correlation_id, client_id), end
 
 
-def decode_request(
-    header: RequestHeader, frame: memoryview, position: int, model_version: int | None
-) -> Entity:
-    """Read the request after its header, as an entity of `model_version`, or of its own version for None.
+def decode_request(header: RequestHeader, frame: memoryview, position: int, model_version: int) -> Entity:
+    """Read the request after its header, as an entity of `model_version`.
 
     Raises:
         InvalidRequestBytes: the body does not follow its schema. Bytes after its end are no error: Kafka
@@ -122,13 +120,11 @@ def _unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
 
 @cache
 def _request_reader(
-    api_key: int, version: int, model_version: int | None
+    api_key: int, version: int, model_version: int
 ) -> tuple[Callable[[memoryview, int], tuple[Entity, int]], bool, Callable[[Entity], Entity] | None]:
     schema = load_request_schema(api_key, version)
-    lift = None
-    if model_version is not None:
-        model = load_request_schema(api_key, model_version)
-        lift = None if _same_fields(schema, model) else _lifter(schema, model)
+    model = load_request_schema(api_key, model_version)
+    lift = None if _same_fields(schema, model) else _lifter(schema, model)
     return entity_reader(schema), schema.__flexible__, lift
 
 
@@ -245,6 +241,47 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Body)
     assert isinstance(first, bytes)  # no response begins with a records field
     frame[0] = head + first
     return frame
+
+
+# --- The other side: what one broker asks another ---
+
+
+def encode_request(api_key: int, version: int, correlation_id: int, client_id: str, body: Body) -> bytes:
+    """The whole frame of a request. Raises as `encode_response`."""
+    flexible, write = _request_writer(api_key, version)
+    parts: Frame = []
+    write(parts, body)
+    name = client_id.encode()
+    header = _HEADER.pack(api_key, version, correlation_id, len(name)) + name + (b"\0" if flexible else b"")
+    rest = b"".join(part for part in parts if isinstance(part, bytes))
+    return _INT32.pack(len(header) + len(rest)) + header + rest
+
+
+@cache
+def _request_writer(api_key: int, version: int) -> tuple[bool, Write]:
+    schema = load_request_schema(api_key, version)
+    return schema.__flexible__, _struct_writer(schema)
+
+
+def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Entity]:
+    """(correlation id, the response), from a frame without its size.
+
+    Raises:
+        InvalidRequestBytes: the frame does not follow its schema.
+    """
+    read, flexible = _response_reader(api_key, version)
+    try:
+        (correlation_id,) = _INT32.unpack_from(frame)
+        position = _skip_tagged_fields(memoryview(frame), 4) if flexible else 4
+        return correlation_id, read(frame, position)[0]
+    except Exception as error:  # as in decode_request
+        raise InvalidRequestBytes(f"A response of API key {api_key} cannot be read: {error}") from error
+
+
+@cache
+def _response_reader(api_key: int, version: int) -> tuple[Callable[[bytes, int], tuple[Entity, int]], bool]:
+    schema = load_response_schema(api_key, version)
+    return entity_reader(schema), schema.__flexible__ and api_key != API_VERSIONS_KEY
 
 
 _SIZE_AND_HEADER: Final = struct.Struct(">ii")

@@ -1,27 +1,74 @@
-"""All replicas of this broker: opens, finds, updates and drops them as the cluster's state says."""
+"""All replicas of this broker: opens, finds, updates and drops them as the cluster's state says.
+
+Also who is to be followed: one fetcher for each broker that leads partitions which this one holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import structlog
 
 from mainstem_broker.config import TopicConfig
-from mainstem_broker.errors import StorageError
+from mainstem_broker.errors import ProtocolError
 from mainstem_broker.log.log_manager import LogManager
-from mainstem_broker.replica.partition import Partition, PartitionState
+from mainstem_broker.replica.fetcher import Fetcher, Leader
+from mainstem_broker.replica.partition import Partition
+from mainstem_broker.replica.state import NO_LEADER, PartitionState
 
 logger = structlog.get_logger(__name__)
 
 
-class ReplicaManager:
-    """Owner of the partitions map. Called on the event loop only."""
+RETRY_DELAY_S: Final = 0.2
+"""Between two tries to learn what became of a write whose answer was lost."""
 
-    def __init__(self, broker_id: int, logs: LogManager) -> None:
+
+class Coordination(Protocol):
+    """What replicas need of the cluster."""
+
+    def lives(self) -> Mapping[int, int]:
+        """The present incarnation of each live broker."""
+        ...
+
+    async def change_state(
+        self, topic: str, partition: int, state: PartitionState, joined: Mapping[int, int]
+    ) -> PartitionState | None:
+        """Write a leader's proposal; answer the state that holds now, or None if that is not known."""
+        ...
+
+    async def read_state(self, topic: str, partition: int) -> PartitionState | None:
+        """The state that holds now, or None if that cannot be learnt at the moment."""
+        ...
+
+
+class ReplicaManager:
+    """Owner of the partitions map and the fetchers. Called on the event loop only.
+
+    `connect` answers a way to reach a leader; `now_ms` is the clock; `lag_ms_max` is
+    replica.lag.time.max.ms.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        logs: LogManager,
+        coordination: Coordination,
+        connect: Callable[[int], Leader],
+        now_ms: Callable[[], int],
+        lag_ms_max: int,
+    ) -> None:
         self._broker_id = broker_id
         self._logs = logs
+        self._coordination = coordination
+        self._connect = connect
+        self._now_ms = now_ms
+        self._lag_ms_max = lag_ms_max
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._fetchers: dict[int, Fetcher] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._partitions.values()))
@@ -30,22 +77,108 @@ class ReplicaManager:
         return self._partitions.get((topic, partition))
 
     def update(
-        self, topic: str, index: int, topic_id: UUID, state: PartitionState, config: TopicConfig, now_ms: int
+        self,
+        topic: str,
+        index: int,
+        topic_id: UUID,
+        state: PartitionState,
+        replicas: tuple[int, ...],
+        config: TopicConfig,
     ) -> None:
         """Take a partition's new state, opening its log if this broker did not have it.
 
         A log that cannot be opened is logged and left out, so that it harms no other partition.
         """
+        now_ms = self._now_ms()
         partition = self._partitions.get((topic, index))
         if partition is None:
             try:
                 log = self._logs.get_or_create(topic, index, topic_id, config, now_ms)
-            except StorageError as error:
+            except ProtocolError as error:
                 logger.error("replica not opened", topic=topic, partition=index, reason=str(error))
                 return
-            partition = Partition(topic, index, topic_id, log, self._broker_id)
+            mark = self._logs.high_watermarks.get((topic, index), 0)
+            partition = Partition(topic, index, topic_id, log, self._broker_id, mark)
             self._partitions[topic, index] = partition
-        partition.update_state(state)
+        partition.update_state(state, replicas, now_ms)
+
+    def follow_leaders(self) -> None:
+        """Begin and end fetchers so that every replica follows its leader; call after updates."""
+        leaders = {
+            partition.state.leader
+            for partition in self._partitions.values()
+            if partition.state is not None and partition.state.leader not in (NO_LEADER, self._broker_id)
+        }
+        for broker_id in self._fetchers.keys() - leaders:
+            self._spawn(self._fetchers.pop(broker_id).stop())
+        for broker_id in leaders:
+            fetcher = self._fetchers.get(broker_id)
+            if fetcher is None:
+                self._fetchers[broker_id] = Fetcher(
+                    broker_id, self._connect(broker_id), self._following(broker_id), self._now_ms
+                )
+            else:
+                fetcher.wake()
+
+    def _following(self, leader: int) -> Callable[[], list[Partition]]:
+        def partitions() -> list[Partition]:
+            return [
+                partition
+                for partition in self._partitions.values()
+                if partition.state is not None and partition.state.leader == leader
+            ]
+
+        return partitions
+
+    # --- The in-sync sets of partitions that are led here ---
+
+    def consider_isr(self, partition: Partition) -> None:
+        """Propose another in-sync set, if it is due; called after fetches and at times."""
+        if not partition.is_leader:
+            return
+        proposal = partition.propose_isr(self._coordination.lives(), self._now_ms(), self._lag_ms_max)
+        if proposal is not None:
+            self._spawn(self._change_isr(partition, proposal))
+
+    def consider_all_isrs(self) -> None:
+        for partition in self:
+            self.consider_isr(partition)
+
+    async def _change_isr(self, partition: Partition, proposal: PartitionState) -> None:
+        """Have a proposal written, and give the partition what holds then.
+
+        While it is not known whether it was written, the partition keeps to the stricter of both sets.
+        """
+        before = partition.state
+        assert before is not None
+        joined = {
+            broker: proposal.incarnations[broker]
+            for broker in proposal.isr
+            if broker not in before.isr and broker in proposal.incarnations
+        }
+        held = await self._coordination.change_state(partition.topic, partition.index, proposal, joined)
+        while held is None:
+            if partition.state is not before:
+                return  # the feed has brought a newer state meanwhile
+            await asyncio.sleep(RETRY_DELAY_S)
+            held = await self._coordination.read_state(partition.topic, partition.index)
+        if partition.state is before and held.partition_epoch == before.partition_epoch:
+            partition.isr_refused()
+        elif partition.state is not None:
+            logger.info("in-sync set changed", partition=repr(partition), isr=held.isr, elr=held.elr)
+            partition.update_state(held, partition.replicas, self._now_ms())
+
+    async def stop(self) -> None:
+        """End all fetchers and proposals."""
+        fetchers, self._fetchers = list(self._fetchers.values()), {}
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(fetcher.stop() for fetcher in fetchers), *self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         return {key: partition.high_watermark for key, partition in self._partitions.items()}

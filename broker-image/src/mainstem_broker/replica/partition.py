@@ -1,74 +1,119 @@
 """One replica of a partition on this broker: its role, its offsets, and who waits for them to move.
 
+Decisions only: it is told what happened (an append, a follower's fetch, a new state, the passing of time),
+changes its own log, and answers what has to be written or sent by others. It knows no network, no
+ZooKeeper and no clock.
+
 Offsets, lowest to highest, and what moves each:
 
 - log start offset: the first record that may be read; retention and DeleteRecords move it up.
-- high watermark: the first offset that consumers may not read yet; it follows the log end of the whole
-  in-sync set, so with one replica every append moves it.
-- log end offset: the offset that the next record will get; appends move it.
+- high watermark: the first offset that consumers may not read yet. On the leader it is the lowest log end
+  of the *maximal* in-sync set, that is, of all who are in sync and all who are about to be, and it
+  stands still while the set is too small for acks=all (KIP-966). Followers learn it with the fetch after.
+- log end offset: the offset that the next record will get; appends move it up, truncation down.
 
-`log start <= high watermark <= log end` always. The leader epoch fences requests of clients that know an
-older or newer leader (KIP-320).
+`log start <= high watermark <= log end` always.
 
-All methods are called on the broker's one event loop. No method awaits, so nothing can come between
-reading a partition's state and changing it.
+A leader proposes changes of the in-sync set (`propose_isr`); they count once ZooKeeper has them. Until
+then an expanding set already holds the high watermark back, and a shrinking one does not yet let it go.
+
+A follower that comes to a new leader compares leader epochs (KIP-101, KIP-279): it says the epoch of its
+last record, and if the leader's log has that epoch end earlier, it truncates to there. Never to the high
+watermark: a follower knows that one too late, and would cut off records that others have acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from mainstem_broker.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
+    OffsetNotAvailable,
     OffsetOutOfRange,
+    ProtocolError,
     UnknownLeaderEpoch,
 )
+from mainstem_broker.log.epochs import UNDEFINED_EPOCH
 from mainstem_broker.log.files import ReadResult
 from mainstem_broker.log.partition_log import AppendInfo, PartitionLog
 from mainstem_broker.protocol.batches import validate_for_append
+from mainstem_broker.replica.progress import Progress
+from mainstem_broker.replica.state import PartitionState
 
-NO_LEADER = -1
+
+class Divergence(NamedTuple):
+    """A follower's log does not continue the leader's: `epoch` ends at `end_offset` there."""
+
+    epoch: int
+    end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """What ZooKeeper holds of a partition: who leads, since which epoch, who is in sync.
+@dataclass(frozen=True, slots=True, eq=False)
+class Acknowledgement:
+    """Someone waits until everything before `offset` is below the high watermark.
 
-    `leader_epoch` grows with every election; `partition_epoch` is the znode's version and grows with
-    every write; `controller_epoch` is that of the controller whose election this was. `recovering` is
-    set when a replica outside the in-sync set was elected and may have lost records.
+    `settle` is called once, with this and None, or with this and why it will not be.
     """
 
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
-    controller_epoch: int
-    partition_epoch: int = 0
-    recovering: bool = False
+    offset: int
+    settle: Callable[[Acknowledgement, ProtocolError | None], None]
 
 
 class Partition:
     """The local replica of `topic`-`index`."""
 
-    __slots__ = ("_listeners", "_local_broker_id", "index", "log", "state", "topic", "topic_id")
+    __slots__ = (
+        "_acknowledgements",
+        "_epoch_start_offset",
+        "_high_watermark",
+        "_listeners",
+        "_local_broker_id",
+        "_pending",
+        "_progress",
+        "index",
+        "log",
+        "replicas",
+        "state",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(
-        self, topic: str, index: int, topic_id: UUID, log: PartitionLog, local_broker_id: int
+        self,
+        topic: str,
+        index: int,
+        topic_id: UUID,
+        log: PartitionLog,
+        local_broker_id: int,
+        high_watermark: int = 0,
     ) -> None:
+        """Take a log. `high_watermark` is the last one that was written down; the log may be shorter."""
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
         self.log = log
         self.state: PartitionState | None = None
+        self.replicas: tuple[int, ...] = ()
         self._local_broker_id = local_broker_id
+        self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self._listeners: set[Callable[[], None]] = set()
+        # Of a leader only: where its epoch began, its followers, the proposal under way, who waits.
+        self._epoch_start_offset = 0
+        self._progress: dict[int, Progress] = {}
+        self._pending: PartitionState | None = None
+        self._acknowledgements: deque[Acknowledgement] = deque()
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
+
+    # --- Role ---
 
     @property
     def is_leader(self) -> bool:
@@ -80,21 +125,50 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        return self.log.log_end_offset
+        return self._high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """The high watermark, or the first offset of the earliest transaction still open."""
-        return self.high_watermark
+        return self._high_watermark
 
-    def update_state(self, state: PartitionState) -> None:
-        """Take the state that ZooKeeper holds now; older versions than the known one are ignored."""
-        if self.state is not None and state.partition_epoch < self.state.partition_epoch:
+    def update_state(self, state: PartitionState, replicas: tuple[int, ...], now_ms: int) -> None:
+        """Take what ZooKeeper holds now; a version older than the known one is ignored.
+
+        A new leader epoch begins the role anew: a leader knows nothing of its followers yet.
+        """
+        old = self.state
+        if old is not None and state.partition_epoch < old.partition_epoch:
             return
-        was_leader = self.is_leader
+        self.replicas = replicas
         self.state = state
-        if was_leader and not self.is_leader:
-            self._notify()  # whoever waits must learn that this is no longer the leader
+        self._pending = None
+        if old is None or state.leader_epoch != old.leader_epoch or state.leader != old.leader:
+            self._begin_role(state, now_ms)
+        if self.is_leader:
+            self._forget_removed_followers()
+            self._advance_high_watermark()
+
+    def _begin_role(self, state: PartitionState, now_ms: int) -> None:
+        self._progress = {}
+        self._give_up_waiting()
+        if self.is_leader:
+            self._epoch_start_offset = self.log.log_end_offset
+            self.log.begin_epoch(state.leader_epoch)
+            for broker in self.replicas:
+                if broker != self._local_broker_id:
+                    self._progress[broker] = Progress(state.incarnations.get(broker, -1), now_ms)
+        self._notify()
+
+    def _forget_removed_followers(self) -> None:
+        for broker in self._progress.keys() - set(self.replicas):
+            del self._progress[broker]
+
+    def take_offline(self) -> None:
+        """The replica is going away: answer whoever waits."""
+        self.state = None
+        self._give_up_waiting()
+        self._notify()
 
     def require_leader(self, client_epoch: int = -1) -> None:
         """Let only requests pass that this replica may answer as leader.
@@ -111,15 +185,18 @@ class Partition:
                 raise FencedLeaderEpoch(f"{self!r} is at leader epoch {self.leader_epoch}.")
             raise UnknownLeaderEpoch(f"{self!r} is still at leader epoch {self.leader_epoch}.")
 
+    # --- Leader: clients ---
+
     def append(self, records: bytes | None, *, acks: int, produce_version: int, now_ms: int) -> AppendInfo:
         """Check a client's batch and write it at the log's end.
 
         Raises:
+            NotEnoughReplicas: acks is -1 (all) and the in-sync set is smaller than min.insync.replicas.
             ProtocolError: of the kinds that `validate_for_append`, `require_leader` and the log raise.
         """
         self.require_leader()
-        config = self.log.config
         assert self.state is not None
+        config = self.log.config
         if acks == -1 and len(self.state.isr) < config.min_insync_replicas:
             raise NotEnoughReplicas(
                 f"{self!r} has {len(self.state.isr)} in-sync replicas of the {config.min_insync_replicas}"
@@ -130,21 +207,46 @@ class Partition:
         if self.log.unflushed_messages >= config.flush_messages:
             # Whoever sets flush.messages wants records on the disk before they are acknowledged.
             self.log.mark_flushed(self.log.flush(), now_ms)
+        self._advance_high_watermark()
         self._notify()
         return info
+
+    def acknowledge(self, waiting: Acknowledgement) -> bool:
+        """Whether everything before the offset is below the high watermark; if not, settles it later."""
+        if self._high_watermark >= waiting.offset:
+            return True
+        self._acknowledgements.append(waiting)
+        return False
+
+    def stop_waiting(self, waiting: Acknowledgement) -> None:
+        """The one who waited has given up."""
+        try:
+            self._acknowledgements.remove(waiting)
+        except ValueError:
+            pass  # settled already
 
     def read(
         self, offset: int, max_bytes: int, *, client_epoch: int, min_one_batch: bool, committed: bool
     ) -> ReadResult:
-        """Plan a read from `offset` up to the high watermark, or the last stable offset if `committed`.
+        """Plan a consumer's read, up to the high watermark, or the last stable offset if `committed`.
 
         Raises:
             OffsetOutOfRange: outside [log start offset, log end offset]; between the high watermark and
                 the log end an offset is valid and the answer empty.
         """
         self.require_leader(client_epoch)
-        bound = self.last_stable_offset if committed else self.high_watermark
+        bound = self.last_stable_offset if committed else self._high_watermark
         return self.log.read(offset, max_bytes, bound, min_one_batch)
+
+    def latest_offset(self, *, committed: bool) -> int:
+        """Where a consumer that starts at the end begins.
+
+        Raises:
+            OffsetNotAvailable: a new leader does not know yet how far consumers have read (KIP-207).
+        """
+        if self._high_watermark < self._epoch_start_offset:
+            raise OffsetNotAvailable(f"{self!r} has a new leader that does not know its high watermark yet.")
+        return self.last_stable_offset if committed else self._high_watermark
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log start offset up to `offset` (-1: the high watermark); answer the new one.
@@ -154,22 +256,187 @@ class Partition:
         """
         self.require_leader()
         if offset == -1:
-            offset = self.high_watermark
-        if not 0 <= offset <= self.high_watermark:
+            offset = self._high_watermark
+        if not 0 <= offset <= self._high_watermark:
             raise OffsetOutOfRange(
-                f"{offset} is not in {self!r}, whose high watermark is {self.high_watermark}."
+                f"{offset} is not in {self!r}, whose high watermark is {self._high_watermark}."
             )
         return self.log.delete_records_before(offset)
 
-    def take_offline(self) -> None:
-        """The partition's files are going away: answer whoever waits."""
-        self.state = None
-        self._notify()
+    # --- Leader: followers ---
+
+    def read_as_follower(
+        self,
+        broker: int,
+        incarnation: int,
+        offset: int,
+        last_epoch: int,
+        max_bytes: int,
+        *,
+        leader_epoch: int,
+        min_one_batch: bool,
+        now_ms: int,
+    ) -> ReadResult | Divergence:
+        """Take a follower's fetch: note how far it is, and plan what it gets, up to the log's end.
+
+        Args:
+            offset, last_epoch: where its log ends, and the epoch of its last record (-1: it has none).
+            leader_epoch: the epoch that it follows.
+
+        Raises:
+            ProtocolError: as `require_leader`; NotLeaderOrFollower for a broker that holds no replica;
+                OffsetOutOfRange.
+        """
+        self.require_leader(leader_epoch)
+        if broker not in self._progress:
+            raise NotLeaderOrFollower(f"Broker {broker} holds no replica of {self!r}.")
+        diverging = self._divergence(offset, last_epoch)
+        if diverging is not None:
+            return diverging
+        found = self.log.read(offset, max_bytes, self.log.log_end_offset, min_one_batch)
+        progress = self._progress[broker]
+        if progress.incarnation != incarnation:
+            # Another life: what its former one had says nothing about this one.
+            progress = self._progress[broker] = Progress(incarnation, progress.caught_up_ms)
+        progress.record_fetch(offset, self.log.log_end_offset, now_ms)
+        self._advance_high_watermark()
+        return found
+
+    def _divergence(self, offset: int, last_epoch: int) -> Divergence | None:
+        """Where the leader's log leaves the follower's; None if the follower's is a part of it."""
+        if last_epoch == UNDEFINED_EPOCH:
+            return None
+        epoch, end_offset = self.log.epochs.end_offset_for(last_epoch, self.log.log_end_offset)
+        if epoch < last_epoch or end_offset < offset:
+            return Divergence(epoch, end_offset)
+        return None
+
+    def propose_isr(
+        self, incarnations: Mapping[int, int], now_ms: int, lag_max_ms: int
+    ) -> PartitionState | None:
+        """The state to write if the in-sync set should change; None if not, or if one is under way.
+
+        A follower joins when it has reached the high watermark and the start of this leader's epoch, in the
+        life that its broker lives now; it leaves when it is no longer caught up. A dead broker is left to the
+        controller.
+
+        Args:
+            incarnations: the present life of each live broker.
+        """
+        if not self.is_leader or self._pending is not None:
+            return None
+        assert self.state is not None
+        end_offset = self.log.log_end_offset
+        isr = []
+        joined: dict[int, int] = {}
+        for broker in self.replicas:
+            progress = self._progress.get(broker)
+            if progress is None:
+                if broker == self._local_broker_id:
+                    isr.append(broker)
+                continue
+            same_life = incarnations.get(broker) == progress.incarnation
+            if broker in self.state.isr:
+                if broker not in incarnations or progress.is_caught_up(end_offset, now_ms, lag_max_ms):
+                    isr.append(broker)
+            elif same_life and progress.log_end_offset >= max(self._high_watermark, self._epoch_start_offset):
+                isr.append(broker)
+                joined[broker] = progress.incarnation
+        if set(isr) == set(self.state.isr):
+            return None
+        self._pending = self.state.with_isr(isr, joined, self.log.config.min_insync_replicas)
+        return self._pending
+
+    def isr_refused(self) -> None:
+        """The proposal was not written, and it is certain that it will not be: propose anew."""
+        self._pending = None
+
+    def _maximal_isr(self) -> set[int]:
+        assert self.state is not None
+        return set(self.state.isr) | set(() if self._pending is None else self._pending.isr)
+
+    def _advance_high_watermark(self) -> None:
+        assert self.state is not None
+        if len(self.state.isr) < self.log.config.min_insync_replicas:
+            return
+        mark = self.log.log_end_offset
+        for broker in self._maximal_isr():
+            if broker != self._local_broker_id:
+                progress = self._progress.get(broker)
+                mark = min(mark, -1 if progress is None else progress.log_end_offset)
+        if mark > self._high_watermark:
+            self._high_watermark = mark
+            self._settle()
+            self._notify()
+
+    def _settle(self) -> None:
+        assert self.state is not None
+        enough = len(self.state.isr) >= self.log.config.min_insync_replicas
+        while self._acknowledgements and self._acknowledgements[0].offset <= self._high_watermark:
+            error = None if enough else NotEnoughReplicasAfterAppend(f"{self!r} lost in-sync replicas.")
+            acknowledgement = self._acknowledgements.popleft()
+            acknowledgement.settle(acknowledgement, error)
+
+    def _give_up_waiting(self) -> None:
+        waiting, self._acknowledgements = self._acknowledgements, deque()
+        for acknowledgement in waiting:
+            acknowledgement.settle(acknowledgement, NotLeaderOrFollower(f"{self!r} has another leader."))
+
+    # --- Follower ---
+
+    def fetch_position(self) -> tuple[int, int]:
+        """(offset to fetch next, epoch of the last record here)."""
+        return self.log.log_end_offset, self.log.epochs.latest_epoch
+
+    def append_from_leader(
+        self, records: bytes, *, leader_epoch: int, high_watermark: int, log_start_offset: int, now_ms: int
+    ) -> None:
+        """Take what the leader of `leader_epoch` sent: batches, its high watermark, where its log starts.
+
+        Nothing is taken if the role has changed since it was asked for.
+        """
+        if self.is_leader or leader_epoch != self.leader_epoch:
+            return
+        if records:
+            self.log.append_as_follower(records, now_ms)
+        mark = min(high_watermark, self.log.log_end_offset)
+        self._high_watermark = max(self._high_watermark, mark)
+        if log_start_offset > self.log.log_start_offset:
+            self.log.maybe_increment_log_start_offset(min(log_start_offset, self._high_watermark))
+
+    def truncate_to_divergence(self, diverging: Divergence, *, leader_epoch: int) -> None:
+        """Cut off what the leader does not have.
+
+        The leader named an epoch not above ours and its end there. If this log has that epoch, both agree up
+        to the lower of the two ends; if not, up to the end of the next lower epoch here, and the next
+        fetch compares again.
+        """
+        if self.is_leader or leader_epoch != self.leader_epoch:
+            return
+        if diverging.epoch == UNDEFINED_EPOCH:
+            self._truncate(self._high_watermark)
+            return
+        own_epoch, own_end = self.log.epochs.end_offset_for(diverging.epoch, self.log.log_end_offset)
+        if own_epoch == diverging.epoch:
+            self._truncate(min(own_end, diverging.end_offset))
+        else:
+            self._truncate(own_end if own_end >= 0 else diverging.end_offset)
+
+    def start_over(self, offset: int, *, leader_epoch: int) -> None:
+        """The leader no longer has what this log would need next: begin empty at the leader's log start."""
+        if self.is_leader or leader_epoch != self.leader_epoch:
+            return
+        self.log.truncate_fully_and_start_at(offset)
+        self._high_watermark = offset
+
+    def _truncate(self, offset: int) -> None:
+        self.log.truncate_to(offset)
+        self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
 
     # --- Waiting for progress ---
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever the high watermark moves or this replica ceases to lead."""
+        """Call `listener` whenever log end or high watermark move, or this replica's role changes."""
         self._listeners.add(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:

@@ -23,14 +23,17 @@ from typing import Any
 import structlog
 
 from mainstem_broker.api.context import BrokerContext
+from mainstem_broker.cluster.controller import ElectionPolicy, must_claim
 from mainstem_broker.cluster.member import ClusterMember, Delta
-from mainstem_broker.cluster.znodes import BrokerRegistration
+from mainstem_broker.cluster.view import Topic
+from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint
 from mainstem_broker.config import BrokerConfig, TopicConfig
 from mainstem_broker.errors import InvalidSetting, StartupError
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.log.partition_log import unlink_all
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.server.listeners import Listener, SocketOptions, parse_listeners
+from mainstem_broker.server.peers import LeaderPeer, Peer
 from mainstem_broker.server.router import Router
 from mainstem_broker.server.upkeep import Upkeep
 
@@ -72,8 +75,16 @@ class Broker:
             session_timeout_ms=config.integer("zookeeper.session.timeout.ms"),
             connection_timeout_ms=config.integer("zookeeper.connection.timeout.ms"),
             on_change=self._on_change,
+            policy_of=self._election_policy,
         )
-        self._replicas = ReplicaManager(broker_id, self._logs)
+        self._replicas = ReplicaManager(
+            broker_id,
+            self._logs,
+            self._member,
+            self._connect_leader,
+            _now_ms,
+            config.integer("replica.lag.time.max.ms"),
+        )
         self.context = BrokerContext(broker_id, config, self._member, self._replicas)
         self._upkeep = Upkeep(self.context, self._logs, self._listeners)
 
@@ -94,7 +105,7 @@ class Broker:
         self._open_replicas()
         for listener in self._listeners:
             listener.start(Router(self.context, listener.name).handle)
-        await self._member.join()
+        await self._member.join(stopped_uncleanly=not self._logs.stopped_cleanly)
         self._upkeep.start()
         logger.info(
             "broker started",
@@ -106,6 +117,7 @@ class Broker:
     async def stop(self) -> None:
         """Stop cleanly. Safe to call after a failed start."""
         await self._upkeep.stop()
+        await self._replicas.stop()
         await self._member.leave()
         for listener in self._listeners:
             listener.close()
@@ -138,6 +150,11 @@ class Broker:
                 self._replicas.update_config(name, self._topic_config(name))
         for name, index in delta.partitions:
             self._update_replica(name, index)
+        self._replicas.follow_leaders()
+        if delta.brokers:
+            self._replicas.consider_all_isrs()
+        if delta.partitions or delta.brokers:
+            self._claim()
 
     def _update_replica(self, name: str, index: int) -> None:
         topic = self.context.view.topics.get(name)
@@ -145,13 +162,19 @@ class Broker:
             return
         if self.context.broker_id in topic.assignment.replicas[index]:
             self._replicas.update(
-                name, index, topic.topic_id, topic.states[index], self._topic_config(name), _now_ms()
+                name,
+                index,
+                topic.topic_id,
+                topic.states[index],
+                topic.assignment.replicas[index],
+                self._topic_config(name),
             )
 
     def _open_replicas(self) -> None:
         for topic in self.context.view.topics.values():
             for index in topic.states:
                 self._update_replica(topic.name, index)
+        self._replicas.follow_leaders()
 
     async def _remove_deleted(self) -> None:
         """Drop logs of topics that were deleted while this broker was down.
@@ -188,6 +211,51 @@ class Broker:
             self.context.config = self.context.config.with_dynamic(dynamic, for_all)
         except InvalidSetting as error:
             logger.error("dynamic broker settings ignored", reason=str(error))
+
+    def _connect_leader(self, leader: int) -> LeaderPeer:
+        """A way to fetch from a broker, at whatever address it is registered."""
+        config = self.context.config
+        broker_id = self.context.broker_id
+        listener = config.string("inter.broker.listener.name")
+
+        def endpoint() -> Endpoint | None:
+            registration = self.context.view.brokers.get(leader)
+            return None if registration is None else registration.endpoint(listener)
+
+        def incarnation() -> int:
+            registration = self.context.view.brokers.get(broker_id)
+            return -1 if registration is None else registration.incarnation
+
+        timeout_s = config.integer("replica.socket.timeout.ms") / 1000
+        return LeaderPeer(
+            Peer(endpoint, f"broker-{broker_id}-fetcher", timeout_s),
+            broker_id=broker_id,
+            incarnation=incarnation,
+            wait_ms_max=config.integer("replica.fetch.wait.max.ms"),
+            bytes_max=config.integer("replica.fetch.response.max.bytes"),
+            partition_bytes_max=config.integer("replica.fetch.max.bytes"),
+        )
+
+    def _election_policy(self, topic: Topic) -> ElectionPolicy:
+        config = self._topic_config(topic.name)
+        return ElectionPolicy(config.min_insync_replicas, config.unclean_leader_election_enable)
+
+    def _claim(self) -> None:
+        """Say how far logs here reach of which nobody can be trusted to lead (see `controller.py`)."""
+        view = self.context.view
+        me = view.brokers.get(self.context.broker_id)
+        if me is None:
+            return
+        for partition in self._replicas:
+            topic = view.topics.get(partition.topic)
+            state = None if topic is None else topic.states.get(partition.index)
+            if topic is None or state is None or self.context.broker_id not in state.isr + state.elr:
+                continue
+            known = topic.claims.get(partition.index, {}).get(self.context.broker_id)
+            if must_claim(state, view.brokers) and (known is None or known.incarnation != me.incarnation):
+                offset, epoch = partition.fetch_position()
+                claim = Claim(self.context.broker_id, me.incarnation, epoch, offset)
+                self._spawn(self._member.claim(partition.topic, partition.index, claim))
 
     # --- Files to unlink later ---
 

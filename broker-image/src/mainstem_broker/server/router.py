@@ -48,9 +48,11 @@ class Router:
                 f"{api.name} version {header.api_version} is not served here; {api.min_version} to"
                 f" {api.max_version} are."
             )
-        request = decode_request(header, frame, position, api.model_version)
+        request = decode_request(header, frame, position, api.model_for(header.api_version))
         context = RequestContext(header.api_version, header.client_id, connection.peer, self._listener)
-        if api.partitions_of is not None and not self._broker.leads_all(api.partitions_of(request)):
+        if api.partitions_of is not None and not self._broker.leads_all(
+            api.partitions_of(self._broker, request)
+        ):
             # A client may have heard of a new topic or leader from another broker a moment before this
             # one did (redpanda#1256 and #7162 tell what a refusal does to clients).
             return Hold(self._broker.catch_up(), lambda: self._answer(api, header, request, context))

@@ -46,6 +46,8 @@ class Upkeep:
                 config.integer("replica.high.watermark.checkpoint.interval.ms"),
             ),
             (self._close_idle, IDLE_CHECK_INTERVAL_MS),
+            # Half the lag, so that a follower is out after at most one and a half times it, as in Kafka.
+            (self._consider_isrs, config.integer("replica.lag.time.max.ms") // 2),
         ):
             self._tasks.append(asyncio.create_task(_repeat(work, max(interval_ms, 1) / 1000)))
 
@@ -76,6 +78,9 @@ class Upkeep:
     async def _checkpoint_high_watermarks(self) -> None:
         marks = self._broker.replicas.high_watermarks()
         await asyncio.to_thread(self._logs.checkpoint_high_watermarks, marks)
+
+    async def _consider_isrs(self) -> None:
+        self._broker.replicas.consider_all_isrs()
 
     async def _close_idle(self) -> None:
         idle_ms = self._broker.config.integer("connections.max.idle.ms")

@@ -1,0 +1,146 @@
+"""Connections from this broker to others: requests in the Kafka protocol, one at a time, each with a limit.
+
+Bytes and sockets only; what is asked, and what becomes of the answer, is the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from mainstem_broker.cluster.znodes import Endpoint
+from mainstem_broker.errors import InvalidRequestBytes, PeerUnavailable
+from mainstem_broker.protocol.codec import Body, Entity, decode_response, encode_request
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom
+from mainstem_broker.replica.partition import Divergence
+
+FETCH_KEY: Final = 1
+FETCH_VERSION: Final = 17
+"""Topics by id, the follower's life in the request (KIP-903), diverging epochs in the answer (KIP-595)."""
+RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
+
+_SIZE: Final = struct.Struct(">i")
+
+
+class Peer:
+    """A broker at an address that may change: `endpoint` is asked for before each connect."""
+
+    def __init__(self, endpoint: Callable[[], Endpoint | None], client_id: str, timeout_s: float) -> None:
+        self._endpoint = endpoint
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._correlation_id = 0
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, api_key: int, version: int, body: Body) -> Entity:
+        """Send a request, wait for its answer. Not to be called again before it has come.
+
+        Raises:
+            PeerUnavailable: no connection, it broke, or no answer in time; it is closed then.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reader, writer = self._streams or await self._connect()
+                self._correlation_id += 1
+                writer.write(encode_request(api_key, version, self._correlation_id, self._client_id, body))
+                (size,) = _SIZE.unpack(await reader.readexactly(4))
+                if not 4 <= size <= RESPONSE_BYTES_MAX:
+                    raise PeerUnavailable(f"An answer of {size} bytes is no answer.")
+                correlation_id, answer = decode_response(api_key, version, await reader.readexactly(size))
+        except (OSError, EOFError, TimeoutError, InvalidRequestBytes) as error:
+            self.close()
+            raise PeerUnavailable(f"{type(error).__name__} {error}".strip()) from error
+        except BaseException:
+            self.close()  # an answer that nobody waits for would be taken for the next one's
+            raise
+        if correlation_id != self._correlation_id:
+            self.close()
+            raise PeerUnavailable("An answer came to another request than the one that was sent.")
+        return answer
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        endpoint = self._endpoint()
+        if endpoint is None:
+            raise PeerUnavailable("The broker is not registered.")
+        self._streams = await asyncio.open_connection(endpoint.host, endpoint.port, limit=4 * 1024 * 1024)
+        return self._streams
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+class LeaderPeer:
+    """The broker that leads, as `replica/fetcher.py` wants it."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        broker_id: int,
+        incarnation: Callable[[], int],
+        wait_ms_max: int,
+        bytes_max: int,
+        partition_bytes_max: int,
+    ) -> None:
+        self._peer = peer
+        self._broker_id = broker_id
+        self._incarnation = incarnation
+        self._wait_ms_max = wait_ms_max
+        self._bytes_max = bytes_max
+        self._partition_bytes_max = partition_bytes_max
+
+    async def fetch(self, wanted: Sequence[FetchedFrom]) -> Iterable[Fetched]:
+        answer = await self._peer.ask(FETCH_KEY, FETCH_VERSION, self._body(wanted))
+        if answer.error_code.value != 0:
+            raise PeerUnavailable(f"The leader answered error {answer.error_code.value}.")
+        return [
+            Fetched(
+                topic.topic_id,
+                partition.partition_index,
+                partition.error_code.value,
+                partition.high_watermark,
+                partition.log_start_offset,
+                None
+                if partition.diverging_epoch.end_offset < 0
+                else Divergence(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset),
+                partition.records or b"",
+            )
+            for topic in answer.responses
+            for partition in topic.partitions
+        ]
+
+    def _body(self, wanted: Sequence[FetchedFrom]) -> Body:
+        topics = []
+        for topic_id, group in groupby(wanted, key=lambda item: item.topic_id):
+            partitions = [
+                {
+                    "partition": item.partition,
+                    "current_leader_epoch": item.leader_epoch,
+                    "fetch_offset": item.offset,
+                    "last_fetched_epoch": item.last_epoch,
+                    "log_start_offset": item.log_start_offset,
+                    "partition_max_bytes": self._partition_bytes_max,
+                }
+                for item in group
+            ]
+            topics.append({"topic_id": topic_id, "partitions": partitions})
+        return {
+            "replica_state": {"replica_id": self._broker_id, "replica_epoch": self._incarnation()},
+            "max_wait": self._wait_ms_max,
+            "min_bytes": 1,
+            "max_bytes": self._bytes_max,
+            "isolation_level": 0,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": topics,
+            "forgotten_topics_data": (),
+            "rack_id": "",
+        }
+
+    def close(self) -> None:
+        self._peer.close()
