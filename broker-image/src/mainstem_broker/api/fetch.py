@@ -168,20 +168,19 @@ def _diverging(index: int, partition: Partition, diverging: Divergence) -> dict[
 
 async def _wait(broker: BrokerContext, request: Entity, watched: list[Partition], max_wait_ms: int) -> Body:
     """Read again whenever a watched partition has moved, until there is enough or the time is over."""
-    loop = asyncio.get_running_loop()
     moved = asyncio.Event()
-    timer = loop.call_later(max_wait_ms / 1000, moved.set)
-    deadline = timer.when()
     for partition in watched:
         partition.add_listener(moved.set)
     try:
-        while True:
-            await moved.wait()
-            moved.clear()
-            answer, size_bytes, at_once, _ = _read(broker, request)
-            if at_once or size_bytes >= request.min_bytes or loop.time() >= deadline:
-                return answer
+        async with asyncio.timeout(max_wait_ms / 1000):
+            while True:
+                await moved.wait()
+                moved.clear()
+                answer, size_bytes, at_once, _ = _read(broker, request)
+                if at_once or size_bytes >= request.min_bytes:
+                    return answer
+    except TimeoutError:
+        return _read(broker, request)[0]
     finally:
-        timer.cancel()
         for partition in watched:
             partition.remove_listener(moved.set)
