@@ -1,0 +1,311 @@
+"""A ZooKeeper in memory, with the interface of `mainstem_broker.cluster.zookeeper.ZooKeeper` and with faults.
+
+`ZooKeeperServer` is the ensemble as clients see it: one linear history of writes, sessions that expire when
+nothing is heard of them, ephemeral nodes, watches that fire once. `SimulatedZooKeeper` is one client's
+session over a link that delays, breaks before or after a write has happened, and comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainstem_broker.cluster.zookeeper import (
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    SetData,
+    ZooKeeperUnavailable,
+)
+
+DELAY_S_MAX = 0.005
+
+
+@dataclass(slots=True)
+class _Stored:
+    data: bytes
+    version: int
+    czxid: int
+    owner: int
+    created_children: int = 0
+    children: set[str] = field(default_factory=set)
+
+
+class ZooKeeperServer:
+    """The tree and the sessions."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Stored] = {"/": _Stored(b"", 0, 0, 0)}
+        self._zxid = 0
+        self._next_session = 1
+        self._data_watches: dict[str, list[tuple[int, Callable[[], None]]]] = {}
+        self._child_watches: dict[str, list[tuple[int, Callable[[], None]]]] = {}
+        self.sessions: set[int] = set()
+
+    def open_session(self) -> int:
+        session = self._next_session
+        self._next_session += 1
+        self.sessions.add(session)
+        return session
+
+    def expire(self, session: int) -> None:
+        """End a session: its ephemeral nodes and its watches go."""
+        self.sessions.discard(session)
+        self.forget_watches(session)
+        for path in [path for path, node in self._nodes.items() if node.owner == session]:
+            self._delete(path)
+
+    def forget_watches(self, session: int) -> None:
+        for watches in (self._data_watches, self._child_watches):
+            for path in list(watches):
+                watches[path] = [watch for watch in watches[path] if watch[0] != session]
+
+    def get(self, path: str) -> Node | None:
+        node = self._nodes.get(path)
+        return None if node is None else Node(node.data, node.version, node.czxid, node.owner)
+
+    def children(self, path: str) -> list[str]:
+        node = self._nodes.get(path)
+        return [] if node is None else sorted(node.children)
+
+    def watch_data(self, path: str, session: int, on_change: Callable[[], None]) -> None:
+        self._data_watches.setdefault(path, []).append((session, on_change))
+
+    def watch_children(self, path: str, session: int, on_change: Callable[[], None]) -> None:
+        self._child_watches.setdefault(path, []).append((session, on_change))
+
+    def ensure(self, path: str) -> None:
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            prefix = "/" + "/".join(parts[:depth])
+            if prefix not in self._nodes:
+                self._create(Create(prefix, b""), 0)
+
+    def multi(self, operations: Sequence[Operation], session: int) -> None:
+        """All or nothing.
+
+        Raises:
+            Conflict: an operation was refused.
+        """
+        self._check(operations)
+        for operation in operations:
+            match operation:
+                case Create():
+                    self._create(operation, session)
+                case SetData(path, data):
+                    node = self._nodes[path]
+                    self._zxid += 1
+                    node.data = data
+                    node.version += 1
+                    self._fire(self._data_watches, path)
+                case Delete(path):
+                    self._delete(path)
+                case Check():
+                    pass
+
+    def _check(self, operations: Sequence[Operation]) -> None:
+        """Refuse as ZooKeeper would, with earlier operations of the same multi taken as done."""
+        versions: dict[str, int | None] = {}
+        children: dict[str, int] = {}
+
+        def version(path: str) -> int | None:
+            if path not in versions:
+                node = self._nodes.get(path)
+                versions[path] = None if node is None else node.version
+            return versions[path]
+
+        def count(path: str, change: int) -> int:
+            node = self._nodes.get(path)
+            children[path] = children.get(path, 0 if node is None else len(node.children)) + change
+            return children[path]
+
+        for operation in operations:
+            present = version(operation.path)
+            match operation:
+                case Create(path, _, _, sequential):
+                    if (present is not None and not sequential) or version(_parent(path)) is None:
+                        raise Conflict(f"Create {path}")
+                    if not sequential:
+                        versions[path] = 0
+                    count(_parent(path), 1)
+                case SetData(path, _, wanted):
+                    if present is None or wanted not in (-1, present):
+                        raise Conflict(f"SetData {path}")
+                    versions[path] = present + 1
+                case Delete(path, wanted):
+                    if present is None or wanted not in (-1, present) or count(path, 0) > 0:
+                        raise Conflict(f"Delete {path}")
+                    versions[path] = None
+                    count(_parent(path), -1)
+                case Check(path, wanted):
+                    if present is None or wanted not in (-1, present):
+                        raise Conflict(f"Check {path}")
+
+    def _create(self, operation: Create, session: int) -> None:
+        path = operation.path
+        parent = self._nodes[_parent(path)]
+        if operation.sequential:
+            path = f"{path}{parent.created_children:010d}"
+        parent.created_children += 1
+        self._zxid += 1
+        owner = session if operation.ephemeral else 0
+        self._nodes[path] = _Stored(operation.data, 0, self._zxid, owner)
+        parent.children.add(path.rpartition("/")[2])
+        self._fire(self._data_watches, path)
+        self._fire(self._child_watches, _parent(path))
+
+    def _delete(self, path: str) -> None:
+        self._zxid += 1
+        del self._nodes[path]
+        self._nodes[_parent(path)].children.discard(path.rpartition("/")[2])
+        self._fire(self._data_watches, path)
+        self._fire(self._child_watches, _parent(path))
+
+    @staticmethod
+    def _fire(watches: dict[str, list[tuple[int, Callable[[], None]]]], path: str) -> None:
+        for _, on_change in watches.pop(path, []):
+            on_change()
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+class SimulatedZooKeeper:
+    """A client of the server. `cut` and `mend` its link; a cut of a session's length ends the session."""
+
+    def __init__(
+        self,
+        server: ZooKeeperServer,
+        random_source: random.Random,
+        session_timeout_s: float,
+        listener: Callable[[str], None],
+    ) -> None:
+        self._server = server
+        self._random = random_source
+        self._timeout_s = session_timeout_s
+        self._listener = listener
+        self._linked = asyncio.Event()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._calls = asyncio.Lock()  # one at a time, as the real one's single thread
+        self._stopped = False
+        self.session_id = 0
+
+    # --- Faults ---
+
+    def cut(self) -> None:
+        """The link breaks. The client notices after a while; the server ends the session if it lasts."""
+        if not self._linked.is_set() or self._stopped:
+            return
+        self._linked.clear()
+        self._server.forget_watches(self.session_id)
+        loop = asyncio.get_running_loop()
+        self._listener("suspended")
+        self._expiry = loop.call_later(self._timeout_s, self._server.expire, self.session_id)
+
+    def mend(self) -> None:
+        if self._linked.is_set() or self._stopped:
+            return
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self.session_id not in self._server.sessions:
+            self._listener("lost")
+            self.session_id = self._server.open_session()
+        self._linked.set()
+        self._listener("connected")
+
+    def kill(self) -> None:
+        """The process is gone; the server notices when the session runs out."""
+        self._stopped = True
+        self._linked.clear()
+        self._server.forget_watches(self.session_id)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        asyncio.get_running_loop().call_later(self._timeout_s, self._server.expire, self.session_id)
+
+    # --- The interface of the real one ---
+
+    async def start(self, timeout_ms: int) -> None:
+        self.session_id = self._server.open_session()
+        self._linked.set()
+        self._listener("connected")
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._linked.is_set():
+            self._server.expire(self.session_id)
+
+    async def _call(self, action: Callable[[], Any]) -> Any:
+        """One round trip: the request may be lost, or the answer, when the link breaks on the way."""
+        async with self._calls:
+            await self._linked.wait()
+            session = self.session_id
+            await asyncio.sleep(self._random.random() * DELAY_S_MAX)
+            if not self._linked.is_set() or session != self.session_id:
+                raise ZooKeeperUnavailable("the request was lost")
+            result = action()
+            await asyncio.sleep(self._random.random() * DELAY_S_MAX)
+            if not self._linked.is_set() or session != self.session_id:
+                raise ZooKeeperUnavailable("the answer was lost")
+            return result
+
+    def _later(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def deliver() -> None:
+            if not self._stopped:
+                on_change()
+
+        return lambda: loop.call_later(self._random.random() * DELAY_S_MAX, deliver) and None
+
+    async def sync(self) -> None:
+        await self._call(lambda: None)
+
+    async def get(self, path: str, on_change: Callable[[], None] | None = None) -> Node | None:
+        def read() -> Node | None:
+            if on_change is not None:
+                self._server.watch_data(path, self.session_id, self._later(on_change))
+            return self._server.get(path)
+
+        node: Node | None = await self._call(read)
+        return node
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        nodes: list[Node | None] = await self._call(lambda: [self._server.get(path) for path in paths])
+        return nodes
+
+    async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
+        def read() -> list[str]:
+            if on_change is not None:
+                self._server.watch_children(path, self.session_id, self._later(on_change))
+            return self._server.children(path)
+
+        names: list[str] = await self._call(read)
+        return names
+
+    async def ensure_paths(self, paths: Iterable[str]) -> None:
+        def ensure() -> None:
+            for path in paths:
+                self._server.ensure(path)
+
+        await self._call(ensure)
+
+    async def create(self, path: str, data: bytes) -> bool:
+        def create() -> bool:
+            if self._server.get(path) is not None:
+                return False
+            self._server.multi([Create(path, data)], self.session_id)
+            return True
+
+        created: bool = await self._call(create)
+        return created
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Any]:
+        await self._call(lambda: self._server.multi(operations, self.session_id))
+        return []
