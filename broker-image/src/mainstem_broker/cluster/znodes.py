@@ -68,6 +68,10 @@ def state_path(topic: str, partition: int) -> str:
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
 
 
+def deletion_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
 def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
 
@@ -237,15 +241,19 @@ def decode_deleted_topic(data: bytes) -> tuple[str, frozenset[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An entry of the feed. Partition states are carried, with their versions; the rest is only named."""
+    """An entry of the feed. Partition states are carried, with their versions; the rest is only named.
 
-    states: tuple[tuple[str, int, PartitionState], ...] = ()
+    States and deletions name their topic by its id: a broker that reads an entry late may already know
+    another topic of the same name.
+    """
+
+    states: tuple[tuple[UUID, int, PartitionState], ...] = ()
     topics: tuple[str, ...] = ()
     """Topics whose assignment appeared or changed."""
     deleted: tuple[tuple[str, UUID], ...] = ()
     configs: tuple[str, ...] = ()
     """Entities whose configuration changed, as `topics/T` or `brokers/N`."""
-    deletions: tuple[str, ...] = ()
+    deletions: tuple[UUID, ...] = ()
     """Topics that somebody asked to delete."""
 
     def encode(self) -> bytes:
@@ -254,7 +262,7 @@ class Change:
                 "version": 1,
                 "states": [
                     [
-                        topic,
+                        encode_uuid(topic_id),
                         partition,
                         state.leader,
                         state.leader_epoch,
@@ -263,12 +271,12 @@ class Change:
                         state.partition_epoch,
                         int(state.recovering),
                     ]
-                    for topic, partition, state in self.states
+                    for topic_id, partition, state in self.states
                 ],
                 "topics": list(self.topics),
                 "deleted": [[topic, encode_uuid(topic_id)] for topic, topic_id in self.deleted],
                 "configs": list(self.configs),
-                "deletions": list(self.deletions),
+                "deletions": [encode_uuid(topic_id) for topic_id in self.deletions],
             }
         )
 
@@ -276,19 +284,19 @@ class Change:
     def decode(cls, data: bytes) -> Change:
         body = json.loads(data)
         states = []
-        for topic, partition, leader, leader_epoch, isr, controller_epoch, version, recovering in body[
+        for text, partition, leader, leader_epoch, isr, controller_epoch, version, recovering in body[
             "states"
         ]:
             state = PartitionState(
                 leader, leader_epoch, tuple(isr), controller_epoch, version, bool(recovering)
             )
-            states.append((topic, partition, state))
+            states.append((decode_uuid(text), partition, state))
         return cls(
             states=tuple(states),
             topics=tuple(body["topics"]),
             deleted=tuple((topic, decode_uuid(text)) for topic, text in body["deleted"]),
             configs=tuple(body["configs"]),
-            deletions=tuple(body["deletions"]),
+            deletions=tuple(decode_uuid(text) for text in body["deletions"]),
         )
 
 

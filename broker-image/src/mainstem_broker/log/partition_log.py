@@ -325,6 +325,8 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that reaches `offset` or beyond, so that the log ends at `offset` or before.
 
+        Below the log's start nothing is left: the log then starts and ends at `offset`.
+
         Raises:
             StorageError: the disk failed; the log may be cut further up than asked, never inside a batch.
         """
@@ -335,6 +337,9 @@ class PartitionLog:
             return
         try:
             self._segments.cut(offset, self.config.file_delete_delay_ms)
+            if self._segments.newest.next_offset < self.log_start_offset:
+                # The batch that held the log's start went whole; what is left can't be read anyway.
+                self._segments.begin_afresh(self.log_start_offset, self.config, self.last_flush_ms)
             self._end_moved()
         except OSError as error:
             raise storage_error(self.directory, "truncating", error) from error

@@ -20,7 +20,7 @@ from mainstem_broker.config import INT32_MAX, TopicConfig
 from mainstem_broker.log.deletion import DELETED_SUFFIX
 from mainstem_broker.log.files import LogFile
 from mainstem_broker.log.index import OffsetIndex, TimeIndex
-from mainstem_broker.log.scanning import scan_headers
+from mainstem_broker.log.scanning import header_at, scan_headers
 from mainstem_broker.protocol.batches import NO_TIMESTAMP, BatchHeader
 from mainstem_broker.protocol.compression import Buffer
 
@@ -80,7 +80,7 @@ class Segment:
         self.time_index = TimeIndex(self.path(TimeIndex.SUFFIX), index_bytes_max)
         self._bytes_since_entry = 0
         self._file: LogFile | None = None
-        self._boundaries: dict[int, int] = {base_offset: 0}
+        self._boundaries: dict[int, int] = {}
 
     @classmethod
     def create(cls, directory: Path, base_offset: int, config: TopicConfig, now_ms: int) -> Segment:
@@ -91,8 +91,7 @@ class Segment:
             os.ftruncate(segment._file.descriptor, 0)
             if config.preallocate:
                 os.posix_fallocate(segment._file.descriptor, 0, config.segment_bytes)
-            segment.offset_index.create()
-            segment.time_index.create()
+            segment.begin_afresh()
         except OSError:
             for path in segment.paths():
                 path.unlink(missing_ok=True)
@@ -269,7 +268,7 @@ class Segment:
         if base_offset >= upper_bound:
             return found
         # The bound lies inside a batch, which counts whole.
-        end = position + next(scan_headers(self.file, position, self.size_bytes))[1].size_bytes
+        end = position + header_at(self.file, position, self.size_bytes).size_bytes
         return end, self._offset_at(end)
 
     def find_cut(self, start: int, end: int, bytes_max: int) -> tuple[int, int]:
@@ -284,7 +283,7 @@ class Segment:
             if position + header.size_bytes > start + bytes_max:
                 break
         if cut == start:
-            cut = start + next(scan_headers(self.file, start, end))[1].size_bytes
+            cut = start + header_at(self.file, start, end).size_bytes
             offset = self._offset_at(cut)
         self._remember(offset, cut)
         return cut, offset
@@ -355,5 +354,5 @@ class Segment:
 
 def batch_at(segment: Segment, position: int) -> tuple[BatchHeader, bytes]:
     """The whole batch at `position`."""
-    _, header = next(scan_headers(segment.file, position, segment.size_bytes))
+    header = header_at(segment.file, position, segment.size_bytes)
     return header, os.pread(segment.file.descriptor, header.size_bytes, position)
