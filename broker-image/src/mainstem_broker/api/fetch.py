@@ -117,8 +117,8 @@ async def _wait(broker: BrokerContext, request: Entity, watched: list[Partition]
             while True:
                 await moved.wait()
                 moved.clear()
-                answer, size_bytes, at_once, _ = _read(broker, request)
-                if at_once or size_bytes >= request.min_bytes:
+                answer, is_enough, _ = _read(broker, request)
+                if is_enough:
                     return answer
     except TimeoutError:
         return _read(broker, request)[0]

@@ -431,7 +431,8 @@ class PartitionLog:
         end_offset = self.log_end_offset
         try:
             for segment in self._segments.snapshot():
-                if segment.next_offset > self.recovery_point:
+                # A segment that ends at the recovery point may have been sealed since: its indexes count.
+                if segment.next_offset >= self.recovery_point:
                     try:
                         self._flush_segment(segment)
                     except FileNotFoundError:
