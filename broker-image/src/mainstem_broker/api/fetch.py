@@ -110,6 +110,7 @@ def _failure(index: int, error: ProtocolError) -> dict[str, Any]:
 async def _wait(broker: BrokerContext, request: Entity, watched: list[Partition], max_wait_ms: int) -> Body:
     """Read again whenever a watched partition has moved, until there is enough or the time is over."""
     moved = asyncio.Event()
+    moved.set()  # something may have moved between the read that found too little and this task's start
     for partition in watched:
         partition.add_listener(moved.set)
     try:

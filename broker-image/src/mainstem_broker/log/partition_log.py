@@ -11,7 +11,6 @@ The directory `<topic>-<partition>/` holds segments, `partition.metadata` (topic
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -172,8 +171,10 @@ class PartitionLog:
             raise storage_error(self.directory, "appending", error) from error
         if leader_epoch != self.epochs.latest_epoch:
             self._epochs_changed |= self.epochs.assign(leader_epoch, base_offset)
-        segment.added(base_offset, size_bytes, last_offset, max_timestamp, self.config.index_interval_bytes)
-        self._write_full_index_blocks(segment)
+        if segment.added(
+            base_offset, size_bytes, last_offset, max_timestamp, self.config.index_interval_bytes
+        ):
+            self._write_full_index_blocks(segment)
         self.log_end_offset = last_offset + 1
         return AppendInfo(
             base_offset,
@@ -434,7 +435,7 @@ class PartitionLog:
                 # A segment that ends at the recovery point may have been sealed since: its indexes count.
                 if segment.next_offset >= self.recovery_point:
                     try:
-                        self._flush_segment(segment)
+                        segment.flush(sealed=segment is not self._segments.newest)
                     except FileNotFoundError:
                         pass  # deleted meanwhile
             if self._epochs_changed:
@@ -444,13 +445,6 @@ class PartitionLog:
         except OSError as error:
             raise storage_error(self.directory, "flushing", error) from error
         return end_offset
-
-    def _flush_segment(self, segment: Segment) -> None:
-        sealed = segment is not self._segments.newest
-        os.fsync(segment.file.descriptor)
-        if sealed:
-            fsync_file(segment.offset_index.path)
-            fsync_file(segment.time_index.path)
 
     def _flush_names(self) -> None:
         self._segments.directory_changed = False

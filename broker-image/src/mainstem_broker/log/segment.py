@@ -18,7 +18,7 @@ from typing import Final
 
 from mainstem_broker.config import INT32_MAX, TopicConfig
 from mainstem_broker.log.deletion import DELETED_SUFFIX
-from mainstem_broker.log.files import LogFile
+from mainstem_broker.log.files import LogFile, fsync_file
 from mainstem_broker.log.index import OffsetIndex, TimeIndex
 from mainstem_broker.log.scanning import header_at, scan_headers
 from mainstem_broker.protocol.batches import NO_TIMESTAMP, BatchHeader
@@ -206,8 +206,11 @@ class Segment:
         last_offset: int,
         max_timestamp: int,
         index_interval_bytes: int,
-    ) -> None:
-        """Take the next written batch in: sizes, offsets, timestamps, and an index entry when one is due."""
+    ) -> bool:
+        """Take the next written batch in: sizes, offsets, timestamps, and an index entry when one is due.
+
+        Answers whether one was.
+        """
         position = self.size_bytes
         if base_offset != self.next_offset:
             self._boundaries.pop(self.next_offset, None)
@@ -217,7 +220,8 @@ class Segment:
             self.max_timestamp_offset = last_offset
         if position == 0:
             self.first_timestamp = max_timestamp
-        if self._bytes_since_entry > index_interval_bytes:
+        entry_due = self._bytes_since_entry > index_interval_bytes
+        if entry_due:
             self.offset_index.append_entry(last_offset - self.base_offset, position)
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
             self._bytes_since_entry = 0
@@ -225,6 +229,7 @@ class Segment:
         self.next_offset = last_offset + 1
         self.size_bytes = position + size_bytes
         self._remember(last_offset + 1, self.size_bytes)
+        return entry_due
 
     def write_full_index_blocks(self) -> None:
         """Bring collected index entries to their files once there are many. May raise OSError."""
@@ -240,6 +245,17 @@ class Segment:
         self.time_index.write()
         if os.fstat(self.file.descriptor).st_size != self.size_bytes:
             os.ftruncate(self.file.descriptor, self.size_bytes)
+
+    def flush(self, *, sealed: bool) -> None:
+        """Bring the file to the disk for good, and a sealed segment's indexes. May raise OSError.
+
+        Any thread may call it: it takes no part in which file is open, and keeps a hold of what it syncs.
+        """
+        file = self._file or LogFile(self.path(LOG_SUFFIX))
+        os.fsync(file.descriptor)
+        if sealed:
+            fsync_file(self.offset_index.path)
+            fsync_file(self.time_index.path)
 
     # Positions
 

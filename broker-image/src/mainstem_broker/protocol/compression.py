@@ -45,6 +45,8 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+_CODECS: Final = tuple(Codec)
+
 # The names of the topic setting `compression.type`, apart from `producer`.
 CODEC_OF_SETTING: Final = {
     "uncompressed": Codec.NONE,
@@ -61,12 +63,10 @@ def codec_of_attributes(attributes: int) -> Codec:
     Raises:
         UnsupportedCompressionType: no codec has this number.
     """
-    try:
-        return Codec(attributes & 0x07)
-    except ValueError:
-        raise UnsupportedCompressionType(
-            f"The batch names compression codec {attributes & 0x07}, which does not exist."
-        ) from None
+    number = attributes & 0x07
+    if number < len(_CODECS):
+        return _CODECS[number]
+    raise UnsupportedCompressionType(f"The batch names compression codec {number}, which does not exist.")
 
 
 def compress(codec: Codec, plain: Buffer) -> bytes:

@@ -8,7 +8,7 @@ from uuid import UUID
 import structlog
 
 from mainstem_broker.config import TopicConfig
-from mainstem_broker.errors import StorageError
+from mainstem_broker.errors import ProtocolError, StorageError
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.replica.partition import Partition, PartitionState
 
@@ -40,7 +40,7 @@ class ReplicaManager:
         if partition is None:
             try:
                 log = self._logs.get_or_create(topic, index, topic_id, config, now_ms)
-            except StorageError as error:
+            except ProtocolError as error:
                 logger.error("replica not opened", topic=topic, partition=index, reason=str(error))
                 return
             partition = Partition(topic, index, topic_id, log, self._broker_id)
