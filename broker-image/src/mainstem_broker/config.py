@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import isfinite
 from typing import Final, Literal
 
 from mainstem_broker.errors import InvalidSetting
@@ -71,8 +72,12 @@ class Setting:
                         raise ValueError
                 case SettingType.DOUBLE:
                     value = float(text)
-                case SettingType.STRING | SettingType.LIST:
+                    if not isfinite(value):
+                        raise ValueError
+                case SettingType.STRING:
                     value = text
+                case SettingType.LIST:
+                    value = ",".join(item.strip() for item in text.split(","))
         except ValueError:
             raise InvalidSetting(
                 f"Invalid value {text!r} for {self.name}: it must be of type {self.type.name.lower()}."
@@ -87,8 +92,8 @@ class Setting:
                     f"Invalid value {text} for {self.name}: it must be at most {self.maximum:g}."
                 )
         if self.choices:
-            given = text.split(",") if self.type is SettingType.LIST else [text]
-            if any(item.strip() not in self.choices for item in given):
+            given = str(value).split(",") if self.type is SettingType.LIST else [text]
+            if any(item not in self.choices for item in given):
                 raise InvalidSetting(
                     f"Invalid value {text!r} for {self.name}: it must be one of {', '.join(self.choices)}."
                 )
@@ -553,7 +558,8 @@ def check_topic_overrides(overrides: Mapping[str, str]) -> None:
 class BrokerConfig:
     """A broker's settings: the file's (static), and the dynamic ones that ZooKeeper adds.
 
-    Immutable: `with_dynamic` answers a new one. `values` holds every known setting's parsed value.
+    Immutable: `with_dynamic` answers a new one. `values` holds every known setting's parsed value. What
+    the dynamic layers say of read-only settings does not count.
     """
 
     def __init__(
@@ -581,13 +587,13 @@ class BrokerConfig:
                 raise InvalidSetting(f"The setting {name} is missing: add it to the properties file.")
 
     def _text_and_source(self, name: str) -> tuple[str | None, Source]:
-        for layer, source in (
-            (self.dynamic, Source.DYNAMIC_BROKER),
-            (self.dynamic_default, Source.DYNAMIC_DEFAULT_BROKER),
-            (self.static, Source.STATIC_BROKER),
-        ):
-            if name in layer:
-                return layer[name], source
+        if BROKER_SETTINGS[name].dynamic != "read-only":
+            if name in self.dynamic:
+                return self.dynamic[name], Source.DYNAMIC_BROKER
+            if name in self.dynamic_default:
+                return self.dynamic_default[name], Source.DYNAMIC_DEFAULT_BROKER
+        if name in self.static:
+            return self.static[name], Source.STATIC_BROKER
         return None, Source.DEFAULT
 
     def source(self, name: str) -> Source:

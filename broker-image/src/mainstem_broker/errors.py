@@ -8,7 +8,10 @@ Numbers are those of Apache Kafka's `Errors` (protocol guide, "Error Codes").
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+MESSAGE_CHARACTERS_MAX: Final = 1_000
+"""Longest sentence sent to a peer: it may quote what the peer sent, and strings end at 32,767 bytes."""
 
 
 class MainstemError(Exception):
@@ -39,7 +42,7 @@ class ProtocolError(MainstemError):
     @property
     def message(self) -> str | None:
         """The sentence for the peer, where the protocol has a field for one."""
-        return str(self) or None
+        return str(self)[:MESSAGE_CHARACTERS_MAX] or None
 
 
 class UnknownServerError(ProtocolError):

@@ -46,7 +46,7 @@ def handle_describe(broker: BrokerContext, request: Entity, _context: RequestCon
         }
         try:
             described = _describe(broker, resource.resource_type, resource.resource_name)
-            if resource.configuration_keys is not None:
+            if resource.configuration_keys:  # null and empty both ask for all
                 described = [item for item in described if item["name"] in resource.configuration_keys]
             if not request.include_synonyms:
                 described = [{**item, "synonyms": ()} for item in described]
@@ -103,7 +103,7 @@ async def _alter(broker: BrokerContext, resource: Any, validate_only: bool) -> N
             raise InvalidConfig(f"Unknown topic config name: {unknown}.")
     elif resource.resource_type == BROKER:
         kind, entity, table = "brokers", name or DEFAULT_ENTITY, BROKER_SETTINGS
-        if name and (not name.isdecimal() or int(name) not in broker.view.brokers):
+        if name and name not in map(str, broker.view.brokers):
             raise InvalidRequest(f"There is no live broker '{name}'.")
         present = broker.view.broker_configs.get(entity, {})
         for item in resource.configs:
@@ -141,7 +141,7 @@ def _apply(settings: dict[str, str], setting: Setting, operation: int, value: st
         if setting.type is not SettingType.LIST:
             raise InvalidConfig(f"{name} is no list, so nothing can be appended or subtracted.")
         default = setting.text(setting.default) or ""
-        items = [item for item in settings.get(name, default).split(",") if item]
+        items = [item.strip() for item in settings.get(name, default).split(",") if item.strip()]
         named = [item.strip() for item in value.split(",")]
         if operation == APPEND:
             items += [item for item in named if item not in items]

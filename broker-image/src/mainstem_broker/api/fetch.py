@@ -1,8 +1,8 @@
 """Fetch (key 1), versions 4 to 17, for consumers and for followers.
 
 - Answers slices of segment files, which the connection sends with `os.sendfile`; no record is read.
-- Long poll: with less than `min_bytes` to give, waits for the partitions to move, at most `max_wait`.
-  An error in any partition, or one that ceases to be led here, is answered at once.
+- Long poll: with less than `min_bytes` to give and no more to be had, waits for the partitions to move, at
+  most `max_wait`. An error in any partition, or one that ceases to be led here, is answered at once.
 - The first partition that has data gives at least one whole batch, however small the limits are
   (KIP-74); others give whole batches that fit, or nothing.
 - Offsets from the log start to the log end are valid, also those at or above the high watermark.
@@ -58,8 +58,8 @@ def handle(
     if request.session_id != 0:
         code = FetchSessionIdNotFound.code
         return {"throttle_time": 0, "error_code": code, "session_id": 0, "responses": ()}
-    answer, size_bytes, failed, watched = _read(broker, request)
-    if failed or size_bytes >= request.min_bytes or not watched:
+    answer, is_enough, watched = _read(broker, request)
+    if is_enough or not watched:
         return answer
     max_wait_ms = milliseconds(request.max_wait)
     if max_wait_ms <= 0:
@@ -67,14 +67,15 @@ def handle(
     return _wait(broker, request, watched, max_wait_ms)
 
 
-def _read(broker: BrokerContext, request: Entity) -> tuple[Body, int, bool, list[Partition]]:
-    """(the answer, its bytes of records, whether it must be given at once, the partitions to watch)."""
+def _read(broker: BrokerContext, request: Entity) -> tuple[Body, bool, list[Partition]]:
+    """(the answer, whether to give it at once, the partitions to watch)."""
     left_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
+    min_bytes = min(request.min_bytes, left_bytes)
     committed = request.isolation_level == READ_COMMITTED
     replica = getattr(request, "replica_state", None)
     follower = NO_REPLICA if replica is None else replica.replica_id
     total_bytes = 0
-    at_once = False
+    failed = has_more = False
     watched: list[Partition] = []
     topics: list[Body] = []
     now_ms = broker.now_ms()
@@ -111,17 +112,22 @@ def _read(broker: BrokerContext, request: Entity) -> tuple[Body, int, bool, list
                         now_ms=now_ms,
                     )
             except ProtocolError as error:
-                at_once = True
+                failed = True
                 partitions.append(_failure(index, error, partition))
                 continue
             if isinstance(found, Divergence):
-                at_once = True
+                failed = True
                 partitions.append(_diverging(index, partition, found))
                 continue
             if follower != NO_REPLICA:
                 broker.replicas.consider_isr(partition)
             watched.append(partition)
             records = found.slice
+            if follower != NO_REPLICA:
+                end = partition.log.log_end_offset
+            else:
+                end = partition.last_stable_offset if committed else partition.high_watermark
+            has_more = has_more or found.end_offset < end
             if records is not None:
                 total_bytes += records.size_bytes
                 left_bytes = max(left_bytes - records.size_bytes, 0)
@@ -138,7 +144,9 @@ def _read(broker: BrokerContext, request: Entity) -> tuple[Body, int, bool, list
             )
         topics.append({"topic": name, "topic_id": getattr(topic, "topic_id", None), "partitions": partitions})
     answer = {"throttle_time": 0, "error_code": 0, "session_id": 0, "responses": topics}
-    return answer, total_bytes, at_once, watched
+    # Whole batches may stay below min_bytes though a limit was reached: waiting would not add to them.
+    is_enough = failed or total_bytes >= min_bytes or (has_more and total_bytes > 0)
+    return answer, is_enough, watched
 
 
 def _failure(index: int, error: ProtocolError, partition: Partition | None) -> dict[str, Any]:
@@ -177,8 +185,8 @@ async def _wait(broker: BrokerContext, request: Entity, watched: list[Partition]
             while True:
                 await moved.wait()
                 moved.clear()
-                answer, size_bytes, at_once, _ = _read(broker, request)
-                if at_once or size_bytes >= request.min_bytes:
+                answer, is_enough, _ = _read(broker, request)
+                if is_enough:
                     return answer
     except TimeoutError:
         return _read(broker, request)[0]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
@@ -47,6 +48,9 @@ TOPIC_NAME_LENGTH_MAX: Final = 249
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """Bounds what one request can make ZooKeeper and the disks hold; more come by CreatePartitions."""
 
+CREATED_CONFIG_FIELDS: Final = ("name", "value", "read_only", "config_source", "is_sensitive")
+"""What a CreateTopics answer says of a setting; DescribeConfigs says more."""
+
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -68,11 +72,11 @@ def check_topic_name(name: str | None) -> None:
 
 
 async def handle_create_topics(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:
-    names = [topic.name for topic in request.topics]
+    times_named = Counter(topic.name for topic in request.topics)
     results = []
     for topic in request.topics:
         try:
-            if names.count(topic.name) > 1:
+            if times_named[topic.name] > 1:
                 raise InvalidRequest(f"The request names topic '{topic.name}' more than once.")
             results.append(await _create(broker, topic, milliseconds(request.timeout), request.validate_only))
         except ProtocolError as error:
@@ -96,7 +100,9 @@ async def _create(broker: BrokerContext, topic: Any, timeout_ms: int, validate_o
         raise InvalidRequest(
             "Both a manual assignment and a number of partitions or replicas were given: leave out one."
         )
-    overrides = {config.name: config.value for config in topic.configs if config.value is not None}
+    overrides = {config.name: config.value for config in topic.configs}
+    if None in overrides.values():
+        raise InvalidConfig("A topic's setting needs a value; leave out those that are to have the default.")
     assignment = await create_topic(
         broker,
         topic.name,
@@ -115,7 +121,10 @@ async def _create(broker: BrokerContext, topic: Any, timeout_ms: int, validate_o
         "topic_config_error_code": 0,
         "num_partitions": len(assignment.replicas),
         "replication_factor": len(assignment.replicas[0]),
-        "configs": describe_topic(broker.config, overrides),
+        "configs": [
+            {name: described[name] for name in CREATED_CONFIG_FIELDS}
+            for described in describe_topic(broker.config, overrides)
+        ],
     }
 
 
@@ -171,7 +180,7 @@ async def create_topic(
 
         def is_led() -> bool:
             topic = view.topics.get(name)
-            return topic is not None and topic.topic_id == assignment.topic_id and topic.is_complete
+            return topic is not None and topic.topic_id == assignment.topic_id and topic.all_led(replicas)
 
         await broker.member.wait_until(is_led, timeout_ms)
     return assignment
@@ -242,7 +251,7 @@ async def _delete(broker: BrokerContext, name: str, timeout_ms: int) -> Body:
     if topic is None:
         raise UnknownTopicOrPartition(f"There is no topic '{name}'.")
     topic_id = topic.topic_id
-    await broker.member.administration.delete_topic(name)
+    await broker.member.administration.delete_topic(name, topic_id)
     if timeout_ms > 0:
         await broker.member.wait_until(lambda: topic_id not in broker.view.topic_names, timeout_ms)
         # So that no client that goes on at once reads from a leader which has not heard of it yet.
@@ -299,8 +308,9 @@ async def _grow(broker: BrokerContext, asked: Any, timeout_ms: int, validate_onl
     if timeout_ms > 0:
 
         def is_led() -> bool:
+            # Only the new ones count: a dead broker may keep others without a leader.
             grown = broker.view.topics.get(asked.name)
-            return grown is None or (len(grown.assignment.replicas) >= asked.count and grown.is_complete)
+            return grown is None or grown.all_led(added)
 
         await broker.member.wait_until(is_led, timeout_ms)
 

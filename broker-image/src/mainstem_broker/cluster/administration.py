@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
 from mainstem_broker.cluster import znodes
-from mainstem_broker.cluster.zookeeper import Conflict, Create, Delete, Operation, SetData, ZooKeeper
+from mainstem_broker.cluster.zookeeper import Check, Conflict, Create, Delete, Operation, SetData, ZooKeeper
 from mainstem_broker.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -36,18 +36,22 @@ class Administration:
         topic = assignment.topic
         config_path = znodes.topic_config_path(topic)
         data = znodes.encode_config(config)
-        leftover = await self._zookeeper.get(config_path)
         entry = znodes.Change(topics=(topic,)).encode()
-        try:
-            await self._zookeeper.multi(
-                [
-                    Create(znodes.topic_path(topic), assignment.encode()),
-                    Create(config_path, data) if leftover is None else SetData(config_path, data),
-                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
-                ]
-            )
-        except Conflict:
-            raise TopicAlreadyExists(f"Topic '{topic}' already exists.") from None
+        while True:
+            leftover = await self._zookeeper.get(config_path)
+            try:
+                await self._zookeeper.multi(
+                    [
+                        Create(znodes.topic_path(topic), assignment.encode()),
+                        Create(config_path, data) if leftover is None else SetData(config_path, data),
+                        Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+                    ]
+                )
+                return
+            except Conflict:
+                if await self._zookeeper.get(znodes.topic_path(topic)) is not None:
+                    raise TopicAlreadyExists(f"Topic '{topic}' already exists.") from None
+                # It was the settings that came or went meanwhile, with an earlier topic of this name.
 
     async def grow_topic(self, topic: str, added: Mapping[int, tuple[int, ...]]) -> None:
         """Add partitions to a topic.
@@ -80,18 +84,29 @@ class Administration:
         except Conflict:
             raise InvalidPartitions(f"Topic '{topic}' has changed meanwhile; ask again.") from None
 
-    async def delete_topic(self, topic: str) -> None:
-        """Ask the controller to delete a topic; asking twice is the same as once."""
-        entry = znodes.Change(deletions=(topic,)).encode()
-        try:
-            await self._zookeeper.multi(
-                [
-                    Create(f"{znodes.DELETE_TOPICS}/{topic}", b""),
-                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
-                ]
-            )
-        except Conflict:
-            pass
+    async def delete_topic(self, topic: str, topic_id: UUID) -> None:
+        """Ask the controller to delete a topic; asking twice, or too late, is the same as once.
+
+        Never leaves a marker for a topic that is gone: it would delete the next one of that name.
+        """
+        path, marker = znodes.topic_path(topic), znodes.deletion_path(topic)
+        entry = znodes.Change(deletions=(topic_id,)).encode()
+        while True:
+            node = await self._zookeeper.get(path)
+            if node is None or znodes.TopicAssignment.decode(topic, node.data, 0).topic_id != topic_id:
+                return
+            try:
+                await self._zookeeper.multi(
+                    [
+                        Check(path, node.version),
+                        Create(marker, b""),
+                        Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+                    ]
+                )
+                return
+            except Conflict:
+                if await self._zookeeper.get(marker) is not None:
+                    return
 
     async def change_config(
         self, kind: str, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]

@@ -20,7 +20,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
 import structlog
@@ -44,11 +44,18 @@ from mainstem_broker.replica.state import PartitionState
 
 logger = structlog.get_logger(__name__)
 
+P = ParamSpec("P")
+Content = TypeVar("Content")
+
 STATES_PER_MULTI: Final = 300
 """A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a state takes about 250 bytes in it."""
+DELETES_PER_MULTI: Final = 5_000
+"""Likewise; a deletion takes about 60 bytes."""
 FEED_ENTRIES_KEPT: Final = 500
 """A broker that lags further behind than this loads everything; each entry costs one read, too."""
 RETRY_DELAY_S: Final = 0.5
+RELOAD: Final = -2
+"""In place of the last change's number: load everything. -1 says that there was no change yet."""
 CONFIG_TYPES: Final = ("topics", "brokers")
 
 
@@ -101,6 +108,8 @@ class ClusterMember:
         self._last_change = -1
         self._sync_wanted = False
         self._passes_begun = self._passes_done = 0
+        self._delta = Delta()
+        """What changed since the last news; a pass that fails leaves it for the next one to tell."""
         # Of the controller only.
         self._controller_epoch = 0
         self._controller_epoch_version = 0
@@ -127,7 +136,7 @@ class ClusterMember:
 
     async def load(self) -> None:
         """Read the whole cluster into the view, before this broker is known to it."""
-        await self._load(Delta())
+        await self._load(Delta())  # nobody listens yet
 
     async def join(self, *, stopped_uncleanly: bool) -> None:
         """Register this broker and follow the cluster from now on.
@@ -135,13 +144,19 @@ class ClusterMember:
         `stopped_uncleanly` says that the ends of its logs may be lost: it is then not trusted to be in sync.
 
         Raises:
-            StartupError: a broker of this id is registered from another address.
+            StartupError: a broker of this id is registered from another address, or nobody can be elected.
         """
         self._stopped_uncleanly = stopped_uncleanly
         await self._register()
         self._task = asyncio.create_task(self._run(), name="cluster member")
         self._wake.set()
-        await self.wait_until(lambda: self.view.controller_id >= 0, self._connection_timeout_ms)
+        try:
+            await self.wait_until(lambda: self.view.controller_id >= 0, self._connection_timeout_ms)
+        except RequestTimedOut:
+            raise StartupError(
+                f"No broker became controller within {self._connection_timeout_ms} ms: see whether ZooKeeper"
+                " takes writes, or raise zookeeper.connection.timeout.ms."
+            ) from None
 
     async def leave(self) -> None:
         """Stop following; the broker's and the controller's nodes go at once."""
@@ -153,8 +168,7 @@ class ClusterMember:
     def _on_session(self, state: str) -> None:
         logger.info("zookeeper session", state=state)
         self._connected = state == "connected"
-        # A new connection has none of the old one's watches, so all is read again.
-        self._brokers_stale = self._feed_stale = self._controller_stale = True
+        self._mark_everything()  # a new connection has none of the old one's watches
         if state == "lost":
             self._registered = False
             self.is_controller = False
@@ -187,7 +201,8 @@ class ClusterMember:
         except RequestTimedOut:
             pass  # the view stays what it is, and the request gets the answer that it gives
 
-    async def _publish(self, delta: Delta) -> None:
+    async def _publish(self) -> None:
+        delta, self._delta = self._delta, Delta()
         if delta:
             self._on_change(delta)
         async with self._changed:
@@ -203,18 +218,19 @@ class ClusterMember:
                 continue
             try:
                 await self._pass()
-            except (ZooKeeperUnavailable, Conflict) as error:
-                # Known to be lost, or someone else wrote first: look at everything again, soon.
+                continue
+            except (ZooKeeperUnavailable, Conflict, StartupError) as error:
+                # Known to be lost, or someone else wrote first, or has this broker's id.
                 logger.warning("cluster pass repeated", reason=str(error))
-                self._brokers_stale = self._feed_stale = self._controller_stale = True
-                self._last_change = -2
-                asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._wake.set)
             except Exception:
                 logger.exception("cluster pass failed")
-                asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._wake.set)
+            # Nobody knows how far it came, so look at everything again, soon.
+            self._mark_everything()
+            self._last_change = RELOAD
+            asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._wake.set)
 
     async def _pass(self) -> None:
-        delta = Delta()
+        delta = self._delta
         begun = self._passes_begun = self._passes_begun + 1
         if self._sync_wanted:
             self._sync_wanted = False
@@ -231,7 +247,10 @@ class ClusterMember:
         if self.is_controller:
             await self._lead(delta)
         self._passes_done = begun
-        await self._publish(delta)
+        await self._publish()
+
+    def _mark_everything(self) -> None:
+        self._brokers_stale = self._feed_stale = self._controller_stale = True
 
     def _mark_brokers(self) -> None:
         self._brokers_stale = True
@@ -246,6 +265,11 @@ class ClusterMember:
         self._wake.set()
 
     async def _register(self) -> None:
+        while not await self._try_to_register():
+            pass  # what stood in the way has gone meanwhile
+
+    async def _try_to_register(self) -> bool:
+        session_id = self._zookeeper.session_id
         path = znodes.broker_path(self._broker_id)
         operations: list[Operation] = []
         existing = await self._zookeeper.get(path)
@@ -261,10 +285,15 @@ class ClusterMember:
         if existing is None or operations:
             operations.append(await self._begin_life())
             data = self._registration.encode(_now_ms())
-            await self._zookeeper.multi([*operations, Create(path, data, ephemeral=True)])
+            try:
+                await self._zookeeper.multi([*operations, Create(path, data, ephemeral=True)])
+            except Conflict:
+                return False
             logger.info("broker registered", path=path, unclean=self._stopped_uncleanly)
-        self._registered = True
+        # Not if the session was lost since: the news of that may have come before this.
+        self._registered = session_id != 0 and session_id == self._zookeeper.session_id
         self._stopped_uncleanly = False  # a session that is lost from now on loses no records
+        return True
 
     async def _begin_life(self) -> Operation:
         """The write that begins a new incarnation, which goes with the registration."""
@@ -329,18 +358,20 @@ class ClusterMember:
 
     async def _read_brokers(self, delta: Delta) -> None:
         self._brokers_stale = False
-        ids = [int(name) for name in await self._zookeeper.children(znodes.BROKER_IDS, self._mark_brokers)]
+        names = await self._zookeeper.children(znodes.BROKER_IDS, self._mark_brokers)
+        ids = [int(name) for name in names if name.isdecimal()]
         nodes = await self._zookeeper.get_many([znodes.broker_path(broker_id) for broker_id in ids])
         lives = await self._zookeeper.get_many([znodes.incarnation_path(broker_id) for broker_id in ids])
         known = dict(self.view.brokers)
         self.view.set_brokers(
-            replace(
-                znodes.BrokerRegistration.decode(broker_id, node.data, node.czxid),
-                incarnation=life.version,
-                last_unclean=znodes.decode_incarnation(life.data),
-            )
+            replace(registration, incarnation=life.version, last_unclean=last_unclean)
             for broker_id, node, life in zip(ids, nodes, lives, strict=True)
-            if node is not None and life is not None
+            if node is not None
+            and life is not None
+            and (
+                registration := _readable(znodes.BrokerRegistration.decode, broker_id, node.data, node.czxid)
+            )
+            and (last_unclean := _readable(znodes.decode_incarnation, life.data)) is not None
         )
         if self.view.brokers != known:
             self._stale_topics = None
@@ -353,11 +384,13 @@ class ClusterMember:
         for name, node, config in zip(names, assignments, configs, strict=True):
             if node is None:
                 continue  # deleted since; the feed will say so
-            assignment = znodes.TopicAssignment.decode(name, node.data, node.version)
+            assignment = _readable(znodes.TopicAssignment.decode, name, node.data, node.version)
+            if assignment is None:
+                continue
             known = self.view.topics.get(name)
             if known is not None and known.topic_id != assignment.topic_id:
                 self._remove(name, known.topic_id, delta)
-            overrides = znodes.decode_config(config.data) if config is not None else {}
+            overrides = {} if config is None else _readable(znodes.decode_config, config.data) or {}
             self.view.set_topic(assignment, overrides)
             delta.configs.add(f"topics/{name}")
             if self._stale_topics is not None:
@@ -366,9 +399,8 @@ class ClusterMember:
     async def _read_states(self, partitions: list[tuple[str, int]], delta: Delta) -> None:
         nodes = await self._zookeeper.get_many([znodes.state_path(*key) for key in partitions])
         for (topic, partition), node in zip(partitions, nodes, strict=True):
-            if node is not None and self.view.set_state(
-                topic, partition, znodes.decode_state(node.data, node.version)
-            ):
+            state = None if node is None else _readable(znodes.decode_state, node.data, node.version)
+            if state is not None and self.view.set_state(topic, partition, state):
                 delta.partitions.add((topic, partition))
 
     async def _read_claims(self, topic: str, partition: int) -> None:
@@ -392,7 +424,8 @@ class ClusterMember:
         entities = list(entities)
         nodes = await self._zookeeper.get_many([znodes.broker_config_path(entity) for entity in entities])
         for entity, node in zip(entities, nodes, strict=True):
-            self.view.broker_configs[entity] = {} if node is None else znodes.decode_config(node.data)
+            config = None if node is None else _readable(znodes.decode_config, node.data)
+            self.view.broker_configs[entity] = config or {}
             delta.configs.add(f"brokers/{entity}")
 
     def _remove(self, topic: str, topic_id: UUID, delta: Delta) -> None:
@@ -404,7 +437,7 @@ class ClusterMember:
         names = await self._zookeeper.children(znodes.CHANGES, self._mark_feed)
         numbers = sorted(znodes.change_number(name) for name in names)
         news = [number for number in numbers if number > self._last_change]
-        if self._last_change < -1 or (news and news[0] > self._last_change + 1):
+        if self._last_change == RELOAD or (news and news[0] > self._last_change + 1):
             await self._load(delta)
             return
         nodes = await self._zookeeper.get_many([f"{znodes.CHANGE_PREFIX}{number:010d}" for number in news])
@@ -415,7 +448,7 @@ class ClusterMember:
             await self._apply(znodes.Change.decode(node.data), delta)
             self._last_change = number
         if self.is_controller and len(numbers) > 2 * FEED_ENTRIES_KEPT:
-            old = numbers[:-FEED_ENTRIES_KEPT]
+            old = numbers[:-FEED_ENTRIES_KEPT][:DELETES_PER_MULTI]
             await self._fenced([Delete(f"{znodes.CHANGE_PREFIX}{number:010d}") for number in old])
 
     async def _apply(self, change: znodes.Change, delta: Delta) -> None:
@@ -423,12 +456,17 @@ class ClusterMember:
             self._remove(topic, topic_id, delta)
         if change.topics:
             await self._read_topics(change.topics, delta)
-        for topic, partition, state in change.states:
-            if self.view.set_state(topic, partition, state):
-                delta.partitions.add((topic, partition))
+        for topic_id, partition, state in change.states:
+            name = self.view.topic_names.get(topic_id)
+            if name is not None and self.view.set_state(name, partition, state):
+                delta.partitions.add((name, partition))
         for topic, partition in change.claims:
             await self._read_claims(topic, partition)
-        self.view.pending_deletions.update(set(change.deletions) & self.view.topics.keys())
+        self.view.pending_deletions.update(
+            self.view.topic_names[topic_id]
+            for topic_id in change.deletions
+            if topic_id in self.view.topic_names
+        )
         for entity in change.configs:
             kind, _, name = entity.partition("/")
             if kind == "topics":
@@ -452,7 +490,10 @@ class ClusterMember:
         Returns the state that holds now: the new one, the one that someone else wrote first, or the old
         one; None if it is not known.
         """
-        entry = znodes.Change(states=((topic, partition, state),)).encode()
+        known = self.view.topics.get(topic)
+        if known is None:
+            return None
+        entry = znodes.Change(states=((known.topic_id, partition, state),)).encode()
         try:
             await self._zookeeper.multi(
                 [
@@ -495,13 +536,16 @@ class ClusterMember:
     # --- The controller ---
 
     async def _elect(self) -> None:
-        """Find out who is controller, or become it (broker.md: one multi, epoch checked by version)."""
+        """Find out who is controller, or become it: one multi, the epoch checked by its node's version."""
         self._controller_stale = False
         node = await self._zookeeper.get(znodes.CONTROLLER, self._mark_controller)
         if node is None:
             epoch_node = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
             assert epoch_node is not None
             epoch = int(epoch_node.data) + 1
+            # Noted before, for the write may happen though its answer is lost.
+            self._controller_epoch = epoch
+            self._controller_epoch_version = epoch_node.version + 1
             try:
                 await self._zookeeper.multi(
                     [
@@ -516,16 +560,19 @@ class ClusterMember:
             except Conflict:
                 self._mark_controller()  # another one was faster
                 return
-            self._controller_epoch = epoch
-            self._controller_epoch_version = epoch_node.version + 1
-            self._stale_topics = None
-            self.is_controller = True
-            self.view.controller_id = self._broker_id
-            logger.info("controller elected", controller_epoch=epoch)
+            self._begin_to_lead()
             return
         self.view.controller_id = znodes.decode_controller(node.data)
-        if self.is_controller and node.ephemeral_owner != self._zookeeper.session_id:
+        if node.ephemeral_owner != self._zookeeper.session_id:
             self.is_controller = False
+        elif not self.is_controller:
+            self._begin_to_lead()  # elected by a write whose answer was lost
+
+    def _begin_to_lead(self) -> None:
+        self._stale_topics = None
+        self.is_controller = True
+        self.view.controller_id = self._broker_id
+        logger.info("controller elected", controller_epoch=self._controller_epoch)
 
     async def _lead(self, delta: Delta) -> None:
         for topic in sorted(self.view.pending_deletions & self.view.topics.keys()):
@@ -558,14 +605,16 @@ class ClusterMember:
                 operations.append(Create(znodes.partitions_path(change.topic), b""))
             operations.append(Create(znodes.partition_path(change.topic, change.partition), b""))
             operations.append(Create(path, data))
-        states = tuple((change.topic, change.partition, change.state) for change in changes)
+        states = tuple(
+            (self.view.topics[change.topic].topic_id, change.partition, change.state) for change in changes
+        )
         entry = znodes.Change(states=states).encode()
         await self._fenced([*operations, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
         logger.info("partition states written", count=len(changes))
-        for topic, partition, state in states:
+        for change in changes:
             # Known at once, so that the next pass does not plan them again; the feed repeats it.
-            if self.view.set_state(topic, partition, state):
-                delta.partitions.add((topic, partition))
+            if self.view.set_state(change.topic, change.partition, change.state):
+                delta.partitions.add((change.topic, change.partition))
 
     async def _delete_topic(self, name: str, delta: Delta) -> None:
         """Remove the topic's nodes. Its files are removed by the brokers that hold them (R20).
@@ -574,6 +623,7 @@ class ClusterMember:
         between leaves a deletion that the next one carries on.
         """
         topic = self.view.topics[name]
+        marker = znodes.deletion_path(name)
         partitions = await self._zookeeper.children(znodes.partitions_path(name))
         removals: list[Operation] = []
         for partition in partitions:
@@ -581,7 +631,7 @@ class ClusterMember:
             removals += [Delete(f"{path}/{child}") for child in await self._zookeeper.children(path)]
             removals.append(Delete(path))
         for start in range(0, len(removals), STATES_PER_MULTI):
-            await self._fenced(removals[start : start + STATES_PER_MULTI])
+            await self._fenced([Check(marker, -1), *removals[start : start + STATES_PER_MULTI]])
         last: list[Operation] = [
             Delete(path)
             for path in (znodes.partitions_path(name), znodes.topic_config_path(name))
@@ -593,7 +643,7 @@ class ClusterMember:
             [
                 *last,
                 Delete(znodes.topic_path(name)),
-                Delete(f"{znodes.DELETE_TOPICS}/{name}"),
+                Delete(marker),
                 Create(
                     f"{znodes.DELETED_TOPICS}/{znodes.encode_uuid(topic.topic_id)}",
                     znodes.encode_deleted_topic(name, holders),
@@ -603,6 +653,15 @@ class ClusterMember:
         )
         logger.info("topic deleted", topic=name, topic_id=str(topic.topic_id))
         self._remove(name, topic.topic_id, delta)
+
+
+def _readable(decode: Callable[P, Content], *arguments: P.args, **named: P.kwargs) -> Content | None:
+    """What a node says, or None: one that was written by hand and cannot be read must not stop the rest."""
+    try:
+        return decode(*arguments, **named)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.error("znode ignored", content=repr(arguments)[:500], reason=repr(error))
+        return None
 
 
 def _now_ms() -> int:

@@ -33,12 +33,10 @@ class Topic:
     def topic_id(self) -> UUID:
         return self.assignment.topic_id
 
-    @property
-    def is_complete(self) -> bool:
-        """Every partition of the assignment has a leader."""
+    def all_led(self, partitions: Iterable[int]) -> bool:
+        """Whether each of these partitions is known and has a leader."""
         return all(
-            partition in self.states and self.states[partition].leader >= 0
-            for partition in self.assignment.replicas
+            partition in self.states and self.states[partition].leader >= 0 for partition in partitions
         )
 
 

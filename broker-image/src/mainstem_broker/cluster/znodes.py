@@ -83,6 +83,10 @@ def incarnation_path(broker_id: int) -> str:
     return f"{INCARNATIONS}/{broker_id}"
 
 
+def deletion_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
 def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
 
@@ -304,9 +308,13 @@ def decode_deleted_topic(data: bytes) -> tuple[str, frozenset[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An entry of the feed. Partition states are carried, with their versions; the rest is only named."""
+    """An entry of the feed. Partition states are carried, with their versions; the rest is only named.
 
-    states: tuple[tuple[str, int, PartitionState], ...] = ()
+    States and deletions name their topic by its id: a broker that reads an entry late may already know
+    another topic of the same name.
+    """
+
+    states: tuple[tuple[UUID, int, PartitionState], ...] = ()
     claims: tuple[tuple[str, int], ...] = ()
     """Partitions of which someone claimed how far its log reaches."""
     topics: tuple[str, ...] = ()
@@ -314,7 +322,7 @@ class Change:
     deleted: tuple[tuple[str, UUID], ...] = ()
     configs: tuple[str, ...] = ()
     """Entities whose configuration changed, as `topics/T` or `brokers/N`."""
-    deletions: tuple[str, ...] = ()
+    deletions: tuple[UUID, ...] = ()
     """Topics that somebody asked to delete."""
 
     def encode(self) -> bytes:
@@ -322,14 +330,14 @@ class Change:
             {
                 "version": 1,
                 "states": [
-                    [topic, partition, state.partition_epoch, _state_body(state)]
-                    for topic, partition, state in self.states
+                    [encode_uuid(topic_id), partition, state.partition_epoch, _state_body(state)]
+                    for topic_id, partition, state in self.states
                 ],
                 "claims": [list(claim) for claim in self.claims],
                 "topics": list(self.topics),
                 "deleted": [[topic, encode_uuid(topic_id)] for topic, topic_id in self.deleted],
                 "configs": list(self.configs),
-                "deletions": list(self.deletions),
+                "deletions": [encode_uuid(topic_id) for topic_id in self.deletions],
             }
         )
 
@@ -338,14 +346,14 @@ class Change:
         body = json.loads(data)
         return cls(
             states=tuple(
-                (topic, partition, _state_of(state, version))
-                for topic, partition, version, state in body["states"]
+                (decode_uuid(topic_id), partition, _state_of(state, version))
+                for topic_id, partition, version, state in body["states"]
             ),
             claims=tuple((topic, partition) for topic, partition in body["claims"]),
             topics=tuple(body["topics"]),
             deleted=tuple((topic, decode_uuid(text)) for topic, text in body["deleted"]),
             configs=tuple(body["configs"]),
-            deletions=tuple(body["deletions"]),
+            deletions=tuple(decode_uuid(text) for text in body["deletions"]),
         )
 
 

@@ -25,7 +25,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
-from mainstem_broker.errors import MainstemError, StartupError
+from mainstem_broker.errors import MainstemError, RequestTimedOut, StartupError
 
 logger = structlog.get_logger(__name__)
 
@@ -33,8 +33,11 @@ READS_IN_FLIGHT: Final = 500
 """Reads sent before the first answer is waited for: enough to hide the round trip."""
 
 
-class ZooKeeperUnavailable(MainstemError):
-    """No answer: the connection or the session is gone. Whether a write happened is unknown."""
+class ZooKeeperUnavailable(RequestTimedOut):
+    """No answer: the connection or the session is gone. Whether a write happened is unknown.
+
+    Clients are answered REQUEST_TIMED_OUT, which says just that.
+    """
 
 
 class Conflict(MainstemError):
@@ -147,7 +150,9 @@ class ZooKeeper:
             except (NoNodeError, NodeExistsError, BadVersionError, KazooTimeoutError):
                 raise
             except KazooException as error:
-                raise ZooKeeperUnavailable(f"ZooKeeper: {type(error).__name__} {error}".strip()) from error
+                raise ZooKeeperUnavailable(
+                    f"ZooKeeper gave no answer ({type(error).__name__}); ask again."
+                ) from error
 
         return self._loop.run_in_executor(self._thread, call)
 
@@ -202,10 +207,8 @@ class ZooKeeper:
         names: list[str] = await self._run(read)
         return names
 
-    def _watch(self, on_change: Callable[[], None] | None) -> Callable[[Any], None] | None:
-        if on_change is None:
-            return None
-        return lambda _event: self._call_on_loop(on_change)
+    def _watch(self, on_change: Callable[[], None] | None) -> _Watch | None:
+        return None if on_change is None else _Watch(self._call_on_loop, on_change)
 
     # --- Writing ---
 
@@ -261,6 +264,17 @@ class ZooKeeper:
 
         results: list[Any] = await self._run(commit)
         return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Equal for the same `on_change`, so that kazoo's sets do not grow when a node is read again."""
+
+    call_on_loop: Callable[..., None]
+    on_change: Callable[[], None]
+
+    def __call__(self, _event: Any) -> None:
+        self.call_on_loop(self.on_change)
 
 
 def _node(answer: tuple[bytes, Any]) -> Node:

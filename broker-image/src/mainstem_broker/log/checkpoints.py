@@ -42,15 +42,19 @@ _VERSION: Final = "0"
 TopicPartition = tuple[str, int]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace the file by `text`, durably: a crash leaves the old text or the new. May raise OSError."""
+def write_atomically(path: Path, text: str, *, flush_name: bool = True) -> None:
+    """Replace the file by `text`: a crash leaves the old text or the new. May raise OSError.
+
+    Without `flush_name` a crash of the machine may also leave the old one after this has returned.
+    """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
-    fsync_directory(path.parent)
+    if flush_name:
+        fsync_directory(path.parent)
 
 
 def write_offsets(directory: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -111,9 +115,12 @@ def _report_broken(path: Path, error: Exception) -> None:
 
 
 def write_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
-    """Write `partition.metadata`, which binds a log to one life of its topic. May raise OSError."""
+    """Write `partition.metadata`, which binds a log to one life of its topic. May raise OSError.
+
+    Written before the log's other files, it outlives a crash that any of them outlives.
+    """
     text = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-    write_atomically(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {text}")
+    write_atomically(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {text}", flush_name=False)
 
 
 def read_topic_id(directory: Path) -> uuid.UUID | None:

@@ -284,6 +284,7 @@ class LogManager:
                 )
             return log
         directory = self._emptiest_directory() / f"{topic}-{partition}"
+        self._write_topic_id(directory, topic_id)
         log = PartitionLog.open(
             directory,
             config,
@@ -293,7 +294,6 @@ class LogManager:
             now_ms=now_ms,
             schedule_unlink=self._schedule_unlink,
         )
-        self._write_topic_id(directory, topic_id)
         self._add(log)
         return log
 
@@ -324,6 +324,8 @@ class LogManager:
         return lambda: self._checkpoint(directory, checkpoints.RECOVERY_POINTS, _recovery_point)
 
     def _emptiest_directory(self) -> Path:
+        if len(self.directories) == 1:
+            return self.directories[0]
         counts = dict.fromkeys(self.directories, 0)
         for log in self._logs.values():
             counts[log.directory.parent] += 1
@@ -331,6 +333,7 @@ class LogManager:
 
     def _write_topic_id(self, directory: Path, topic_id: uuid.UUID) -> None:
         try:
+            directory.mkdir(exist_ok=True)
             checkpoints.write_topic_id(directory, topic_id)
         except OSError as error:
             raise storage_error(directory, "creating the log", error) from error

@@ -11,7 +11,6 @@ The directory `<topic>-<partition>/` holds segments, `partition.metadata` (topic
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -172,8 +171,10 @@ class PartitionLog:
             raise storage_error(self.directory, "appending", error) from error
         if leader_epoch != self.epochs.latest_epoch:
             self._epochs_changed |= self.epochs.assign(leader_epoch, base_offset)
-        segment.added(base_offset, size_bytes, last_offset, max_timestamp, self.config.index_interval_bytes)
-        self._write_full_index_blocks(segment)
+        if segment.added(
+            base_offset, size_bytes, last_offset, max_timestamp, self.config.index_interval_bytes
+        ):
+            self._write_full_index_blocks(segment)
         self.log_end_offset = last_offset + 1
         return AppendInfo(
             base_offset,
@@ -329,6 +330,8 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that reaches `offset` or beyond, so that the log ends at `offset` or before.
 
+        Below the log's start nothing is left: the log then starts and ends at `offset`.
+
         Raises:
             StorageError: the disk failed; the log may be cut further up than asked, never inside a batch.
         """
@@ -339,6 +342,9 @@ class PartitionLog:
             return
         try:
             self._segments.cut(offset, self.config.file_delete_delay_ms)
+            if self._segments.newest.next_offset < self.log_start_offset:
+                # The batch that held the log's start went whole; what is left can't be read anyway.
+                self._segments.begin_afresh(self.log_start_offset, self.config, self.last_flush_ms)
             self._end_moved()
         except OSError as error:
             raise storage_error(self.directory, "truncating", error) from error
@@ -430,9 +436,10 @@ class PartitionLog:
         end_offset = self.log_end_offset
         try:
             for segment in self._segments.snapshot():
-                if segment.next_offset > self.recovery_point:
+                # A segment that ends at the recovery point may have been sealed since: its indexes count.
+                if segment.next_offset >= self.recovery_point:
                     try:
-                        self._flush_segment(segment)
+                        segment.flush(sealed=segment is not self._segments.newest)
                     except FileNotFoundError:
                         pass  # deleted meanwhile
             if self._epochs_changed:
@@ -442,13 +449,6 @@ class PartitionLog:
         except OSError as error:
             raise storage_error(self.directory, "flushing", error) from error
         return end_offset
-
-    def _flush_segment(self, segment: Segment) -> None:
-        sealed = segment is not self._segments.newest
-        os.fsync(segment.file.descriptor)
-        if sealed:
-            fsync_file(segment.offset_index.path)
-            fsync_file(segment.time_index.path)
 
     def _flush_names(self) -> None:
         self._segments.directory_changed = False

@@ -4,7 +4,8 @@ Lives here: the passes below, in their order. Must not: anything done while a lo
 
 1. Leftovers: files that were being deleted or written go; finished compactions are completed.
 2. Segments after a clean stop, or wholly before the recovery point, are taken as they are, with a look at
-   their indexes; a doubtful index is rebuilt.
+   their indexes; a doubtful index is rebuilt. One that ends just at the recovery point may have been sealed
+   after it was flushed, so its indexes need not have reached the disk: it belongs to the next pass.
 3. The other segments are read through. The first batch that is short, fails its CRC or goes back in offsets
    ends the log: it and all after it, later segments too, was never flushed, and is cut. Indexes are rebuilt.
 4. The log start offset: at least the first segment's; a log that ends before it starts afresh there.
@@ -15,6 +16,7 @@ Each pass leaves a state from which all of them can run again: a crash during re
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +70,7 @@ def recover(
     kept: list[Segment] = []
     for number, segment in enumerate(segments):
         following = segments[number + 1] if number + 1 < len(segments) else None
-        if following is not None and (clean_shutdown or following.base_offset <= recovery_point):
+        if following is not None and (clean_shutdown or following.base_offset < recovery_point):
             _take_sealed(segment, following.base_offset, config)
         elif following is None and clean_shutdown and _take_newest(segment):
             pass
@@ -98,6 +100,7 @@ def recover(
         kept = [Segment.create(directory, log_start_offset, config, now_ms)]
     for segment in kept[:-1]:
         segment.release_file()
+    _write_indexes(kept[-1])
     start, end = max(log_start_offset, kept[0].base_offset), kept[-1].next_offset
     epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
@@ -218,12 +221,21 @@ def _read_through(segment: Segment, config: TopicConfig, epochs: EpochCache) -> 
             _add(segment, header, config)
     except ProtocolError as error:
         why = str(error)
-    segment.offset_index.write()
-    segment.time_index.write()
     if segment.size_bytes == size_bytes:
         return None
     os.ftruncate(segment.file.descriptor, segment.size_bytes)
     return _Cut(segment.size_bytes, size_bytes, why)
+
+
+def _write_indexes(segment: Segment) -> None:
+    """Write the newest segment's indexes, or leave them in memory: a full disk must not stop a start."""
+    try:
+        segment.offset_index.write()
+        segment.time_index.write()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        logger.warning("index entries wait for space", path=str(segment.path(LOG_SUFFIX)))
 
 
 def _add(segment: Segment, header: BatchHeader, config: TopicConfig) -> None:

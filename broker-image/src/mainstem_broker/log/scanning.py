@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+from mainstem_broker.errors import CorruptMessage
 from mainstem_broker.log.files import LogFile
 from mainstem_broker.protocol.batches import HEADER_BYTES, BatchHeader, parse_batch_header
 
@@ -35,6 +36,17 @@ def scan_headers(file: LogFile, position: int, end: int) -> Iterator[tuple[int, 
             return
         yield position, header
         position += header.size_bytes
+
+
+def header_at(file: LogFile, position: int, end: int) -> BatchHeader:
+    """The header of the whole batch at `position`, which ends at `end` or before.
+
+    Raises:
+        CorruptMessage, UnsupportedForMessageFormat: there is none.
+    """
+    for _, header in scan_headers(file, position, end):
+        return header
+    raise CorruptMessage(f"{file.path} holds no whole batch at byte {position}.")
 
 
 def scan_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:

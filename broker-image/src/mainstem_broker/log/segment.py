@@ -18,9 +18,9 @@ from typing import Final
 
 from mainstem_broker.config import INT32_MAX, TopicConfig
 from mainstem_broker.log.deletion import DELETED_SUFFIX
-from mainstem_broker.log.files import LogFile
+from mainstem_broker.log.files import LogFile, fsync_file
 from mainstem_broker.log.index import OffsetIndex, TimeIndex
-from mainstem_broker.log.scanning import scan_headers
+from mainstem_broker.log.scanning import header_at, scan_headers
 from mainstem_broker.protocol.batches import NO_TIMESTAMP, BatchHeader
 from mainstem_broker.protocol.compression import Buffer
 
@@ -80,7 +80,7 @@ class Segment:
         self.time_index = TimeIndex(self.path(TimeIndex.SUFFIX), index_bytes_max)
         self._bytes_since_entry = 0
         self._file: LogFile | None = None
-        self._boundaries: dict[int, int] = {base_offset: 0}
+        self._boundaries: dict[int, int] = {}
 
     @classmethod
     def create(cls, directory: Path, base_offset: int, config: TopicConfig, now_ms: int) -> Segment:
@@ -91,8 +91,7 @@ class Segment:
             os.ftruncate(segment._file.descriptor, 0)
             if config.preallocate:
                 os.posix_fallocate(segment._file.descriptor, 0, config.segment_bytes)
-            segment.offset_index.create()
-            segment.time_index.create()
+            segment.begin_afresh()
         except OSError:
             for path in segment.paths():
                 path.unlink(missing_ok=True)
@@ -207,8 +206,11 @@ class Segment:
         last_offset: int,
         max_timestamp: int,
         index_interval_bytes: int,
-    ) -> None:
-        """Take the next written batch in: sizes, offsets, timestamps, and an index entry when one is due."""
+    ) -> bool:
+        """Take the next written batch in: sizes, offsets, timestamps, and an index entry when one is due.
+
+        Answers whether one was.
+        """
         position = self.size_bytes
         if base_offset != self.next_offset:
             self._boundaries.pop(self.next_offset, None)
@@ -218,7 +220,8 @@ class Segment:
             self.max_timestamp_offset = last_offset
         if position == 0:
             self.first_timestamp = max_timestamp
-        if self._bytes_since_entry > index_interval_bytes:
+        entry_due = self._bytes_since_entry > index_interval_bytes
+        if entry_due:
             self.offset_index.append_entry(last_offset - self.base_offset, position)
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
             self._bytes_since_entry = 0
@@ -226,6 +229,7 @@ class Segment:
         self.next_offset = last_offset + 1
         self.size_bytes = position + size_bytes
         self._remember(last_offset + 1, self.size_bytes)
+        return entry_due
 
     def write_full_index_blocks(self) -> None:
         """Bring collected index entries to their files once there are many. May raise OSError."""
@@ -241,6 +245,17 @@ class Segment:
         self.time_index.write()
         if os.fstat(self.file.descriptor).st_size != self.size_bytes:
             os.ftruncate(self.file.descriptor, self.size_bytes)
+
+    def flush(self, *, sealed: bool) -> None:
+        """Bring the file to the disk for good, and a sealed segment's indexes. May raise OSError.
+
+        Any thread may call it: it takes no part in which file is open, and keeps a hold of what it syncs.
+        """
+        file = self._file or LogFile(self.path(LOG_SUFFIX))
+        os.fsync(file.descriptor)
+        if sealed:
+            fsync_file(self.offset_index.path)
+            fsync_file(self.time_index.path)
 
     # Positions
 
@@ -269,7 +284,7 @@ class Segment:
         if base_offset >= upper_bound:
             return found
         # The bound lies inside a batch, which counts whole.
-        end = position + next(scan_headers(self.file, position, self.size_bytes))[1].size_bytes
+        end = position + header_at(self.file, position, self.size_bytes).size_bytes
         return end, self._offset_at(end)
 
     def find_cut(self, start: int, end: int, bytes_max: int) -> tuple[int, int]:
@@ -284,7 +299,7 @@ class Segment:
             if position + header.size_bytes > start + bytes_max:
                 break
         if cut == start:
-            cut = start + next(scan_headers(self.file, start, end))[1].size_bytes
+            cut = start + header_at(self.file, start, end).size_bytes
             offset = self._offset_at(cut)
         self._remember(offset, cut)
         return cut, offset
@@ -355,5 +370,5 @@ class Segment:
 
 def batch_at(segment: Segment, position: int) -> tuple[BatchHeader, bytes]:
     """The whole batch at `position`."""
-    _, header = next(scan_headers(segment.file, position, segment.size_bytes))
+    header = header_at(segment.file, position, segment.size_bytes)
     return header, os.pread(segment.file.descriptor, header.size_bytes, position)

@@ -161,6 +161,9 @@ class SegmentList:
         found = self.newest.find(offset)
         if found is not None:
             self.newest.cut(*found)
+        else:
+            self.newest.measure()  # a sealed segment does not know where its last batch ends
+        self.directory_changed = True  # again: a flush may have come between
 
     def begin_afresh(self, offset: int, config: TopicConfig, now_ms: int) -> None:
         """Drop everything and begin with an empty segment at `offset`."""

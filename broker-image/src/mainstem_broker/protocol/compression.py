@@ -23,7 +23,7 @@ from mainstem_broker.errors import CorruptMessage, UnsupportedCompressionType
 Buffer = bytes | bytearray | memoryview
 
 # A batch that inflates past this is refused. Clients fill batches up to megabytes, so only a bomb gets here.
-DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
+DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
 
 # Output buffers are tried in growing sizes, as most formats do not say what they inflate to.
 _FIRST_BUFFER_BYTES: Final = 64 * 1024
@@ -45,6 +45,8 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+_CODECS: Final = tuple(Codec)
+
 # The names of the topic setting `compression.type`, apart from `producer`.
 CODEC_OF_SETTING: Final = {
     "uncompressed": Codec.NONE,
@@ -61,12 +63,10 @@ def codec_of_attributes(attributes: int) -> Codec:
     Raises:
         UnsupportedCompressionType: no codec has this number.
     """
-    try:
-        return Codec(attributes & 0x07)
-    except ValueError:
-        raise UnsupportedCompressionType(
-            f"The batch names compression codec {attributes & 0x07}, which does not exist."
-        ) from None
+    number = attributes & 0x07
+    if number < len(_CODECS):
+        return _CODECS[number]
+    raise UnsupportedCompressionType(f"The batch names compression codec {number}, which does not exist.")
 
 
 def compress(codec: Codec, plain: Buffer) -> bytes:
@@ -79,7 +79,10 @@ def compress(codec: Codec, plain: Buffer) -> bytes:
         case Codec.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(plain))
         case Codec.LZ4:
-            return bytes(cramjam.lz4.compress(plain))
+            # Blocks must not refer to earlier ones: the Java client refuses such frames.
+            compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+            compressor.compress(bytes(plain))
+            return bytes(compressor.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(plain, level=3))
 

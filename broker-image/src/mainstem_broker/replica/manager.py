@@ -6,14 +6,14 @@ Also who is to be followed: one fetcher for each broker that leads partitions wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 import structlog
 
 from mainstem_broker.config import TopicConfig
-from mainstem_broker.errors import ProtocolError
+from mainstem_broker.errors import ProtocolError, StorageError
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.replica.fetcher import Fetcher, Leader
 from mainstem_broker.replica.partition import Partition
@@ -183,18 +183,25 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         return {key: partition.high_watermark for key, partition in self._partitions.items()}
 
-    def update_config(self, topic: str, config: TopicConfig) -> None:
+    def update_configs(self, topics: Collection[str], config_of: Callable[[str], TopicConfig]) -> None:
+        """Give the replicas of these topics their new settings."""
+        configs: dict[str, TopicConfig] = {}
         for partition in self:
-            if partition.topic == topic:
-                partition.log.update_config(config)
+            topic = partition.topic
+            if topic in topics:
+                if topic not in configs:
+                    configs[topic] = config_of(topic)
+                partition.log.update_config(configs[topic])
 
-    def drop(self, topic: str, topic_id: UUID) -> int:
-        """Delete all local replicas of a topic that was deleted; answer how many there were."""
+    def drop(self, topic: str, topic_id: UUID) -> None:
+        """Delete all local replicas of a topic that was deleted."""
         gone = [key for key, partition in self._partitions.items() if partition.topic_id == topic_id]
         for key in gone:
             partition = self._partitions.pop(key)
             partition.take_offline()
-            self._logs.delete(partition.topic, partition.index)
+            try:
+                self._logs.delete(partition.topic, partition.index)
+            except StorageError as error:
+                logger.error("replica not deleted", partition=repr(partition), reason=str(error))
         if gone:
             logger.info("replicas deleted", topic=topic, topic_id=str(topic_id), count=len(gone))
-        return len(gone)

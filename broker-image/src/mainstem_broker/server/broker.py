@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Broker:
         """
         self._loop = asyncio.get_running_loop()
         self._background: set[asyncio.Task[None]] = set()
+        self._loading: asyncio.Future[None] | None = None
         pairs = parse_listeners(config)
         options = SocketOptions(
             config.integer("socket.send.buffer.bytes"),
@@ -100,7 +101,10 @@ class Broker:
         self._logs.prepare(cluster_id)
         await self._member.load()
         self._take_broker_config()
-        await asyncio.to_thread(self._logs.load_all, self._topic_config, _now_ms(), _log_progress)
+        self._loading = asyncio.ensure_future(
+            asyncio.to_thread(self._logs.load_all, self._topic_config, _now_ms(), _log_progress)
+        )
+        await asyncio.shield(self._loading)
         await self._remove_deleted()
         self._open_replicas()
         for listener in self._listeners:
@@ -122,12 +126,21 @@ class Broker:
         for listener in self._listeners:
             listener.close()
         await asyncio.gather(*self._background, return_exceptions=True)
-        marks = self._replicas.high_watermarks()
-        if self._logs.logs or marks:
-            await asyncio.to_thread(self._logs.close, marks)
+        if await self._logs_are_loaded():
+            await asyncio.to_thread(self._logs.close, self._replicas.high_watermarks())
         else:
             self._logs.release()
         logger.info("broker stopped", broker_id=self.context.broker_id)
+
+    async def _logs_are_loaded(self) -> bool:
+        """Whether all logs were recovered, after waiting for the threads that are at it.
+
+        If they were not, the stop must not count as clean: the next start has to recover the rest.
+        """
+        if self._loading is None:
+            return False
+        await asyncio.wait([self._loading])
+        return self._loading.exception() is None
 
     def _may_accept(self) -> bool:
         open_connections = sum(len(listener.connections) for listener in self._listeners)
@@ -138,16 +151,16 @@ class Broker:
     def _on_change(self, delta: Delta) -> None:
         """Called by the member, on the loop, after its view has changed."""
         for topic, topic_id in delta.deleted:
-            if self._replicas.drop(topic, topic_id):
-                self._spawn(self._member.administration.forget_deleted_topic(topic_id))
+            self._replicas.drop(topic, topic_id)
+            # Also if there was none: whoever deleted the topic waits for all that were to hold it.
+            self._spawn(self._member.administration.forget_deleted_topic(topic_id))
+        topics: Collection[str] = {
+            name for kind, _, name in (entity.partition("/") for entity in delta.configs) if kind == "topics"
+        }
         if any(entity.startswith("brokers/") for entity in delta.configs):
             self._take_broker_config()
-            for name in self.context.view.topics:
-                self._replicas.update_config(name, self._topic_config(name))
-        for entity in delta.configs:
-            kind, _, name = entity.partition("/")
-            if kind == "topics" and name in self.context.view.topics:
-                self._replicas.update_config(name, self._topic_config(name))
+            topics = self.context.view.topics
+        self._replicas.update_configs(topics, self._topic_config)
         for name, index in delta.partitions:
             self._update_replica(name, index)
         self._replicas.follow_leaders()
@@ -272,7 +285,12 @@ class Broker:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("background work failed", reason=str(error))
 
 
 def _log_directories(config: BrokerConfig) -> list[Path]:

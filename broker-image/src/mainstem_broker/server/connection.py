@@ -35,6 +35,8 @@ RECEIVE_BUFFER_BYTES: Final = 256 * 1024
 REQUESTS_UNDER_WAY_MAX: Final = 128
 UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
 PARTS_PER_SEND: Final = 64
+FRAME_BUFFER_KEPT_BYTES_MAX: Final = 2 * 1024 * 1024
+"""A connection keeps its frame buffer for the next frame up to this size, a batch of 1 MiB and more."""
 
 _SIZE: Final = struct.Struct(">i")
 _shared_receive_buffer: Final = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
@@ -132,12 +134,21 @@ class Connection:
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         for task in self._tasks:
-            task.cancel()
+            # A task cancelled before its first step would leave the coroutine it was made of unawaited.
+            self._loop.call_soon(task.cancel)
         self._answers.clear()
         self._held.clear()
         self._out.clear()
         self._socket.close()
         self._on_close(self)
+
+    def _close_for(self, error: BaseException) -> None:
+        """Close because a request could not be answered, by the peer's fault or by ours."""
+        if isinstance(error, InvalidRequestBytes):
+            self.close(str(error))
+        else:
+            logger.error("request failed", peer=self.peer, exc_info=error)
+            self.close("a request could not be answered")
 
     # --- Reading ---
 
@@ -150,17 +161,21 @@ class Connection:
                 self._receive_frames()
         except (BlockingIOError, InterruptedError):
             return
-        except InvalidRequestBytes as error:
-            self.close(str(error))
-            return
         except OSError:
             self.close()  # reset by the peer: nothing to say
+            return
+        except Exception as error:  # noqa: BLE001  # logged there, with its traceback
+            # What lay behind this request in the buffer is lost, so the rest would be read out of step.
+            self._close_for(error)
             return
         if self._answers or self._out:
             self._send_answers()
 
     def _receive_into_frame(self) -> None:
         """Receive the rest of a frame and, by the same call, what follows it."""
+        if len(self._frame) < self._frame_bytes:
+            self._receive_part_of_large_frame()
+            return
         with memoryview(self._frame) as buffer:
             rest = buffer[self._frame_filled : self._frame_bytes]
             count = self._socket.recvmsg_into((rest, _shared_receive_buffer))[0]
@@ -175,8 +190,20 @@ class Connection:
             with buffer[: self._frame_bytes].toreadonly() as frame:
                 self._frame_bytes = 0
                 self._take(frame)
+        if len(self._frame) > FRAME_BUFFER_KEPT_BYTES_MAX:
+            self._frame = bytearray()
         if count > missing and not self._closed:
             self._take_frames(count - missing)
+
+    def _receive_part_of_large_frame(self) -> None:
+        with memoryview(self._frame) as buffer:
+            count = self._socket.recv_into(buffer[self._frame_filled :])
+        if count == 0:
+            self.close()
+            return
+        self._frame_filled += count
+        if self._frame_filled == len(self._frame):
+            self._frame += bytes(min(len(self._frame), self._frame_bytes - len(self._frame)))
 
     def _receive_frames(self) -> None:
         kept = len(self._partial_size)
@@ -211,7 +238,8 @@ class Connection:
 
     def _begin_frame(self, size: int, received: memoryview) -> None:
         if len(self._frame) < size:
-            self._frame = bytearray(size)
+            # A large frame's buffer grows with what comes: an announcement alone must cost nothing.
+            self._frame = bytearray(min(size, FRAME_BUFFER_KEPT_BYTES_MAX))
         self._frame_bytes = size
         self._frame_filled = len(received)
         self._frame[: self._frame_filled] = received
@@ -229,15 +257,15 @@ class Connection:
             self._hold(answer)
             return
         if isinstance(answer, list):
-            if self._answers:
-                self._answers.append(answer)
-            else:
+            if not self._answers:
                 self._queue(answer)
-            return
-        task = asyncio.ensure_future(answer)
-        self._answers.append(task)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_answer)
+                return
+            self._answers.append(answer)
+        else:
+            task = asyncio.ensure_future(answer)
+            self._answers.append(task)
+            self._tasks.add(task)
+            task.add_done_callback(self._on_answer)
         if len(self._answers) >= REQUESTS_UNDER_WAY_MAX:
             self._pause_reading()
 
@@ -264,8 +292,8 @@ class Connection:
                 if self._closed:
                     return
                 self._take(frame)
-        except InvalidRequestBytes as error:
-            self.close(str(error))
+        except Exception as error:  # noqa: BLE001  # logged there, with its traceback
+            self._close_for(error)
             return
         self._send_answers()
 
@@ -292,12 +320,8 @@ class Connection:
         if self._closed or task.cancelled():
             return
         error = task.exception()
-        if isinstance(error, InvalidRequestBytes):
-            self.close(str(error))
-            return
         if error is not None:
-            logger.error("request failed", peer=self.peer, exc_info=error)
-            self.close("a request could not be answered")
+            self._close_for(error)
             return
         self._send_answers()
 
@@ -307,8 +331,8 @@ class Connection:
         while answers:
             answer = answers[0]
             if not isinstance(answer, list):
-                if not answer.done():
-                    break
+                if not answer.done() or answer.exception() is not None:
+                    break  # a failed one closes the connection by its own callback
                 made = answer.result()
                 if made is not None:
                     self._queue(made)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -18,6 +18,8 @@ from mainstem_broker.server.connection import Connection, Handle
 
 logger = structlog.get_logger(__name__)
 
+ACCEPT_RETRY_S: Final = 1.0
+
 
 def parse_listeners(config: BrokerConfig) -> list[tuple[Endpoint, Endpoint]]:
     """(where to listen, what to advertise) for each listener of the settings.
@@ -25,9 +27,12 @@ def parse_listeners(config: BrokerConfig) -> list[tuple[Endpoint, Endpoint]]:
     Raises:
         StartupError: a listener cannot be read, is not advertised, or asks for a protocol not served.
     """
-    protocols = dict(
-        item.strip().split(":", 1) for item in config.string("listener.security.protocol.map").split(",")
-    )
+    protocols = {}
+    for item in config.string("listener.security.protocol.map").split(","):
+        name, colon, protocol = item.strip().partition(":")
+        if not colon:
+            raise StartupError(f"listener.security.protocol.map has {item!r}; write it as NAME:PROTOCOL.")
+        protocols[name.upper()] = protocol.upper()
     bound = [_parse(text, "listeners", protocols) for text in config.string("listeners").split(",")]
     advertised_text = config.optional_string("advertised.listeners")
     if advertised_text is None:
@@ -97,9 +102,12 @@ class Listener:
                 connected, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError):
                 return
+            except ConnectionError:
+                continue  # the peer has gone already
             except OSError as error:
-                # Too many open files, or the peer has gone already; the others go on.
+                # Too many open files, most likely: the loop would call this at once, again and again.
                 logger.warning("connection not accepted", reason=str(error))
+                self._pause_accepting()
                 return
             if not self._may_accept():
                 connected.close()
@@ -118,6 +126,15 @@ class Listener:
                     on_close=self.connections.discard,
                 )
             )
+
+    def _pause_accepting(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        loop.call_later(ACCEPT_RETRY_S, self._resume_accepting)
+
+    def _resume_accepting(self) -> None:
+        if self._socket.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     def close_idle(self, idle_s: float) -> None:
         now = asyncio.get_running_loop().time()
@@ -150,7 +167,6 @@ def _bind(endpoint: Endpoint) -> socket.socket:
                 f"Port {endpoint.port} is taken: stop what listens there, or change listeners."
             ) from error
         raise StartupError(
-            f"Cannot listen on {endpoint.host}:{endpoint.port} ({os.strerror(error.errno or 0)}): change"
-            " listeners."
+            f"Cannot listen on {endpoint.host}:{endpoint.port} ({error.strerror or error}): change listeners."
         ) from error
     return bound

@@ -58,16 +58,25 @@ class Upkeep:
 
     async def _apply_retention(self) -> None:
         for partition in self._broker.replicas:
-            now_ms = self._broker.now_ms()
-            for segment in partition.log.delete_old_segments(now_ms, partition.high_watermark):
-                logger.info("segment deleted", partition=repr(partition), segment=segment)
             await asyncio.sleep(0)  # let requests through between two partitions
+            if partition.state is None:
+                continue  # deleted meanwhile
+            try:
+                deleted = partition.log.delete_old_segments(self._broker.now_ms(), partition.high_watermark)
+            except ProtocolError as error:
+                logger.error("retention failed", partition=repr(partition), reason=str(error))
+                continue
+            for segment in deleted:
+                logger.info("segment deleted", partition=repr(partition), segment=segment)
 
     async def _flush_due(self) -> None:
         now_ms = self._broker.now_ms()
         for log in list(self._logs.logs.values()):
             if log.flush_is_due(now_ms):
-                await _flush(log, now_ms)
+                try:
+                    await _flush(log, now_ms)
+                except ProtocolError as error:
+                    logger.error("flush failed", directory=str(log.directory), reason=str(error))
 
     async def _checkpoint_recovery_points(self) -> None:
         await asyncio.to_thread(self._logs.checkpoint_recovery_points)
