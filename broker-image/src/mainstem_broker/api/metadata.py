@@ -19,6 +19,7 @@ from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.api.topics import check_topic_name, create_topic
 from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.errors import (
+    InvalidRequest,
     InvalidTopic,
     LeaderNotAvailable,
     ProtocolError,
@@ -35,6 +36,10 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
     view = broker.view
     if request.topics is None or (context.version == 0 and not request.topics):
         return _answer(broker, context, [_known(view, topic) for _, topic in sorted(view.topics.items())])
+    if context.version < 12 and any(asked.name is None or _has_id(asked) for asked in request.topics):
+        # Versions 10 and 11 have the fields, but only 12 may use them, as in Apache Kafka.
+        failures = [_failed(asked.name or "", InvalidRequest()) for asked in request.topics]
+        return _answer(broker, context, failures)
     if all(_is_known(view, asked) for asked in request.topics):
         return _answer(broker, context, [_asked(view, asked) for asked in request.topics])
     return _look_again(broker, request, context)
