@@ -46,7 +46,10 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
 
 
 def _is_known(view: ClusterView, asked: Any) -> bool:
-    return asked.topic_id in view.topic_names if _has_id(asked) else asked.name in view.topics
+    """Whether the view has the topic with all its partitions; one just made may still lack their states."""
+    name = view.topic_names.get(asked.topic_id) if _has_id(asked) else asked.name
+    topic = None if name is None else view.topics.get(name)
+    return topic is not None and len(topic.states) == len(topic.assignment.replicas)
 
 
 def _has_id(asked: Any) -> bool:
