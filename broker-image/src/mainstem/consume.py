@@ -102,9 +102,8 @@ def _all(consumer: Consumer) -> Iterator[list[Message]]:
     while True:
         records: list[Message] = []
         try:
-            for message in consumer.consume(_RECORDS_PER_CALL, _WAIT_SECONDS):
-                if _is_record(message):
-                    records.append(message)
+            messages = consumer.consume(_RECORDS_PER_CALL, _WAIT_SECONDS)
+            records.extend(message for message in messages if _is_record(message))
         except ClusterRefused:
             yield records  # what lies before a damaged batch is good
             raise
