@@ -21,13 +21,17 @@ DEFAULT_BOOTSTRAP_SERVERS: Final = "127.0.0.1:9092"
 _CONNECT_TIMEOUT_SECONDS: Final = 1.0
 _METADATA_TIMEOUT_SECONDS: Final = 3.0
 ADMIN_TIMEOUT_SECONDS: Final = 30.0
+_QUESTION_TIMEOUT_SECONDS: Final = 5.0  # to a broker that is down and may be back in a moment
 # librdkafka's own codes, which confluent_kafka publishes under names that begin with an underscore.
 ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 PARTITION_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
+MESSAGE_TIMED_OUT: Final = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
 _NOBODY_ANSWERED: Final = frozenset(
     {ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}  # noqa: SLF001
 )
+_NO_LEADER: Final = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION})
 _HINTS: Final = {
+    MESSAGE_TIMED_OUT: "the partition's leader did not take it in time, so see whether its broker is up",
     KafkaError.TOPIC_ALREADY_EXISTS: "add --if-not-exists to accept the one there, or choose another name",
     KafkaError.INVALID_REPLICATION_FACTOR: "there can be no more replicas than brokers",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "ask for access to the topic",
@@ -37,7 +41,7 @@ _HINTS: Final = {
     KafkaError.NOT_ENOUGH_REPLICAS: "too few replicas are in sync for the topic's min.insync.replicas",
 }
 
-StartAt = int | OffsetSpec
+Offsets = dict[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,37 +145,48 @@ class Cluster:
             raise BadInput(f"There is no topic {name}: did you mean {' or '.join(near)}?")
         raise BadInput(f"There is no topic {name}: create it with `mainstem topic create {name}`.")
 
-    def offsets(self, partitions: Iterable[TopicPartition], start_at: OffsetSpec) -> dict[int, int | None]:
-        """The offset of each partition at `start_at`; -1 if no record is that young, None without a leader.
+    def offsets(self, partitions: Iterable[TopicPartition], *points: OffsetSpec) -> list[Offsets]:
+        """For each point the offset of every partition there, by the partition's number.
+
+        The partitions are of one topic and have leaders. An offset is -1 if no record is that young, and None
+        if the leader does not answer.
 
         Raises:
-            ClusterUnreachable, ClusterRefused: the first failure other than a missing leader.
+            ClusterUnreachable, ClusterRefused: the first failure of another kind.
         """
-        wanted = dict.fromkeys(partitions, start_at)
-        if not wanted:
-            return {}
-        answers = self.admin.list_offsets(wanted, request_timeout=ADMIN_TIMEOUT_SECONDS)
-        found: dict[int, int | None] = {}
-        for partition, future in answers.items():
-            try:
-                offset = future.result().offset
-                # What librdkafka answers for a partition whose leader it cannot reach.
-                found[partition.partition] = None if offset == OFFSET_INVALID else offset
-            except KafkaException as exception:
-                if exception.args[0].code() not in (
-                    KafkaError.LEADER_NOT_AVAILABLE,
-                    KafkaError.NOT_LEADER_FOR_PARTITION,
-                ):
-                    doing = f"Asking for the offsets of partition {partition.partition} failed"
-                    raise self.refusal(exception, doing) from exception
-                found[partition.partition] = None
-        return found
+        asked = list(partitions)
+        if not asked:
+            return [{} for _ in points]
+        answers = [
+            self.admin.list_offsets(dict.fromkeys(asked, point), request_timeout=_QUESTION_TIMEOUT_SECONDS)
+            for point in points
+        ]
+        return [
+            {partition.partition: self._offset(partition, future) for partition, future in answer.items()}
+            for answer in answers
+        ]
 
-    def topic_settings(self, name: str) -> dict[str, Any]:
-        """All settings of a topic, as confluent_kafka's ConfigEntry by name."""
+    def _offset(self, partition: TopicPartition, future: Any) -> int | None:
+        try:
+            offset: int = future.result().offset
+        except KafkaException as exception:
+            if exception.args[0].code() in _NO_LEADER:
+                return None
+            doing = f"Asking for the offsets of partition {partition.partition} failed"
+            raise self.refusal(exception, doing) from exception
+        return None if offset == OFFSET_INVALID else offset  # librdkafka's word for no answer from the leader
+
+    def topic_settings(self, name: str) -> dict[str, Any] | None:
+        """All settings of a topic, as confluent_kafka's ConfigEntry by name.
+
+        None when the controller does not answer: librdkafka asks no other broker.
+        """
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-        answers = self.admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_SECONDS)
-        settings: dict[str, Any] = self.result(answers[resource], f"Asking for the settings of {name} failed")
+        answers = self.admin.describe_configs([resource], request_timeout=_QUESTION_TIMEOUT_SECONDS)
+        try:
+            settings: dict[str, Any] = self.result(answers[resource], f"The settings of {name} are not told")
+        except ClusterUnreachable:
+            return None
         return settings
 
     def result(self, future: Any, doing: str) -> Any:

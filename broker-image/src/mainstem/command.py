@@ -5,7 +5,9 @@ One file per family of commands; this one only puts them together. `main` is the
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -79,6 +81,8 @@ def common(
 
 def main() -> None:
     """Run the command line; every error a person can meet ends as one sentence on stderr."""
+    if sys.stdout is None:  # closed by whoever started us (`>&-`)
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the process lives
     try:
         app()
     except CommandError as error:
@@ -86,6 +90,11 @@ def main() -> None:
             print_traceback()
         print_error(str(error))
         sys.exit(error.exit_code)
+    except OSError as error:  # above all of writing what was asked for
+        if _verbose:
+            print_traceback()
+        print_error(f"{error.filename or 'The output'}: {error.strerror or error}.")
+        sys.exit(1)
     except Exception as error:  # noqa: BLE001  # the last place that can say something
         if _verbose:
             print_traceback()

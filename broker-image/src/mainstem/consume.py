@@ -11,7 +11,7 @@ import typer
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, PARTITION_EOF, Cluster, Topic, sentence_of
+from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, PARTITION_EOF, Cluster, Offsets, Topic, sentence_of
 from mainstem.errors import BadInput, ClusterRefused
 from mainstem.options import BootstrapServers, OutputChoice, TopicName
 from mainstem.output import Output, OutputFormat, drop_stdout, stdout_bytes
@@ -62,10 +62,12 @@ def consume(
     out, cluster = Output(output), Cluster(bootstrap_servers)
     fields = _fields(with_fields)
     start = parse_start(start_at, now_ms=int(time.time() * 1000))
-    found = cluster.topic(topic)
-    partitions = _partitions(found, partition)
-    latest = _offsets(cluster, partitions, OffsetSpec.latest())
-    starts = _starts(cluster, partitions, start, latest, out)
+    partitions = _partitions(cluster.topic(topic), partition)
+    points = [OffsetSpec.earliest(), OffsetSpec.latest()]
+    if start.kind is Kind.TIME:
+        points.append(OffsetSpec.for_timestamp(start.number))
+    found = [_known(offsets) for offsets in cluster.offsets(partitions, *points)]
+    starts, latest = _starts(start, found, out), found[1]
     follows = sys.stdout.isatty() if follow is None else follow
     if not follows:
         starts = {number: offset for number, offset in starts.items() if offset < latest[number]}
@@ -98,9 +100,14 @@ def _show(batches: Iterator[list[Message]], write: RecordWriter, max_messages: i
 
 def _all(consumer: Consumer) -> Iterator[list[Message]]:
     while True:
-        yield [
-            message for message in consumer.consume(_RECORDS_PER_CALL, _WAIT_SECONDS) if _is_record(message)
-        ]
+        records: list[Message] = []
+        try:
+            messages = consumer.consume(_RECORDS_PER_CALL, _WAIT_SECONDS)
+            records.extend(message for message in messages if _is_record(message))
+        except ClusterRefused:
+            yield records  # what lies before a damaged batch is good
+            raise
+        yield records
 
 
 def _until_end(
@@ -117,7 +124,11 @@ def _until_end(
             number = message.partition()
             if number not in open_partitions:
                 continue
-            is_record = _is_record(message)
+            try:
+                is_record = _is_record(message)
+            except ClusterRefused:
+                yield records  # what lies before a damaged batch is good
+                raise
             if is_record and message.offset() < latest[number]:
                 records.append(message)
             if not is_record or message.offset() >= latest[number] - 1:
@@ -143,44 +154,39 @@ def _is_record(message: Message) -> bool:
 
 
 def _partitions(topic: Topic, wanted: int | None) -> list[TopicPartition]:
-    partitions = topic.topic_partitions()
-    if wanted is None:
-        return partitions
-    chosen = [partition for partition in partitions if partition.partition == wanted]
-    if not chosen:
-        raise BadInput(f"Topic {topic.name} has partitions 0 to {len(partitions) - 1}, not {wanted}.")
-    return chosen
-
-
-def _offsets(cluster: Cluster, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
-    """The offsets of all partitions.
+    """The partitions to read.
 
     Raises:
-        ClusterRefused: a partition has no leader.
+        BadInput: there is no such partition.
+        ClusterRefused: one has no leader.
     """
-    offsets: dict[int, int] = {}
-    for number, offset in cluster.offsets(partitions, spec).items():
-        if offset is None:
-            raise ClusterRefused(
-                f"Partition {number} has no leader now: start the broker that holds it, or name another with "
-                "--partition."
-            )
-        offsets[number] = offset
-    return offsets
+    chosen = [partition for partition in topic.partitions if wanted in (None, partition.number)]
+    if not chosen:
+        raise BadInput(f"Topic {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {wanted}.")
+    for partition in chosen:
+        if partition.leader is None:
+            raise _no_leader(partition.number)
+    return [TopicPartition(topic.name, partition.number) for partition in chosen]
 
 
-def _starts(
-    cluster: Cluster,
-    partitions: list[TopicPartition],
-    start: StartPoint,
-    latest: dict[int, int],
-    out: Output,
-) -> dict[int, int]:
-    earliest = _offsets(cluster, partitions, OffsetSpec.earliest())
-    at_time: dict[int, int] = {}
-    if start.kind is Kind.TIME:
-        found = _offsets(cluster, partitions, OffsetSpec.for_timestamp(start.number))
-        at_time = {number: offset for number, offset in found.items() if offset >= 0}
+def _no_leader(number: int) -> ClusterRefused:
+    return ClusterRefused(
+        f"Partition {number} has no leader that answers: start the broker that holds it, or read others with "
+        "--partition."
+    )
+
+
+def _known(offsets: Offsets) -> dict[int, int]:
+    known = {number: offset for number, offset in offsets.items() if offset is not None}
+    for number in sorted(offsets.keys() - known.keys()):
+        raise _no_leader(number)
+    return known
+
+
+def _starts(start: StartPoint, found: list[dict[int, int]], out: Output) -> dict[int, int]:
+    """Where to begin in each partition; `found` has the earliest offsets, the latest, and those of a time."""
+    earliest, latest, *others = found
+    at_time = {number: offset for number, offset in others[0].items() if offset >= 0} if others else {}
     if start.kind is Kind.OFFSET:
         if all(start.number > end for end in latest.values()):
             ends = "its end" if len(latest) == 1 else "the end of every partition"

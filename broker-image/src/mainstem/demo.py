@@ -199,8 +199,7 @@ class DemoRun:
     def _stored(self) -> dict[int, int]:
         """How many records each partition holds: the high watermark less the earliest offset."""
         partitions = self._cluster.topic(TOPIC).topic_partitions()
-        earliest = self._cluster.offsets(partitions, OffsetSpec.earliest())
-        latest = self._cluster.offsets(partitions, OffsetSpec.latest())
+        earliest, latest = self._cluster.offsets(partitions, OffsetSpec.earliest(), OffsetSpec.latest())
         return {number: (latest[number] or 0) - (first or 0) for number, first in earliest.items()}
 
     def _bring(self, batch: Batch, events: Iterable[Record], unsent: Unsent) -> Batch:

@@ -6,18 +6,26 @@ import os
 import warnings
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
-from mainstem.errors import CommandError
+from mainstem.errors import BadInput, CommandError
 from mainstem.options import BootstrapServers, OutputChoice, TopicName
 from mainstem.output import Output, OutputFormat, facts
 from mainstem.sql import DEFAULT_WAREHOUSE, Warehouse
 
 if TYPE_CHECKING:
     from mainstem_loader.load_topic import LoadProgress, LoadReport, LoadSettings
+
+
+_DOING: Final = {
+    "connect": "asking the brokers",
+    "start": "starting Spark",
+    "load": "fetching, writing",
+    "commit": "committing",
+}
 
 
 class PayloadChoice(StrEnum):
@@ -80,6 +88,12 @@ def load(
         max_records=max_records,
         cores=cores or os.cpu_count() or 1,
     )
+    try:
+        warehouse.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"The warehouse {warehouse} cannot be used ({error.strerror}): name another."
+        ) from error
     Cluster(bootstrap_servers).topic(topic)  # names similar ones when there is none
     _show(out, run_load(out, settings))
 
@@ -99,7 +113,8 @@ def run_load(out: Output, settings: LoadSettings) -> LoadReport:
             warnings.simplefilter("ignore", FutureWarning)
 
             def on_progress(progress: LoadProgress) -> None:
-                show(f"Loading {settings.topic}: {progress.stage.value}", progress.done, progress.total)
+                doing = _DOING.get(progress.stage.value, progress.stage.value)
+                show(f"Loading {settings.topic}: {doing}", progress.done, progress.total)
 
             return load_topic(settings, on_progress=on_progress)
     except LoaderError as error:

@@ -76,6 +76,8 @@ def produce(
     read_line = line_reader(json_lines, key_field, timestamp_field, key_separator)
     headers = [(name, value.encode()) for name, value in settings_of(header, "--header").items()]
     paths = [*(file or []), *(files or [])]
+    if not paths and sys.stdin is None:
+        raise BadInput("There is nothing to read: standard input is closed, and no file is named.")
     for path in paths:
         if not path.is_file() and not path.is_fifo():
             raise BadInput(f"{path} is not a file.")

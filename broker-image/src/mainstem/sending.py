@@ -57,7 +57,7 @@ class Sender:
         acks: str = "all",
         compression: str = "none",
     ) -> None:
-        limit = cluster.topic_settings(topic).get("max.message.bytes")
+        limit = (cluster.topic_settings(topic) or {}).get("max.message.bytes")
         batch_bytes = int(limit.value) - _BATCH_OVERHEAD_BYTES if limit is not None else _BATCH_BYTES_MAX
         self._topic = topic
         self._records = 0

@@ -17,7 +17,14 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from mainstem.client import ADMIN_TIMEOUT_SECONDS, DEFAULT_BOOTSTRAP_SERVERS, Cluster, Partition, Topic
+from mainstem.client import (
+    ADMIN_TIMEOUT_SECONDS,
+    DEFAULT_BOOTSTRAP_SERVERS,
+    Cluster,
+    Offsets,
+    Partition,
+    Topic,
+)
 from mainstem.errors import BadInput
 from mainstem.options import BootstrapServers, OutputChoice, TopicName, complete_topics, settings_of
 from mainstem.output import Column, Output, OutputFormat, facts, table
@@ -118,14 +125,10 @@ def describe(
     cluster, out = Cluster(bootstrap_servers), Output(output)
     found = cluster.topic(topic)
     led = [partition for partition in found.topic_partitions() if _has_leader(found, partition.partition)]
-    earliest = cluster.offsets(led, OffsetSpec.earliest())
-    latest = cluster.offsets(led, OffsetSpec.latest())
+    earliest, latest = cluster.offsets(led, OffsetSpec.earliest(), OffsetSpec.latest())
     rows = [_partition_row(partition, earliest, latest) for partition in found.partitions]
-    settings = {
-        name: entry.value
-        for name, entry in sorted(cluster.topic_settings(topic).items())
-        if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    }
+    entries = cluster.topic_settings(topic)
+    settings = None if entries is None else _own_settings(entries)
     records = sum(row["records"] or 0 for row in rows)
     value = {
         "topic": topic,
@@ -145,7 +148,7 @@ def describe(
         Column("Records", "records"),
     ]
     headline: dict[str, object] = {"Topic": topic, "State": _state(found)}
-    headline["Settings"] = [f"{name}={text}" for name, text in settings.items()] or "all as the broker's"
+    headline["Settings"] = _settings_text(settings)
     total = {"partition": "total", "records": records}
     shown = [*rows, total] if len(rows) > 1 else rows
     out.result(value, facts(headline), table("", columns, shown, total_row=True))
@@ -224,6 +227,18 @@ def delete(
         out.result({"deleted": topics})
 
 
+def _own_settings(entries: dict[str, Any]) -> dict[str, str]:
+    """Those set on the topic itself."""
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {name: entry.value for name, entry in sorted(entries.items()) if entry.source == own}
+
+
+def _settings_text(settings: dict[str, str] | None) -> str:
+    if settings is None:
+        return "not known: the controller does not answer"
+    return ", ".join(f"{name}={text}" for name, text in settings.items()) or "all as the broker's"
+
+
 def _change(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
     return ConfigEntry(name, value, incremental_operation=operation)
 
@@ -232,9 +247,7 @@ def _has_leader(topic: Topic, number: int) -> bool:
     return any(partition.number == number and partition.leader is not None for partition in topic.partitions)
 
 
-def _partition_row(
-    partition: Partition, earliest: dict[int, int | None], latest: dict[int, int | None]
-) -> dict[str, Any]:
+def _partition_row(partition: Partition, earliest: Offsets, latest: Offsets) -> dict[str, Any]:
     first, end = earliest.get(partition.number), latest.get(partition.number)
     return {
         "partition": partition.number,

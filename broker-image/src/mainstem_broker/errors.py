@@ -189,3 +189,9 @@ class InvalidRecord(ProtocolError):
 
 class UnknownTopicId(ProtocolError):
     code = 100
+
+
+class InconsistentTopicId(StorageError):
+    """A log belongs to an earlier life of its topic."""
+
+    code = 103

@@ -19,6 +19,7 @@ from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.api.topics import check_topic_name, create_topic
 from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.errors import (
+    InvalidRequest,
     InvalidTopic,
     LeaderNotAvailable,
     ProtocolError,
@@ -35,13 +36,20 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
     view = broker.view
     if request.topics is None or (context.version == 0 and not request.topics):
         return _answer(broker, context, [_known(view, topic) for _, topic in sorted(view.topics.items())])
+    if context.version < 12 and any(asked.name is None or _has_id(asked) for asked in request.topics):
+        # Versions 10 and 11 have the fields, but only 12 may use them, as in Apache Kafka.
+        failures = [_failed(asked.name or "", InvalidRequest()) for asked in request.topics]
+        return _answer(broker, context, failures)
     if all(_is_known(view, asked) for asked in request.topics):
         return _answer(broker, context, [_asked(view, asked) for asked in request.topics])
     return _look_again(broker, request, context)
 
 
 def _is_known(view: ClusterView, asked: Any) -> bool:
-    return asked.topic_id in view.topic_names if _has_id(asked) else asked.name in view.topics
+    """Whether the view has the topic with all its partitions; one just made may still lack their states."""
+    name = view.topic_names.get(asked.topic_id) if _has_id(asked) else asked.name
+    topic = None if name is None else view.topics.get(name)
+    return topic is not None and len(topic.states) == len(topic.assignment.replicas)
 
 
 def _has_id(asked: Any) -> bool:

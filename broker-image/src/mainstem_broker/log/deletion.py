@@ -17,6 +17,7 @@ from typing import Final
 
 DELETED_SUFFIX: Final = ".deleted"
 DELETED_DIRECTORY_SUFFIX: Final = "-delete"
+STRAY_DIRECTORY_SUFFIX: Final = "-stray"  # kept for a person to look at, as Kafka does
 
 _FILE_NAME_BYTES_MAX: Final = 255
 
@@ -38,7 +39,7 @@ def unlink_now(paths: Sequence[Path], _delay_ms: int) -> None:
     unlink_all(paths)
 
 
-def deleted_directory_name(name: str) -> str:
-    """`name` with a unique suffix, the topic cut where the result would be too long for a file name."""
-    suffix = f".{uuid.uuid4().hex}{DELETED_DIRECTORY_SUFFIX}"
+def unique_directory_name(name: str, suffix: str) -> str:
+    """`name` with a unique part and `suffix`, the topic cut where it would be too long for a file name."""
+    suffix = f".{uuid.uuid4().hex}{suffix}"
     return name[: _FILE_NAME_BYTES_MAX - len(suffix)] + suffix

@@ -28,7 +28,7 @@ from typing import Final
 import structlog
 
 from mainstem_broker.config import TopicConfig
-from mainstem_broker.errors import InvalidSetting, StartupError, StorageError
+from mainstem_broker.errors import InconsistentTopicId, InvalidSetting, StartupError, StorageError
 from mainstem_broker.log import checkpoints
 from mainstem_broker.log.checkpoints import TopicPartition
 from mainstem_broker.log.deletion import DELETED_DIRECTORY_SUFFIX, ScheduleUnlink, unlink_all
@@ -39,12 +39,6 @@ logger = structlog.get_logger(__name__)
 
 _LOCK: Final = ".lock"
 _CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
-
-
-class InconsistentTopicId(StorageError):
-    """INCONSISTENT_TOPIC_ID: what is on the disk belongs to an earlier life of the topic."""
-
-    code = 103
 
 
 class LogManager:
@@ -315,6 +309,19 @@ class LogManager:
             log.delete()
             del self._logs[topic, partition]
             self.high_watermarks.pop((topic, partition), None)
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Take a log out of use that belongs to no topic; its files stay, under another name.
+
+        Raises:
+            StorageError: the disk failed; the log is still there.
+        """
+        log = self._logs.get((topic, partition))
+        if log is not None:
+            kept = log.set_aside()
+            del self._logs[topic, partition]
+            self.high_watermarks.pop((topic, partition), None)
+            logger.warning("log of an unknown topic set aside; remove it if nobody misses it", path=str(kept))
 
     def _add(self, log: PartitionLog) -> None:
         self._logs[log.topic, log.partition] = log

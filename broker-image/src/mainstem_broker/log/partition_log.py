@@ -22,8 +22,13 @@ import structlog
 from mainstem_broker.config import INT64_MAX, TopicConfig
 from mainstem_broker.errors import CorruptMessage, OffsetOutOfRange
 from mainstem_broker.log import checkpoints, recovery, time_lookup
-from mainstem_broker.log.deletion import ScheduleUnlink, deleted_directory_name, unlink_now
-from mainstem_broker.log.deletion import unlink_all as unlink_all
+from mainstem_broker.log.deletion import (
+    DELETED_DIRECTORY_SUFFIX,
+    STRAY_DIRECTORY_SUFFIX,
+    ScheduleUnlink,
+    unique_directory_name,
+    unlink_now,
+)
 from mainstem_broker.log.epochs import EpochCache
 from mainstem_broker.log.files import FileSlice, ReadResult, fsync_directory, fsync_file, storage_error
 from mainstem_broker.log.retention import DeletionReason, SegmentAge, segments_due
@@ -497,13 +502,25 @@ class PartitionLog:
         Raises:
             StorageError: the disk failed; the directory is still there.
         """
-        target = self.directory.with_name(deleted_directory_name(self.directory.name))
+        target = self._leave(DELETED_DIRECTORY_SUFFIX)
+        self._schedule_unlink([target], self.config.file_delete_delay_ms)
+
+    def set_aside(self) -> Path:
+        """Rename the directory so that it no longer counts, and keep it for a person to look at.
+
+        Raises:
+            StorageError: the disk failed; the directory is still there.
+        """
+        return self._leave(STRAY_DIRECTORY_SUFFIX)
+
+    def _leave(self, suffix: str) -> Path:
+        target = self.directory.with_name(unique_directory_name(self.directory.name, suffix))
         try:
             self.directory.rename(target)
         except OSError as error:
-            raise storage_error(self.directory, "deleting the log", error) from error
+            raise storage_error(self.directory, "renaming the log", error) from error
         self._segments.release_files()
-        self._schedule_unlink([target], self.config.file_delete_delay_ms)
+        return target
 
 
 def parse_directory_name(name: str) -> tuple[str, int]:

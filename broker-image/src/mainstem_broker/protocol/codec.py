@@ -16,17 +16,18 @@ Must not live here: what a request means, or anything that reads records.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields
 from functools import cache
-from types import NoneType
-from typing import Any, Final, NamedTuple, Protocol, get_args, get_origin
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from kio.index import KioIndexError, load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from mainstem_broker.errors import InvalidRequestBytes
+from mainstem_broker.protocol.bounds import Walk, walk_tagged_fields, walker
+from mainstem_broker.protocol.schema import FIXED, default_of, is_struct, shape_of
 
 API_VERSIONS_KEY: Final = 18
 NULL_UUID: Final = UUID(int=0)
@@ -84,10 +85,11 @@ def decode_request(header: RequestHeader, frame: memoryview, position: int, mode
         InvalidRequestBytes: the body does not follow its schema. Bytes after its end are no error: Kafka
             ignores them, and librdkafka sends one too many with Metadata 12 for all topics.
     """
-    read, flexible, lift = _request_reader(header.api_key, header.api_version, model_version)
+    walk, read, flexible, lift = _request_reader(header.api_key, header.api_version, model_version)
     try:
         if flexible:
-            position = _skip_tagged_fields(frame, position)
+            position = walk_tagged_fields(frame, position)
+        walk(frame, position)
         entity, _ = read(frame, position)
     except Exception as error:  # kio raises many kinds for bytes that do not fit
         raise InvalidRequestBytes(
@@ -96,36 +98,14 @@ def decode_request(header: RequestHeader, frame: memoryview, position: int, mode
     return entity if lift is None else lift(entity)
 
 
-def _skip_tagged_fields(frame: memoryview, position: int) -> int:
-    count, position = _unsigned_varint(frame, position)
-    for _ in range(count):
-        _, position = _unsigned_varint(frame, position)
-        size, position = _unsigned_varint(frame, position)
-        position += size
-    return position
-
-
-def _unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise InvalidRequestBytes("An unsigned varint is longer than five bytes.")
-
-
 @cache
 def _request_reader(
     api_key: int, version: int, model_version: int
-) -> tuple[Callable[[memoryview, int], tuple[Entity, int]], bool, Callable[[Entity], Entity] | None]:
+) -> tuple[Walk, Callable[[memoryview, int], tuple[Entity, int]], bool, Callable[[Entity], Entity] | None]:
     schema = load_request_schema(api_key, version)
     model = load_request_schema(api_key, model_version)
     lift = None if _same_fields(schema, model) else _lifter(schema, model)
-    return entity_reader(schema), schema.__flexible__, lift
+    return walker(schema), entity_reader(schema), schema.__flexible__, lift
 
 
 def has_schema(api_key: int, version: int) -> bool:
@@ -149,7 +129,7 @@ def _lifter(source: type, model: type) -> Callable[[Entity], Entity]:
         if field.name in known:
             copied.append((field.name, _value_lifter(known[field.name], field)))
         else:
-            constants[field.name] = _default(field)
+            constants[field.name] = default_of(field)
 
     def lift(entity: Entity) -> Entity:
         return model(**constants, **{name: convert(getattr(entity, name)) for name, convert in copied})
@@ -162,15 +142,16 @@ def _same_fields(source: type, model: type) -> bool:
     if [field.name for field in fields(source)] != [field.name for field in fields(model)]:
         return False
     pairs = [
-        (_shape(one)[0], _shape(other)[0]) for one, other in zip(fields(source), fields(model), strict=True)
+        (shape_of(one)[0], shape_of(other)[0])
+        for one, other in zip(fields(source), fields(model), strict=True)
     ]
-    return all(_same_fields(one, other) for one, other in pairs if _is_struct(one))
+    return all(_same_fields(one, other) for one, other in pairs if is_struct(one))
 
 
 def _value_lifter(source: Field[Any], model: Field[Any]) -> Callable[[Any], Any]:
-    source_inner, repeated, _ = _shape(source)
-    model_inner, _, _ = _shape(model)
-    if not (_is_struct(source_inner) and _is_struct(model_inner)):
+    source_inner, repeated, _ = shape_of(source)
+    model_inner, _, _ = shape_of(model)
+    if not (is_struct(source_inner) and is_struct(model_inner)):
         return _same
     lift = _lifter(source_inner, model_inner)
     if repeated:
@@ -180,38 +161,6 @@ def _value_lifter(source: Field[Any], model: Field[Any]) -> Callable[[Any], Any]
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _shape(field: Field[Any]) -> tuple[Any, bool, bool]:
-    """(the element or plain type, whether it is an array, whether null is allowed)."""
-    kind: Any = field.type
-    optional = NoneType in get_args(kind)
-    if optional:
-        kind = next(arm for arm in get_args(kind) if arm is not NoneType)
-    if get_origin(kind) is tuple:
-        return get_args(kind)[0], True, optional
-    return kind, False, optional
-
-
-def _is_struct(kind: Any) -> bool:
-    return is_dataclass(kind)
-
-
-def _default(field: Field[Any]) -> Any:
-    """The schema's default of `field`; without one, arrays are empty and nullable fields null."""
-    if field.default is not MISSING:
-        return field.default
-    inner, repeated, optional = _shape(field)
-    if optional:
-        return None
-    if repeated:
-        return ()
-    if _is_struct(inner):
-        return inner(**{nested.name: _default(nested) for nested in fields(inner)})
-    return _IMPLICIT_DEFAULTS.get(field.metadata["kafka_type"], 0)
-
-
-_IMPLICIT_DEFAULTS: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "records": b"", "bool": False}
 
 
 # --- Writing a response ---
@@ -272,7 +221,7 @@ def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Enti
     read, flexible = _response_reader(api_key, version)
     try:
         (correlation_id,) = _INT32.unpack_from(frame)
-        position = _skip_tagged_fields(memoryview(frame), 4) if flexible else 4
+        position = walk_tagged_fields(memoryview(frame), 4) if flexible else 4
         return correlation_id, read(frame, position)[0]
     except Exception as error:  # as in decode_request
         raise InvalidRequestBytes(f"A response of API key {api_key} cannot be read: {error}") from error
@@ -314,22 +263,6 @@ def _response_writer(api_key: int, version: int) -> tuple[bool, Write]:
     return schema.__flexible__ and api_key != API_VERSIONS_KEY, _struct_writer(schema)
 
 
-_FIXED: Final[Mapping[str, str]] = {
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "q",
-    "uint16": "H",
-    "uint32": "I",
-    "float64": "d",
-    "bool": "?",
-    "error_code": "h",
-    "timedelta_i32": "i",
-    "timedelta_i64": "q",
-    "datetime_i64": "q",
-}
-
-
 @cache
 def _struct_writer(schema: type) -> Write:
     """A writer of dicts as `schema`. Neighbouring fields of fixed width are packed by one call."""
@@ -361,26 +294,26 @@ def _struct_writer(schema: type) -> Write:
 
 
 def _is_fixed(field: Field[Any]) -> bool:
-    inner, repeated, _ = _shape(field)
-    return not repeated and not _is_struct(inner) and field.metadata.get("kafka_type") in _FIXED
+    inner, repeated, _ = shape_of(field)
+    return not repeated and not is_struct(inner) and field.metadata.get("kafka_type") in FIXED
 
 
 _REQUIRED: Final = object()
 
 
 def _response_default(field: Field[Any]) -> Any:
-    """As `_default`, but a scalar without one is `_REQUIRED`: leaving it out is a mistake."""
-    _, repeated, optional = _shape(field)
+    """As `default_of`, but a scalar without one is `_REQUIRED`: leaving it out is a mistake."""
+    _, repeated, optional = shape_of(field)
     if field.default is MISSING and not repeated and not optional:
         return _REQUIRED
-    default = _default(field)
+    default = default_of(field)
     if default is None and _is_fixed(field):
         return -1  # no time is -1 on the wire
     return int(default.total_seconds() * 1000) if hasattr(default, "total_seconds") else default
 
 
 def _fixed_run_writer(run: Sequence[Field[Any]]) -> Write:
-    pack = struct.Struct(">" + "".join(_FIXED[field.metadata["kafka_type"]] for field in run)).pack
+    pack = struct.Struct(">" + "".join(FIXED[field.metadata["kafka_type"]] for field in run)).pack
     names = tuple(field.name for field in run)
     defaults = {
         field.name: default for field in run if (default := _response_default(field)) is not _REQUIRED
@@ -420,8 +353,8 @@ def _tagged_fields_writer(tagged: Sequence[tuple[int, str, Write]]) -> Write:
 
 
 def _value_writer(field: Field[Any], flexible: bool, *, tagged: bool) -> Write:
-    inner, repeated, optional = _shape(field)
-    if _is_struct(inner):
+    inner, repeated, optional = shape_of(field)
+    if is_struct(inner):
         write_one = _struct_writer(inner)
         if not repeated and optional and not tagged:
             return _nullable_struct_writer(write_one)
@@ -463,8 +396,8 @@ def _legacy_count(items: Sequence[Any] | None) -> bytes:
 
 
 def _scalar_writer(kind: str, flexible: bool) -> Write:
-    if kind in _FIXED:
-        pack = struct.Struct(">" + _FIXED[kind]).pack
+    if kind in FIXED:
+        pack = struct.Struct(">" + FIXED[kind]).pack
         return lambda out, value: out.append(pack(value))
     if kind == "uuid":
         return lambda out, value: out.append((value or NULL_UUID).bytes)

@@ -29,8 +29,8 @@ from mainstem_broker.cluster.view import Topic
 from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint
 from mainstem_broker.config import BrokerConfig, TopicConfig
 from mainstem_broker.errors import InvalidSetting, StartupError
+from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
-from mainstem_broker.log.partition_log import unlink_all
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.server.listeners import Listener, SocketOptions, parse_listeners
 from mainstem_broker.server.peers import LeaderPeer, Peer
@@ -192,8 +192,8 @@ class Broker:
     async def _remove_deleted(self) -> None:
         """Drop logs of topics that were deleted while this broker was down.
 
-        A log whose topic nobody knows of, and nobody noted as deleted, is kept and not served: it may
-        be all that is left of something that was lost elsewhere.
+        A log whose topic nobody knows of, and nobody noted as deleted, is set aside and kept: it may be
+        all that is left of something that was lost elsewhere.
         """
         deleted = await self._member.administration.deleted_topics()
         for topic, partition in list(self._logs.logs):
@@ -204,7 +204,7 @@ class Broker:
             if topic_id in deleted:
                 self._logs.delete(topic, partition)
             else:
-                logger.warning("log of an unknown topic is kept and not served", log=f"{topic}-{partition}")
+                self._logs.set_aside(topic, partition)
         for topic_id in deleted:
             await self._member.administration.forget_deleted_topic(topic_id)
 

@@ -1,0 +1,69 @@
+"""`mainstem log dump` on the files of a real broker (R6, R9)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.interop.test_command_basics import mainstem, mainstem_fails
+from tests.support.clusters import Cluster
+from tests.support.topics import TopicFactory
+
+
+@pytest.fixture
+def partition_directory(local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path) -> Path:
+    """A copy of a partition's files with 1,000 records in four batches or more."""
+    topic = new_topic()
+    for start in range(0, 1000, 250):
+        lines = b"".join(b"k%d:%0100d\n" % (number % 7, number) for number in range(start, start + 250))
+        mainstem("produce", topic, "--key-separator", ":", cluster=local_stack, stdin=lines)
+    (found,) = local_stack.data_directory.glob(f"broker-*/data/{topic}-0")
+    return Path(shutil.copytree(found, tmp_path / "copy-0"))
+
+
+def test_batches_and_records_are_shown(partition_directory: Path) -> None:
+    batches = [
+        json.loads(line)
+        for line in mainstem(
+            "log", "dump", partition_directory, "--records", "-o", "json"
+        ).stdout.splitlines()
+    ]
+    assert sum(batch["record_count"] for batch in batches) == 1000
+    assert all(batch["crc_valid"] for batch in batches)
+    records = [record for batch in batches for record in batch["records"]]
+    assert [record["offset"] for record in records] == list(range(1000))
+    assert records[10]["value"] == f"{10:0100}"
+    shown = mainstem("log", "dump", partition_directory).stdout.decode().splitlines()
+    assert shown[0].startswith(str(partition_directory / "00000000000000000000.log"))
+    assert shown[1].split()[:3] == ["First", "Last", "offset"]
+    assert shown[2].split()[0] == "0"
+
+
+def test_files_without_fault_verify(partition_directory: Path) -> None:
+    shown = mainstem("log", "dump", partition_directory.parent, "--verify", "-o", "json").stdout
+    (checked,) = map(json.loads, shown.splitlines())
+    assert checked["log"] == str(partition_directory)
+    assert checked["problems"] == []
+
+
+def test_a_flipped_byte_is_found_and_ends_with_an_error(partition_directory: Path) -> None:
+    segment = partition_directory / "00000000000000000000.log"
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"0" * 50, len(content) // 2)] ^= 1  # in a record; the checksum covers no offset
+    segment.write_bytes(content)
+    for arguments in (["--verify"], []):
+        ended = mainstem("log", "dump", partition_directory, *arguments, exit_code=1)
+        first, *_, error = ended.stderr.decode().splitlines()
+        assert first.startswith(f"✗ {segment} at byte ")
+        assert "does not match its checksum" in first
+        assert error.startswith("Error: ")
+        assert error.endswith(" found.")
+
+
+def test_what_is_no_log_is_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    assert "does not exist" in mainstem_fails("log", "dump", tmp_path / "x", exit_code=2)
+    assert "holds no segment" in mainstem_fails("log", "dump", tmp_path, exit_code=2)
+    assert "is no segment" in mainstem_fails("log", "dump", tmp_path / "notes.txt", exit_code=2)

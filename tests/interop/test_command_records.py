@@ -1,0 +1,224 @@
+"""`mainstem produce` and `mainstem consume` against a running cluster (R10, R13, R36)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.test_command_basics import (
+    MAINSTEM,
+    environment,
+    mainstem,
+    mainstem_fails,
+    mainstem_json,
+)
+from tests.support.clusters import Cluster
+from tests.support.topics import TopicFactory
+
+
+def consume_json(cluster: Cluster, topic: str, *arguments: str) -> list[dict[str, Any]]:
+    ended = mainstem("consume", topic, "--output", "json", *arguments, cluster=cluster)
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_lines_go_in_and_come_out_in_order(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic()
+    lines = b"".join(b"line %d\n" % number for number in range(10_000))
+    sent = mainstem_json("produce", topic, cluster=local_stack, stdin=lines)
+    assert (sent["records"], sent["acknowledged"], sent["failed"]) == (10_000, 10_000, {})
+    assert mainstem("consume", topic, cluster=local_stack).stdout == lines
+
+
+def test_bytes_that_are_no_text_come_out_as_they_went_in(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    topic = new_topic()
+    value = bytes(byte for byte in range(256) if byte not in b"\r\n")
+    mainstem("produce", topic, cluster=local_stack, stdin=value + b"\n\n")
+    assert mainstem("consume", topic, cluster=local_stack).stdout == value + b"\n\n"
+    first, second = consume_json(local_stack, topic)
+    assert base64.b64decode(first["value_base64"]) == value
+    assert second["value"] == ""
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_json_lines_of_files_are_sent_with_keys_times_and_headers(
+    compression: str, local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    topic = new_topic(partitions=3)
+    events = [{"user": f"u{number % 5}", "at": 1_769_853_600_000 + number} for number in range(100)]
+    files = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for number, file in enumerate(files):
+        part = events[number * 50 : number * 50 + 50]
+        file.write_text("".join(json.dumps(event) + "\n" for event in part))
+    mainstem(
+        *("produce", topic, "--file", str(files[0]), "--file", str(files[1])),
+        *("--key-field", "user", "--timestamp-field", "at"),
+        *("--compression", compression, "--header", "source=test", "--acks", "1"),
+        cluster=local_stack,
+    )
+    records = consume_json(local_stack, topic)
+    assert sorted(record["timestamp_ms"] for record in records) == [event["at"] for event in events]
+    assert all(record["key"] == json.loads(record["value"])["user"] for record in records)
+    assert all(record["headers"] == [{"name": "source", "value": "test"}] for record in records)
+    places = {(record["key"], record["partition"]) for record in records}
+    assert len(places) == 5  # one partition per key
+
+
+def test_a_separator_makes_keys(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic()
+    mainstem("produce", topic, "--key-separator", ":", cluster=local_stack, stdin=b"a:1\nb:2:3\n")
+    shown = mainstem("consume", topic, "--with", "key,offset", cluster=local_stack).stdout
+    assert shown == b"a\t0\t1\nb\t1\t2:3\n"
+
+
+def test_a_bad_line_stops_with_its_number_and_what_went_before_is_sent(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    file = tmp_path / "events.jsonl"
+    file.write_text('{"id": 1}\n{"id": 2}\n{"id": \n{"id": 4}\n')
+    sentence = mainstem_fails("produce", topic, str(file), "--json-lines", cluster=local_stack, exit_code=2)
+    assert sentence.startswith(f"Line 3 of {file} was not sent: it is no JSON value")
+    assert sentence.endswith("(2 records were sent and acknowledged before it.)")
+    assert [json.loads(record["value"])["id"] for record in consume_json(local_stack, topic)] == [1, 2]
+
+
+def test_what_is_not_acknowledged_is_counted_and_ends_with_an_error(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    topic = new_topic(config={"max.message.bytes": "10000"})
+    lines = b"small\n" + b"x" * 20_000 + b"\n" + b"small\n"
+    sentence = mainstem_fails("produce", topic, cluster=local_stack, stdin=lines)
+    assert sentence.startswith(f"1 of 3 records were not acknowledged by topic {topic}: ")
+    assert "raise the topic's max.message.bytes" in sentence
+    assert [record["value"] for record in consume_json(local_stack, topic)] == ["small", "small"]
+
+
+def test_many_small_records_fit_a_topic_that_takes_only_small_batches(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    topic = new_topic(config={"max.message.bytes": "10000"})
+    lines = b"".join(b"%0100d\n" % number for number in range(5_000))
+    mainstem("produce", topic, cluster=local_stack, stdin=lines)
+    assert mainstem("consume", topic, cluster=local_stack).stdout == lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--partition", "5"], "has partitions 0 to 0, not 5"),
+        (["--file", "/no/such/file"], "/no/such/file is not a file"),
+        (["--key-separator", ":", "--json-lines"], "--key-field"),
+        (["--header", "novalue"], "--header takes NAME=VALUE"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_cannot_be_sent_is_told_before_anything_is(
+    arguments: list[str], told: str, local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    assert told in mainstem_fails("produce", new_topic(), *arguments, cluster=local_stack, exit_code=2)
+
+
+def test_producing_to_an_unknown_topic_does_not_create_it(local_stack: Cluster) -> None:
+    sentence = mainstem_fails("produce", "never-made", cluster=local_stack, stdin=b"a\n", exit_code=2)
+    assert sentence.startswith("There is no topic never-made")
+    assert "never-made" not in mainstem("topic", "list", cluster=local_stack).stdout.decode()
+
+
+def test_reading_begins_where_it_is_asked_to(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic()
+    events = [{"at": 1_769_853_600_000 + 1000 * number} for number in range(10)]
+    lines = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+    mainstem("produce", topic, "--timestamp-field", "at", cluster=local_stack, stdin=lines)
+
+    def offsets(*arguments: str) -> list[int]:
+        return [record["offset"] for record in consume_json(local_stack, topic, *arguments)]
+
+    assert offsets() == list(range(10))
+    assert offsets("--from", "7") == [7, 8, 9]
+    assert offsets("--from", "-2") == [8, 9]
+    assert offsets("--from", "2026-01-31T10:00:04Z") == [4, 5, 6, 7, 8, 9]
+    assert offsets("--from", "2030-01-01") == []
+    assert offsets("--from", "end") == []
+    assert offsets("--max-messages", "3") == [0, 1, 2]
+    assert offsets("--from", "10") == []
+    beyond = mainstem_fails("consume", topic, "--from", "11", cluster=local_stack, exit_code=2)
+    assert beyond == "Offset 11 lies beyond its end (10)."
+    wrong = mainstem_fails("consume", topic, "--from", "tomorrow", cluster=local_stack, exit_code=2)
+    assert "--from does not understand 'tomorrow'" in wrong
+
+
+def test_one_partition_can_be_read_alone(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic(partitions=3)
+    for number in range(3):
+        line = b"in %d\n" % number
+        mainstem("produce", topic, "--partition", str(number), cluster=local_stack, stdin=line)
+    assert mainstem("consume", topic, "--partition", "2", cluster=local_stack).stdout == b"in 2\n"
+    assert len(consume_json(local_stack, topic)) == 3
+    wrong = mainstem_fails("consume", topic, "--partition", "3", cluster=local_stack, exit_code=2)
+    assert wrong == f"Topic {topic} has partitions 0 to 2, not 3."
+
+
+def test_a_follower_sees_records_as_they_come_and_ctrl_c_ends_it_cleanly(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    topic = new_topic()
+    with subprocess.Popen(
+        [*MAINSTEM, "consume", topic, "--follow"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(local_stack),
+    ) as follower:
+        assert follower.stdout is not None
+        for number in range(3):
+            mainstem("produce", topic, cluster=local_stack, stdin=b"%d\n" % number)
+            assert follower.stdout.readline() == b"%d\n" % number
+        follower.send_signal(signal.SIGINT)
+        _, errors = follower.communicate(timeout=20)
+    assert follower.returncode == 0
+    assert errors == b""
+
+
+def test_a_reader_that_has_had_enough_ends_it_silently(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic()
+    lines = b"".join(b"%0100d\n" % number for number in range(50_000))
+    mainstem("produce", topic, cluster=local_stack, stdin=lines)
+    with subprocess.Popen(
+        [*MAINSTEM, "consume", topic],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(local_stack),
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == lines[:101]
+        reader.stdout.close()
+        assert reader.stderr is not None
+        assert reader.stderr.read() == b""
+    assert reader.returncode == 0
+
+
+def test_on_a_terminal_records_cannot_steer_it(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic()
+    mainstem("produce", topic, cluster=local_stack, stdin=b"\x1b[31mred\x07 \xff\n")
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [*MAINSTEM, "consume", topic, "--until-end"],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(local_stack),
+        ):
+            os.close(theirs)
+            shown = os.read(ours, 1000)
+    finally:
+        os.close(ours)
+    assert shown == b"\\x1b[31mred\\x07 \\xff\r\n"

@@ -1,0 +1,125 @@
+"""`mainstem topic` against a running cluster (R36)."""
+
+from __future__ import annotations
+
+import pytest
+from tests.interop.test_command_basics import mainstem, mainstem_fails, mainstem_json
+from tests.support.clusters import Cluster
+from tests.support.topics import TopicFactory
+
+
+def test_a_topic_is_created_listed_described_altered_and_deleted(local_stack: Cluster) -> None:
+    created = mainstem_json(
+        *("topic", "create", "life-of-a-topic", "--partitions", "2", "--replication-factor", "1"),
+        *("--config", "retention.ms=60000", "--config", "segment.bytes=1048576"),
+        cluster=local_stack,
+    )
+    assert created == {
+        "topic": "life-of-a-topic",
+        "created": True,
+        "partitions": 2,
+        "replication_factor": 1,
+    }
+    listed = {row["topic"]: row for row in mainstem_json("topic", "list", cluster=local_stack)}
+    assert listed["life-of-a-topic"] == {
+        "topic": "life-of-a-topic",
+        "partitions": 2,
+        "replication_factor": 1,
+        "state": "ok",
+    }
+    mainstem("produce", "life-of-a-topic", "--partition", "1", cluster=local_stack, stdin=b"a\nb\nc\n")
+    described = mainstem_json("topic", "describe", "life-of-a-topic", cluster=local_stack)
+    assert described["settings"] == {"retention.ms": "60000", "segment.bytes": "1048576"}
+    assert described["records"] == 3
+    assert [(row["earliest"], row["latest"]) for row in described["partitions"]] == [(0, 0), (0, 3)]
+    assert all(row["leader"] in (1, 2, 3) for row in described["partitions"])
+    mainstem(
+        *("topic", "alter", "life-of-a-topic", "--partitions", "4"),
+        *("--config", "retention.ms=120000", "--delete-config", "segment.bytes"),
+        cluster=local_stack,
+    )
+    altered = mainstem_json("topic", "describe", "life-of-a-topic", cluster=local_stack)
+    assert altered["settings"] == {"retention.ms": "120000"}
+    assert len(altered["partitions"]) == 4
+    shown = mainstem("topic", "describe", "life-of-a-topic", cluster=local_stack).stdout.decode()
+    assert "retention.ms=120000" in shown
+    assert shown.splitlines()[-1].split() == ["total", "3"]
+    mainstem("topic", "delete", "life-of-a-topic", "--yes", cluster=local_stack)
+    assert "life-of-a-topic" not in mainstem("topic", "list", cluster=local_stack).stdout.decode()
+
+
+def test_creating_a_topic_twice_is_refused_unless_accepted(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    topic = new_topic(partitions=2)
+    sentence = mainstem_fails("topic", "create", topic, cluster=local_stack)
+    assert f"Topic {topic} was not created" in sentence
+    assert "--if-not-exists" in sentence
+    accepted = mainstem_json("topic", "create", topic, "--if-not-exists", cluster=local_stack)
+    assert (accepted["created"], accepted["partitions"]) == (False, 2)
+
+
+def test_an_unknown_topic_is_answered_with_similar_names(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    topic = new_topic(name="flights-of-2013")
+    for command in ("describe", "alter"):
+        more = ["--partitions", "3"] if command == "alter" else []
+        sentence = mainstem_fails("topic", command, "flight-of-2013", *more, cluster=local_stack, exit_code=2)
+        assert sentence == f"There is no topic flight-of-2013: did you mean {topic}?"
+    sentence = mainstem_fails("topic", "describe", "zzz", cluster=local_stack, exit_code=2)
+    assert sentence == "There is no topic zzz: create it with `mainstem topic create zzz`."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["topic", "create", "two words"], "two words"),
+        (["topic", "create", ""], "Topic  was not created"),
+        (["topic", "create", "x" * 250], "249"),
+        (["topic", "create", "t", "--config", "no.such.setting=1"], "no.such.setting"),
+        (["topic", "create", "t", "--config", "retention.ms=soon"], "retention.ms"),
+        (["topic", "create", "t", "--replication-factor", "9"], "no more replicas than brokers"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_what_a_broker_refuses_is_told_in_its_words(
+    arguments: list[str], told: str, local_stack: Cluster
+) -> None:
+    sentence = mainstem_fails(*arguments, cluster=local_stack)
+    assert "was not created: " in sentence
+    assert told in sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["topic", "create", "t", "--config", "retention.ms"], "--config takes NAME=VALUE"),
+        (["topic", "alter", "t"], "Say what to alter"),
+        (["topic", "alter", "t", "--config", "a=1", "--delete-config", "a"], "both in --config and in"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_contradictions_are_told_before_anything_is_done(
+    arguments: list[str], told: str, local_stack: Cluster
+) -> None:
+    assert told in mainstem_fails(*arguments, cluster=local_stack, exit_code=2)
+
+
+def test_a_topic_never_shrinks(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic(partitions=3)
+    sentence = mainstem_fails("topic", "alter", topic, "--partitions", "2", cluster=local_stack)
+    assert f"Topic {topic} did not grow to 2 partitions" in sentence
+
+
+def test_deleting_needs_a_yes_when_nobody_can_be_asked(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic()
+    assert "needs --yes" in mainstem_fails("topic", "delete", topic, cluster=local_stack, exit_code=2)
+
+
+def test_nothing_is_deleted_when_one_of_several_is_unknown(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    topic = new_topic()
+    mainstem_fails("topic", "delete", topic, "no-such-topic", "--yes", cluster=local_stack, exit_code=2)
+    assert topic in mainstem("topic", "list", cluster=local_stack).stdout.decode()

@@ -1,0 +1,127 @@
+"""`mainstem load`, `sql` and `demo`: from a topic to answers (R28, R29, R30, R36)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.test_command_basics import MAINSTEM, environment, mainstem, mainstem_fails, mainstem_json
+from tests.support.clusters import Cluster
+from tests.support.topics import TopicFactory
+from tests.support.waiting import wait_until
+
+from mainstem.flights import BROKEN_EVENTS, FLIGHT_COUNT
+
+EVENTS = [
+    {"user": "ada", "amount": 5, "at": "2026-01-31T10:00:00Z"},
+    {"user": "bob", "amount": 7, "at": "2026-01-31T23:59:59Z"},
+    {"user": "ada", "amount": 11, "at": "2026-02-01T00:00:00Z"},
+]
+
+
+def as_lines(events: list[Any]) -> bytes:
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def rows_of(warehouse: Path, statement: str) -> Any:
+    return json.loads(mainstem("sql", statement, "--warehouse", warehouse, "-o", "json").stdout)
+
+
+def test_a_topic_is_loaded_by_day_and_asked_and_loaded_on(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    topic = new_topic(partitions=2, name="purchases-of-a-day")
+    place = ["--warehouse", str(tmp_path), "--table", "purchases"]
+    mainstem("produce", topic, "--timestamp-field", "at", cluster=local_stack, stdin=as_lines(EVENTS))
+    report = mainstem_json("load", topic, *place, cluster=local_stack)
+    assert (report["outcome"], report["loaded"], report["dead_lettered"]) == ("loaded", 3, 0)
+    assert report["days"] == ["2026-01-31", "2026-02-01"]
+    statement = "SELECT user, sum(amount) AS total FROM purchases GROUP BY user ORDER BY user"
+    assert rows_of(tmp_path, statement) == [{"user": "ada", "total": 16}, {"user": "bob", "total": 7}]
+
+    mainstem("produce", topic, cluster=local_stack, stdin=b'{"user": "eve", "amount": 1}\n{"user": \n')
+    ended = mainstem("load", topic, *place, "--cores", "1", cluster=local_stack)
+    assert "Loaded 1 records" in ended.stderr.decode()
+    assert "1 records did not parse" in ended.stderr.decode()
+    assert rows_of(tmp_path, "SELECT count(*) AS rows FROM purchases") == [{"rows": 4}]
+    (dead,) = rows_of(tmp_path, "SELECT topic, value, error FROM dead_letters")
+    assert dead["topic"] == topic
+    assert dead["value"] == '{"user": '
+
+    again = mainstem("load", topic, *place, cluster=local_stack)
+    assert "nothing to load" in again.stderr.decode()
+    tables = mainstem("sql", "--warehouse", tmp_path).stdout.decode().splitlines()
+    assert [line.split() for line in tables[1:]] == [["dead_letters", "1"], ["purchases", "4"]]
+
+
+def test_raw_values_are_loaded_as_they_are(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    topic = new_topic(name="raw_values")
+    mainstem("produce", topic, "--key-separator", ":", cluster=local_stack, stdin=b"k:\x00not json\n")
+    mainstem("load", topic, "--format", "raw", "-w", tmp_path, cluster=local_stack)
+    shown = mainstem("sql", "SELECT * FROM raw_values", "-w", tmp_path, "-o", "csv").stdout
+    assert b"not json" in shown
+
+
+def test_an_unknown_topic_is_answered_with_similar_names(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    new_topic(name="to-be-loaded")
+    sentence = mainstem_fails("load", "to-be-loadet", "-w", tmp_path, cluster=local_stack, exit_code=2)
+    assert sentence == "There is no topic to-be-loadet: did you mean to-be-loaded?"
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("SELECT * FROM nothing", "There is no table nothing"),
+        ("DROP TABLE nothing", "is no question"),
+        ("SELECT 1 +", "cannot be answered"),
+        ("", "There are no tables"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_told(statement: str, told: str, tmp_path: Path) -> None:
+    assert told in mainstem_fails("sql", statement, "--warehouse", tmp_path, exit_code=2)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(600)
+def test_the_demo_goes_on_after_being_killed_and_does_nothing_twice(tmp_path: Path) -> None:
+    command = [*MAINSTEM, "demo", "--data", str(tmp_path / "demo"), "--output", "json"]
+    logs = tmp_path / "demo" / "stack"
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()
+    ) as killed:
+        wait_until(
+            lambda: (
+                sum(file.stat().st_size for file in logs.glob("broker-*/data/flights-*/*.log")) > 2_000_000
+            ),
+            "some events are stored",
+            seconds=60,
+            step_seconds=0.005,
+        )
+        killed.send_signal(signal.SIGKILL)
+
+    def run() -> dict[str, Any]:
+        ended = subprocess.run(command, capture_output=True, env=environment(), timeout=300, check=False)
+        assert ended.returncode == 0, ended.stderr.decode()
+        account: dict[str, Any] = json.loads(ended.stdout)
+        return account
+
+    second = run()
+    year, day = second["batches"]
+    assert 0 < year["sent"] < FLIGHT_COUNT
+    assert (year["stored"], year["loaded"], year["rejected"]) == (FLIGHT_COUNT, FLIGHT_COUNT, 0)
+    assert day["stored"] == FLIGHT_COUNT + day["events"]
+    assert (day["loaded"], day["rejected"]) == (day["events"] - len(BROKEN_EVENTS), len(BROKEN_EVENTS))
+    third = run()
+    assert [(batch["sent"], batch["loaded"], batch["rejected"]) for batch in third["batches"]] == [
+        (0, 0, 0)
+    ] * 2
+    assert third["table"] == second["table"]
+    assert third["answers"] == second["answers"]

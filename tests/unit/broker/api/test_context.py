@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.unit.broker.api.brokers import LocalBroker, run
+
+from mainstem_broker.api.context import milliseconds
+from mainstem_broker.errors import NotLeaderOrFollower, UnknownTopicOrPartition
+
+
+def test_a_replica_is_found_or_it_is_said_why_not(broker: LocalBroker) -> None:
+    broker.create("t", (1, 2))
+    assert broker.context.find_replica("t", 0) is broker.replicas.find("t", 0)
+    with pytest.raises(NotLeaderOrFollower, match="t-1 is not on this broker"):
+        broker.context.find_replica("t", 1)
+    with pytest.raises(UnknownTopicOrPartition, match="There is no t-2"):
+        broker.context.find_replica("t", 2)
+    with pytest.raises(UnknownTopicOrPartition, match="There is no u-0"):
+        broker.context.find_replica("u", 0)
+
+
+def test_a_broker_knows_whether_it_leads_all(broker: LocalBroker) -> None:
+    broker.create("t", (1, 1, 2))
+    assert broker.context.leads_all([])
+    assert broker.context.leads_all([("t", 0), ("t", 1)])
+    assert not broker.context.leads_all([("t", 0), ("t", 2)])
+    assert not broker.context.leads_all([("u", 0)])
+
+
+def test_to_catch_up_is_the_members_business(broker: LocalBroker) -> None:
+    run(broker.context.catch_up())
+    assert broker.cluster.times_caught_up == 1
+
+
+def test_durations_become_milliseconds() -> None:
+    assert milliseconds(timedelta(seconds=1.5)) == 1500
+    assert milliseconds(timedelta(milliseconds=-1)) == -1

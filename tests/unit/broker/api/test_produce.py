@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.support.messages import Message
+from tests.support.record_batches import encode_batch
+from tests.unit.broker.api.brokers import NOW_MS, LocalBroker, batch, run
+
+from mainstem_broker.errors import InvalidRequestBytes
+from mainstem_broker.protocol.codec import Body
+from mainstem_broker.replica.partition import PartitionState
+
+
+def request(partitions: dict[int, bytes | None], acks: int = -1, topic: str = "t") -> dict[str, Any]:
+    data = [{"index": index, "records": records} for index, records in partitions.items()]
+    return {"acks": acks, "timeout": 1000, "topic_data": [{"name": topic, "partition_data": data}]}
+
+
+def answers(body: Body) -> dict[int, Body]:
+    (topic,) = body["responses"]
+    return {answer["index"]: answer for answer in topic["partition_responses"]}
+
+
+def codes(body: Body) -> dict[int, str]:
+    return {index: ErrorCode(answer["error_code"]).name for index, answer in answers(body).items()}
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("acks", [1, -1])
+def test_batches_get_the_next_offsets(broker: LocalBroker, version: int, acks: int) -> None:
+    async def test() -> None:
+        broker.create("t", (1, 1))
+        broker.append("t", [b"earlier"], index=1)
+        body = await broker.answer(
+            "Produce", version, request({0: batch([b"a", b"b"]), 1: batch([b"c"])}, acks)
+        )
+        assert codes(body) == {0: "none", 1: "none"}
+        assert [answer["base_offset"] for answer in answers(body).values()] == [0, 1]
+        assert [answer["log_append_time"] for answer in answers(body).values()] == [-1, -1]
+        assert broker.partition("t", 0).high_watermark == 2
+
+    run(test())
+
+
+def test_partitions_fail_one_by_one(broker: LocalBroker) -> None:
+    async def test() -> None:
+        broker.create("t", (1, 2, 1, 1, 1))
+        damaged = bytearray(batch([b"a"]))
+        damaged[-1] ^= 1
+        body = await broker.answer(
+            "Produce",
+            9,
+            request(
+                {
+                    0: batch([b"fine"]),
+                    1: batch([b"led elsewhere"]),
+                    2: bytes(damaged),
+                    3: None,
+                    4: batch([b"x"]) + batch([b"y"]),
+                    7: batch([b"no such partition"]),
+                }
+            ),
+        )
+        assert codes(body) == {
+            0: "none",
+            1: "not_leader_or_follower",
+            2: "corrupt_message",
+            3: "invalid_record",
+            4: "invalid_record",
+            7: "unknown_topic_or_partition",
+        }
+        assert answers(body)[1]["base_offset"] == -1
+        assert "t-1" in answers(body)[1]["error_message"]
+        assert broker.partition("t", 0).high_watermark == 1
+        assert broker.partition("t", 2).high_watermark == 0
+
+    run(test())
+
+
+def test_an_unknown_topic_is_told_per_partition(broker: LocalBroker) -> None:
+    body = run(broker.answer("Produce", 9, request({0: batch([b"a"])}, topic="nowhere")))
+    assert codes(body) == {0: "unknown_topic_or_partition"}
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32767])
+def test_acks_may_be_only_none_one_or_all(broker: LocalBroker, acks: int) -> None:
+    broker.create("t", (1, 1))
+    body = run(broker.answer("Produce", 9, request({0: batch([b"a"]), 1: batch([b"a"])}, acks)))
+    assert codes(body) == {0: "invalid_required_acks", 1: "invalid_required_acks"}
+    assert f"acks is {acks}" in answers(body)[0]["error_message"]
+    assert broker.partition("t").high_watermark == 0
+
+
+def test_acks_0_is_not_answered(broker: LocalBroker) -> None:
+    broker.create("t")
+    assert run(broker.answer_or_none("Produce", 9, request({0: batch([b"a"])}, acks=0))) is None
+    assert broker.partition("t").high_watermark == 1
+
+
+def test_a_failure_with_acks_0_closes_the_connection_after_the_others_were_written(
+    broker: LocalBroker,
+) -> None:
+    """All that such a client can notice (franz-go kfake d990b5f8)."""
+    broker.create("t", (2, 1))
+    with pytest.raises(InvalidRequestBytes, match=r"acks=0 failed, so its connection is closed: .*t-0"):
+        run(broker.answer_or_none("Produce", 9, request({0: batch([b"a"]), 1: batch([b"b"])}, acks=0)))
+    assert broker.partition("t", 1).high_watermark == 1
+
+
+def test_acks_all_needs_min_insync_replicas_and_acks_one_does_not(broker: LocalBroker) -> None:
+    async def test() -> None:
+        broker.create("t", config={"min.insync.replicas": "2"})
+        refused = await broker.answer("Produce", 9, request({0: batch([b"a"])}, acks=-1))
+        assert codes(refused) == {0: "not_enough_replicas"}
+        assert (
+            "1 in-sync replicas of the 2 that min.insync.replicas asks for"
+            in answers(refused)[0]["error_message"]
+        )
+        assert broker.partition("t").high_watermark == 0, "refused before it was written"
+        taken = await broker.answer("Produce", 9, request({0: batch([b"a"])}, acks=1))
+        assert codes(taken) == {0: "none"}
+
+    run(test())
+
+
+def test_the_record_that_breaks_a_rule_is_named(broker: LocalBroker) -> None:
+    """KIP-467: version 8 on; earlier ones get the code alone."""
+    broker.create("t", config={"cleanup.policy": "compact"})
+    without_key = encode_batch([Message(b"1", b"key", (), NOW_MS), Message(b"2", None, (), NOW_MS)])
+
+    async def test() -> None:
+        for version in (7, 8):
+            body = await broker.answer("Produce", version, request({0: without_key}))
+            assert codes(body) == {0: "invalid_record"}
+        (record_error,) = answers(body)[0]["record_errors"]
+        assert record_error["batch_index"] == 1
+        assert record_error["batch_index_error_message"]
+
+    run(test())
+
+
+def test_a_batch_larger_than_the_topic_allows_is_refused(broker: LocalBroker) -> None:
+    broker.create("t", config={"max.message.bytes": "100"})
+    body = run(broker.answer("Produce", 9, request({0: batch([b"x" * 200])})))
+    assert codes(body) == {0: "message_too_large"}
+
+
+def test_the_brokers_clock_stamps_records_where_the_topic_asks_for_it(broker: LocalBroker) -> None:
+    broker.create("t", config={"message.timestamp.type": "LogAppendTime"})
+    before = broker.context.now_ms()
+    body = run(broker.answer("Produce", 9, request({0: batch([b"a"], timestamp_ms=5)})))
+    assert before <= answers(body)[0]["log_append_time"] <= broker.context.now_ms()
+
+
+def test_a_broker_that_lost_the_lead_refuses(broker: LocalBroker) -> None:
+    broker.create("t")
+    broker.set_state("t", 0, PartitionState(2, 1, (1, 2), 1, 1))
+    body = run(broker.answer("Produce", 9, request({0: batch([b"a"])})))
+    assert codes(body) == {0: "not_leader_or_follower"}
+
+
+def test_flush_messages_puts_records_on_the_disk_before_the_answer(broker: LocalBroker) -> None:
+    broker.create("t", config={"flush.messages": "2"})
+
+    async def test() -> None:
+        await broker.answer("Produce", 9, request({0: batch([b"a"])}))
+        assert broker.partition("t").log.recovery_point == 0
+        await broker.answer("Produce", 9, request({0: batch([b"b"])}))
+        assert broker.partition("t").log.recovery_point == 2
+
+    run(test())

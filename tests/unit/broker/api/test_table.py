@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.unit.broker.api.brokers import LocalBroker, batch, make, read_by_client, run
+from tests.unit.broker.protocol.schemas import REQUESTS, request_schema
+
+from mainstem_broker import api
+from mainstem_broker.api.table import APIS
+from mainstem_broker.protocol.codec import has_schema
+
+SAMPLES: dict[str, dict[str, Any]] = {
+    "Produce": {
+        "acks": 1,
+        "topic_data": [
+            {"name": "t", "partition_data": [{"index": i, "records": batch([b"a"])} for i in (0, 1)]}
+        ],
+    },
+    "Fetch": {
+        "max_bytes": 1000,
+        "topics": [
+            {
+                "topic": "t",
+                "partitions": [{"partition": i, "fetch_offset": 0, "partition_max_bytes": 1} for i in (0, 1)],
+            }
+        ],
+    },
+    "ListOffsets": {
+        "topics": [{"name": "t", "partitions": [{"partition_index": i, "timestamp": -1} for i in (0, 1)]}]
+    },
+    "Metadata": {"topics": [{"name": "t"}, {"name": "a b"}]},
+    "CreateTopics": {
+        "topics": [
+            {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+            for name in ("new", "t")
+        ]
+    },
+    "DeleteRecords": {
+        "topics": [{"name": "t", "partitions": [{"partition_index": i, "offset": 0} for i in (0, 1)]}]
+    },
+    "OffsetForLeaderEpoch": {
+        "topics": [{"topic": "t", "partitions": [{"partition": i, "leader_epoch": 0} for i in (0, 1)]}]
+    },
+    "DescribeConfigs": {
+        "resources": [
+            {"resource_type": kind, "resource_name": name}
+            for kind, name in ((2, "t"), (4, "1"), (4, ""), (2, "x"))
+        ]
+    },
+    "CreatePartitions": {"topics": [{"name": name, "count": 3} for name in ("t", "x")]},
+    "IncrementalAlterConfigs": {
+        "resources": [
+            {
+                "resource_type": 2,
+                "resource_name": name,
+                "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1"}],
+            }
+            for name in ("t", "x")
+        ]
+    },
+}
+"""Requests that make each handler answer a success and a failure, where it can fail."""
+
+
+def sample(name: str, version: int) -> dict[str, Any]:
+    if name == "DeleteTopics":
+        if version >= 6:
+            return {"topics": [{"name": topic, "topic_id": None} for topic in ("t", "x")]}
+        return {"topic_names": ["t", "x"]}
+    if name == "FindCoordinator":
+        return {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
+    return SAMPLES.get(name, {})
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [pytest.param(k, v, id=f"{APIS[k].name}-v{v}") for k, v in REQUESTS]
+)
+def test_every_version_of_every_api_answers_in_its_schema(
+    broker: LocalBroker, key: int, version: int
+) -> None:
+    """With only fields that the schema knows, success and failure: see `LocalBroker.answer`."""
+    broker.create("t", (1, 2))
+    body = run(broker.answer(APIS[key].name, version, sample(APIS[key].name, version)))
+    assert read_by_client(key, version, body) is not None
+
+
+def test_the_versions_served_all_have_schemas() -> None:
+    for served in APIS.values():
+        assert served.announced_min_version <= served.min_version <= served.max_version
+        assert served.model_version in (None, served.max_version)
+        assert all(has_schema(served.key, v) for v in range(served.min_version, served.max_version + 1))
+
+
+def test_the_range_of_every_api_covers_the_clients_that_have_to_be_served() -> None:
+    """What librdkafka 2, aiokafka, kafka-python and Java 2.1 to 4 need between them (KIP-896)."""
+    needed = {0: (3, 9), 1: (4, 11), 2: (1, 7), 3: (0, 12), 18: (0, 3), 19: (2, 4), 20: (1, 4), 21: (0, 2)}
+    needed |= {23: (2, 4), 32: (1, 4), 37: (0, 3), 44: (0, 1), 60: (0, 0)}
+    for key, (low, high) in needed.items():
+        assert APIS[key].min_version <= low, APIS[key].name
+        assert APIS[key].max_version >= high, APIS[key].name
+
+
+@pytest.mark.parametrize("name", ["Produce", "Fetch", "ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch"])
+def test_requests_about_partitions_say_which(name: str, broker: LocalBroker) -> None:
+    (served,) = (served for served in APIS.values() if served.name == name)
+    assert served.partitions_of is not None
+    request = make(request_schema(served.key, served.max_version), sample(name, served.max_version))
+    assert list(served.partitions_of(request)) == [("t", 0), ("t", 1)]
+
+
+def test_each_api_file_says_on_top_which_versions_it_serves() -> None:
+    texts = {path.stem: path.read_text().split('"""')[1] for path in Path(api.__path__[0]).glob("*.py")}
+    for served in APIS.values():
+        documented = re.sub(r"\s+", " ", texts[served.handler.__module__.rpartition(".")[2]])
+        low, high = served.min_version, served.max_version
+        ranges = {f"{low} to {high}", f"{low} and {high}"}
+        pattern = rf"{served.name} \((?:key )?{served.key}(?:, versions| ,|,)? ?(\d+ (?:to|and) \d+)\)"
+        found = re.search(pattern, documented) or re.search(
+            rf"{served.name} \(key {served.key}\), versions (\d+ (?:to|and) \d+)", documented
+        )
+        assert found, served.name
+        assert found[1] in ranges, served.name
+
+
+# --- ApiVersions ---
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_tells_what_is_served(broker: LocalBroker, version: int) -> None:
+    body = run(broker.answer("ApiVersions", version, {}))
+    client = read_by_client(18, version, body)
+    assert {(a.api_key, a.min_version, a.max_version) for a in client.api_keys} == {
+        (a.key, a.announced_min_version, a.max_version) for a in APIS.values()
+    }
+
+
+def test_produce_is_announced_from_version_0_on(broker: LocalBroker) -> None:
+    """librdkafka up to 2.11.0 does not compress for brokers that lack Produce 0 (librdkafka#4956)."""
+    body = run(broker.answer("ApiVersions", 3, {}))
+    (announced,) = (item for item in body["api_keys"] if item["api_key"] == 0)
+    assert (announced["min_version"], APIS[0].min_version) == (0, 3)
+
+
+# --- FindCoordinator ---
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_no_group_has_a_coordinator_yet(broker: LocalBroker, version: int) -> None:
+    body = run(broker.answer("FindCoordinator", version, sample("FindCoordinator", version)))
+    client = read_by_client(10, version, body)
+    answers = client.coordinators if version >= 4 else [client]
+    assert [answer.error_code for answer in answers] == [ErrorCode.coordinator_not_available] * len(answers)
+    assert [answer.node_id for answer in answers] == [-1] * len(answers)
+    if version >= 4:
+        assert [answer.key for answer in answers] == ["g", "h"]

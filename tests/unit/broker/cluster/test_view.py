@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem_broker.cluster.view import ClusterView
+from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
+from mainstem_broker.replica.partition import PartitionState
+
+T = UUID(int=1)
+
+
+def assignment(topic_id: UUID = T, version: int = 0, partitions: int = 2) -> TopicAssignment:
+    return TopicAssignment("t", topic_id, dict.fromkeys(range(partitions), (1,)), version=version)
+
+
+def state(partition_epoch: int = 0, leader: int = 1) -> PartitionState:
+    return PartitionState(leader, partition_epoch, (1,), 1, partition_epoch)
+
+
+def test_the_brokers_are_those_last_heard_of() -> None:
+    view = ClusterView()
+    endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092)
+    view.set_brokers([BrokerRegistration(1, (endpoint,), None), BrokerRegistration(2, (endpoint,), None)])
+    view.set_brokers([BrokerRegistration(2, (endpoint,), None, 8)])
+    assert list(view.brokers) == [2]
+    assert view.brokers[2].epoch == 8
+
+
+def test_a_topic_is_found_by_name_and_by_id() -> None:
+    view = ClusterView()
+    topic = view.set_topic(assignment(), {"retention.ms": "1"})
+    assert view.topics == {"t": topic}
+    assert view.topic_names == {T: "t"}
+    assert topic.config == {"retention.ms": "1"}
+
+
+@given(st.permutations(range(5)))
+def test_the_newest_state_stays_whatever_the_order_of_the_news(epochs: list[int]) -> None:
+    view = ClusterView()
+    view.set_topic(assignment(), {})
+    taken = [view.set_state("t", 0, state(epoch)) for epoch in epochs]
+    assert view.topics["t"].states == {0: state(4)}
+    assert taken == [epoch > max(epochs[:number], default=-1) for number, epoch in enumerate(epochs)]
+
+
+def test_news_that_comes_twice_changes_nothing() -> None:
+    view = ClusterView()
+    view.set_topic(assignment(), {})
+    assert view.set_state("t", 0, state(3))
+    assert not view.set_state("t", 0, state(3, leader=2))
+    assert view.topics["t"].states[0].leader == 1
+
+
+def test_states_of_unknown_topics_and_partitions_are_not_taken() -> None:
+    view = ClusterView()
+    assert not view.set_state("t", 0, state())
+    view.set_topic(assignment(), {})
+    assert not view.set_state("t", 2, state())
+
+
+def test_an_assignment_older_than_the_known_one_is_not_taken() -> None:
+    view = ClusterView()
+    view.set_topic(assignment(version=2, partitions=3), {})
+    view.set_topic(assignment(version=1, partitions=2), {})
+    assert len(view.topics["t"].assignment.replicas) == 3
+
+
+def test_a_topic_that_grows_keeps_its_states() -> None:
+    view = ClusterView()
+    view.set_topic(assignment(), {})
+    view.set_state("t", 0, state())
+    view.set_topic(assignment(version=1, partitions=3), {})
+    assert view.topics["t"].states == {0: state()}
+    assert view.set_state("t", 2, state())
+
+
+def test_another_topic_of_the_same_name_begins_anew() -> None:
+    view = ClusterView()
+    view.set_topic(assignment(version=7), {})
+    view.set_state("t", 0, state(5))
+    view.pending_deletions.add("t")
+    other = uuid4()
+    view.set_topic(assignment(other, version=0), {})
+    assert view.topics["t"].states == {}
+    assert view.topic_names == {other: "t"}
+    assert view.pending_deletions == set()
+
+
+def test_removing_the_earlier_topic_leaves_the_later_one_of_its_name() -> None:
+    view = ClusterView()
+    view.set_topic(assignment(uuid4()), {})
+    assert not view.remove_topic("t", T)
+    assert "t" in view.topics
+
+
+def test_a_removed_topic_is_forgotten_whole() -> None:
+    view = ClusterView()
+    view.set_topic(assignment(), {})
+    view.pending_deletions.add("t")
+    assert view.remove_topic("t", T)
+    assert (view.topics, view.topic_names, view.pending_deletions) == ({}, {}, set())
+    assert not view.remove_topic("t", T)
+
+
+def test_partitions_are_led_when_each_has_a_state_with_a_leader() -> None:
+    view = ClusterView()
+    topic = view.set_topic(assignment(partitions=3), {})
+    view.set_state("t", 0, state())
+    view.set_state("t", 1, state(leader=-1))
+    assert topic.all_led([0])
+    assert topic.all_led([])
+    assert not topic.all_led([0, 1])
+    assert not topic.all_led([2])
+
+
+def test_dynamic_settings_are_those_of_the_broker_and_those_of_all() -> None:
+    view = ClusterView(broker_configs={"1": {"a": "1"}, "<default>": {"b": "2"}})
+    assert view.dynamic_broker_config(1) == ({"a": "1"}, {"b": "2"})
+    assert view.dynamic_broker_config(2) == ({}, {"b": "2"})
+    assert ClusterView().dynamic_broker_config(1) == ({}, {})

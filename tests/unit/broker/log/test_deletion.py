@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from mainstem_broker.log.deletion import DELETED_DIRECTORY_SUFFIX, unique_directory_name, unlink_all
+
+
+def test_files_and_directories_go_and_missing_ones_are_no_error(tmp_path: Path) -> None:
+    file, directory = tmp_path / "file", tmp_path / "directory"
+    file.touch()
+    (directory / "inside").mkdir(parents=True)
+    unlink_all([file, directory, tmp_path / "missing"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_name_of_a_deleted_log_is_unique_and_fits_a_file_name() -> None:
+    name = "t" * 249 + "-0"
+    names = {unique_directory_name(name, DELETED_DIRECTORY_SUFFIX) for _ in range(10)}
+    assert len(names) == 10
+    assert all(len(deleted) == 255 and deleted.endswith("-delete") for deleted in names)
+    assert unique_directory_name("flights-0", DELETED_DIRECTORY_SUFFIX).startswith("flights-0.")

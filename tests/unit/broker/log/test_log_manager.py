@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.log.logs import DEFAULTS, NOW_MS, Stored, append, read_all, settings
+
+from mainstem_broker.config import TopicConfig
+from mainstem_broker.errors import InconsistentTopicId, StartupError, StorageError
+from mainstem_broker.log import checkpoints, log_manager
+from mainstem_broker.log.deletion import unlink_now
+from mainstem_broker.log.log_manager import LogManager
+
+TOPIC_ID = uuid.UUID(int=7)
+
+
+class Brokers:
+    """Starts brokers' log managers, and lets go of their locks after the test."""
+
+    def __init__(self) -> None:
+        self.started: list[LogManager] = []
+
+    def start(self, *directories: Path, broker_id: int = 1, cluster_id: str = "cluster") -> LogManager:
+        manager = self.prepared(*directories, broker_id=broker_id, cluster_id=cluster_id)
+        manager.load_all(lambda topic: DEFAULTS, NOW_MS)
+        return manager
+
+    def prepared(self, *directories: Path, broker_id: int = 1, cluster_id: str = "cluster") -> LogManager:
+        manager = LogManager(
+            directories, broker_id=broker_id, recovery_threads_per_directory=2, schedule_unlink=unlink_now
+        )
+        self.started.append(manager)
+        manager.prepare(cluster_id)
+        return manager
+
+
+@pytest.fixture
+def brokers() -> Iterator[Brokers]:
+    running = Brokers()
+    yield running
+    for manager in running.started:
+        manager.release()
+
+
+def create(
+    manager: LogManager, topic: str = "flights", partition: int = 0, topic_id: uuid.UUID = TOPIC_ID
+) -> Any:
+    return manager.get_or_create(topic, partition, topic_id, DEFAULTS, NOW_MS)
+
+
+def test_logs_offsets_and_high_watermarks_survive_a_clean_restart(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path)
+    log = create(manager)
+    append(log, [b"a", b"b", b"c"])
+    log.delete_records_before(1)
+    manager.close({("flights", 0): 2})
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+    manager = brokers.start(tmp_path)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    again = manager.get("flights", 0)
+    assert again is not None
+    assert read_all(again) == [Stored(1, b"b"), Stored(2, b"c")]
+    assert again.recovery_point == 3
+    assert manager.high_watermarks == {("flights", 0): 2}
+    assert manager.topic_id("flights", 0) == TOPIC_ID
+
+
+def test_after_a_kill_logs_are_recovered_from_their_recovery_points(
+    tmp_path: Path, brokers: Brokers, warnings: Sequence[MutableMapping[str, Any]]
+) -> None:
+    """R6."""
+    manager = brokers.start(tmp_path)
+    log = create(manager)
+    append(log, [b"flushed"])
+    log.mark_flushed(log.flush())
+    append(log, [b"whole"])
+    append(log, [b"torn"])
+    manager.checkpoint_recovery_points()
+    manager.release()
+    path = tmp_path / "flights-0" / f"{0:020d}.log"
+    os.truncate(path, path.stat().st_size - 1)
+
+    again = brokers.start(tmp_path).get("flights", 0)
+    assert again is not None
+    assert read_all(again) == [Stored(0, b"flushed"), Stored(1, b"whole")]
+    assert again.recovery_point == 1
+    assert any("cut" in entry["event"] for entry in warnings)
+
+
+def test_a_broken_recovery_point_checkpoint_costs_a_full_recovery_only(
+    tmp_path: Path, brokers: Brokers
+) -> None:
+    manager = brokers.start(tmp_path)
+    append(create(manager), [b"x"])
+    manager.release()
+    (tmp_path / checkpoints.RECOVERY_POINTS).write_text("0\n99\n")
+    again = brokers.start(tmp_path).get("flights", 0)
+    assert again is not None
+    assert read_all(again) == [Stored(0, b"x")]
+
+
+def test_new_logs_go_to_the_directory_that_has_fewest(tmp_path: Path, brokers: Brokers) -> None:
+    """R8."""
+    directories = [tmp_path / name for name in "abc"]
+    manager = brokers.start(*directories)
+    for partition in range(7):
+        create(manager, partition=partition)
+    counts = sorted(sum(path.is_dir() for path in directory.iterdir()) for directory in directories)
+    assert counts == [2, 2, 3]
+    manager.close({})
+    assert len(brokers.start(*directories).logs) == 7
+
+
+def test_a_log_is_opened_once(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path)
+    assert create(manager) is create(manager) is manager.get("flights", 0)
+    assert manager.get("flights", 1) is None
+    assert manager.topic_id("flights", 1) is None
+
+
+def test_a_log_of_an_earlier_topic_of_the_same_name_is_refused(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path)
+    append(create(manager), [b"of the earlier life"])
+    with pytest.raises(InconsistentTopicId, match="delete it first"):
+        create(manager, topic_id=uuid.UUID(int=8))
+    manager.delete("flights", 0)
+    assert create(manager, topic_id=uuid.UUID(int=8)).log_end_offset == 0
+
+
+def test_a_log_without_a_topic_id_takes_the_one_it_is_asked_for_by(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path)
+    create(manager)
+    (tmp_path / "flights-0" / checkpoints.PARTITION_METADATA).unlink()
+    create(manager)
+    assert manager.topic_id("flights", 0) == TOPIC_ID
+
+
+def test_a_deleted_log_is_gone_at_once_and_after_a_restart(tmp_path: Path, brokers: Brokers) -> None:
+    manager = LogManager(
+        [tmp_path],
+        broker_id=1,
+        recovery_threads_per_directory=1,
+        schedule_unlink=lambda paths, delay_ms: None,  # the process dies before the delay is over
+    )
+    brokers.started.append(manager)
+    manager.prepare("cluster")
+    manager.load_all(lambda topic: DEFAULTS, NOW_MS)
+    append(create(manager), [b"x"])
+    manager.delete("flights", 0)
+    manager.delete("flights", 0)
+    assert manager.get("flights", 0) is None
+    assert len(list(tmp_path.glob("*-delete"))) == 1
+    manager.release()
+    assert not brokers.start(tmp_path).logs
+    assert not list(tmp_path.glob("*-delete"))
+
+
+def test_two_brokers_never_share_a_directory(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path)
+    with pytest.raises(StartupError, match="Another broker runs"):
+        brokers.prepared(tmp_path)
+    manager.close({})
+    brokers.start(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "cluster_id", "reason"),
+    [(2, "cluster", r"broker\.id 1.* is 2"), (1, "other", r"cluster\.id cluster.* is other")],
+)
+def test_a_directory_of_another_broker_or_cluster_is_refused(
+    tmp_path: Path, brokers: Brokers, broker_id: int, cluster_id: str, reason: str
+) -> None:
+    brokers.start(tmp_path).close({})
+    with pytest.raises(StartupError, match=reason):
+        brokers.prepared(tmp_path, broker_id=broker_id, cluster_id=cluster_id)
+
+
+def test_meta_properties_of_another_format_are_refused(tmp_path: Path, brokers: Brokers) -> None:
+    (tmp_path / checkpoints.META_PROPERTIES).write_text("version=1\nnode.id=1\n")
+    with pytest.raises(StartupError, match="version 1"):
+        brokers.prepared(tmp_path)
+    (tmp_path / checkpoints.META_PROPERTIES).write_text("no properties")
+    brokers.started[-1].release()
+    with pytest.raises(StartupError, match="cannot be read"):
+        brokers.prepared(tmp_path)
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path, brokers: Brokers) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartupError, match=r"log\.dirs"):
+        brokers.prepared(tmp_path / "file" / "data")
+
+
+def test_the_same_partition_in_two_directories_stops_the_start(tmp_path: Path, brokers: Brokers) -> None:
+    for name in "ab":
+        (tmp_path / name / "flights-0").mkdir(parents=True)
+    with pytest.raises(StartupError, match="same partition"):
+        brokers.start(tmp_path / "a", tmp_path / "b")
+
+
+def test_progress_tells_how_many_logs_are_open(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path)
+    for partition in range(3):
+        create(manager, partition=partition)
+    manager.close({})
+    asked: list[str] = []
+    told: list[tuple[int, int]] = []
+
+    def config_of(topic: str) -> TopicConfig:
+        asked.append(topic)
+        return settings(retention_ms=5)
+
+    manager = brokers.prepared(tmp_path)
+    manager.load_all(config_of, NOW_MS, lambda done, total: told.append((done, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert asked == ["flights"]
+    assert {log.config.retention_ms for log in manager.logs.values()} == {5}
+
+
+def test_what_is_no_log_in_a_data_directory_is_left_alone(tmp_path: Path, brokers: Brokers) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "notes.txt").touch()
+    brokers.start(tmp_path).close({})
+    assert (tmp_path / "lost+found").is_dir()
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_each_directory_has_the_checkpoints_of_its_own_logs(tmp_path: Path, brokers: Brokers) -> None:
+    directories = [tmp_path / "a", tmp_path / "b"]
+    manager = brokers.start(*directories)
+    for partition in range(2):
+        log = create(manager, partition=partition)
+        append(log, [b"x"] * (partition + 3))
+        log.mark_flushed(log.flush())
+        log.delete_records_before(partition + 1)
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_log_start_offsets()
+    manager.checkpoint_high_watermarks({("flights", 0): 3, ("flights", 1): 4, ("gone", 0): 9})
+    for partition, directory in enumerate(directories):
+        key = ("flights", partition)
+        assert checkpoints.read_offsets(directory, checkpoints.RECOVERY_POINTS) == {key: partition + 3}
+        assert checkpoints.read_offsets(directory, checkpoints.LOG_START_OFFSETS) == {key: partition + 1}
+        assert checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS) == {key: partition + 3}
+
+
+def test_a_truncation_below_the_recovery_point_is_written_down_at_once(
+    tmp_path: Path, brokers: Brokers
+) -> None:
+    """R6."""
+    manager = brokers.start(tmp_path)
+    log = create(manager)
+    for _ in range(4):
+        append(log, [b"x"])
+    log.mark_flushed(log.flush())
+    manager.checkpoint_recovery_points()
+    log.truncate_to(1)
+    assert checkpoints.read_offsets(tmp_path, checkpoints.RECOVERY_POINTS) == {("flights", 0): 1}
+
+
+def test_a_log_that_cannot_be_closed_leaves_its_directory_unclean(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    manager = brokers.start(good, bad)
+    for partition in range(2):
+        append(create(manager, partition=partition), [b"x"])
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if path.startswith(str(bad)) and path.endswith(".log"):
+            raise OSError(errno.EIO, "Input/output error")
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    manager.close({})
+    assert (good / ".kafka_cleanshutdown").exists()
+    assert not (bad / ".kafka_cleanshutdown").exists()
+
+
+def test_a_disk_that_fails_under_a_checkpoint_is_a_storage_error(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = brokers.start(tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(checkpoints, "write_atomically", fail)
+    for write in (
+        manager.checkpoint_recovery_points,
+        manager.checkpoint_log_start_offsets,
+        lambda: manager.checkpoint_high_watermarks({}),
+        lambda: create(manager),
+    ):
+        with pytest.raises(StorageError, match="Input/output error"):
+            write()
+    monkeypatch.setattr(log_manager, "fsync_directory", fail)
+    (tmp_path / ".kafka_cleanshutdown").touch()
+    with pytest.raises(StorageError, match="looking for logs"):
+        manager.load_all(lambda topic: DEFAULTS, NOW_MS)
+
+
+def test_a_log_that_is_set_aside_is_kept_under_another_name(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path)
+    log = create(manager, "gone")
+    manager.set_aside("gone", 0)
+
+    assert manager.get("gone", 0) is None
+    assert not log.directory.exists()
+    assert [path.name.endswith("-stray") for path in tmp_path.glob("gone-0*")] == [True]

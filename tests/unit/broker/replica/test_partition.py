@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from tests.support.record_batches import encode_batch
+from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
+
+from mainstem_broker.config import TopicConfig
+from mainstem_broker.errors import (
+    CorruptMessage,
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
+from mainstem_broker.replica.partition import Partition, PartitionState
+
+US, THEM = 1, 2
+
+
+def partition(directory: Path, config: TopicConfig | None = None, leader: int = US) -> Partition:
+    """t-0 at leader epoch 3."""
+    made = Partition("t", 0, UUID(int=1), open_log(directory, config or settings()), US)
+    made.update_state(PartitionState(leader, 3, (US,), 1, 3))
+    return made
+
+
+def append(to: Partition, *values: bytes, acks: int = 1) -> int:
+    batch = encode_batch(messages(values))
+    return to.append(batch, acks=acks, produce_version=9, now_ms=NOW_MS).first_offset
+
+
+# --- Leading ---
+
+
+def test_a_replica_without_a_state_leads_nothing(tmp_path: Path) -> None:
+    fresh = Partition("t", 0, UUID(int=1), open_log(tmp_path), US)
+    assert (fresh.is_leader, fresh.leader_epoch) == (False, -1)
+    with pytest.raises(NotLeaderOrFollower, match="does not lead t-0"):
+        fresh.require_leader()
+
+
+def test_only_the_leader_lets_requests_pass_and_only_under_its_epoch(tmp_path: Path) -> None:
+    led = partition(tmp_path)
+    for epoch in (-1, 3):
+        led.require_leader(epoch)
+    with pytest.raises(FencedLeaderEpoch, match="t-0 is at leader epoch 3"):
+        led.require_leader(2)
+    with pytest.raises(UnknownLeaderEpoch, match="t-0 is still at leader epoch 3"):
+        led.require_leader(4)
+
+
+def test_an_older_state_is_ignored(tmp_path: Path) -> None:
+    led = partition(tmp_path)
+    led.update_state(PartitionState(THEM, 2, (THEM,), 1, 2))
+    assert led.is_leader
+    led.update_state(PartitionState(THEM, 4, (THEM,), 1, 4))
+    assert not led.is_leader
+
+
+# --- Appending and reading ---
+
+
+def test_records_get_the_leaders_epoch(tmp_path: Path) -> None:
+    led = partition(tmp_path)
+    append(led, b"a")
+    led.update_state(PartitionState(US, 7, (US,), 1, 4))
+    append(led, b"b")
+    assert [led.log.epochs.epoch_of(offset) for offset in (0, 1)] == [3, 7]
+
+
+def test_a_follower_appends_and_reads_for_no_client(tmp_path: Path) -> None:
+    follower = partition(tmp_path, leader=THEM)
+    with pytest.raises(NotLeaderOrFollower):
+        append(follower, b"a")
+    with pytest.raises(NotLeaderOrFollower):
+        follower.read(0, 100, client_epoch=-1, min_one_batch=True, committed=False)
+    with pytest.raises(NotLeaderOrFollower):
+        follower.delete_records_before(0)
+
+
+def test_acks_all_needs_enough_in_sync_replicas(tmp_path: Path) -> None:
+    led = partition(tmp_path, settings(min_insync_replicas=2))
+    with pytest.raises(NotEnoughReplicas, match=r"t-0 has 1 in-sync replicas of the 2"):
+        append(led, b"a", acks=-1)
+    assert append(led, b"a", acks=1) == 0
+    led.update_state(PartitionState(US, 3, (US, THEM), 1, 4))
+    assert append(led, b"a", acks=-1) == 1
+
+
+def test_a_batch_that_is_refused_leaves_nothing_and_wakes_nobody(tmp_path: Path) -> None:
+    led, woken = partition(tmp_path), []
+    led.add_listener(lambda: woken.append(1))
+    with pytest.raises(CorruptMessage):
+        led.append(b"no batch at all" * 10, acks=1, produce_version=9, now_ms=NOW_MS)
+    assert (led.high_watermark, woken) == (0, [])
+
+
+def test_what_was_appended_is_read_up_to_the_high_watermark(tmp_path: Path) -> None:
+    led = partition(tmp_path)
+    append(led, b"a", b"b")
+    for committed in (False, True):
+        found = led.read(1, 1000, client_epoch=3, min_one_batch=True, committed=committed)
+        assert found.slice is not None
+        assert found.end_offset == led.high_watermark == led.last_stable_offset == 2
+    with pytest.raises(OffsetOutOfRange):
+        led.read(3, 1000, client_epoch=-1, min_one_batch=True, committed=False)
+
+
+def test_flush_messages_one_syncs_every_append(tmp_path: Path) -> None:
+    led = partition(tmp_path, settings(flush_messages=1))
+    append(led, b"a")
+    assert led.log.recovery_point == 1
+
+
+# --- Deleting records ---
+
+
+def test_records_are_deleted_up_to_the_high_watermark_and_not_beyond(tmp_path: Path) -> None:
+    led = partition(tmp_path)
+    append(led, b"a", b"b", b"c")
+    assert led.delete_records_before(2) == 2
+    assert led.delete_records_before(1) == 2, "it never goes back"
+    for offset in (4, -2):
+        with pytest.raises(OffsetOutOfRange, match=f"{offset} is not in t-0, whose high watermark is 3"):
+            led.delete_records_before(offset)
+    assert led.delete_records_before(-1) == 3
+
+
+# --- Waiting ---
+
+
+def test_whoever_listens_hears_of_appends_until_he_stops(tmp_path: Path) -> None:
+    led, heard = partition(tmp_path), []
+
+    def listener() -> None:
+        heard.append(led.high_watermark)
+        if len(heard) == 2:
+            led.remove_listener(listener)  # from within
+
+    led.add_listener(listener)
+    for _ in range(4):
+        append(led, b"a")
+    assert heard == [1, 2]
+    led.remove_listener(listener)
+
+
+def test_whoever_listens_hears_that_the_lead_is_lost_but_not_that_it_goes_on(tmp_path: Path) -> None:
+    led, heard = partition(tmp_path), []
+    led.add_listener(lambda: heard.append(led.is_leader))
+    led.update_state(PartitionState(US, 4, (US,), 1, 4))
+    assert heard == []
+    led.update_state(PartitionState(THEM, 5, (US, THEM), 1, 5))
+    assert heard == [False]
+
+
+def test_a_partition_taken_offline_leads_nothing_and_tells(tmp_path: Path) -> None:
+    led, heard = partition(tmp_path), []
+    led.add_listener(lambda: heard.append(led.is_leader))
+    led.take_offline()
+    assert heard == [False]
+    with pytest.raises(NotLeaderOrFollower):
+        led.require_leader()
+
+
+def test_a_partition_is_called_as_its_directory(tmp_path: Path) -> None:
+    assert repr(partition(tmp_path)) == "t-0"

@@ -1,0 +1,513 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from tests.unit.broker.server.peers import Peer, Script, frame_of, run
+
+from mainstem_broker.server import connection as module
+from mainstem_broker.server.connection import (
+    FRAME_BUFFER_KEPT_BYTES_MAX,
+    RECEIVE_BUFFER_BYTES,
+    REQUESTS_UNDER_WAY_MAX,
+    UNSENT_BYTES_MAX,
+)
+
+
+def echoes(count: int) -> list[str]:
+    return [f"echo {number}" for number in range(count)]
+
+
+# --- Reading ---
+
+
+def test_a_frame_is_found_wherever_it_is_cut() -> None:
+    stream = frame_of(b"echo first") + frame_of(b"echo second")
+
+    async def test() -> None:
+        for position in range(1, len(stream)):
+            with Peer(Script().handle) as peer:
+                await peer.send_raw(stream[:position])
+                await peer.settle()
+                await peer.send_raw(stream[position:])
+                assert await peer.receive(2) == [b"first", b"second"]
+
+    run(test())
+
+
+def test_frames_that_come_byte_by_byte_are_put_together() -> None:
+    async def test() -> None:
+        with Peer(Script().handle) as peer:
+            for byte in frame_of(b"echo one") + frame_of(b"echo two"):
+                await peer.send_raw(bytes((byte,)))
+                await asyncio.sleep(0)
+            assert await peer.receive(2) == [b"one", b"two"]
+
+    run(test())
+
+
+def test_many_frames_of_one_read_are_answered_in_order() -> None:
+    async def test() -> None:
+        with Peer(Script().handle) as peer:
+            await peer.send(*echoes(2000))
+            assert await peer.receive(2000) == [str(number).encode() for number in range(2000)]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        RECEIVE_BUFFER_BYTES - 5,
+        RECEIVE_BUFFER_BYTES - 4,
+        RECEIVE_BUFFER_BYTES,
+        3 * RECEIVE_BUFFER_BYTES + 1,
+        FRAME_BUFFER_KEPT_BYTES_MAX,
+        FRAME_BUFFER_KEPT_BYTES_MAX + 1,
+        7 * 1024 * 1024,
+    ],
+)
+def test_a_frame_larger_than_the_buffer_comes_whole_and_what_follows_too(size: int) -> None:
+    large = b"echo " + random.Random(size).randbytes(size // 2 - 5).hex().encode()
+
+    async def test() -> None:
+        with Peer(Script().handle) as peer:
+            sending = asyncio.create_task(peer.send("echo before", large, "echo after", large, "echo end"))
+            before, first, after, second, end = await peer.receive(5)
+            await sending
+            assert (before, after, end) == (b"before", b"after", b"end")
+            assert first == second == large[5:]
+
+    run(test())
+
+
+def test_a_large_frames_buffer_is_let_go_and_a_common_ones_kept() -> None:
+    async def test() -> None:
+        with Peer(Script().handle) as peer:
+            await peer.send(b"echo " + bytes(1_100_000))
+            await peer.receive()
+            assert len(peer.connection._frame) >= 1_100_000
+            await peer.send(b"echo " + bytes(5_000_000))
+            await peer.receive()
+            assert len(peer.connection._frame) == 0
+
+    run(test())
+
+
+def test_an_announcement_of_a_large_frame_costs_no_memory() -> None:
+    async def test() -> None:
+        with Peer(Script().handle, request_bytes_max=1 << 30) as peer:
+            await peer.send_raw(struct.pack(">i", 1 << 30) + b"a few bytes")
+            await peer.settle()
+            assert len(peer.connection._frame) <= FRAME_BUFFER_KEPT_BYTES_MAX
+
+    run(test())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    requests=st.lists(
+        st.builds(
+            lambda size, fill: b"echo " + bytes((fill,)) * size, st.integers(0, 300_000), st.integers(97, 122)
+        )
+        | st.binary(max_size=20).map(lambda data: b"echo " + data.hex().encode()),
+        max_size=12,
+    ),
+    cuts=st.lists(st.integers(1, 10) | st.integers(1, 400_000), max_size=20),
+)
+def test_any_frames_in_any_pieces_are_answered_once_and_in_order(
+    requests: list[bytes], cuts: list[int]
+) -> None:
+    stream = b"".join(map(frame_of, requests))
+
+    async def send(peer: Peer) -> None:
+        position = 0
+        for cut in cuts:
+            await peer.send_raw(stream[position : position + cut])
+            await asyncio.sleep(0)
+            position += cut
+        await peer.send_raw(stream[position:])
+
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            sending = asyncio.create_task(send(peer))
+            answers = await peer.receive(len(requests))
+            await sending
+            assert answers == [request[5:] for request in requests]
+            assert script.handled == requests
+            await peer.receive_nothing()
+
+    run(test())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=400), max_size=6))
+def test_no_bytes_make_a_connection_do_anything_but_serve_or_close(pieces: list[bytes]) -> None:
+    async def test() -> None:
+        handled: list[bytes] = []
+
+        def handle(_: module.Connection, frame: memoryview) -> None:
+            handled.append(bytes(frame))
+
+        with Peer(handle, request_bytes_max=1000) as peer:
+            loop_errors: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
+            for piece in pieces:
+                if not peer.connection.is_closed:
+                    await peer.send_raw(piece)
+                    await asyncio.sleep(0)
+            await peer.settle()
+            stream, expected = b"".join(pieces), []
+            while len(stream) >= 4:
+                (size,) = struct.unpack_from(">i", stream)
+                if not 0 < size <= 1000:
+                    assert peer.connection.is_closed
+                    break
+                if len(stream) < 4 + size:
+                    break
+                expected.append(stream[4 : 4 + size])
+                stream = stream[4 + size :]
+            assert handled == expected
+            assert loop_errors == []
+
+    run(test())
+
+
+@pytest.mark.parametrize("size", [0, -1, -(2**31), 1001, 2**31 - 1])
+def test_a_size_that_cannot_be_closes_the_connection_and_is_logged_with_the_bound(size: int) -> None:
+    async def test() -> None:
+        with Peer(Script().handle, request_bytes_max=1000) as peer, capture_logs() as logs:
+            await peer.send_raw(frame_of(b"echo first") + struct.pack(">i", size) + b"rest")
+            assert await peer.receive_end() in (b"", frame_of(b"first"))
+            (line,) = logs
+            assert line["event"] == "connection closed"
+            assert f"announces {size} bytes, and socket.request.max.bytes is 1000" in line["reason"]
+
+    run(test())
+
+
+def test_a_frame_of_the_largest_size_is_taken() -> None:
+    async def test() -> None:
+        with Peer(Script().handle, request_bytes_max=1000) as peer:
+            await peer.send(b"echo " + b"x" * 995)
+            assert await peer.receive() == [b"x" * 995]
+
+    run(test())
+
+
+# --- Order ---
+
+
+def test_answers_wait_for_those_of_earlier_requests() -> None:
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("echo 0", "later a", "echo 1", "later b", "echo 2")
+            assert await peer.receive() == [b"0"]
+            await peer.receive_nothing()
+            assert len(script.handled) == 5, "all are handled at once"
+            script.later["b"].set_result([frame_of(b"B")])
+            await peer.receive_nothing()
+            script.later["a"].set_result([frame_of(b"A")])
+            assert await peer.receive(4) == [b"A", b"1", b"B", b"2"]
+            assert peer.connection.requests_under_way == 0
+
+    run(test())
+
+
+def test_a_request_without_an_answer_leaves_no_gap() -> None:
+    """Produce with acks=0, at once or after a wait."""
+
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("none", "echo 0", "later a", "none", "echo 1")
+            assert await peer.receive() == [b"0"]
+            await peer.settle()
+            script.later["a"].set_result(None)
+            assert await peer.receive() == [b"1"]
+            await peer.receive_nothing()
+
+    run(test())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    words=st.lists(st.sampled_from(["echo", "later", "none", "hold"]), max_size=14),
+    order=st.randoms(use_true_random=False),
+)
+def test_whatever_is_slow_the_order_of_answers_is_that_of_requests(
+    words: list[str], order: random.Random
+) -> None:
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send(*(f"{word} {number}" for number, word in enumerate(words)))
+            await peer.settle()
+            while waiting := script.waiting():
+                script.let_go(order.choice(waiting))
+                await peer.settle()
+            expected = [
+                f"after {number}" if word == "hold" else str(number)
+                for number, word in enumerate(words)
+                if word != "none"
+            ]
+            assert await peer.receive(len(expected)) == [text.encode() for text in expected]
+            assert [request.decode().split()[1] for request in script.handled] == [
+                str(number) for number in range(len(words))
+            ]
+            assert not peer.connection.is_closed
+
+    run(test())
+
+
+def test_requests_behind_a_held_one_are_not_handled_before_it() -> None:
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("echo 0", "hold a", "echo 1", "hold b", "echo 2")
+            assert await peer.receive() == [b"0"]
+            await peer.receive_nothing()
+            assert script.handled == [b"echo 0", b"hold a"]
+            script.gates["a"].set_result(None)
+            assert await peer.receive(2) == [b"after a", b"1"]
+            assert script.handled[2:] == [b"echo 1", b"hold b"]
+            await peer.send("echo 3")
+            await peer.receive_nothing()
+            script.gates["b"].set_result(None)
+            assert await peer.receive(3) == [b"after b", b"2", b"3"]
+
+    run(test())
+
+
+def test_a_hold_that_fails_lets_the_request_go_on() -> None:
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("hold a", "echo 1")
+            await peer.settle()
+            script.gates["a"].set_exception(TimeoutError())
+            assert await peer.receive(2) == [b"after a", b"1"]
+
+    run(test())
+
+
+# --- Writing ---
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Path:
+    path = tmp_path / "segment"
+    path.write_bytes(random.Random(7).randbytes(4 * 1024 * 1024))
+    return path
+
+
+def test_file_slices_and_bytes_leave_in_their_order(segment: Path) -> None:
+    content = segment.read_bytes()
+
+    async def test() -> None:
+        with Peer(Script(segment).handle) as peer:
+            await peer.send("echo a", "slices 0:10,1000:2000", "slices 5:1", "echo b", "slices 0:3000000,9:9")
+            a, first, second, b, third = await peer.receive(5)
+            assert (a, b) == (b"a", b"b")
+            assert first == b"<" + content[:10] + b"|" + content[1000:3000] + b"|"
+            assert second == b"<" + content[5:6] + b"|"
+            assert third == b"<" + content[:3_000_000] + b"|" + content[9:18] + b"|"
+
+    run(test())
+
+
+def test_a_slice_larger_than_the_socket_takes_is_sent_in_parts(segment: Path) -> None:
+    content = segment.read_bytes()
+
+    async def test() -> None:
+        with Peer(Script(segment).handle, send_buffer_bytes=4096) as peer:
+            await peer.send("slices 3:1000000", "echo end")
+            received = bytearray()
+            while len(received) < 4 + 1 + 1_000_000 + 1 + 7:
+                received += await asyncio.get_running_loop().sock_recv(peer.socket, 100_000)
+            assert received[4:] == b"<" + content[3:1_000_003] + b"|" + frame_of(b"end")
+            assert peer.connection._unsent_bytes == 0
+
+    run(test())
+
+
+def test_a_file_that_was_cut_short_closes_the_connection(segment: Path) -> None:
+    async def test() -> None:
+        with Peer(Script(segment).handle) as peer:
+            os.truncate(segment, 100)
+            await peer.send("slices 50:200")
+            assert len(await peer.receive_end()) == 4 + 1 + 50
+            assert peer.connection.is_closed
+
+    run(test())
+
+
+def test_a_client_that_does_not_read_is_not_read_from_until_it_does() -> None:
+    answer_bytes = 1_000_000
+    count = 60
+
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle, send_buffer_bytes=65536) as peer:
+            connection = peer.connection
+            for _ in range(count):
+                await peer.send(f"bytes {answer_bytes}")
+                await peer.settle()
+            handled = len(script.handled)
+            assert handled < count, "requests are left in the socket"
+            assert not peer.is_read_from()
+            assert connection._unsent_bytes <= UNSENT_BYTES_MAX + 2 * answer_bytes
+            answers = await peer.receive(count)
+            assert all(len(answer) == answer_bytes for answer in answers)
+            assert len(script.handled) == count
+            assert peer.is_read_from()
+            assert connection._unsent_bytes == 0
+
+    run(test())
+
+
+@pytest.mark.parametrize("follower", ["later", "echo"])
+def test_a_client_with_too_many_requests_under_way_is_not_read_from(follower: str) -> None:
+    """Also when only the first is slow: its answer holds back all others, and they are kept."""
+
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("later first")
+            for number in range(3 * REQUESTS_UNDER_WAY_MAX):
+                await peer.send(f"{follower} {number}")
+                await asyncio.sleep(0)
+            await peer.settle()
+            assert peer.connection.requests_under_way == REQUESTS_UNDER_WAY_MAX
+            script.later["first"].set_result([frame_of(b"first")])
+            while len(script.handled) < 3 * REQUESTS_UNDER_WAY_MAX + 1 or script.waiting():
+                for name in script.waiting():
+                    script.let_go(name)
+                await peer.settle()
+            answers = await peer.receive(3 * REQUESTS_UNDER_WAY_MAX + 1)
+            assert answers[1:] == [str(number).encode() for number in range(3 * REQUESTS_UNDER_WAY_MAX)]
+
+    run(test())
+
+
+# --- The end ---
+
+
+def test_the_end_of_the_peer_closes_once() -> None:
+    async def test() -> None:
+        with Peer(Script().handle) as peer, capture_logs() as logs:
+            peer.socket.close()
+            await peer.settle()
+            assert peer.connection.is_closed
+            peer.connection.close()
+            assert peer.closed == [peer.connection]
+            assert logs == [], "clients come and go without a word"
+
+    run(test())
+
+
+def test_closing_cancels_the_requests_under_way_and_those_just_begun() -> None:
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("never a", "never b")
+            await peer.settle()
+            await peer.send("never c", "hold d", "close")
+            await peer.settle()
+            assert not peer.connection.is_closed, "close is behind the held one"
+            peer.connection.close()
+            await peer.settle()
+            assert script.cancelled == ["a", "b", "c"] or sorted(script.cancelled) == ["a", "b", "c"]
+            assert script.gates["d"].cancelled()
+            assert peer.connection._tasks == set()
+
+    run(test())
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_request_abandoned_before_it_began_leaves_no_coroutine_behind() -> None:
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("never a", "bad")
+            await peer.receive_end()
+            await peer.settle()
+            assert script.cancelled == ["a"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("word", ["bad", "bug", "bug-later", "hold-bug x"])
+def test_a_request_that_cannot_be_answered_closes_its_connection_and_nothing_is_read_out_of_step(
+    word: str,
+) -> None:
+    async def test() -> None:
+        script = Script()
+        loop_errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
+        with Peer(script.handle) as peer, Peer(script.handle) as other, capture_logs() as logs:
+            await peer.send("echo 1", "later a", word, "echo 2")
+            await peer.settle()
+            for gate in script.gates.values():
+                gate.set_result(None)
+            received = await peer.receive_end()
+            assert received in (b"", frame_of(b"1"))
+            assert peer.connection.is_closed
+            await other.send("echo still here")
+            assert await other.receive() == [b"still here"]
+            assert loop_errors == []
+            assert [line["event"] for line in logs] == (
+                ["connection closed"] if word == "bad" else ["request failed", "connection closed"]
+            )
+
+    run(test())
+
+
+def test_a_failed_request_closes_also_when_a_later_answer_is_ready_first() -> None:
+    async def test() -> None:
+        script = Script()
+        loop_errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
+        with Peer(script.handle) as peer:
+            await peer.send("later a", "later b")
+            await peer.settle()
+            script.later["b"].set_result([frame_of(b"B")])
+            script.later["a"].set_exception(RuntimeError("ours"))
+            assert await peer.receive_end() == b""
+            assert loop_errors == []
+
+    run(test())
+
+
+def test_a_peer_that_is_gone_while_answers_are_written_is_let_go() -> None:
+    async def test() -> None:
+        with Peer(Script().handle, send_buffer_bytes=4096) as peer:
+            await peer.send("bytes 5000000")
+            await peer.settle()
+            peer.socket.close()
+            await peer.settle()
+            assert peer.connection.is_closed
+
+    run(test())
+
+
+def test_a_connection_knows_its_peer_and_when_it_was_last_used() -> None:
+    async def test() -> None:
+        with Peer(Script().handle) as peer:
+            before = peer.connection.last_active_s
+            await asyncio.sleep(0.01)
+            await peer.send("echo x")
+            await peer.receive()
+            assert peer.connection.last_active_s > before
+            assert isinstance(peer.connection.peer, str)
+
+    run(test())

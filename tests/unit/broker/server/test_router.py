@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+from tests.unit.broker.api.brokers import LocalBroker, make, run
+from tests.unit.broker.protocol.schemas import (
+    REQUESTS,
+    encode_request,
+    entities,
+    request_schema,
+    response_schema,
+)
+
+from mainstem_broker.api.table import APIS
+from mainstem_broker.errors import InvalidRequestBytes
+from mainstem_broker.protocol.codec import Frame
+from mainstem_broker.server.connection import Answer, Connection, Hold
+from mainstem_broker.server.router import Router
+
+
+class Caller:
+    """All that the router asks of a connection."""
+
+    peer = "127.0.0.1:1"
+
+
+CALLER = cast(Connection, Caller())
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> LocalBroker:
+    return LocalBroker(tmp_path)
+
+
+def handle(broker: LocalBroker, frame: bytes) -> Answer:
+    return Router(broker.context, "PLAINTEXT").handle(CALLER, memoryview(frame).toreadonly())
+
+
+def request(key: int, version: int, values: dict[str, Any] | None = None, correlation_id: int = 5) -> bytes:
+    return encode_request(make(request_schema(key, version), values or {}), correlation_id, "client")
+
+
+def response(key: int, version: int, answer: Answer) -> Any:
+    """What a client reads; checks the correlation id."""
+    assert isinstance(answer, list)
+    frame = b"".join(part if isinstance(part, bytes) else cast(Any, part).read() for part in answer)
+    assert struct.unpack_from(">ii", frame) == (len(frame) - 4, 5)
+    schema = response_schema(key, version)
+    _, header_bytes = entity_reader(schema.__header_schema__)(memoryview(frame), 4)
+    entity, _ = entity_reader(schema)(memoryview(frame), 4 + header_bytes)
+    return entity
+
+
+def test_a_request_goes_to_its_handler_and_its_answer_has_its_correlation_id(broker: LocalBroker) -> None:
+    answer = response(60, 0, handle(broker, request(60, 0)))
+    assert answer.cluster_id == "the-cluster"
+
+
+def test_an_asynchronous_handler_is_awaited(broker: LocalBroker) -> None:
+    async def test() -> None:
+        answer = handle(broker, request(44, 1, {"resources": []}))
+        assert isinstance(answer, Awaitable)
+        frame: Frame | None = await answer
+        assert response(44, 1, frame).responses == ()
+
+    run(test())
+
+
+@pytest.mark.parametrize("version", [5, 9, 32767, -1])
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_the_range_to_use(
+    broker: LocalBroker, version: int
+) -> None:
+    """KIP-511: never close, or the client cannot find out (streamnative/kop#176)."""
+    frame = struct.pack(">hhih", 18, version, 5, -1) + b"whatever a later version says"
+    answer = response(18, 0, handle(broker, frame))
+    assert answer.error_code == ErrorCode.unsupported_version
+    assert [(a.api_key, a.min_version, a.max_version) for a in answer.api_keys] == [(18, 0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "reason"),
+    [
+        (4, 0, "API key 4 is not served here"),
+        (-1, 0, "API key -1 is not served here"),
+        (999, 0, "API key 999 is not served here"),
+        (0, 2, "Produce version 2 is not served here; 3 to 11 are"),
+        (1, 13, "Fetch version 13 is not served here; 4 to 12 are"),
+        (3, -1, "Metadata version -1 is not served here; 0 to 12 are"),
+    ],
+)
+def test_what_is_not_served_closes_the_connection_with_the_range(
+    broker: LocalBroker, key: int, version: int, reason: str
+) -> None:
+    with pytest.raises(InvalidRequestBytes, match=reason):
+        handle(broker, struct.pack(">hhih", key, version, 5, -1) + bytes(50))
+
+
+def test_a_body_that_does_not_follow_its_schema_closes_the_connection(broker: LocalBroker) -> None:
+    with pytest.raises(InvalidRequestBytes, match="API key 3 version 1 cannot be read"):
+        handle(broker, struct.pack(">hhih", 3, 1, 5, -1) + b"\0\0\0\x09")
+
+
+def list_offsets(index: int) -> bytes:
+    partitions = [{"partition_index": index, "timestamp": -1}]
+    return request(2, 9, {"topics": [{"name": "t", "partitions": partitions}]})
+
+
+def test_a_request_for_a_partition_not_led_here_first_hears_the_news(broker: LocalBroker) -> None:
+    async def test() -> None:
+        held = handle(broker, list_offsets(0))
+        assert isinstance(held, Hold)
+
+        def hear() -> None:
+            broker.create("t")
+
+        broker.cluster.on_catch_up = hear
+        await held.ready
+        (topic,) = response(2, 9, held.then()).topics
+        assert topic.partitions[0].error_code == ErrorCode.none
+        led = handle(broker, list_offsets(0))
+        assert not isinstance(led, Hold), "and then no more"
+
+    run(test())
+
+
+def test_a_partition_that_nobody_knows_is_refused_after_the_news(broker: LocalBroker) -> None:
+    async def test() -> None:
+        held = handle(broker, list_offsets(0))
+        assert isinstance(held, Hold)
+        await held.ready
+        (topic,) = response(2, 9, held.then()).topics
+        assert topic.partitions[0].error_code == ErrorCode.unknown_topic_or_partition
+
+    run(test())
+
+
+@settings(max_examples=150, deadline=None)
+@given(key_and_version=st.sampled_from(REQUESTS), data=st.data())
+def test_whatever_a_client_asks_it_gets_an_answer_or_a_reason(
+    tmp_path_factory: pytest.TempPathFactory, key_and_version: tuple[int, int], data: st.DataObject
+) -> None:
+    """Every well-formed request, with any values: nothing but InvalidRequestBytes may come out."""
+    key, version = key_and_version
+    entity = data.draw(entities(request_schema(key, version)))
+    broker = LocalBroker(tmp_path_factory.mktemp("data"))
+    broker.create("t", (1, 2))
+    broker.append("t", [b"a"])
+
+    async def test() -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                answer = handle(broker, encode_request(entity, 5, None))
+                if isinstance(answer, Hold):
+                    await answer.ready
+                    answer = answer.then()
+                if isinstance(answer, Awaitable):
+                    answer = await answer
+                if answer is not None:
+                    assert response(key, version, answer) is not None
+        except TimeoutError:
+            pass  # a long poll, or a creation that waits
+        except InvalidRequestBytes:
+            assert APIS[key].name == "Produce", "acks=0"
+
+    run(test())

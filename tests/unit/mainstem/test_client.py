@@ -1,0 +1,50 @@
+"""Addresses, and clusters that are not there."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from mainstem.child_process import free_ports
+from mainstem.client import Cluster, addresses_of, check_reachable
+from mainstem.errors import BadInput, ClusterUnreachable
+
+
+def test_addresses_are_hosts_and_ports() -> None:
+    assert addresses_of("a:1, [::1]:9092,10.0.0.1:65535") == [("a", 1), ("::1", 9092), ("10.0.0.1", 65_535)]
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":9092", "a:b", "a:0", "a:65536", "a:1,", "http://a:1/"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="host:port"):
+        addresses_of(text)
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once_with_what_to_do() -> None:
+    port = free_ports()
+    started = time.monotonic()
+    with pytest.raises(
+        ClusterUnreachable, match=rf"127\.0\.0\.1:{port} \(connection refused\): .*mainstem up"
+    ):
+        Cluster(f"127.0.0.1:{port}").topics()
+    assert time.monotonic() - started < 1
+
+
+def test_a_host_that_has_no_address_is_told() -> None:
+    with pytest.raises(ClusterUnreachable, match=r"No broker listens at no-such-host\.invalid:9092 \("):
+        check_reachable("no-such-host.invalid:9092")
+
+
+def test_one_address_that_answers_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_reachable(f"127.0.0.1:{free_ports()},127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_server_that_does_not_speak_the_protocol_is_told_within_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        started = time.monotonic()
+        with pytest.raises(ClusterUnreachable, match="is it a Kafka-protocol broker"):
+            Cluster(f"127.0.0.1:{server.getsockname()[1]}").topics()
+        assert time.monotonic() - started < 5
