@@ -240,10 +240,16 @@ class ClusterMember:
             await self._register()
         if self._brokers_stale:
             await self._read_brokers(delta)
+            if self._broker_id not in self.view.brokers:
+                # Somebody took this process for dead (see `fence`), or it is a moment before our own news.
+                await self._register()
+                await self._read_brokers(delta)
         if self._feed_stale:
             await self._read_feed(delta)
         if self._controller_stale:
+            controller = self.view.controller_id
             await self._elect()
+            delta.brokers |= self.view.controller_id != controller
         if self.is_controller:
             await self._lead(delta)
         self._passes_done = begun
@@ -519,6 +525,33 @@ class ClusterMember:
         except ZooKeeperUnavailable:
             return None
         return None if node is None else znodes.decode_state(node.data, node.version)
+
+    async def fence(self, broker_id: int, incarnation: int) -> None:
+        """End the registration of a broker whose process is gone, and its office if it was controller.
+
+        Only in the life that was watched, and only by the controller or, for the controller itself, by
+        anyone: a broker that is alive after all finds its registration gone, registers anew, and has lost its
+        offices to the elections in between, which is what epochs are for.
+        """
+        operations: list[Operation] = [
+            Check(znodes.incarnation_path(broker_id), incarnation),
+            Delete(znodes.broker_path(broker_id)),
+        ]
+        try:
+            if self.is_controller:
+                await self._fenced(operations)
+            else:
+                node = await self._zookeeper.get(znodes.CONTROLLER)
+                registration = await self._zookeeper.get(znodes.broker_path(broker_id))
+                if node is None or registration is None:
+                    return
+                if znodes.decode_controller(node.data) != broker_id:
+                    return
+                if node.ephemeral_owner == registration.ephemeral_owner:
+                    operations.append(Delete(znodes.CONTROLLER, node.version))
+                await self._zookeeper.multi(operations)
+        except (Conflict, ZooKeeperUnavailable) as error:
+            logger.info("broker not fenced", broker_id=broker_id, reason=str(error))
 
     async def claim(self, topic: str, partition: int, claim: znodes.Claim) -> None:
         """Say how far this broker's log reaches."""

@@ -32,6 +32,7 @@ from mainstem_broker.errors import InvalidSetting, StartupError
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.replica.manager import ReplicaManager
+from mainstem_broker.server.deathwatch import Deathwatch
 from mainstem_broker.server.listeners import Listener, SocketOptions, parse_listeners
 from mainstem_broker.server.peers import LeaderPeer, Peer
 from mainstem_broker.server.router import Router
@@ -87,6 +88,9 @@ class Broker:
             config.integer("replica.lag.time.max.ms"),
         )
         self.context = BrokerContext(broker_id, config, self._member, self._replicas)
+        self._deathwatch = Deathwatch(
+            self._member, broker_id, lambda: self.context.config.string("inter.broker.listener.name")
+        )
         self._upkeep = Upkeep(self.context, self._logs, self._listeners)
 
     # --- Start and stop ---
@@ -121,6 +125,7 @@ class Broker:
     async def stop(self) -> None:
         """Stop cleanly. Safe to call after a failed start."""
         await self._upkeep.stop()
+        await self._deathwatch.stop()
         await self._replicas.stop()
         await self._member.leave()
         for listener in self._listeners:
@@ -164,6 +169,7 @@ class Broker:
         for name, index in delta.partitions:
             self._update_replica(name, index)
         self._replicas.follow_leaders()
+        self._deathwatch.look_again()
         if delta.brokers:
             self._replicas.consider_all_isrs()
         if delta.partitions or delta.brokers:
