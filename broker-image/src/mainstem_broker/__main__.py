@@ -12,6 +12,7 @@ import gc
 import logging
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Final
 
@@ -93,6 +94,7 @@ async def _serve(config: BrokerConfig) -> None:
 
 def _configure_logging(level: str) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    warnings.filterwarnings("ignore", message="No chroot path exists")  # kazoo's; we make it
     logging.getLogger("kazoo").setLevel(logging.ERROR)  # what it warns of, we log ourselves
     structlog.configure(
         processors=[

@@ -281,6 +281,10 @@ class ClusterMember:
             except Conflict:
                 return False
             logger.info("broker registered", path=path)
+            # As controller it must count itself among the living, and as one that has just come back:
+            # what it leads gets a new epoch, for what was not on its disk may be gone (KIP-320).
+            self._brokers_stale = True
+            self._restarted.add(self._broker_id)
         # Not if the session was lost since: the news of that may have come before this.
         self._registered = session_id != 0 and session_id == self._zookeeper.session_id
         return True
