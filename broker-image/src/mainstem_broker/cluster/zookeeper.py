@@ -159,7 +159,10 @@ class ZooKeeper:
                     f"ZooKeeper gave no answer ({type(error).__name__}); ask again."
                 ) from error
 
-        return self._loop.run_in_executor(self._thread, call)
+        try:
+            return self._loop.run_in_executor(self._thread, call)
+        except RuntimeError as error:  # the session was stopped
+            raise ZooKeeperUnavailable("This broker has left ZooKeeper; ask another one.") from error
 
     # --- Reading ---
 
