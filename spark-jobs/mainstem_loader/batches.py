@@ -19,7 +19,7 @@ offsets only rise and end before the high watermark. Must not live here: what is
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -165,11 +165,11 @@ def readable_batches(
             yield batch
 
 
-def wire_bytes_per_offset(samples: Sequence[bytes], source: Source) -> float:
-    """The size of a record as stored, estimated from first batches; 0 when there are none."""
+def wire_bytes_per_offset(samples: Mapping[int, bytes], topic: str) -> float:
+    """The size of a record as stored, estimated from first batches by partition; 0 when there are none."""
     size = count = 0
-    for sample in samples:
-        for batch in scan_batches(sample, source, first_offset=0):
+    for partition, sample in samples.items():
+        for batch in scan_batches(sample, Source(topic, partition), first_offset=0):
             size += batch.records_end - batch.records_begin + HEADER_BYTES
             count += batch.last_offset - batch.base_offset + 1
     return size / count if count else 0.0

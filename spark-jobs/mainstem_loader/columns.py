@@ -166,6 +166,32 @@ def fits(written: pa.DataType, wanted: pa.DataType) -> bool:
     return written == wanted
 
 
+def merge_found(columns: Columns, settled: Columns, found: Iterable[Columns]) -> dict[str, pa.DataType]:
+    """`columns` with what several readers found, in their order. What contradicts an earlier one is left out:
+    whoever found it must read again, and call it dead. Types may widen but for those of `settled`.
+    """
+    merged = dict(columns)
+    for one in found:
+        for name, column_type in one.items():
+            try:
+                if name in merged:
+                    merged[name] = merge_types(name, merged[name], column_type, widen=name not in settled)
+                else:
+                    check_name(name, merged)
+                    merged[name] = column_type
+            except ColumnError:
+                continue
+    return merged
+
+
+def fit_all(written: Columns, wanted: Columns) -> bool:
+    """Whether all columns of a file but the record's own can be read as `wanted`."""
+    return all(
+        name in RESERVED_NAMES or (name in wanted and fits(column_type, wanted[name]))
+        for name, column_type in written.items()
+    )
+
+
 def name_of_type(found: pa.DataType) -> str:
     """How JSON calls values of the type."""
     if pa.types.is_boolean(found):

@@ -37,9 +37,10 @@ _RECORD_TYPES: Final[dict[str, pa.DataType]] = {
 }
 RECORD_SCHEMA: Final = pa.schema(_RECORD_TYPES)
 
-# Arrow's binary arrays have 32-bit offsets, and memory is finite: batches are decoded together up to this
-# size.
-_TOGETHER_BYTES_MAX: Final = 256 * 1024 * 1024
+# A fetch of well compressed batches may inflate to a hundred times its size, so it is decoded in parts of
+# about this many plain bytes: enough to read many batches at a time, and few enough to keep many tasks in
+# memory.
+PART_BYTES: Final = 32 * 1024 * 1024
 
 # So many records' positions and lengths stay in the processor's cache.
 BLOCK_RECORDS: Final = 32 * 1024
@@ -48,16 +49,12 @@ BLOCK_RECORDS: Final = 32 * 1024
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
     """`blocks`: the wanted records, of `RECORD_SCHEMA`, with `headers` (`HEADERS_TYPE`) behind when asked
-    for. `next_offset`: where the next fetch begins; moved by every whole batch, also by one without
-    records.
+    for; decoded while they are taken, once. `next_offset`: where the next fetch begins; moved by every whole
+    batch, also by one without records.
     """
 
-    blocks: tuple[pa.RecordBatch, ...]
+    blocks: Iterator[pa.RecordBatch]
     next_offset: int
-
-    @property
-    def record_count(self) -> int:
-        return sum(block.num_rows for block in self.blocks)
 
 
 def decode_records(
@@ -65,12 +62,12 @@ def decode_records(
 ) -> DecodedRecords:
     """The records with offsets from `start` to `end`, exclusive, of what a fetch at `start` brought.
 
-    Every batch's CRC is checked first. Batches may begin before `start` and end after `end`; a last batch
-    that is cut off is left for the next fetch. Control batches and records of aborted transactions are
-    skipped.
+    Every batch's CRC is checked before anything else. Batches may begin before `start` and end after `end`; a
+    last batch that is cut off is left for the next fetch. Control batches and records of aborted transactions
+    are skipped.
 
     Raises:
-        CorruptBatchError: with topic, partition and offset.
+        CorruptBatchError: with topic, partition and offset; also while blocks are taken.
     """
     batches: list[Batch] = []
     next_offset = start
@@ -80,63 +77,50 @@ def decode_records(
             break
         batches.append(batch)
         next_offset = min(end, batch.last_offset + 1)
-    wanted = readable_batches(batches, fetched.records, fetched.aborted)
-    together = _Together(fetched.records, source, start, end, with_headers)
-    for batch in wanted:
-        if batch.record_count:
-            together.add(batch)
-    return DecodedRecords(together.finish(), next_offset)
+    readable = [
+        batch for batch in readable_batches(batches, fetched.records, fetched.aborted) if batch.record_count
+    ]
+    return DecodedRecords(_decode(readable, fetched.records, source, start, end, with_headers), next_offset)
 
 
-class _Together:
-    """Collects batches, and decodes them in one go before their plain bytes get too many."""
-
-    def __init__(self, fetched: bytes, source: Source, start: int, end: int, with_headers: bool) -> None:
-        self._fetched = fetched
-        self._source = source
-        self._start = start
-        self._end = end
-        self._with_headers = with_headers
-        self._decompressor = Decompressor()
-        self._batches: list[Batch] = []
-        self._pieces: list[bytes | bytearray | memoryview] = []
-        self._size = 0
-        self._blocks: list[pa.RecordBatch] = []
-
-    def add(self, batch: Batch) -> None:
-        records = memoryview(self._fetched)[batch.records_begin : batch.records_end]
-        try:
-            piece = self._decompressor.decompress(batch.codec, records)
-        except DecompressionFailedError as error:
-            self._source.corrupt(batch.base_offset, f"the records of a batch do not decompress ({error})")
-        if self._size + len(piece) > _TOGETHER_BYTES_MAX:
-            self._decode()
-        self._batches.append(batch)
-        self._pieces.append(piece)
-        self._size += len(piece)
-
-    def finish(self) -> tuple[pa.RecordBatch, ...]:
-        self._decode()
-        return tuple(self._blocks)
-
-    def _decode(self) -> None:
-        if not self._batches:
-            return
-        if any(batch.codec != NO_CODEC for batch in self._batches):
-            plain = b"".join(self._pieces)
-            ends = np.cumsum([len(piece) for piece in self._pieces], dtype=np.int64)
-            begins = np.concatenate(([0], ends[:-1]))
-        else:
-            plain = self._fetched
-            begins = np.array([batch.records_begin for batch in self._batches], dtype=np.int64)
-            ends = np.array([batch.records_end for batch in self._batches], dtype=np.int64)
-        for block in _decode_plain(plain, begins, ends, self._batches, self._source, self._with_headers):
-            offsets = block.column("offset").to_numpy()
+def _decode(
+    batches: Sequence[Batch], fetched: bytes, source: Source, start: int, end: int, with_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    for plain, begins, ends, part in _plain_parts(batches, fetched, source):
+        for block in _decode_plain(plain, begins, ends, part, source, with_headers):
             # Offsets rise, so what is wanted is one slice, and usually all of it.
-            first, last = np.searchsorted(offsets, [self._start, self._end]).tolist()
+            first, last = np.searchsorted(block.column("offset").to_numpy(), [start, end]).tolist()
             if first < last:
-                self._blocks.append(block.slice(first, last - first))
-        self._batches, self._pieces, self._size = [], [], 0
+                yield block.slice(first, last - first)
+
+
+def _plain_parts(
+    batches: Sequence[Batch], fetched: bytes, source: Source
+) -> Iterator[tuple[bytes, Int64s, Int64s, Sequence[Batch]]]:
+    """The batches in parts: plain bytes, where in them each batch's records begin and end, and the
+    batches.
+    """
+    if batches and all(batch.codec == NO_CODEC for batch in batches):
+        begins = np.array([batch.records_begin for batch in batches], dtype=np.int64)
+        ends = np.array([batch.records_end for batch in batches], dtype=np.int64)
+        yield fetched, begins, ends, batches
+        return
+    decompressor = Decompressor()
+    part: list[Batch] = []
+    pieces: list[bytes | bytearray | memoryview] = []
+    size = 0
+    for batch in batches:
+        records = memoryview(fetched)[batch.records_begin : batch.records_end]
+        try:
+            pieces.append(decompressor.decompress(batch.codec, records))
+        except DecompressionFailedError as error:
+            source.corrupt(batch.base_offset, f"the records of a batch do not decompress ({error})")
+        part.append(batch)
+        size += len(pieces[-1])
+        if size >= PART_BYTES or batch is batches[-1]:
+            ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+            yield b"".join(pieces), np.concatenate(([0], ends[:-1])), ends, part
+            part, pieces, size = [], [], 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,36 +17,46 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
-from mainstem_loader.batches import Source, wire_bytes_per_offset
+from mainstem_loader.batches import wire_bytes_per_offset
 from mainstem_loader.columns import (
     DAY_COLUMN,
     HEADERS_COLUMN,
     HEADERS_TYPE,
-    RESERVED_NAMES,
     ColumnError,
     Columns,
     check_name,
     column_of_field,
-    fits,
-    merge_types,
+    fit_all,
+    merge_found,
 )
 from mainstem_loader.errors import LoaderError, SettingsError, WarehouseError
 from mainstem_loader.executors import SparkExecutor, TaskExecutor
-from mainstem_loader.fetch import BrokerSettings, IsolationLevel, TopicReader
+from mainstem_loader.fetch import IsolationLevel, TopicReader
+from mainstem_loader.leaders import BrokerSettings
 from mainstem_loader.payload import RAW_COLUMN, PayloadFormat
-from mainstem_loader.ranges import GapPolicy, LoadPlan, OffsetRange, PartitionOffsets, ReadLimits, plan_load
+from mainstem_loader.ranges import GapPolicy, LoadPlan, PartitionOffsets, ReadLimits, plan_load
+from mainstem_loader.report import LoadOutcome, LoadProgress, LoadReport, OnProgress, Stage
 from mainstem_loader.tasks import LoadTask, PayloadSettings, RangeCounts, TaskFailure, TaskResult, run_task
 from mainstem_loader.warehouse import CommitOutcome, LoadCommit, OffsetMove, WarehouseTable
+
+__all__ = [
+    "LoadOutcome",
+    "LoadProgress",
+    "LoadReport",
+    "LoadSettings",
+    "OnProgress",
+    "Stage",
+    "load_topic",
+]
 
 # Runs are planned anew when another load changed the columns' types meanwhile.
 PLANS_MAX: Final = 5
@@ -95,66 +105,6 @@ class LoadSettings:
     spark_master: str | None = None
     fetch_bytes: int = 16 * 1024 * 1024
     retry_ms: int = 30_000
-
-
-class Stage(StrEnum):
-    """The stages of a run, in order."""
-
-    CONNECT = "connect"
-    START = "start"
-    LOAD = "load"
-    COMMIT = "commit"
-    DEAD_LETTERS = "dead letters"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """How far a run is. `done` of `total` tasks in stage `load`; elsewhere both are 0."""
-
-    stage: Stage
-    done: int = 0
-    total: int = 0
-
-
-OnProgress = Callable[[LoadProgress], None]
-
-
-class LoadOutcome(StrEnum):
-    """`SUPERSEDED`: another load was faster and brought the same records; nothing is left to do."""
-
-    LOADED = "loaded"
-    UP_TO_DATE = "up to date"
-    SUPERSEDED = "superseded"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """What a run did. `read` = `loaded` + `dead_lettered`, in records; `ranges` hold offsets, which may have
-    holes.
-
-    `gaps`: offsets that were gone before they could be loaded. `days`: partitions that got rows, as ISO
-    dates. `size_bytes`: of the new files. `bytes_read`: of batches as stored by the broker. `seconds`: by
-    stage, and of the stage `load` by what tasks did, added up over tasks. `tries`: how often tasks ran, above
-    their number when types had to be settled.
-    """
-
-    outcome: LoadOutcome
-    topic: str
-    topic_id: str
-    table: str
-    run_id: str
-    read: int
-    loaded: int
-    dead_lettered: int
-    days: tuple[str, ...]
-    files: int
-    size_bytes: int
-    bytes_read: int
-    ranges: tuple[RangeCounts, ...]
-    gaps: tuple[OffsetRange, ...]
-    tries: int
-    seconds: dict[str, float]
-    task_seconds: dict[str, float]
 
 
 def load_topic(
@@ -275,7 +225,7 @@ class _Run:
         plan = plan_load(settings.topic, partitions, limits, settings.on_gap)
         if settings.max_bytes is not None or plan.offset_count > limits.task_records_min:
             samples = reader.sample({part.partition: part.start for part in plan.ranges}, SAMPLE_BYTES)
-            estimate = wire_bytes_per_offset(samples, Source(settings.topic, -1))
+            estimate = wire_bytes_per_offset(samples, settings.topic)
             plan = plan_load(settings.topic, partitions, limits, settings.on_gap, estimate)
         return committed, plan
 
@@ -315,6 +265,9 @@ class _Run:
         Returns:
             A result for each task, and the columns that all files fit.
         """
+        if not tasks:
+            # Everything that was not loaded is gone: the offsets move over the gap.
+            return [], dict(settled)
         results: dict[int, TaskResult] = {}
         columns = dict(settled)
         unsettled = list(tasks)
@@ -322,11 +275,11 @@ class _Run:
             for _ in range(ROUNDS_MAX):
                 found = self._run(executor, unsettled, results)
                 results |= {result.number: result for result in found}
-                columns = _merge_columns(columns, settled, found)
+                columns = merge_found(columns, settled, [result.found_columns for result in found])
                 unsettled = [
                     replace(task, payload=replace(task.payload, columns=columns))
                     for task in tasks
-                    if not _fits_all(results[task.number], columns)
+                    if not all(fit_all(written.columns, columns) for written in results[task.number].files)
                 ]
                 if not unsettled:
                     return [results[task.number] for task in tasks], columns
@@ -435,34 +388,6 @@ def _check(settings: LoadSettings) -> None:
             check_name(column, settings.columns)
         except ColumnError as error:
             raise SettingsError(f"The columns cannot be as named: {error}.") from error
-
-
-def _merge_columns(
-    columns: Columns, settled: Columns, results: Sequence[TaskResult]
-) -> dict[str, pa.DataType]:
-    """`columns` with what tasks found, in their order; what contradicts an earlier one is left out, and its
-    task runs again and calls it dead. Types may widen but for those of `settled`.
-    """
-    merged = dict(columns)
-    for result in results:
-        for name, found in result.found_columns.items():
-            try:
-                if name in merged:
-                    merged[name] = merge_types(name, merged[name], found, widen=name not in settled)
-                else:
-                    check_name(name, merged)
-                    merged[name] = found
-            except ColumnError:
-                continue
-    return merged
-
-
-def _fits_all(result: TaskResult, columns: Columns) -> bool:
-    return all(
-        name in RESERVED_NAMES or (name in columns and fits(column_type, columns[name]))
-        for written in result.files
-        for name, column_type in written.columns.items()
-    )
 
 
 def _check_complete(task: LoadTask, result: TaskResult) -> None:

@@ -122,6 +122,8 @@ def _steps(plain: bytes, position: int, count: int) -> Iterator[int]:
         else:
             length, position = read_varint(plain, position)
             position += length >> 1
+            if position > len(plain):
+                raise IndexError("a record ends past the end")
         yield position
 
 

@@ -34,8 +34,9 @@ from mainstem_loader.dead_letters import DeadLetterFile
 from mainstem_loader.decode import decode_records
 from mainstem_loader.errors import BrokerUnreachableError, LoaderError
 from mainstem_loader.event_time import EventDays, days_of_field, days_of_records
-from mainstem_loader.fetch import BrokerSettings, IsolationLevel, TopicReader
+from mainstem_loader.fetch import IsolationLevel, TopicReader
 from mainstem_loader.json_payload import JsonPayload
+from mainstem_loader.leaders import BrokerSettings
 from mainstem_loader.parquet_files import WrittenFile, saying_what_to_do
 from mainstem_loader.payload import PayloadFormat, PayloadReader, RawPayload
 from mainstem_loader.ranges import OffsetRange
@@ -174,10 +175,11 @@ def _load(task: LoadTask, files: DayFiles, dead_letters: DeadLetterFile) -> Task
                 bytes_read += len(fetched.records)
                 clock.spent_on("fetch")
                 decoded = decode_records(fetched, source, position, part.end, task.payload.with_headers)
-                clock.spent_on("decode")
                 for block in decoded.blocks:
+                    clock.spent_on("decode")
                     read += block.num_rows
                     dead += _take(block, part.partition, payload, task.payload, files, dead_letters, clock)
+                clock.spent_on("decode")
                 moved = decoded.next_offset - position
                 position = decoded.next_offset
                 if moved:
