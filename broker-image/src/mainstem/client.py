@@ -16,6 +16,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from mainstem.errors import BadInput, ClusterRefused, ClusterUnreachable, CommandError
+from mainstem.output import program_name
 
 DEFAULT_BOOTSTRAP_SERVERS: Final = "127.0.0.1:9092"
 _CONNECT_TIMEOUT_SECONDS: Final = 1.0
@@ -255,7 +256,7 @@ def check_reachable(bootstrap_servers: str) -> None:
             return
     raise ClusterUnreachable(
         f"No broker listens at {bootstrap_servers} ({', '.join(dict.fromkeys(reasons))}): start a local "
-        "stack with `mainstem up`, or give the address of your cluster with --bootstrap-servers."
+        f"stack with `{program_name()} up`, or give the address of your cluster with --bootstrap-servers."
     )
 
 

@@ -30,7 +30,7 @@ from mainstem.flights import BROKEN_EVENTS, FLIGHT_COUNT, first_batch, second_ba
 from mainstem.lines import Record
 from mainstem.load import run_load
 from mainstem.options import OutputChoice
-from mainstem.output import Advance, Column, Output, OutputFormat, table
+from mainstem.output import Advance, Column, Output, OutputFormat, program_name, table
 from mainstem.partitioner import partition_of
 from mainstem.sending import Sender
 from mainstem.sql import ask, show_answer
@@ -119,8 +119,9 @@ def demo(
         with out.waiting("Stopping the brokers"):
             stack.stop()
     run.show(time.monotonic() - started)
-    out.say(f"\nAsk more:     mainstem sql 'SELECT * FROM flights LIMIT 5' --warehouse {data / 'warehouse'}")
-    out.say(f"The brokers:  mainstem up --data {data / 'stack'}")
+    program = program_name()
+    out.say(f"\nAsk more:     {program} sql 'SELECT * FROM flights LIMIT 5' --warehouse {data / 'warehouse'}")
+    out.say(f"The brokers:  {program} up --data {data / 'stack'}")
 
 
 class DemoRun:

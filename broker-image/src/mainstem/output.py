@@ -7,11 +7,13 @@ go to stderr, so that stdout can always be piped. Cells and messages are data, n
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import BinaryIO, Final
 
 import orjson
@@ -35,6 +37,15 @@ _PIPE_WIDTH: Final = 100_000  # a table that is read by a program is never cut t
 
 Advance = Callable[[int], None]
 ShowStage = Callable[[str, int, int], None]
+
+
+def program_name() -> str:
+    """How the person who runs this can run it again from here: by name, or by the path they used."""
+    name = "mainstem"
+    if shutil.which(name) is not None:
+        return name
+    path = Path(sys.argv[0])
+    return str(path) if path.name == name else name
 
 
 class OutputFormat(StrEnum):

@@ -12,6 +12,7 @@ import gc
 import logging
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Final
 
@@ -58,6 +59,9 @@ def _read_config(path: Path, overrides: list[str]) -> BrokerConfig:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise StartupError(f"The properties file {path} cannot be read: {error}.") from error
+    for override in overrides:
+        if "=" not in override:
+            raise StartupError(f"--override {override!r} is not of the form name=value.")
     settings = parse_properties(text) | parse_properties("\n".join(overrides))
     config = BrokerConfig(settings)
     config.topic({})  # a topic default that does not fit is found out now
@@ -93,6 +97,8 @@ async def _serve(config: BrokerConfig) -> None:
 
 def _configure_logging(level: str) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    warnings.filterwarnings("ignore", message="No chroot path exists")  # kazoo's; we make it
+    warnings.filterwarnings("ignore", module="kazoo")  # of a chroot that is missing, and that we create
     logging.getLogger("kazoo").setLevel(logging.ERROR)  # what it warns of, we log ourselves
     structlog.configure(
         processors=[

@@ -296,6 +296,8 @@ class ClusterMember:
             except Conflict:
                 return False
             logger.info("broker registered", path=path, unclean=self._stopped_uncleanly)
+            # As controller it must count itself among the living, in its new life.
+            self._brokers_stale = True
         # Not if the session was lost since: the news of that may have come before this.
         self._registered = session_id != 0 and session_id == self._zookeeper.session_id
         self._stopped_uncleanly = False  # a session that is lost from now on loses no records

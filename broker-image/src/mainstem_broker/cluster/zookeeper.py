@@ -92,13 +92,18 @@ class ZooKeeper:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
         self._listener = listener
-        self._client = KazooClient(
-            hosts=servers,
-            timeout=session_timeout_ms / 1000,
-            # No retries of single commands: a write whose answer was lost must be looked at, not repeated.
-            command_retry=KazooRetry(max_tries=0),
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1, max_jitter=0.2),
-        )
+        try:
+            self._client = KazooClient(
+                hosts=servers,
+                timeout=session_timeout_ms / 1000,
+                # No retries of commands: a write whose answer was lost must be looked at, not repeated.
+                command_retry=KazooRetry(max_tries=0),
+                connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1, max_jitter=0.2),
+            )
+        except ValueError as error:
+            raise StartupError(
+                f"zookeeper.connect is {servers!r} ({error}): write it as host:port,host:port/chroot."
+            ) from error
         self._client.add_listener(self._on_state)
 
     @property
@@ -154,7 +159,10 @@ class ZooKeeper:
                     f"ZooKeeper gave no answer ({type(error).__name__}); ask again."
                 ) from error
 
-        return self._loop.run_in_executor(self._thread, call)
+        try:
+            return self._loop.run_in_executor(self._thread, call)
+        except RuntimeError as error:  # the session was stopped
+            raise ZooKeeperUnavailable("This broker has left ZooKeeper; ask another one.") from error
 
     # --- Reading ---
 

@@ -48,10 +48,12 @@ def test_nobody_there_is_told_with_what_to_do() -> None:
     run(test())
 
 
-@pytest.mark.parametrize("servers", ["", "host:port", ":2181", "a:1/b,c:2/d"])
+@pytest.mark.parametrize("servers", ["", "host:port", ":2181", "host:99999"])
 def test_servers_that_cannot_be_read_are_told(servers: str) -> None:
     async def test() -> None:
-        with pytest.raises(StartupError, match="zookeeper.connect"):
+        with pytest.raises(
+            StartupError, match=r"zookeeper\.connect is .*: write it as host:port,host:port/chroot"
+        ):
             await ZooKeeper(servers, 2000, lambda _: None).start(300)
 
     run(test())
@@ -220,7 +222,7 @@ def test_all_of_a_multi_is_done(servers: str, shell: KazooClient) -> None:
                     Delete("/delete", 0),
                 ]
             )
-            assert results[3] == "/seq_0000000004", "numbers count the children ever made below a node"
+            assert results[3] == "/seq_0000000005", "numbers count the children ever made below a node"
             mine = await zookeeper.get("/mine")
             assert mine is not None
             assert mine.ephemeral_owner == zookeeper.session_id

@@ -1,0 +1,155 @@
+"""The rounds of a run: every workload on every system by turns, and the figures that come out.
+
+Only one system is under load at any moment; the other idles. Which goes first changes from round to round,
+so that neither always meets the warmer machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.processes import memory_mb
+from bench.raw_fetch import fetch_raw
+from bench.report import Figure, Samples
+from bench.system import System
+from bench.workloads import (
+    BATCHES_1_MB,
+    BATCHES_16_KB,
+    BATCHES_OF_1,
+    BATCHES_OF_50,
+    Throughput,
+    consume,
+    create_many_partitions,
+    create_topic,
+    delete_topic,
+    percentile,
+    produce,
+    produce_one_by_one,
+    restart_until_first_acknowledgement,
+)
+
+SMALL_BYTES: Final = 100
+LARGER_BYTES: Final = 200  # the paper's message
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is done; `rounds` is how often everything is."""
+
+    rounds: int
+    messages: int
+    passes: int
+    messages_in_50s: int
+    single_messages: int
+    synchronous_messages: int
+    partitions: int
+
+
+FULL: Final = Scale(3, 2_000_000, 3, 1_000_000, 200_000, 10_000, 1_000)
+QUICK: Final = Scale(1, 300_000, 1, 100_000, 20_000, 1_000, 100)
+WARM_UP: Final = Scale(1, 1_000_000, 1, 200_000, 50_000, 3_000, 50)  # of a JVM, mostly
+QUICK_WARM_UP: Final = Scale(1, 100_000, 1, 20_000, 5_000, 300, 10)
+
+Say = Callable[[str], None]
+
+
+def measure(systems: Sequence[System], scale: Scale, warm_up: Scale, say: Say) -> list[Figure]:
+    """Figures of all `systems` (already started), in the order of the report."""
+    samples: dict[str, Samples] = {system.name: defaultdict(list) for system in systems}
+    for system in systems:
+        say(f"{system.name}: warming up")
+        _round(system, warm_up, defaultdict(list))
+    for number in range(scale.rounds):
+        for system in systems if number % 2 == 0 else reversed(systems):
+            say(f"{system.name}: round {number + 1} of {scale.rounds}")
+            _round(system, scale, samples[system.name])
+    for system in systems:
+        _memory(system, samples[system.name])
+    for number in range(scale.rounds):
+        for system in systems if number % 2 == 0 else reversed(systems):
+            say(f"{system.name}: start {number + 1} of {scale.rounds}")
+            with _topic(system) as topic:
+                samples[system.name]["start-up"].append(restart_until_first_acknowledgement(system, topic))
+    return [Figure(*row, samples=samples) for row in FIGURES]
+
+
+@contextlib.contextmanager
+def _topic(system: System) -> Iterator[str]:
+    topic = create_topic(system)
+    try:
+        yield topic
+    finally:
+        delete_topic(system, topic)
+
+
+def _round(system: System, scale: Scale, samples: Samples) -> None:
+    for name, batching in (("16 KB", BATCHES_16_KB), ("1 MB", BATCHES_1_MB)):
+        with _topic(system) as topic:
+            size = {"messages": scale.messages, "message_bytes": SMALL_BYTES}
+            _keep(samples, f"produce {name}", produce(system, topic, batching=batching, **size))
+            _keep(samples, f"consume {name}", consume(system, topic, passes=scale.passes, **size))
+            _keep(samples, f"fetch {name}", fetch_raw(system, topic, passes=scale.passes, **size))
+    for name, batching, messages in (
+        ("50 per request", BATCHES_OF_50, scale.messages_in_50s),
+        ("1 per request", BATCHES_OF_1, scale.single_messages),
+    ):
+        with _topic(system) as topic:
+            size = {"messages": messages, "message_bytes": LARGER_BYTES}
+            _keep(samples, f"produce {name}", produce(system, topic, batching=batching, **size))
+    with _topic(system) as topic:
+        latencies = produce_one_by_one(
+            system, topic, messages=scale.synchronous_messages, message_bytes=SMALL_BYTES
+        )
+    samples["synchronous p50"].append(percentile(latencies, 50))
+    samples["synchronous p99"].append(percentile(latencies, 99))
+    samples["many partitions"].append(create_many_partitions(system, scale.partitions))
+
+
+def _keep(samples: Samples, name: str, throughput: Throughput) -> None:
+    samples[name].append(throughput.messages_per_second)
+    samples[f"{name}, broker cpu"].append(throughput.broker_cpu_seconds_per_gb)
+    samples[f"{name}, client"].append(throughput.client_cpu_share)
+
+
+def _memory(system: System, samples: Samples) -> None:
+    """After all the load: of the broker, and of everything that belongs to the system."""
+    broker = memory_mb(system.broker_pid)
+    samples["memory rss"].append(broker["rss"])
+    samples["memory pss"].append(broker["pss"])
+    companions = sum(memory_mb(pid)["pss"] for pid in system.companion_pids)
+    samples["memory all"].append(broker["pss"] + companions)
+
+
+# Name in the report, key of the samples, unit, whether more is better, bound of the ratio (None: none asked).
+FIGURES: Final[tuple[tuple[str, str, str, bool, float | None], ...]] = (
+    ("Produce, 16 KB batches", "produce 16 KB", "msg/s", True, 1.0),
+    ("Produce, 1 MB batches", "produce 1 MB", "msg/s", True, 1.0),
+    ("Consume, 16 KB batches", "consume 16 KB", "msg/s", True, 1.0),
+    ("Consume, 1 MB batches", "consume 1 MB", "msg/s", True, 1.0),
+    ("Fetch by a bare socket, 16 KB batches", "fetch 16 KB", "msg/s", True, None),
+    ("Fetch by a bare socket, 1 MB batches", "fetch 1 MB", "msg/s", True, None),
+    ("Produce 200 B, 50 per request", "produce 50 per request", "msg/s", True, None),
+    ("Produce 200 B, 1 per request", "produce 1 per request", "msg/s", True, 1.3),
+    ("Broker CPU, produce, 16 KB batches", "produce 16 KB, broker cpu", "s/GB", False, 0.7),
+    ("Broker CPU, produce, 1 MB batches", "produce 1 MB, broker cpu", "s/GB", False, 0.7),
+    ("Broker CPU, consume, 16 KB batches", "consume 16 KB, broker cpu", "s/GB", False, 0.7),
+    ("Broker CPU, consume, 1 MB batches", "consume 1 MB, broker cpu", "s/GB", False, 0.7),
+    ("Broker CPU, bare socket, 16 KB batches", "fetch 16 KB, broker cpu", "s/GB", False, None),
+    ("Broker CPU, bare socket, 1 MB batches", "fetch 1 MB, broker cpu", "s/GB", False, None),
+    ("Synchronous produce, p50", "synchronous p50", "ms", False, None),
+    ("Synchronous produce, p99", "synchronous p99", "ms", False, 1.0),
+    ("Broker memory after the load (RSS)", "memory rss", "MB", False, 0.3),
+    ("Broker memory after the load (PSS)", "memory pss", "MB", False, 0.3),
+    ("Memory with ZooKeeper, where it is (PSS)", "memory all", "MB", False, None),
+    ("Broker start to first acknowledgement", "start-up", "s", False, 0.3),
+    ("Create many partitions, write to each", "many partitions", "s", False, None),
+    ("Client CPU, produce, 16 KB batches", "produce 16 KB, client", "s/s", False, None),
+    ("Client CPU, produce, 1 MB batches", "produce 1 MB, client", "s/s", False, None),
+    ("Client CPU, consume, 16 KB batches", "consume 16 KB, client", "s/s", False, None),
+    ("Client CPU, consume, 1 MB batches", "consume 1 MB, client", "s/s", False, None),
+    ("Client CPU, produce, 1 per request", "produce 1 per request, client", "s/s", False, None),
+)

@@ -1,0 +1,248 @@
+"""What is done to a system: each function does one thing to one broker and returns what that took.
+
+The client is confluent-kafka (librdkafka) with the same settings for both systems, in this process; its CPU
+time is measured as well, since a figure near the client's limit says nothing about the broker. Every
+workload counts what arrived: a figure for messages that were lost would be none.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.processes import cpu_seconds, own_cpu_seconds
+from bench.system import System
+
+ANSWER_SECONDS: Final = 120.0
+CHUNK: Final = 10_000  # messages handed to the client by one call
+BATCHES_16_KB: Final[Mapping[str, object]] = {"batch.size": 16_384, "linger.ms": 5}
+BATCHES_1_MB: Final[Mapping[str, object]] = {"batch.size": 1_000_000, "linger.ms": 5}
+BATCHES_OF_50: Final[Mapping[str, object]] = {"batch.num.messages": 50, "linger.ms": 5}
+BATCHES_OF_1: Final[Mapping[str, object]] = {"batch.num.messages": 1, "linger.ms": 0}
+
+
+class Miscounted(Exception):
+    """A system did not keep, or not give back, what it acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Messages of `message_bytes` through one partition, `seconds` from the first to the last."""
+
+    messages: int
+    message_bytes: int
+    seconds: float
+    broker_cpu_seconds: float
+    client_cpu_seconds: float
+
+    @property
+    def messages_per_second(self) -> float:
+        return self.messages / self.seconds
+
+    @property
+    def broker_cpu_seconds_per_gb(self) -> float:
+        """Per 10^9 bytes of message values."""
+        return self.broker_cpu_seconds / (self.messages * self.message_bytes / 1e9)
+
+    @property
+    def client_cpu_share(self) -> float:
+        """CPU seconds of the client per second; near 1 its Python thread was the limit."""
+        return self.client_cpu_seconds / self.seconds
+
+
+def _settings(system: System, settings: Mapping[str, object] | None = None) -> dict[str, object]:
+    # Without its log: it complains of every connection that a starting broker refuses.
+    return {"bootstrap.servers": system.bootstrap_servers, "log_level": 0, **(settings or {})}
+
+
+def create_topic(system: System, partitions: int = 1) -> str:
+    name = f"bench-{uuid4().hex[:12]}"
+    admin: Any = AdminClient(_settings(system))
+    admin.create_topics([NewTopic(name, partitions, 1)], operation_timeout=ANSWER_SECONDS)[name].result(
+        ANSWER_SECONDS
+    )
+    return name
+
+
+def delete_topic(system: System, name: str) -> None:
+    admin: Any = AdminClient(_settings(system))
+    admin.delete_topics([name], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
+
+
+def produce(
+    system: System, topic: str, *, messages: int, message_bytes: int, batching: Mapping[str, object]
+) -> Throughput:
+    """Send `messages` to partition 0 with acks=1 as fast as the client can.
+
+    Raises:
+        Miscounted: another number of messages is in the partition afterwards.
+    """
+    producer: Any = Producer(
+        _settings(
+            system,
+            {
+                "acks": 1,
+                "queue.buffering.max.messages": 500_000,
+                "queue.buffering.max.kbytes": 1 << 20,
+                **batching,
+            },
+        )
+    )
+    producer.list_topics(topic, timeout=ANSWER_SECONDS)
+    stored_before = _end_offset(system, topic)
+    chunk = [{"value": b"x" * message_bytes}] * CHUNK
+    sent = 0
+    broker_cpu, client_cpu, began = cpu_seconds(system.broker_pid), own_cpu_seconds(), time.perf_counter()
+    while sent < messages:
+        wanted = min(CHUNK, messages - sent)
+        try:
+            taken = producer.produce_batch(topic, chunk[:wanted], partition=0)
+        except BufferError:
+            taken = 0
+        sent += taken
+        if taken < wanted:
+            producer.poll(0.001)  # the queue is full: the broker, or the client's sender, is behind
+    producer.flush(ANSWER_SECONDS)
+    seconds = time.perf_counter() - began
+    broker_cpu, client_cpu = cpu_seconds(system.broker_pid) - broker_cpu, own_cpu_seconds() - client_cpu
+    stored = _end_offset(system, topic) - stored_before
+    if stored != messages:
+        raise Miscounted(f"{system.name} stored {stored} of {messages} messages.")
+    return Throughput(messages, message_bytes, seconds, broker_cpu, client_cpu)
+
+
+def consume(system: System, topic: str, *, messages: int, message_bytes: int, passes: int) -> Throughput:
+    """Read partition 0 from its beginning, `messages` of it, `passes` times.
+
+    Raises:
+        Miscounted: fewer come.
+    """
+    seconds = 0.0
+    broker_cpu, client_cpu = cpu_seconds(system.broker_pid), own_cpu_seconds()
+    for _ in range(passes):
+        consumer: Any = Consumer(
+            _settings(
+                system,
+                {
+                    "group.id": "bench",
+                    "enable.auto.commit": False,
+                    "queued.min.messages": 1_000_000,
+                },
+            )
+        )
+        consumer.list_topics(topic, timeout=ANSWER_SECONDS)
+        began = time.perf_counter()
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        read = 0
+        while read < messages:
+            got = consumer.consume(min(CHUNK, messages - read), 5)
+            if not got:
+                raise Miscounted(f"{system.name} gave back {read} of {messages} messages.")
+            read += len(got)
+        seconds += time.perf_counter() - began
+        consumer.close()
+    broker_cpu, client_cpu = cpu_seconds(system.broker_pid) - broker_cpu, own_cpu_seconds() - client_cpu
+    return Throughput(messages * passes, message_bytes, seconds, broker_cpu, client_cpu)
+
+
+def produce_one_by_one(system: System, topic: str, *, messages: int, message_bytes: int) -> list[float]:
+    """Milliseconds from each produce to its acknowledgement (acks=1), each sent after the one before."""
+    producer: Any = Producer(_settings(system, {"acks": 1, "linger.ms": 0}))
+    producer.list_topics(topic, timeout=ANSWER_SECONDS)
+    value = b"x" * message_bytes
+    latencies: list[float] = []
+    for _ in range(messages):
+        began = time.perf_counter()
+        producer.produce(topic, value, partition=0)
+        producer.flush(ANSWER_SECONDS)
+        latencies.append((time.perf_counter() - began) * 1000)
+    return latencies
+
+
+def percentile(values: list[float], hundredth: int) -> float:
+    return statistics.quantiles(values, n=100)[hundredth - 1]
+
+
+def restart_until_first_acknowledgement(system: System, topic: str) -> float:
+    """Seconds from the start of the broker's process to its first acknowledged message (acks=1)."""
+    system.stop_broker()
+    acknowledged = threading.Event()
+    producer: Any = Producer(
+        _settings(
+            system,
+            {
+                "acks": 1,
+                "linger.ms": 0,
+                "reconnect.backoff.ms": 5,
+                "reconnect.backoff.max.ms": 10,
+                "retry.backoff.ms": 5,
+                "retry.backoff.max.ms": 10,
+                "topic.metadata.refresh.fast.interval.ms": 10,
+            },
+        )
+    )
+
+    def delivered(error: object, _: object) -> None:
+        if error is None:
+            acknowledged.set()
+
+    producer.produce(topic, b"x", partition=0, on_delivery=delivered)
+    began = time.perf_counter()
+    system.spawn_broker()
+    while not acknowledged.is_set():
+        producer.poll(0.005)
+        if time.perf_counter() - began > ANSWER_SECONDS:
+            raise Miscounted(f"{system.name} acknowledged nothing for {ANSWER_SECONDS} s after its start.")
+    return time.perf_counter() - began
+
+
+def create_many_partitions(system: System, partitions: int) -> float:
+    """Seconds from asking for a topic to an acknowledged message in every partition of it."""
+    producer: Any = Producer(
+        _settings(
+            system,
+            {
+                "acks": 1,
+                "retry.backoff.ms": 20,
+                "topic.metadata.refresh.fast.interval.ms": 20,
+            },
+        )
+    )
+    producer.list_topics("no-such-topic", timeout=ANSWER_SECONDS)
+    began = time.perf_counter()
+    topic = create_topic(system, partitions)
+    for partition in range(partitions):
+        producer.produce(topic, b"x", partition=partition)
+    producer.flush(ANSWER_SECONDS)
+    seconds = time.perf_counter() - began
+    stored = sum(_end_offset(system, topic, partition) for partition in (0, partitions - 1))
+    if stored != 2:
+        raise Miscounted(f"{system.name} did not store a message in every one of {partitions} partitions.")
+    delete_topic(system, topic)
+    return seconds
+
+
+def _end_offset(system: System, topic: str, partition: int = 0) -> int:
+    consumer: Any = Consumer(_settings(system, {"group.id": "bench"}))
+    deadline = time.monotonic() + ANSWER_SECONDS
+    try:
+        while True:
+            try:
+                return int(
+                    consumer.get_watermark_offsets(TopicPartition(topic, partition), ANSWER_SECONDS)[1]
+                )
+            except KafkaException:
+                # Apache Kafka says that a topic is created before its broker knows of it.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+    finally:
+        consumer.close()

@@ -1,0 +1,101 @@
+"""`python -m mainstem_loader`: one load from a command line, as a Spark driver in a pod or on a laptop.
+
+Prints the report as one line of JSON. Exits with 1 and one sentence on the error output when nothing was
+loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+
+from mainstem_loader.column_types import type_of_name
+from mainstem_loader.errors import LoaderError, SettingsError
+from mainstem_loader.fetch import IsolationLevel
+from mainstem_loader.load_topic import LoadSettings, load_topic
+from mainstem_loader.payload import PayloadFormat
+from mainstem_loader.ranges import GapPolicy
+from mainstem_loader.warehouse import WarehouseTable
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Load, and tell the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        settings = LoadSettings(
+            bootstrap_servers=options.bootstrap_servers,
+            topic=options.topic,
+            warehouse=options.warehouse,
+            table=options.table,
+            payload=PayloadFormat(options.payload),
+            columns=_columns(options.column),
+            event_time_field=options.event_time,
+            with_headers=options.headers,
+            isolation=IsolationLevel[options.isolation.upper()],
+            on_gap=GapPolicy(options.on_gap),
+            max_records=options.max_records,
+            max_bytes=options.max_bytes,
+            cores=options.cores,
+            spark_master=options.master,
+        )
+        report = asdict(load_topic(settings))
+        if options.sweep_orphans_after_hours is not None:
+            table = WarehouseTable(settings.warehouse, settings.table or settings.topic)
+            report["orphans_swept"] = table.sweep_orphans(options.sweep_orphans_after_hours)
+    except LoaderError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(json.dumps(report) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m mainstem_loader", description="Load a topic into its table."
+    )
+    parser.add_argument("topic")
+    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
+    parser.add_argument("--warehouse", required=True, type=Path, help="the folder of all tables")
+    parser.add_argument("--table", help="the table's name; the topic's by default")
+    parser.add_argument("--payload", choices=[*PayloadFormat], default=PayloadFormat.JSON)
+    parser.add_argument("--column", action="append", default=[], metavar="FIELD=TYPE", help="a field's type")
+    parser.add_argument("--event-time", metavar="FIELD", help="the field that says when the event happened")
+    parser.add_argument("--headers", action="store_true", help="keep the records' headers")
+    parser.add_argument(
+        "--isolation", choices=[level.name.lower() for level in IsolationLevel], default="read_committed"
+    )
+    parser.add_argument("--on-gap", choices=[*GapPolicy], default=GapPolicy.FAIL)
+    parser.add_argument("--max-records", type=int)
+    parser.add_argument("--max-bytes", type=int)
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--master", help="Spark's master; local[cores] by default")
+    parser.add_argument(
+        "--sweep-orphans-after-hours",
+        type=int,
+        metavar="HOURS",
+        help="delete older files that no table names",
+    )
+    return parser
+
+
+def _columns(options: Sequence[str]) -> dict[str, pa.DataType]:
+    columns: dict[str, pa.DataType] = {}
+    for option in options:
+        field, separator, name = option.partition("=")
+        if not field or not separator:
+            raise SettingsError(
+                f"{option!r} names no column and type; write FIELD=TYPE, such as distance=long."
+            )
+        columns[field] = type_of_name(name)
+    return columns
+
+
+if __name__ == "__main__":
+    sys.exit(main())

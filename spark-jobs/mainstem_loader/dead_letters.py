@@ -1,0 +1,107 @@
+"""Records that could not be loaded, kept byte for byte with the reason, in one table for the whole warehouse.
+
+The table `dead_letters`, partitioned by topic:
+
+    topic         string   partition column
+    table_name    string   the table it was meant for
+    _partition    integer  with `_offset`, names the record
+    _offset       long
+    _key          binary
+    timestamp_ms  long     as the record has it, even if it is no time
+    value         binary   the bytes as they were sent
+    error         string   why the record is here
+
+A run's dead letters become visible right after its rows (`warehouse`). Must not live here: what makes a
+record dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from mainstem_loader.arrow_arrays import repeated
+from mainstem_loader.columns import KEY_COLUMN, OFFSET_COLUMN, PARTITION_COLUMN
+from mainstem_loader.parquet_files import ParquetFile, WrittenFile
+
+DEAD_LETTER_TABLE: Final = "dead_letters"
+TOPIC_COLUMN: Final = "topic"
+
+_TYPES: Final[dict[str, pa.DataType]] = {
+    PARTITION_COLUMN: pa.int32(),
+    OFFSET_COLUMN: pa.int64(),
+    "timestamp_ms": pa.int64(),
+    KEY_COLUMN: pa.binary(),
+    "value": pa.binary(),
+    "error": pa.string(),
+    "table_name": pa.string(),
+}
+DEAD_LETTER_SCHEMA: Final = pa.schema(_TYPES)
+
+ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+
+
+class DeadLetterFile:
+    """The dead letters of one task: no file until there is one.
+
+    Args:
+        folder: of the dead letter table.
+        table_name: what they were meant for.
+        topic: whose records they are.
+        name: what the file's name begins with; unique to this try of the task.
+    """
+
+    def __init__(self, folder: Path, table_name: str, topic: str, name: str) -> None:
+        self._folder = folder
+        self._table_name = table_name
+        self._topic = topic
+        self._name = name
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._file: ParquetFile | None = None
+
+    def append(self, block: pa.RecordBatch, partition: int, dead: Sequence[tuple[int, str]]) -> None:
+        """Add rows of a block.
+
+        Args:
+            block: decoded records, see `decode`.
+            partition: all of theirs.
+            dead: positions in the block, rising, and the reason for each.
+        """
+        rows = block.take(pa.array([row for row, _ in dead], pa.int64()))
+        letters = pa.table(
+            {
+                PARTITION_COLUMN: repeated(partition, pa.int32(), len(dead)),
+                OFFSET_COLUMN: rows.column("offset"),
+                "timestamp_ms": rows.column("timestamp_ms"),
+                KEY_COLUMN: rows.column("key"),
+                "value": rows.column("value"),
+                "error": pa.array([reason for _, reason in dead], pa.string()),
+                "table_name": repeated(self._table_name, pa.string(), len(dead)),
+            },
+            schema=DEAD_LETTER_SCHEMA,
+        )
+        self._waiting.append(letters)
+        self._waiting_bytes += letters.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> list[WrittenFile]:
+        """Write what waits and finish the file, if there is one."""
+        if self._waiting:
+            self._flush()
+        return [] if self._file is None else [self._file.close()]
+
+    def abandon(self) -> None:
+        if self._file is not None:
+            self._file.abandon()
+
+    def _flush(self) -> None:
+        if self._file is None:
+            path = f"{TOPIC_COLUMN}={self._topic}/{self._name}.parquet"
+            self._file = ParquetFile(self._folder, path, DEAD_LETTER_SCHEMA, {TOPIC_COLUMN: self._topic})
+        self._file.write(pa.concat_tables(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0

@@ -1,0 +1,185 @@
+"""Parquet files as the warehouse has them: how they are written, and what a commit needs to know of each.
+
+Files are zstd-compressed Parquet 2.6 with plain column names. Offsets and timestamps are delta-encoded, raw
+values are their lengths and their bytes, all else is a dictionary for as long as that pays. A file belongs to
+the table only from the commit that names it; one that no commit names is an orphan, swept later
+(`warehouse`).
+
+File names are `part-<run>-<task>-<attempt>-<number>.parquet`, so no two tries of anything ever share one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from mainstem_loader.columns import OFFSET_COLUMN, TIMESTAMP_COLUMN, Columns
+from mainstem_loader.errors import DiskFullError, WarehouseError
+from mainstem_loader.payload import RAW_COLUMN
+
+COMPRESSION: Final = "zstd"
+# Level 3 took almost three times as long to write messages of 100 bytes, and saved nothing.
+COMPRESSION_LEVEL: Final = 1
+
+_ENCODINGS: Final = {OFFSET_COLUMN: "DELTA_BINARY_PACKED", TIMESTAMP_COLUMN: "DELTA_BINARY_PACKED"}
+# For whole messages, which rarely repeat: a dictionary of them costs and gains nothing.
+_MESSAGE_ENCODING: Final = "DELTA_LENGTH_BYTE_ARRAY"
+
+# Longer strings as minimum and maximum would fill the log for little skipping.
+_STATISTIC_CHARACTERS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A finished file.
+
+    `path` is relative to the table's folder. `columns` are those the file has. `statistics` is Delta's JSON
+    (`numRecords`, `minValues`, `maxValues`, `nullCount`; Delta protocol, "Per-file Statistics").
+    """
+
+    path: str
+    partition_values: Mapping[str, str]
+    rows: int
+    size_bytes: int
+    modified_ms: int
+    columns: Columns
+    statistics: str
+
+
+@contextmanager
+def saying_what_to_do(folder: Path) -> Iterator[None]:
+    """Turns the errors of a file system under `folder` into the loader's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            raise DiskFullError(
+                f"The disk of {folder} is full; nothing of this run was loaded. Free some room, then load"
+                " again."
+            ) from error
+        if isinstance(error, PermissionError):
+            raise WarehouseError(
+                f"{folder} may not be written ({error}); give the loader that right."
+            ) from error
+        raise
+
+
+class ParquetFile:
+    """One file being written. Nothing of it counts before `close`; `abandon` removes it.
+
+    Args:
+        folder: of the table.
+        path: relative to it; folders on the way are made.
+        schema: of all tables that will be written.
+        partition_values: column to value, as Delta writes them.
+    """
+
+    def __init__(
+        self, folder: Path, path: str, schema: pa.Schema, partition_values: Mapping[str, str]
+    ) -> None:
+        self.path = path
+        self.schema = schema
+        self._folder = folder
+        self._file = folder / path
+        self._partition_values = partition_values
+        self._metadata: list[parquet.FileMetaData] = []
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        encodings = {name: encoding for name, encoding in _ENCODINGS.items() if name in schema.names}
+        if RAW_COLUMN in schema.names and schema.field(RAW_COLUMN).type == pa.binary():
+            encodings[RAW_COLUMN] = _MESSAGE_ENCODING
+        self._writer = parquet.ParquetWriter(
+            self._file,
+            schema,
+            compression=COMPRESSION,
+            compression_level=COMPRESSION_LEVEL,
+            use_dictionary=[name for name in schema.names if name not in encodings],  # type: ignore[arg-type]  # names, too
+            column_encoding=encodings,
+            write_statistics=True,
+            metadata_collector=self._metadata,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """What has reached the file so far."""
+        return self._file.stat().st_size
+
+    def write(self, table: pa.Table) -> None:
+        """Append a row group."""
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+
+    def close(self) -> WrittenFile:
+        self._writer.close()
+        (metadata,) = self._metadata
+        status = self._file.stat()
+        return WrittenFile(
+            path=self.path,
+            partition_values=self._partition_values,
+            rows=metadata.num_rows,
+            size_bytes=status.st_size,
+            modified_ms=status.st_mtime_ns // 1_000_000,
+            columns={field.name: field.type for field in self.schema},
+            statistics=json.dumps(_statistics(metadata)),
+        )
+
+    def abandon(self) -> None:
+        try:
+            self._writer.close()
+        except OSError:
+            pass  # On a full disk the footer does not fit; the file goes anyway.
+        self._file.unlink(missing_ok=True)
+
+
+def _statistics(metadata: parquet.FileMetaData) -> dict[str, object]:
+    """Delta's statistics out of Parquet's, for top-level columns whose values have an order that both agree
+    on.
+    """
+    minima: dict[str, object] = {}
+    maxima: dict[str, object] = {}
+    null_counts: dict[str, int] = {}
+    for index in range(metadata.num_columns):
+        column = metadata.schema.column(index)
+        if column.max_repetition_level or "." in column.path:
+            continue
+        groups = [metadata.row_group(group).column(index) for group in range(metadata.num_row_groups)]
+        chunks = [group.statistics for group in groups if group.statistics is not None]
+        if len(chunks) < len(groups):
+            continue
+        null_counts[column.path] = sum(chunk.null_count or 0 for chunk in chunks)
+        bounds: list[Any] = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
+        if bounds and all(chunk.has_min_max or not chunk.num_values for chunk in chunks):
+            lowest = _json_of(min(lower for lower, _ in bounds))
+            highest = _json_of(max(upper for _, upper in bounds))
+            if lowest is not None and highest is not None:
+                minima[column.path], maxima[column.path] = lowest, highest
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": minima,
+        "maxValues": maxima,
+        "nullCount": null_counts,
+    }
+
+
+def _json_of(value: object) -> object:
+    """A statistic as Delta writes it; None for what cannot serve as one: NaN spoils those of numbers."""
+    match value:
+        case bool():
+            return None
+        case int():
+            return value
+        case str():
+            return value if len(value) <= _STATISTIC_CHARACTERS_MAX else None
+        case datetime():
+            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        case date():
+            return value.isoformat()
+        case _:
+            return None

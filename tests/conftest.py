@@ -1,0 +1,107 @@
+"""Fixtures that start real processes, and what a failure tells about them.
+
+`local_stack` is one cluster for the whole run: tests share it, so they make topics of their own and leave
+its brokers alone. `own_stack` starts a cluster that the test may break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Protocol
+
+import pytest
+from tests.support.clusters import Cluster, MainstemCluster, ReferenceCluster
+from tests.support.topics import TopicFactory
+
+PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
+
+_running: list[Cluster] = []
+
+
+class StartCluster(Protocol):
+    """What `own_stack` is."""
+
+    def __call__(self, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Cluster: ...
+
+
+class RunCluster(Protocol):
+    """What `run_cluster` is."""
+
+    def __call__(
+        self, brokers: int = 1, settings: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[Cluster]: ...
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--reference",
+        action="store_true",
+        help="run the tests that need a cluster against Apache Kafka (one broker) instead of Mainstem",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(name in PROCESS_FIXTURES for name in getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failing test's report ends with the last words of every broker that runs."""
+    report = yield
+    if report.failed:
+        for cluster in _running:
+            report.sections += [
+                (f"{process} in {cluster.data_directory}", tail)
+                for process, tail in cluster.log_tail().items()
+            ]
+    return report
+
+
+@pytest.fixture(scope="session")
+def reference(request: pytest.FixtureRequest) -> bool:
+    """Whether the clusters are Apache Kafka's."""
+    return bool(request.config.getoption("--reference"))
+
+
+@pytest.fixture(scope="session")
+def run_cluster(reference: bool, tmp_path_factory: pytest.TempPathFactory) -> RunCluster:
+    """For fixtures of other scopes than `local_stack` and `own_stack`: `with run_cluster() as cluster`."""
+    kind = ReferenceCluster if reference else MainstemCluster
+
+    @contextmanager
+    def run(brokers: int = 1, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+        cluster = kind(tmp_path_factory.mktemp("cluster"), brokers, settings)
+        _running.append(cluster)
+        try:
+            yield cluster
+        finally:
+            _running.remove(cluster)
+            cluster.stop()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def local_stack(run_cluster: RunCluster) -> Iterator[Cluster]:
+    """Three brokers for the whole run; not to be broken."""
+    with run_cluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_stack(run_cluster: RunCluster) -> Iterator[StartCluster]:
+    """Starts clusters that this test may break; they are stopped when it ends."""
+    with ExitStack() as started:
+        yield lambda brokers=1, settings=None: started.enter_context(run_cluster(brokers, settings))
+
+
+@pytest.fixture
+def new_topic(local_stack: Cluster) -> Iterator[TopicFactory]:
+    """Makes topics on `local_stack` that are gone after the test."""
+    with TopicFactory(local_stack) as factory:
+        yield factory

@@ -1,0 +1,229 @@
+"""R29: loaders that are killed fifty times, and run two at once, load every record exactly once.
+
+Most loaders run their tasks in their own process, because a JVM takes seconds to start and adds nothing to
+what is at stake; some are real Spark drivers. Kills come at random moments of a run, and at two chosen ones:
+when files are written and nothing is committed, and when rows are committed and their dead letters are not
+delivered. After every kill, data and offsets must have moved together. Fields come up all the while, so that
+columns are added under way.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from tests.support.clusters import Cluster
+from tests.support.topics import TopicFactory
+
+from mainstem_loader.fetch import TopicReader
+from mainstem_loader.leaders import BrokerSettings
+from mainstem_loader.query import query, tables
+from mainstem_loader.warehouse import WarehouseTable
+
+KILLS: Final = 46
+SPARK_KILLS: Final = 4
+PARTITIONS: Final = 3
+FIRST_RECORDS: Final = 30_000
+RECORDS_PER_ROUND: Final = 3_000
+RUN_RECORDS: Final = 2_000
+SPARK_RUN_RECORDS: Final = 20_000
+
+# A run of RUN_RECORDS takes about a tenth of a second, so a kill may fall anywhere into the first few.
+KILL_WITHIN_S: Final = 0.35
+SPARK_KILL_WITHIN_S: Final = 1.5
+END_WITHIN_S: Final = 60
+
+LOADING_PROCESS: Final = Path(__file__).parent.parent / "unit" / "loader" / "loading_process.py"
+
+
+class Topic:
+    """A topic whose records can be told from their place: every 97th does not parse."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name = name
+        self.bootstrap_servers = cluster.bootstrap_servers
+        self.ends = dict.fromkeys(range(PARTITIONS), 0)
+        self._producer: Any = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "linger.ms": 5,
+                "batch.num.messages": 200,
+                "log_level": 0,
+            }
+        )
+
+    def send(self, count: int, round_number: int) -> None:
+        for index in range(count):
+            partition = index % PARTITIONS
+            offset = self.ends[partition]
+            value = b"nonsense" if self.is_bad(offset) else b'{"n":%d,"f%d":1}' % (offset, round_number)
+            self._producer.produce(self.name, value, partition=partition)
+            self.ends[partition] += 1
+        assert self._producer.flush(30) == 0
+
+    @staticmethod
+    def is_bad(offset: int) -> bool:
+        return offset % 97 == 0
+
+
+class Loader:
+    """A loading process, and a way to kill it that leaves nothing behind."""
+
+    def __init__(
+        self, topic: Topic, warehouse: Path, *, spark: bool = False, die_at: str | None = None
+    ) -> None:
+        order = {
+            "bootstrap_servers": topic.bootstrap_servers,
+            "topic": topic.name,
+            "warehouse": str(warehouse),
+            "max_records": SPARK_RUN_RECORDS if spark else RUN_RECORDS,
+            "spark": spark,
+            "die_at": die_at,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, str(LOADING_PROCESS), json.dumps(order)], stdout=subprocess.PIPE, text=True
+        )
+
+    def wait_for(self, stages: Sequence[str]) -> str | None:
+        """The first of the stages that it enters; None if it ends before."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.strip() in stages:
+                return line.strip()
+        return None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it and all it started are gone."""
+        children: list[psutil.Process] = []
+        try:
+            children = psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            pass  # It killed itself.
+        self._process.kill()
+        self.wait()
+        # Spark's JVM ends when its driver's end of a pipe closes, and Python workers end with the JVM.
+        _, alive = psutil.wait_procs(children, timeout=END_WITHIN_S)
+        assert not alive, f"processes outlived their driver: {alive}"
+
+    def wait(self) -> int:
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return self._process.wait(END_WITHIN_S)
+
+    def wait_done(self) -> None:
+        """Until the table has all."""
+        assert self.wait_for(["done"]) == "done", (
+            "the loader ended early; its error is in the captured output"
+        )
+        assert self.wait() == 0
+
+
+@pytest.fixture
+def topic(local_stack: Cluster, new_topic: TopicFactory) -> Topic:
+    return Topic(local_stack, new_topic(PARTITIONS))
+
+
+@pytest.fixture
+def started() -> Iterator[list[Loader]]:
+    """Loaders that end with the test, however it ends."""
+    loaders: list[Loader] = []
+    yield loaders
+    for loader in loaders:
+        loader.kill()
+
+
+def places(warehouse: Path, sql: str) -> list[tuple[int, int]]:
+    return [tuple(row.values()) for row in query(warehouse, sql).to_pylist()]
+
+
+def check_data_and_offsets_moved_together(topic: Topic, topic_id: str, warehouse: Path, seed: int) -> None:
+    if topic.name not in tables(warehouse):
+        return
+    # Opened first: what a loader that still runs commits meanwhile may only add rows.
+    table = WarehouseTable(warehouse, topic.name)
+    committed = {partition: table.committed(topic_id, partition) or 0 for partition in range(PARTITIONS)}
+    conditions = " OR ".join(f"(_partition = {p} AND _offset < {end})" for p, end in committed.items())
+    found = places(warehouse, f'SELECT _partition, _offset FROM "{topic.name}" WHERE {conditions}')
+    expected = {
+        (p, offset) for p, end in committed.items() for offset in range(end) if not topic.is_bad(offset)
+    }
+    assert len(found) == len(set(found)), f"rows are doubled; seed {seed}"
+    assert set(found) == expected, f"data and offsets did not move together; seed {seed}"
+
+
+def check_all_is_loaded_once(topic: Topic, warehouse: Path, seed: int) -> None:
+    """Rows = unique rows = records of the topic, with those that do not parse in the dead letters."""
+    every = {(partition, offset) for partition, end in topic.ends.items() for offset in range(end)}
+    rows = places(warehouse, f'SELECT _partition, _offset FROM "{topic.name}"')
+    dead = places(warehouse, f"SELECT _partition, _offset FROM dead_letters WHERE topic = '{topic.name}'")
+    assert len(rows) == len(set(rows)), f"rows are doubled; seed {seed}"
+    assert len(dead) == len(set(dead)), f"dead letters are doubled; seed {seed}"
+    assert set(rows) == {place for place in every if not topic.is_bad(place[1])}, f"seed {seed}"
+    assert set(dead) == {place for place in every if topic.is_bad(place[1])}, f"seed {seed}"
+    wrong = query(warehouse, f'SELECT count(*) AS wrong FROM "{topic.name}" WHERE n <> _offset').to_pylist()
+    assert wrong == [{"wrong": 0}], f"seed {seed}"
+
+
+def topic_id_of(topic: Topic) -> str:
+    with TopicReader(BrokerSettings(topic.bootstrap_servers), topic.name) as reader:
+        return reader.topic_id
+
+
+@pytest.mark.timeout(400)
+def test_fifty_kills_and_two_loaders_at_once_lose_and_double_nothing(
+    topic: Topic, tmp_path: Path, started: list[Loader]
+) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    chance = random.Random(seed)
+    topic.send(FIRST_RECORDS, 0)
+    topic_id = topic_id_of(topic)
+    killed = 0
+    for number in range(KILLS):
+        topic.send(RECORDS_PER_ROUND, number)
+        die_at = {0: "commit", 1: "dead letters", 2: "load"}.get(number % 8)
+        loaders = [Loader(topic, tmp_path, die_at=die_at)]
+        if number % 3 == 0:
+            loaders.append(Loader(topic, tmp_path))
+        started.extend(loaders)
+        if die_at is None:
+            assert loaders[0].wait_for(["connect"]), f"the loader did not start; seed {seed}"
+            time.sleep(chance.uniform(0, KILL_WITHIN_S))
+            loaders[0].kill()
+        else:
+            # It kills itself, unless the other one has left it nothing to load.
+            loaders[0].wait_for(["done"])
+        killed += loaders[0].wait() == -signal.SIGKILL
+        check_data_and_offsets_moved_together(topic, topic_id, tmp_path, seed)
+        for other in loaders[1:]:
+            other.kill()
+    assert killed >= KILLS * 3 // 4, f"only {killed} loaders were killed at work; seed {seed}"
+    for number in range(SPARK_KILLS):
+        topic.send(RECORDS_PER_ROUND, KILLS + number)
+        loader = Loader(topic, tmp_path, spark=True, die_at="commit" if number == 0 else None)
+        started.append(loader)
+        assert loader.wait_for(["load"]), f"Spark did not start; seed {seed}"
+        if number:
+            time.sleep(chance.uniform(0, SPARK_KILL_WITHIN_S))
+        else:
+            loader.wait_for(["done"])
+        loader.kill()
+        check_data_and_offsets_moved_together(topic, topic_id, tmp_path, seed)
+    last = [Loader(topic, tmp_path), Loader(topic, tmp_path)]
+    started.extend(last)
+    for loader in last:
+        loader.wait_done()
+    check_all_is_loaded_once(topic, tmp_path, seed)
+    left = list(tmp_path.rglob("part-*.parquet"))
+    swept = WarehouseTable(tmp_path, topic.name).sweep_orphans(older_than_hours=0)
+    assert len(left) - len(list(tmp_path.rglob("part-*.parquet"))) == swept > 0
+    check_all_is_loaded_once(topic, tmp_path, seed)

@@ -1,0 +1,215 @@
+"""R28-R30: topics that stock clients wrote, on real brokers, into tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import kafka
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from tests.support.clusters import Cluster, partition_directory
+from tests.support.record_batches import HEADER, batch_positions
+from tests.support.topics import TopicFactory
+
+from mainstem_loader.errors import CorruptBatchError, OffsetsLostError, SparkUnavailableError
+from mainstem_loader.executors import InProcessExecutor, SparkExecutor
+from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
+from mainstem_loader.payload import PayloadFormat
+from mainstem_loader.query import query
+from mainstem_loader.ranges import GapPolicy
+
+NEW_YEAR_MS: Final = 1_356_998_400_000
+RECORDS: Final = 3_000
+
+
+def settings(cluster: Cluster, topic: str, warehouse: Path, **more: Any) -> LoadSettings:
+    return LoadSettings(cluster.bootstrap_servers, topic, warehouse, **more)
+
+
+def load(cluster: Cluster, topic: str, warehouse: Path, **more: Any) -> LoadReport:
+    return load_topic(settings(cluster, topic, warehouse, **more), InProcessExecutor())
+
+
+def send(cluster: Cluster, topic: str, values: list[bytes | None], **how: Any) -> None:
+    producer: Any = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0, **how})
+    for index, value in enumerate(values):
+        producer.produce(
+            topic,
+            value,
+            b"%d" % index,
+            timestamp=NEW_YEAR_MS + index,
+            headers=[("n", b"%d" % index)],
+            partition=0,
+        )
+    assert producer.flush(30) == 0
+
+
+def send_with_kafka_python(cluster: Cluster, topic: str, values: list[bytes], codec: str | None) -> None:
+    producer: Any = kafka.KafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers,
+        compression_type=codec,
+        linger_ms=20,
+        enable_idempotence=False,
+    )
+    for index, value in enumerate(values):
+        producer.send(topic, value, key=b"%d" % index, timestamp_ms=NEW_YEAR_MS + index, partition=0)
+    producer.flush(30)
+    producer.close()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_of_stock_clients_is_loaded(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path, codec: str
+) -> None:
+    """R7: librdkafka and kafka-python frame snappy differently, among other things."""
+    topic = new_topic()
+    values = [b'{"n":%d,"text":"%s"}' % (index, b"x" * (index % 300)) for index in range(RECORDS)]
+    send(local_stack, topic, list(values), **{"compression.type": codec})
+    send_with_kafka_python(local_stack, topic, values, None if codec == "none" else codec)
+    report = load(local_stack, topic, tmp_path, with_headers=True)
+    assert (report.read, report.loaded, report.days) == (2 * RECORDS, 2 * RECORDS, ("2013-01-01",))
+    rows = query(tmp_path, f'SELECT * FROM "{topic}" ORDER BY _offset').to_pylist()
+    assert [row["_offset"] for row in rows] == list(range(2 * RECORDS))
+    for index, row in enumerate(rows):
+        sent = json.loads(values[index % RECORDS])
+        assert (row["n"], row["text"], row["_key"]) == (sent["n"], sent["text"], b"%d" % (index % RECORDS))
+        assert round(row["_timestamp"].timestamp() * 1000) == NEW_YEAR_MS + index % RECORDS
+    assert rows[7]["_headers"] == [{"key": "n", "value": b"7"}]
+    assert rows[RECORDS]["_headers"] == []
+
+
+def test_spark_loads_a_topic_over_several_tasks(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    """R28: driver and workers of real Spark, with an event time, dead letters and a second load."""
+    topic = new_topic(3)
+    count = 210_000
+    producer: Any = Producer(
+        {
+            "bootstrap.servers": local_stack.bootstrap_servers,
+            "log_level": 0,
+            "queue.buffering.max.messages": 2 * count,
+        }
+    )
+    for index in range(count):
+        value = (
+            b"bad" if index == 4444 else b'{"n":%d,"at":"2013-01-%02dT10:00:00Z"}' % (index, index % 28 + 1)
+        )
+        producer.produce(topic, value, partition=index % 3)
+    assert producer.flush(30) == 0
+    order = settings(
+        local_stack, topic, tmp_path, event_time_field="at", columns={"at": pa.timestamp("us", "UTC")}
+    )
+    seen: list[str] = []
+    with SparkExecutor("local[2]") as spark:
+        report = load_topic(order, spark, lambda progress: seen.append(progress.stage.value))
+        assert (report.loaded, report.dead_lettered, len(report.days)) == (count - 1, 1, 28)
+        assert report.tries == 2
+        producer.produce(topic, b'{"n":4444,"at":"2012-12-31T23:00:00-05:00"}', partition=0)
+        assert producer.flush(30) == 0
+        again = load_topic(replace(order, max_records=100), spark)
+        assert (again.loaded, again.days) == (1, ("2013-01-01",))
+        assert load_topic(order, spark).outcome is LoadOutcome.UP_TO_DATE
+    assert list(dict.fromkeys(seen)) == ["connect", "start", "load", "commit", "dead letters"]
+    answer = query(
+        tmp_path, f'SELECT count(*) AS rows, count(DISTINCT n) AS numbers FROM "{topic}"'
+    ).to_pylist()
+    assert answer == [{"rows": count, "numbers": count}]
+
+
+def test_an_error_in_a_spark_task_reaches_the_person_as_its_sentence(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    send(local_stack, topic, [b'{"a":1}'] * 10)
+    _flip_a_byte(local_stack, topic)
+    with pytest.raises(
+        CorruptBatchError, match=rf"^Partition 0 of topic {topic} is damaged at offset \d+: the checksum"
+    ):
+        load_topic(settings(local_stack, topic, tmp_path))
+
+
+def _flip_a_byte(cluster: Cluster, topic: str) -> None:
+    """In the middle batch of the segment, among its records, behind the broker's back."""
+    (segment,) = partition_directory(cluster, topic).glob("*.log")
+    with segment.open("r+b") as file:
+        data = file.read()
+        batches = [position for position, _ in batch_positions(data)]
+        place = batches[len(batches) // 2] + HEADER.size + 3
+        file.seek(place)
+        file.write(bytes([data[place] ^ 0x10]))
+
+
+def test_a_byte_flipped_in_the_middle_of_a_segment_is_found_and_never_loaded(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    """R6."""
+    topic = new_topic()
+    values: list[bytes | None] = [b'{"n":%d,"filler":"%s"}' % (index, b"y" * 200) for index in range(RECORDS)]
+    send(local_stack, topic, values, **{"batch.num.messages": 100})
+    capped = load(local_stack, topic, tmp_path, max_records=500)
+    assert capped.loaded == 500
+    _flip_a_byte(local_stack, topic)
+    with pytest.raises(CorruptBatchError, match=rf"Partition 0 of topic {topic} is damaged at offset \d+"):
+        load(local_stack, topic, tmp_path)
+    rows = query(tmp_path, f'SELECT count(*) AS rows, max(n) AS last FROM "{topic}"').to_pylist()
+    assert rows == [{"rows": 500, "last": 499}]
+
+
+def test_records_deleted_before_they_were_loaded_are_never_jumped_over_unasked(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    send(local_stack, topic, [b'{"n":1}'] * 10)
+    assert load(local_stack, topic, tmp_path, max_records=3).loaded == 3
+    futures = new_topic.admin.delete_records([TopicPartition(topic, 0, 7)])
+    for future in futures.values():
+        future.result(20)
+    with pytest.raises(OffsetsLostError, match="Offsets 3 to 6 of partition 0"):
+        load(local_stack, topic, tmp_path)
+    report = load(local_stack, topic, tmp_path, on_gap=GapPolicy.SKIP_AND_RECORD)
+    assert (report.loaded, [(gap.start, gap.end) for gap in report.gaps]) == (3, [(3, 7)])
+
+
+def test_a_topic_made_anew_is_loaded_from_its_beginning(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Its offsets begin at 0 again, and it is told from the old one by its id."""
+    topic = new_topic()
+    send(local_stack, topic, [b"old"] * 5)
+    before = load(local_stack, topic, tmp_path, payload=PayloadFormat.RAW)
+    new_topic.admin.delete_topics([topic])[topic].result(20)
+    new_topic(name=topic)
+    send(local_stack, topic, [b"new"] * 2)
+    after = load(local_stack, topic, tmp_path, payload=PayloadFormat.RAW)
+    assert (before.loaded, after.loaded) == (5, 2)
+    assert before.topic_id != after.topic_id
+
+
+def test_a_partition_that_a_broker_restart_interrupts_is_read_on(
+    own_stack: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """R28: a leader that goes away is waited for."""
+    cluster = own_stack(1)
+    with TopicFactory(cluster) as factory:
+        topic = factory()
+        send(cluster, topic, [b'{"n":%d}' % index for index in range(RECORDS)])
+        (broker,) = cluster.brokers
+
+        class Restarting(InProcessExecutor):
+            def run(self, *arguments: Any) -> list[Any]:
+                cluster.stop_broker(broker)
+                cluster.start_broker(broker)
+                return super().run(*arguments)
+
+        assert load_topic(settings(cluster, topic, tmp_path), Restarting()).loaded == RECORDS
+
+
+def test_two_sparks_in_one_process_are_refused_in_one_sentence() -> None:
+    with SparkExecutor("local[1]"), pytest.raises(SparkUnavailableError, match="Spark did not start"):
+        SparkExecutor("local[1]").__enter__()

@@ -1,0 +1,135 @@
+"""Readers are independent of each other and of writers: each at its own pace and place (R13, R14)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import confluent_kafka
+from tests.support.clusters import Cluster
+from tests.support.messages import Message
+from tests.support.record_batches import encode_batch
+from tests.support.stock_clients import CLIENTS
+from tests.support.topics import TopicFactory
+from tests.support.wire import Connection, fetch, fetch_fields, produce
+
+MEGABYTE: Final = 1 << 20
+
+
+def _fill(new_topic: TopicFactory, batches: int) -> str:
+    """A topic of `batches` batches of 500 KB, a record each."""
+    topic = new_topic()
+    with Connection(new_topic.leader_address(topic)) as leader:
+        for number in range(batches):
+            produce(leader, topic, 0, encode_batch([Message(bytes([number % 256]) * 500_000)]))
+    return topic
+
+
+def test_several_readers_each_see_everything_in_order(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic()
+    messages = [Message(b"%d" % number) for number in range(5_000)]
+    CLIENTS[0].produce(local_stack.bootstrap_servers, topic, messages, "lz4")
+
+    with ThreadPoolExecutor(6) as pool:
+        reads = [
+            pool.submit(client.consume, local_stack.bootstrap_servers, topic, len(messages))
+            for client in CLIENTS
+            for _ in range(2)
+        ]
+        assert all(read.result() == messages for read in reads)
+
+
+def test_readers_that_ask_and_never_read_slow_nobody(new_topic: TopicFactory) -> None:
+    """A reader whose socket is full must cost the broker no time, nor the answers' memory."""
+    topic = _fill(new_topic, 40)
+    address = new_topic.leader_address(topic)
+    stuck = [Connection(address) for _ in range(30)]
+    try:
+        with Connection(address) as leader:
+            undisturbed = _read_all(leader, topic, 40)
+            for connection in stuck:
+                for _ in range(3):
+                    connection.send(
+                        "fetch", 12, **fetch_fields([(topic, 0, 0)], max_bytes=20 * MEGABYTE,
+                                                    partition_max_bytes=20 * MEGABYTE)
+                    )  # fmt: skip
+            disturbed = _read_all(leader, topic, 40)
+            started = time.monotonic()
+            for _ in range(50):
+                produce(leader, topic, 0, encode_batch([Message(b"x")]))
+            writing_seconds = time.monotonic() - started
+    finally:
+        for connection in stuck:
+            connection.close()
+
+    assert disturbed < undisturbed * 10 + 1
+    assert writing_seconds < 1
+
+
+def _read_all(leader: Connection, topic: str, count: int) -> float:
+    started = time.monotonic()
+    for offset in range(count):
+        assert len(fetch(leader, topic, 0, offset).records) >= 500_000
+    return time.monotonic() - started
+
+
+def test_a_reader_from_the_beginning_does_not_hold_up_one_at_the_end(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    """R13: while some read all of the past again and again, a new message still arrives promptly."""
+    topic = _fill(new_topic, 60)
+    address = new_topic.leader_address(topic)
+    stop = threading.Event()
+
+    def reread() -> int:
+        reads = 0
+        with Connection(address) as connection:
+            while not stop.is_set():
+                _read_all(connection, topic, 60)
+                reads += 1
+        return reads
+
+    delays = []
+    with ThreadPoolExecutor(2) as pool:
+        past = [pool.submit(reread) for _ in range(2)]
+        try:
+            with Connection(address) as tail, Connection(address) as writer:
+                for offset in range(60, 90):
+                    tail.send("fetch", 12, **fetch_fields([(topic, 0, offset)], max_wait_ms=20_000))
+                    started = time.monotonic()
+                    produce(writer, topic, 0, encode_batch([Message(b"now")]))
+                    assert tail.receive().responses[0].partitions[0].records
+                    delays.append(time.monotonic() - started)
+        finally:
+            stop.set()
+        assert all(reader.result() > 0 for reader in past)
+
+    assert sorted(delays)[len(delays) // 2] < 0.5
+
+
+def test_a_paused_reader_goes_on_where_it_was(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic()
+    CLIENTS[0].produce(
+        local_stack.bootstrap_servers, topic, [Message(b"%d" % number) for number in range(100)]
+    )
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": local_stack.bootstrap_servers,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        partition = confluent_kafka.TopicPartition(topic, 0, 0)
+        consumer.assign([partition])
+        first = consumer.consume(40, 10)
+        consumer.pause([partition])
+        assert consumer.consume(10, 0.3) == []
+        consumer.resume([partition])
+        rest = consumer.consume(60, 10)
+    finally:
+        consumer.close()
+
+    assert [int(message.value()) for message in first + rest] == list(range(100))

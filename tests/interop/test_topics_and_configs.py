@@ -1,0 +1,425 @@
+"""Topics are created, grown, configured and deleted through stock admin clients (R1, R18, R36)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import uuid4
+
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+from kio.schema.errors import ErrorCode
+from tests.support.clusters import Cluster
+from tests.support.messages import Message
+from tests.support.record_batches import encode_batch, read_headers
+from tests.support.stock_clients import CLIENTS
+from tests.support.topics import ANSWER_SECONDS, TopicFactory
+from tests.support.waiting import wait_until
+from tests.support.wire import Connection, fetch, list_offset, produce
+
+
+@pytest.fixture
+def admin(new_topic: TopicFactory) -> Any:
+    return new_topic.admin
+
+
+@pytest.fixture
+def broker(local_stack: Cluster) -> Iterator[Connection]:
+    with Connection(next(iter(local_stack.brokers.values()))) as connection:
+        yield connection
+
+
+def _error_of(answers: dict[Any, Any], key: Any) -> str:
+    """The name of the protocol error that an admin client's future failed with."""
+    with pytest.raises(confluent_kafka.KafkaException) as refusal:
+        answers[key].result(ANSWER_SECONDS)
+    return str(refusal.value.args[0].name())
+
+
+def _configs(admin: Any, topic: str) -> dict[str, Any]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found: dict[str, Any] = admin.describe_configs([resource])[resource].result(ANSWER_SECONDS)
+    return found
+
+
+def _alter(admin: Any, topic: str, name: str, value: str | None) -> dict[Any, Any]:
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(name, value or "", incremental_operation=operation)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    answers: dict[Any, Any] = admin.incremental_alter_configs([resource])
+    return {topic: answers[resource]}
+
+
+# Creating
+
+
+def test_a_created_topic_has_its_partitions_led_at_once_by_all_brokers(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    """Trap T26: `created` means that a producer finds leaders, and leaders that know."""
+    topic = new_topic(partitions=6)
+
+    metadata = new_topic.admin.list_topics(topic, timeout=ANSWER_SECONDS)
+    partitions = metadata.topics[topic].partitions
+
+    assert sorted(partitions) == list(range(6))
+    assert {partition.leader for partition in partitions.values()} == set(local_stack.brokers)
+    assert all(
+        partition.replicas == partition.isrs == [partition.leader] for partition in partitions.values()
+    )
+    for number in partitions:
+        with Connection(new_topic.leader_address(topic, number)) as leader:
+            assert produce(leader, topic, number, encode_batch([Message(b"x")])).error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "replication", "config", "error"),
+    [
+        ("slash/in/it", 1, 1, {}, "TOPIC_EXCEPTION"),
+        ("..", 1, 1, {}, "TOPIC_EXCEPTION"),
+        (".", 1, 1, {}, "TOPIC_EXCEPTION"),
+        ("x" * 250, 1, 1, {}, "TOPIC_EXCEPTION"),
+        ("größe", 1, 1, {}, "TOPIC_EXCEPTION"),
+        ("space in it", 1, 1, {}, "TOPIC_EXCEPTION"),
+        ("good-name", 0, 1, {}, "INVALID_PARTITIONS"),
+        ("good-name", 1, 100, {}, "INVALID_REPLICATION_FACTOR"),
+        ("good-name", 1, 0, {}, "INVALID_REPLICATION_FACTOR"),
+        ("good-name", 1, 1, {"no.such.setting": "1"}, "INVALID_CONFIG"),
+        ("good-name", 1, 1, {"retention.ms": "soon"}, "INVALID_CONFIG"),
+        ("good-name", 1, 1, {"cleanup.policy": "burn"}, "INVALID_CONFIG"),
+        ("good-name", 1, 1, {"max.message.bytes": "-5"}, "INVALID_CONFIG"),
+    ],
+)
+def test_what_cannot_be_created_is_refused_with_its_reason(
+    broker: Connection, name: str, partitions: int, replication: int, config: dict[str, str], error: str
+) -> None:
+    # Raw: librdkafka itself refuses some of these before any broker sees them.
+    answer = broker.ask(
+        "create_topics",
+        5,
+        topics=[
+            {
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": replication,
+                "assignments": [],
+                "configs": [{"name": key, "value": value} for key, value in config.items()],
+            }
+        ],
+        timeout=5_000,
+        validate_only=False,
+    ).topics[0]
+
+    codes = {"TOPIC_EXCEPTION": ErrorCode.invalid_topic_exception}
+    assert answer.error_code == codes.get(error) or answer.error_code.name.upper() == error
+    assert answer.error_message
+
+
+def test_a_topic_is_not_created_twice(admin: Any, new_topic: TopicFactory) -> None:
+    topic = new_topic()
+
+    assert _error_of(admin.create_topics([NewTopic(topic, 1, 1)]), topic) == "TOPIC_ALREADY_EXISTS"
+
+
+def test_names_that_differ_in_dot_and_underscore_alone_collide(admin: Any, new_topic: TopicFactory) -> None:
+    stem = uuid4().hex[:8]
+    new_topic(name=f"{stem}.events")
+
+    colliding = f"{stem}_events"
+
+    assert _error_of(admin.create_topics([NewTopic(colliding, 1, 1)]), colliding) == "TOPIC_EXCEPTION"
+
+
+def test_validating_creates_nothing(admin: Any, new_topic: TopicFactory) -> None:
+    name = f"topic-{uuid4().hex}"
+
+    admin.create_topics([NewTopic(name, 1, 1)], validate_only=True)[name].result(ANSWER_SECONDS)
+
+    assert name not in admin.list_topics(timeout=ANSWER_SECONDS).topics
+
+
+def test_partitions_are_placed_where_the_caller_says(
+    local_stack: Cluster, broker: Connection, admin: Any
+) -> None:
+    name = f"topic-{uuid4().hex[:12]}"
+    last = max(local_stack.brokers)
+    answer = broker.ask(
+        "create_topics",
+        5,
+        topics=[
+            {
+                "name": name,
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "assignments": [{"partition_index": n, "broker_ids": [last]} for n in range(2)],
+                "configs": [],
+            }
+        ],
+        timeout=10_000,
+        validate_only=False,
+    )
+    try:
+        assert answer.topics[0].error_code == ErrorCode.none
+        partitions = admin.list_topics(name, timeout=ANSWER_SECONDS).topics[name].partitions
+        assert [partition.leader for partition in partitions.values()] == [last, last]
+    finally:
+        admin.delete_topics([name])[name].result(ANSWER_SECONDS)
+
+
+def test_kafka_python_and_librdkafka_agree_on_the_topics(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    topics = {new_topic(), new_topic(partitions=3)}
+    python = kafka.KafkaAdminClient(bootstrap_servers=local_stack.bootstrap_servers)
+    try:
+        listed = set(python.list_topics())
+    finally:
+        python.close()
+
+    assert topics <= listed
+    assert topics <= set(new_topic.admin.list_topics(timeout=ANSWER_SECONDS).topics)
+
+
+# Auto-creation
+
+
+def test_producing_to_an_unknown_topic_creates_it(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    for client in CLIENTS:
+        name = f"topic-{uuid4().hex[:12]}"
+        assert client.produce(local_stack.bootstrap_servers, name, [Message(b"first")]) == [0], client.name
+        assert client.consume(local_stack.bootstrap_servers, name, 1) == [Message(b"first")]
+        new_topic.admin.delete_topics([name])[name].result(ANSWER_SECONDS)
+
+
+def test_asking_without_leave_to_create_creates_nothing(broker: Connection, admin: Any) -> None:
+    name = f"topic-{uuid4().hex[:12]}"
+    answer = broker.ask(
+        "metadata",
+        9,
+        topics=[{"name": name}],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+
+    assert answer.topics[0].error_code == ErrorCode.unknown_topic_or_partition
+    assert name not in admin.list_topics(timeout=ANSWER_SECONDS).topics
+
+
+# Growing and deleting
+
+
+def test_a_topic_grows_and_keeps_what_it_has(
+    local_stack: Cluster, new_topic: TopicFactory, admin: Any
+) -> None:
+    topic = new_topic()
+    CLIENTS[0].produce(local_stack.bootstrap_servers, topic, [Message(b"kept")])
+
+    admin.create_partitions([NewPartitions(topic, 4)], operation_timeout=ANSWER_SECONDS)[topic].result(
+        ANSWER_SECONDS
+    )
+
+    def leaders() -> set[int]:
+        partitions = admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
+        return {partition.leader for partition in partitions.values()} if len(partitions) == 4 else set()
+
+    assert wait_until(leaders, "four partitions are led") == set(local_stack.brokers)
+    assert CLIENTS[0].consume(local_stack.bootstrap_servers, topic, 1) == [Message(b"kept")]
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["fewer", "as many"])
+def test_a_topic_does_not_shrink(new_topic: TopicFactory, broker: Connection, count: int) -> None:
+    topic = new_topic(partitions=2)
+
+    answer = broker.ask(
+        "create_partitions",
+        2,
+        topics=[{"name": topic, "count": count, "assignments": None}],
+        timeout=5_000,
+        validate_only=False,
+    )
+
+    assert answer.results[0].error_code == ErrorCode.invalid_partitions
+
+
+def test_an_unknown_topic_neither_grows_nor_is_deleted(admin: Any) -> None:
+    name = f"topic-{uuid4().hex[:12]}"
+
+    assert _error_of(admin.create_partitions([NewPartitions(name, 4)]), name) == "UNKNOWN_TOPIC_OR_PART"
+    assert _error_of(admin.delete_topics([name]), name) == "UNKNOWN_TOPIC_OR_PART"
+
+
+def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(
+    local_stack: Cluster, new_topic: TopicFactory, admin: Any
+) -> None:
+    """Trap T37: another topic, with another id."""
+    topic = new_topic()
+    address = new_topic.leader_address(topic)
+    CLIENTS[0].produce(local_stack.bootstrap_servers, topic, [Message(b"old")] * 3)
+    old_id = _topic_id(address, topic)
+
+    admin.delete_topics([topic], operation_timeout=ANSWER_SECONDS)[topic].result(ANSWER_SECONDS)
+    wait_until(
+        lambda: topic not in admin.list_topics(timeout=ANSWER_SECONDS).topics,
+        "the topic is out of the metadata",
+    )
+    with Connection(address) as connection:
+        assert fetch(connection, topic, 0, 0).error_code == ErrorCode.unknown_topic_or_partition
+
+    new_topic(name=topic)
+    with Connection(new_topic.leader_address(topic)) as connection:
+        assert list_offset(connection, topic, 0, -1).offset == 0
+        assert produce(connection, topic, 0, encode_batch([Message(b"new")])).base_offset == 0
+    assert _topic_id(address, topic) != old_id
+
+
+def _topic_id(address: str, topic: str) -> Any:
+    with Connection(address) as connection:
+        answer = connection.ask(
+            "metadata",
+            10,
+            topics=[{"topic_id": None, "name": topic}],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        assert answer.topics[0].topic_id
+        return answer.topics[0].topic_id
+
+
+# Settings
+
+
+def test_settings_show_their_value_and_where_it_comes_from(new_topic: TopicFactory, admin: Any) -> None:
+    topic = new_topic(config={"retention.ms": "60000"})
+
+    configs = _configs(admin, topic)
+
+    assert (configs["retention.ms"].value, configs["retention.ms"].source) == (
+        "60000",
+        ConfigSource.DYNAMIC_TOPIC_CONFIG.value,
+    )
+    assert not configs["retention.ms"].is_default
+    assert (configs["cleanup.policy"].value, configs["cleanup.policy"].is_default) == ("delete", True)
+    assert (configs["segment.bytes"].value, configs["max.message.bytes"].value) == ("1073741824", "1048588")
+    assert configs["compression.type"].value == "producer"
+
+
+def test_a_setting_is_changed_and_taken_back_while_others_stay(new_topic: TopicFactory, admin: Any) -> None:
+    topic = new_topic(config={"retention.ms": "60000"})
+
+    _alter(admin, topic, "segment.bytes", "2000000")[topic].result(ANSWER_SECONDS)
+    wait_until(lambda: _configs(admin, topic)["segment.bytes"].value == "2000000", "the change is seen")
+    assert _configs(admin, topic)["retention.ms"].value == "60000"
+
+    _alter(admin, topic, "retention.ms", None)[topic].result(ANSWER_SECONDS)
+    wait_until(lambda: _configs(admin, topic)["retention.ms"].is_default, "the default is back")
+    assert _configs(admin, topic)["segment.bytes"].value == "2000000"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("no.such.setting", "1"), ("retention.ms", "soon"), ("cleanup.policy", "burn")]
+)
+def test_a_wrong_setting_is_refused_and_changes_nothing(
+    new_topic: TopicFactory, admin: Any, name: str, value: str
+) -> None:
+    topic = new_topic()
+    before = {key: entry.value for key, entry in _configs(admin, topic).items()}
+
+    assert _error_of(_alter(admin, topic, name, value), topic) == "INVALID_CONFIG"
+
+    assert {key: entry.value for key, entry in _configs(admin, topic).items()} == before
+
+
+def test_settings_of_an_unknown_topic_are_refused(admin: Any) -> None:
+    name = f"topic-{uuid4().hex[:12]}"
+    resource = ConfigResource(ResourceType.TOPIC, name)
+
+    assert _error_of(admin.describe_configs([resource]), resource) == "UNKNOWN_TOPIC_OR_PART"
+    assert _error_of(_alter(admin, name, "retention.ms", "1"), name) == "UNKNOWN_TOPIC_OR_PART"
+
+
+def test_max_message_bytes_holds_from_its_change_on(new_topic: TopicFactory, admin: Any) -> None:
+    topic = new_topic()
+    batch = encode_batch([Message(b"x" * 5_000)])
+    with Connection(new_topic.leader_address(topic)) as leader:
+        assert produce(leader, topic, 0, batch).error_code == ErrorCode.none
+
+        _alter(admin, topic, "max.message.bytes", "4000")[topic].result(ANSWER_SECONDS)
+        wait_until(
+            lambda: produce(leader, topic, 0, batch).error_code == ErrorCode.message_too_large,
+            "the limit holds",
+        )
+        assert produce(leader, topic, 0, encode_batch([Message(b"x" * 3_000)])).error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize(("setting", "codec"), [("zstd", 4), ("gzip", 1), ("uncompressed", 0)])
+def test_a_topic_with_a_codec_of_its_own_stores_in_that(
+    local_stack: Cluster, new_topic: TopicFactory, setting: str, codec: int
+) -> None:
+    """R7: `compression.type` other than `producer` recompresses."""
+    topic = new_topic(config={"compression.type": setting})
+    messages = [Message(b"compressible " * 100, b"%d" % number, (("h", b"v"),)) for number in range(20)]
+
+    CLIENTS[0].produce(local_stack.bootstrap_servers, topic, messages, "lz4")
+
+    with Connection(new_topic.leader_address(topic)) as leader:
+        records = fetch(leader, topic, 0, 0).records
+    assert {header.attributes & 0b111 for header in read_headers(records)} == {codec}
+    for client in CLIENTS:
+        assert client.consume(local_stack.bootstrap_servers, topic, len(messages)) == messages, client.name
+
+
+def test_a_brokers_settings_are_shown(local_stack: Cluster, admin: Any) -> None:
+    broker_id = next(iter(local_stack.brokers))
+    resource = ConfigResource(ResourceType.BROKER, str(broker_id))
+
+    configs = admin.describe_configs([resource])[resource].result(ANSWER_SECONDS)
+
+    assert {"log.dirs", "num.partitions", "auto.create.topics.enable"} <= set(configs)
+    assert not configs["log.dirs"].is_default
+
+
+# The cluster
+
+
+def test_every_broker_and_the_controller_are_described(local_stack: Cluster, admin: Any) -> None:
+    described = admin.describe_cluster().result(ANSWER_SECONDS)
+
+    assert {node.id: f"{node.host}:{node.port}" for node in described.nodes} == local_stack.brokers
+    assert described.controller.id in local_stack.brokers
+    assert described.cluster_id
+
+
+def test_every_broker_tells_the_same_cluster(local_stack: Cluster) -> None:
+    told = set()
+    for address in local_stack.brokers.values():
+        with Connection(address) as connection:
+            answer = connection.ask("describe_cluster", 0, include_cluster_authorized_operations=False)
+            told.add((answer.cluster_id, answer.controller_id, len(answer.brokers)))
+
+    assert len(told) == 1
+
+
+NOT_LEADER: Final = {ErrorCode.not_leader_or_follower}
+
+
+def test_a_broker_that_does_not_lead_says_so(local_stack: Cluster, new_topic: TopicFactory) -> None:
+    topic = new_topic(partitions=1)
+    leader = new_topic.leader_address(topic)
+    others = [address for address in local_stack.brokers.values() if address != leader]
+    for address in others:
+        with Connection(address) as connection:
+            assert produce(connection, topic, 0, encode_batch([Message(b"x")])).error_code in NOT_LEADER
+            assert fetch(connection, topic, 0, 0).error_code in NOT_LEADER
+            assert list_offset(connection, topic, 0, -1).error_code in NOT_LEADER

@@ -1,0 +1,158 @@
+"""Running clusters for tests: ours, and Apache Kafka in its place to check the tests themselves.
+
+A test that fails against Apache Kafka too (`pytest --reference`) asks for something that no client
+expects. What a test needs of a cluster is `Cluster`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from bench.apache_kafka import ApacheKafka, fetch
+
+from mainstem.stack import Stack
+
+LOG_LINES: Final = 40
+
+
+class Cluster(Protocol):
+    """A coordinator and brokers, on loopback, in `data_directory`; everything ends with `stop`."""
+
+    data_directory: Path
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    @property
+    def brokers(self) -> dict[int, str]:
+        """Broker id to `host:port`, also of those that are down."""
+        ...
+
+    def stop(self) -> None: ...
+
+    def broker_pid(self, broker_id: int) -> int: ...
+
+    def stop_broker(self, broker_id: int) -> None:
+        """SIGTERM, and wait for the end."""
+        ...
+
+    def kill_broker(self, broker_id: int) -> None:
+        """SIGKILL, and wait for the end."""
+        ...
+
+    def start_broker(self, broker_id: int) -> None:
+        """Start, and wait until it serves."""
+        ...
+
+    def log_tail(self) -> dict[str, str]:
+        """For each process its last words: `{"Broker 1": …}`."""
+        ...
+
+
+class MainstemCluster:
+    """The local stack of `mainstem up`."""
+
+    def __init__(
+        self, data_directory: Path, brokers: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.data_directory = data_directory
+        self._stack = Stack(data_directory, brokers, port=0, broker_settings=settings or {})
+        self._stack.start()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._stack.bootstrap_servers
+
+    @property
+    def brokers(self) -> dict[int, str]:
+        return {
+            broker_id: f"127.0.0.1:{self._stack.broker_port(broker_id)}"
+            for broker_id in self._stack.broker_ids
+        }
+
+    def stop(self) -> None:
+        self._stack.stop()
+
+    def broker_pid(self, broker_id: int) -> int:
+        return self._stack.broker_pid(broker_id)
+
+    def stop_broker(self, broker_id: int) -> None:
+        self._stack.stop_broker(broker_id)
+
+    def kill_broker(self, broker_id: int) -> None:
+        self._stack.kill_broker(broker_id)
+
+    def start_broker(self, broker_id: int) -> None:
+        self._stack.start_broker(broker_id)
+
+    @property
+    def zookeeper_port(self) -> int:
+        return self._stack.zookeeper_port
+
+    def stop_zookeeper(self, *, kill: bool) -> None:
+        """SIGTERM or SIGKILL, and wait for the end."""
+        if kill:
+            self._stack.kill_zookeeper()
+        else:
+            self._stack.stop_zookeeper()
+
+    def start_zookeeper(self) -> None:
+        """Start it on the port it had, and wait until it serves."""
+        self._stack.start_zookeeper()
+
+    def log_tail(self) -> dict[str, str]:
+        return {
+            f"Broker {broker_id}": "\n".join(self._stack.broker_log_lines(broker_id, LOG_LINES))
+            for broker_id in self._stack.broker_ids
+        }
+
+
+class ReferenceCluster:
+    """Apache Kafka; one broker, however many are asked for."""
+
+    def __init__(
+        self, data_directory: Path, brokers: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.data_directory = data_directory
+        self._kafka = ApacheKafka(data_directory, fetch(), settings)
+        self._kafka.start()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._kafka.bootstrap_servers
+
+    @property
+    def brokers(self) -> dict[int, str]:
+        return {1: self._kafka.bootstrap_servers}
+
+    def stop(self) -> None:
+        self._kafka.stop()
+
+    def broker_pid(self, broker_id: int) -> int:
+        return self._kafka.broker_pid
+
+    def stop_broker(self, broker_id: int) -> None:
+        self._kafka.stop()
+
+    def kill_broker(self, broker_id: int) -> None:
+        self._kafka.kill()
+
+    def start_broker(self, broker_id: int) -> None:
+        self._kafka.start()
+
+    def log_tail(self) -> dict[str, str]:
+        output = (self.data_directory / "output").read_text(errors="replace")
+        return {"Apache Kafka": "\n".join(output.splitlines()[-LOG_LINES:])}
+
+
+def partition_directory(cluster: Cluster, topic: str, partition: int = 0) -> Path:
+    """Where the cluster's one replica of a partition lies.
+
+    Raises:
+        AssertionError: there is none, or more than one.
+    """
+    found = [path for path in cluster.data_directory.rglob(f"{topic}-{partition}") if path.is_dir()]
+    assert len(found) == 1, f"{topic}-{partition} lies in {found}"
+    return found[0]

@@ -1,0 +1,328 @@
+"""The Python clients of Kafka as they come from PyPI, behind one pair of verbs: produce and consume.
+
+Consumers are given their partition (`assign`); groups are no part of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import aiokafka
+import confluent_kafka
+import kafka
+from tests.support.messages import Message
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+ANSWER_SECONDS: Final = 20.0
+LARGEST_BYTES: Final = 64 << 20
+
+
+class StockClient(Protocol):
+    """One client library."""
+
+    name: str
+
+    def produce(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        messages: Sequence[Message],
+        codec: str = "none",
+        acks: str = "all",
+    ) -> list[int]:
+        """Send to partition 0 and return the offsets that the broker gave.
+
+        Raises:
+            Exception: the client's own, when a message is not acknowledged.
+        """
+        ...
+
+    def consume(self, bootstrap_servers: str, topic: str, count: int, offset: int = 0) -> list[Message]:
+        """The first `count` messages of partition 0 from `offset` on, CRCs checked.
+
+        Raises:
+            AssertionError: they do not come in time.
+        """
+        ...
+
+    def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
+        """The partitions that the client's own partitioner sends messages of these keys to."""
+        ...
+
+
+class Confluent:
+    """confluent-kafka: librdkafka."""
+
+    name = "confluent-kafka"
+
+    def produce(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        messages: Sequence[Message],
+        codec: str = "none",
+        acks: str = "all",
+    ) -> list[int]:
+        deliveries = self._send(
+            bootstrap_servers, topic, messages, 0, {"compression.type": codec, "acks": acks}
+        )
+        return [delivery.offset() for delivery in deliveries]
+
+    def _send(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        messages: Sequence[Message],
+        partition: int | None,
+        settings: dict[str, object],
+    ) -> list[Any]:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "message.max.bytes": LARGEST_BYTES,
+                "message.timeout.ms": ANSWER_SECONDS * 1000,
+                "linger.ms": 20,
+                **settings,
+            }
+        )
+        deliveries: list[Any] = []
+        failures: list[Any] = []
+
+        def delivered(error: Any, delivery: Any) -> None:
+            (failures if error else deliveries).append(error or delivery)
+
+        to_partition = {} if partition is None else {"partition": partition}
+        for message in messages:
+            producer.produce(
+                topic,
+                value=message.value,
+                key=message.key,
+                headers=list(message.headers),
+                timestamp=message.timestamp_ms,
+                on_delivery=delivered,
+                **to_partition,
+            )
+        producer.flush(ANSWER_SECONDS)
+        if failures:
+            raise confluent_kafka.KafkaException(failures[0])
+        assert len(deliveries) == len(messages), "confluent-kafka did not deliver in time"
+        return deliveries
+
+    def consume(self, bootstrap_servers: str, topic: str, count: int, offset: int = 0) -> list[Message]:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "check.crcs": True,
+                "fetch.message.max.bytes": LARGEST_BYTES,
+                "fetch.max.bytes": LARGEST_BYTES,
+                "receive.message.max.bytes": LARGEST_BYTES + 512,
+            }
+        )
+        try:
+            consumer.assign([confluent_kafka.TopicPartition(topic, 0, offset)])
+            found: list[Message] = []
+            deadline = time.monotonic() + ANSWER_SECONDS
+            while len(found) < count and time.monotonic() < deadline:
+                for record in consumer.consume(count - len(found), 0.5):
+                    if record.error():
+                        raise confluent_kafka.KafkaException(record.error())
+                    found.append(
+                        Message(
+                            record.value(),
+                            record.key(),
+                            tuple(record.headers() or ()),
+                            record.timestamp()[1],
+                        )
+                    )
+        finally:
+            consumer.close()
+        assert len(found) == count, f"confluent-kafka got {len(found)} of {count} messages"
+        return found
+
+    def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
+        # librdkafka's default is CRC-32 of the key; `murmur2_random` is its name for the Java client's.
+        deliveries = self._send(
+            bootstrap_servers,
+            topic,
+            [Message(b"", key) for key in keys],
+            None,
+            {"partitioner": "murmur2_random"},
+        )
+        chosen = {delivery.key(): delivery.partition() for delivery in deliveries}
+        return [chosen[key] for key in keys]
+
+
+class KafkaPython:
+    """kafka-python: pure Python."""
+
+    name = "kafka-python"
+
+    def produce(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        messages: Sequence[Message],
+        codec: str = "none",
+        acks: str = "all",
+    ) -> list[int]:
+        return [answer.offset for answer in self._send(bootstrap_servers, topic, messages, 0, codec, acks)]
+
+    def _send(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        messages: Sequence[Message],
+        partition: int | None,
+        codec: str = "none",
+        acks: str = "all",
+    ) -> list[Any]:
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=bootstrap_servers,
+            compression_type=None if codec == "none" else codec,
+            acks=acks if acks == "all" else int(acks),
+            enable_idempotence=False,
+            max_request_size=LARGEST_BYTES,
+            linger_ms=20,
+            request_timeout_ms=int(ANSWER_SECONDS * 1000),
+            delivery_timeout_ms=int(ANSWER_SECONDS * 1000) + 100,
+        )
+        try:
+            answers = [
+                producer.send(
+                    topic,
+                    value=message.value,
+                    key=message.key,
+                    headers=list(message.headers),
+                    partition=partition,
+                    timestamp_ms=message.timestamp_ms,
+                )
+                for message in messages
+            ]
+            return [answer.get(ANSWER_SECONDS) for answer in answers]
+        finally:
+            producer.close(timeout=5)
+
+    def consume(self, bootstrap_servers: str, topic: str, count: int, offset: int = 0) -> list[Message]:
+        consumer = kafka.KafkaConsumer(
+            bootstrap_servers=bootstrap_servers,
+            group_id=None,
+            enable_auto_commit=False,
+            check_crcs=True,
+            max_partition_fetch_bytes=LARGEST_BYTES,
+            fetch_max_bytes=LARGEST_BYTES,
+        )
+        try:
+            partition = kafka.TopicPartition(topic, 0)
+            consumer.assign([partition])
+            consumer.seek(partition, offset)
+            found: list[Message] = []
+            deadline = time.monotonic() + ANSWER_SECONDS
+            while len(found) < count and time.monotonic() < deadline:
+                for records in consumer.poll(timeout_ms=500, max_records=count - len(found)).values():
+                    found += [
+                        Message(record.value, record.key, tuple(record.headers), record.timestamp)
+                        for record in records
+                    ]
+        finally:
+            consumer.close()
+        assert len(found) == count, f"kafka-python got {len(found)} of {count} messages"
+        return found
+
+    def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
+        answers = self._send(bootstrap_servers, topic, [Message(b"", key) for key in keys], None)
+        return [answer.partition for answer in answers]
+
+
+class AioKafka:
+    """aiokafka: asyncio."""
+
+    name = "aiokafka"
+
+    def produce(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        messages: Sequence[Message],
+        codec: str = "none",
+        acks: str = "all",
+    ) -> list[int]:
+        answers = asyncio.run(self._send(bootstrap_servers, topic, messages, 0, codec, acks))
+        return [-1 if answer is None else answer.offset for answer in answers]  # None: acks=0
+
+    async def _send(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        messages: Sequence[Message],
+        partition: int | None,
+        codec: str = "none",
+        acks: str = "all",
+    ) -> list[Any]:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap_servers,
+            compression_type=None if codec == "none" else codec,
+            acks=acks if acks == "all" else int(acks),
+            max_request_size=LARGEST_BYTES,
+            linger_ms=20,
+        )
+        await producer.start()
+        try:
+            answers = [
+                await producer.send(
+                    topic,
+                    value=message.value,
+                    key=message.key,
+                    headers=list(message.headers),
+                    partition=partition,
+                    timestamp_ms=message.timestamp_ms,
+                )
+                for message in messages
+            ]
+            return list(await asyncio.wait_for(asyncio.gather(*answers), ANSWER_SECONDS))
+        finally:
+            await producer.stop()
+
+    def consume(self, bootstrap_servers: str, topic: str, count: int, offset: int = 0) -> list[Message]:
+        return asyncio.run(self._consume(bootstrap_servers, topic, count, offset))
+
+    async def _consume(self, bootstrap_servers: str, topic: str, count: int, offset: int) -> list[Message]:
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap_servers,
+            group_id=None,
+            enable_auto_commit=False,
+            check_crcs=True,
+            max_partition_fetch_bytes=LARGEST_BYTES,
+            fetch_max_bytes=LARGEST_BYTES,
+        )
+        await consumer.start()
+        try:
+            partition = aiokafka.TopicPartition(topic, 0)
+            consumer.assign([partition])
+            consumer.seek(partition, offset)
+            found: list[Message] = []
+            deadline = time.monotonic() + ANSWER_SECONDS
+            while len(found) < count and time.monotonic() < deadline:
+                for records in (
+                    await consumer.getmany(timeout_ms=500, max_records=count - len(found))
+                ).values():
+                    found += [
+                        Message(record.value, record.key, tuple(record.headers), record.timestamp)
+                        for record in records
+                    ]
+        finally:
+            await consumer.stop()
+        assert len(found) == count, f"aiokafka got {len(found)} of {count} messages"
+        return found
+
+    def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
+        messages = [Message(b"", key) for key in keys]
+        answers = asyncio.run(self._send(bootstrap_servers, topic, messages, None))
+        return [answer.partition for answer in answers]
+
+
+CLIENTS: Final[tuple[StockClient, ...]] = (Confluent(), KafkaPython(), AioKafka())

@@ -1,0 +1,61 @@
+"""Topics for tests: created with a name of their own, awaited, deleted afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+from uuid import uuid4
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+from tests.support.clusters import Cluster, ReferenceCluster
+from tests.support.waiting import wait_until
+from tests.support.wire import Connection, list_offset
+
+ANSWER_SECONDS: Final = 20.0
+
+
+class TopicFactory:
+    """Creates topics on one cluster, and deletes what it created when the `with` block ends."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        self._created: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._created:
+            self.admin.delete_topics(self._created, operation_timeout=ANSWER_SECONDS)
+
+    def __call__(
+        self, partitions: int = 1, config: Mapping[str, str] | None = None, *, name: str | None = None
+    ) -> str:
+        """A new topic; its name unless one is given is random."""
+        name = name or f"topic-{uuid4().hex[:12]}"
+        answers = self.admin.create_topics(
+            [NewTopic(name, partitions, 1, config=dict(config or {}))],
+            operation_timeout=ANSWER_SECONDS,
+            request_timeout=ANSWER_SECONDS,
+        )
+        answers[name].result(ANSWER_SECONDS)
+        self._created.append(name)
+        if isinstance(self.cluster, ReferenceCluster):
+            # Apache Kafka says "created" before its brokers know. Ours must not, so it gets no such help.
+            wait_until(lambda: all(self._is_led(name, n) for n in range(partitions)), f"{name} has leaders")
+        return name
+
+    def _is_led(self, topic: str, partition: int) -> bool:
+        with Connection(self.cluster.brokers[1]) as connection:
+            return bool(list_offset(connection, topic, partition, -1).error_code == ErrorCode.none)
+
+    def leader_address(self, topic: str, partition: int = 0) -> str:
+        """`host:port` of the broker that leads a partition."""
+        metadata = self.admin.list_topics(topic, timeout=ANSWER_SECONDS)
+        broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
+        return f"{broker.host}:{broker.port}"

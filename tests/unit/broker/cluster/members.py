@@ -1,0 +1,119 @@
+"""Members of a cluster over a real ZooKeeper, many in one process, with handles to hold them back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+from uuid import UUID, uuid4
+
+from kazoo.client import KazooClient
+
+from mainstem_broker.cluster.member import ClusterMember, Delta
+from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
+from mainstem_broker.replica.partition import PartitionState
+
+SESSION_TIMEOUT_MS: Final = 4000
+WAIT_MS: Final = 8000
+
+
+class Member(ClusterMember):
+    """A member that notes its news, and whose passes can be held back."""
+
+    def __init__(self, broker_id: int, servers: str, host: str, session_timeout_ms: int) -> None:
+        endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", host, 9090 + broker_id)
+        self.news: list[Delta] = []
+        self.broker_id = broker_id
+        self._may_pass = asyncio.Event()
+        self._may_pass.set()
+        self._stands_still = asyncio.Event()
+        super().__init__(
+            BrokerRegistration(broker_id, (endpoint,), None),
+            servers,
+            session_timeout_ms=session_timeout_ms,
+            connection_timeout_ms=WAIT_MS,
+            on_change=self.news.append,
+        )
+
+    async def hold_back(self) -> None:
+        """Let it begin no pass until `let_go`, as if the broker stalled; returns when it stands still."""
+        self._may_pass.clear()
+        self._stands_still.clear()
+        self._wake.set()
+        await self._stands_still.wait()
+
+    def let_go(self) -> None:
+        self._may_pass.set()
+
+    async def _pass(self) -> None:
+        if not self._may_pass.is_set():
+            self._stands_still.set()
+            await self._may_pass.wait()
+        await super()._pass()
+
+    @property
+    def session_id(self) -> int:
+        return self._zookeeper.session_id
+
+    async def until(self, condition: object) -> None:
+        """Until `condition()` holds of the view; fails after WAIT_MS."""
+        assert callable(condition)
+        await self.wait_until(condition, WAIT_MS)
+
+    def knows(self, topic: str, topic_id: UUID | None = None) -> bool:
+        """Whether it knows the topic, and all its partitions are led."""
+        known = self.view.topics.get(topic)
+        return (
+            known is not None
+            and (topic_id is None or known.topic_id == topic_id)
+            and known.all_led(known.assignment.replicas)
+        )
+
+    def states(self, topic: str) -> dict[int, PartitionState]:
+        return dict(self.view.topics[topic].states)
+
+    def told(self, topic: str) -> set[int]:
+        """Partitions of which the news spoke."""
+        return {index for delta in self.news for name, index in delta.partitions if name == topic}
+
+    async def create(
+        self, topic: str, replicas: Sequence[int], config: Mapping[str, str] | None = None
+    ) -> UUID:
+        """Wish for a topic with one partition for each of these brokers; does not wait for it."""
+        assignment = TopicAssignment(topic, uuid4(), {i: (broker,) for i, broker in enumerate(replicas)})
+        await self.administration.create_topic(assignment, config or {})
+        return assignment.topic_id
+
+
+@asynccontextmanager
+async def joined(
+    broker_id: int,
+    servers: str,
+    *,
+    host: str = "127.0.0.1",
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+) -> AsyncIterator[Member]:
+    """A member from its start to its end."""
+    member = Member(broker_id, servers, host, session_timeout_ms)
+    try:
+        await member.connect()
+        await member.load()
+        await member.join()
+        yield member
+    finally:
+        member.let_go()
+        await member.leave()
+
+
+async def end_session(member: Member, servers: str) -> None:
+    """End a member's session from outside, as if ZooKeeper had not heard from it for too long."""
+    session = member._zookeeper._client.client_id
+
+    def end() -> None:
+        other = KazooClient(servers, client_id=session, timeout=SESSION_TIMEOUT_MS / 1000)
+        other.start()
+        other.stop()
+        other.close()
+
+    await asyncio.to_thread(end)

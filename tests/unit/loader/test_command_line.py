@@ -1,0 +1,84 @@
+"""`python -m mainstem_loader`: the driver's command line (R28)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.unit.loader.batch_bytes import Record
+from tests.unit.loader.fake_cluster import FakeCluster
+
+from mainstem_loader import __main__ as command
+from mainstem_loader import load_topic as job
+from mainstem_loader.column_types import type_of_name
+from mainstem_loader.errors import SettingsError
+from mainstem_loader.executors import InProcessExecutor
+from mainstem_loader.query import query
+
+
+def test_a_load_prints_its_report_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "_spark", lambda _: InProcessExecutor())
+    with FakeCluster() as cluster:
+        cluster.topic("t").partitions[0].append(
+            [Record(0, 0, None, b'{"a":"2013-01-01T05:00:00Z"}'), Record(1)]
+        )
+        arguments = ["t", "--bootstrap-servers", cluster.bootstrap_servers, "--warehouse", str(tmp_path)]
+        arguments += [
+            "--column",
+            "a=timestamp",
+            "--event-time",
+            "a",
+            "--headers",
+            "--sweep-orphans-after-hours",
+            "1",
+        ]
+        assert command.main(arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["outcome"], report["loaded"], report["dead_lettered"]) == ("loaded", 1, 1)
+    assert report["days"] == ["2013-01-01"]
+    assert report["orphans_swept"] == 0
+    assert query(tmp_path, "SELECT count(*) AS n FROM t").to_pylist() == [{"n": 1}]
+
+
+def test_an_error_is_one_sentence_and_an_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["t", "--bootstrap-servers", "localhost", "--warehouse", str(tmp_path)]
+    assert command.main(arguments) == 1
+    assert (
+        capsys.readouterr().err
+        == "'localhost' is not a bootstrap server; write host:port, several with commas.\n"
+    )
+
+
+@pytest.mark.parametrize("column", ["a", "=long", "a=bigint"])
+def test_what_names_no_column_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str
+) -> None:
+    arguments = ["t", "--bootstrap-servers", "localhost:1", "--warehouse", str(tmp_path), "--column", column]
+    assert command.main(arguments) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("string", pa.string()),
+        ("long", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("decimal(10,2)", pa.decimal128(10, 2)),
+        ('{"type":"array","elementType":"long","containsNull":true}', pa.list_(pa.int64())),
+    ],
+)
+def test_types_are_named_as_spark_names_them(name: str, kind: pa.DataType) -> None:
+    assert type_of_name(name) == kind
+
+
+@pytest.mark.parametrize("name", ["bigint", "", "{", '{"type":"array"}', "array<long>"])
+def test_what_is_no_type_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"There is no column type .*; use string, long"):
+        type_of_name(name)

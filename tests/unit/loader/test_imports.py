@@ -1,0 +1,23 @@
+"""Who only asks or plans waits for neither Spark nor a broker's protocol."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("ranges", ["pyspark", "pyarrow", "numpy", "kio", "deltalake"]),
+        ("query", ["pyspark", "kio", "pandas"]),
+        ("load_topic", ["pyspark", "pandas"]),
+        ("tasks", ["pyspark", "deltalake", "pandas"]),
+    ],
+)
+def test_importing_a_module_brings_only_what_it_needs(module: str, without: list[str]) -> None:
+    code = f"import sys, mainstem_loader.{module}; print([name for name in {without} if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

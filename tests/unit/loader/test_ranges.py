@@ -1,0 +1,161 @@
+"""The plan of a run covers what it must, once, within its bounds (R28, R29)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem_loader.errors import OffsetsLostError, TopicRecreatedError
+from mainstem_loader.ranges import (
+    GapPolicy,
+    LoadPlan,
+    OffsetRange,
+    PartitionOffsets,
+    ReadLimits,
+    offset_key,
+    plan_load,
+)
+
+lengths = st.integers(0, 5_000_000)
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> list[PartitionOffsets]:
+    found: list[PartitionOffsets] = []
+    for partition in range(draw(st.integers(0, 12))):
+        earliest = draw(st.integers(0, 10**12))
+        committed = draw(st.none() | st.integers(earliest, earliest + 10**6))
+        found.append(
+            PartitionOffsets(partition, committed, earliest, (committed or earliest) + draw(lengths))
+        )
+    return draw(st.permutations(found))
+
+
+limits = st.builds(
+    ReadLimits,
+    run_records=st.none() | st.integers(1, 10**7),
+    run_bytes=st.none() | st.integers(1, 10**10),
+    task_records=st.integers(1, 10**7).filter(lambda count: count > 50_000),
+    task_bytes=st.integers(10**7, 10**10),
+    task_records_min=st.integers(1, 10**6),
+    parallelism=st.integers(1, 32),
+)
+
+
+def offsets_in_order(plan: LoadPlan) -> list[OffsetRange]:
+    return sorted(part for task in plan.tasks for part in task)
+
+
+@given(partitions(), limits, st.just(0.0) | st.floats(1e-6, 1000))
+def test_tasks_cover_the_ranges_exactly_and_never_overlap(
+    offsets: list[PartitionOffsets], bounds: ReadLimits, bytes_per_offset: float
+) -> None:
+    plan = plan_load("t", offsets, bounds, bytes_per_offset=bytes_per_offset)
+    for whole in plan.ranges:
+        position = whole.start
+        for part in (part for part in offsets_in_order(plan) if part.partition == whole.partition):
+            assert part.start == position < part.end
+            position = part.end
+        assert position == whole.end
+    assert {part.partition for part in offsets_in_order(plan)} <= {part.partition for part in plan.ranges}
+
+
+@given(partitions(), limits)
+def test_a_range_begins_where_the_last_commit_ended_and_stays_before_the_end(
+    offsets: list[PartitionOffsets], bounds: ReadLimits
+) -> None:
+    by_partition = {part.partition: part for part in offsets}
+    for part in plan_load("t", offsets, bounds).ranges:
+        known = by_partition[part.partition]
+        assert part.start == (known.earliest if known.committed is None else known.committed)
+        assert part.start < part.end <= known.latest
+
+
+@given(partitions(), limits, st.floats(0.1, 1000))
+def test_a_run_and_its_tasks_stay_within_their_limits(
+    offsets: list[PartitionOffsets], bounds: ReadLimits, bytes_per_offset: float
+) -> None:
+    plan = plan_load("t", offsets, bounds, bytes_per_offset=bytes_per_offset)
+    if bounds.run_records is not None:
+        assert plan.offset_count <= bounds.run_records
+    if bounds.run_bytes is not None:
+        assert plan.offset_count <= max(1, bounds.run_bytes / bytes_per_offset)
+    for task in plan.tasks:
+        count = sum(part.offset_count for part in task)
+        assert 0 < count <= bounds.task_records
+        assert count <= max(1, bounds.task_bytes / bytes_per_offset)
+
+
+@given(partitions(), limits)
+def test_tasks_are_of_equal_length(offsets: list[PartitionOffsets], bounds: ReadLimits) -> None:
+    counts = [sum(part.offset_count for part in task) for task in plan_load("t", offsets, bounds).tasks]
+    assert not counts or max(counts) - min(counts) <= 1
+
+
+@given(partitions(), limits)
+def test_a_run_moves_unless_there_is_nothing_to_load(
+    offsets: list[PartitionOffsets], bounds: ReadLimits
+) -> None:
+    plan = plan_load("t", offsets, bounds)
+    behind = [part for part in offsets if (part.committed or part.earliest) < part.latest]
+    assert bool(plan.ranges) == bool(behind)
+    assert bool(plan.tasks) == bool(behind)
+
+
+@given(partitions(), limits)
+def test_the_same_offsets_make_the_same_plan(offsets: list[PartitionOffsets], bounds: ReadLimits) -> None:
+    assert plan_load("t", offsets, bounds) == plan_load("t", list(reversed(offsets)), bounds)
+
+
+def test_a_cap_gives_every_partition_its_share() -> None:
+    offsets = [PartitionOffsets(partition, None, 0, 1000) for partition in range(4)]
+    offsets.append(PartitionOffsets(4, None, 0, 10))
+    plan = plan_load("t", offsets, ReadLimits(run_records=410))
+    assert [part.offset_count for part in plan.ranges] == [100, 100, 100, 100, 10]
+
+
+def test_repeated_capped_runs_load_everything() -> None:
+    committed: dict[int, int | None] = {0: None, 1: None, 2: None}
+    ends = {0: 5, 1: 90, 2: 1}
+    for _ in range(100):
+        offsets = [PartitionOffsets(p, committed[p], 0, ends[p]) for p in committed]
+        for part in plan_load("t", offsets, ReadLimits(run_records=2)).ranges:
+            assert part.start == (committed[part.partition] or 0)
+            committed[part.partition] = part.end
+    assert committed == ends
+
+
+def test_a_large_partition_is_shared_by_all_cores_and_a_small_load_is_one_task() -> None:
+    bounds = ReadLimits(parallelism=4)
+    assert len(plan_load("t", [PartitionOffsets(0, None, 0, 4_000_000)], bounds).tasks) == 4
+    assert len(plan_load("t", [PartitionOffsets(p, None, 0, 100) for p in range(9)], bounds).tasks) == 1
+
+
+def test_offsets_deleted_before_they_were_loaded_fail_the_run_by_default() -> None:
+    with pytest.raises(
+        OffsetsLostError, match=r"Offsets 5 to 19 of partition 3 of topic t .*skip-and-record"
+    ):
+        plan_load("t", [PartitionOffsets(3, 5, 20, 30)], ReadLimits())
+
+
+def test_a_gap_is_recorded_and_skipped_when_asked() -> None:
+    plan = plan_load("t", [PartitionOffsets(3, 5, 20, 30)], ReadLimits(), GapPolicy.SKIP_AND_RECORD)
+    assert plan.gaps == (OffsetRange(3, 5, 20),)
+    assert plan.ranges == (OffsetRange(3, 20, 30),)
+
+
+def test_a_gap_up_to_the_end_moves_the_offset_though_there_is_nothing_to_read() -> None:
+    plan = plan_load("t", [PartitionOffsets(3, 5, 20, 20)], ReadLimits(), GapPolicy.SKIP_AND_RECORD)
+    assert plan.ranges == (OffsetRange(3, 20, 20),)
+    assert plan.tasks == ()
+    assert plan.gaps == (OffsetRange(3, 5, 20),)
+
+
+def test_a_topic_that_ends_before_what_was_loaded_fails_loudly() -> None:
+    with pytest.raises(TopicRecreatedError, match=r"ends at offset 7, but the table has loaded it up to 8"):
+        plan_load("t", [PartitionOffsets(0, 8, 0, 7)], ReadLimits(), GapPolicy.SKIP_AND_RECORD)
+
+
+def test_offsets_are_remembered_by_the_topics_id() -> None:
+    assert offset_key("wq6hGbKHTIWkQ8poXwsdww", 7) == "wq6hGbKHTIWkQ8poXwsdww/7"
