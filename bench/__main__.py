@@ -48,7 +48,8 @@ def main() -> int:
         scale, warm_up = (QUICK, QUICK_WARM_UP) if arguments.quick else (FULL, WARM_UP)
         if arguments.rounds:
             scale = dataclasses.replace(scale, rounds=arguments.rounds)
-        figures = measure(systems, scale, warm_up, say)
+        measured = measure(systems, scale, warm_up, say)
+        figures = measured.figures
         if not arguments.quick:
             figures.append(_loader_figure(systems[0], scale.rounds, say))
     command = "python -m bench" + (" --quick" if arguments.quick else "")
@@ -56,7 +57,13 @@ def main() -> int:
     if arguments.record:
         paths.append(RESULTS / f"{begun.date().isoformat()}.json")
     for path in paths:
-        write_json(path, figures, begun=begun.isoformat(timespec="seconds"), command=command)
+        write_json(
+            path,
+            figures,
+            begun=begun.isoformat(timespec="seconds"),
+            command=command,
+            neighbour_cores=measured.neighbour_cores,
+        )
     say("results in " + " and ".join(f"bench/results/{path.name}" for path in paths))
     print(table(figures))
     return 1 if any(figure.passed is False for figure in figures) else 0

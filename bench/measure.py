@@ -1,18 +1,21 @@
 """The rounds of a run: every workload on every system by turns, and the figures that come out.
 
-Only one system is under load at any moment; the other idles. Which goes first changes from round to round,
-so that neither always meets the warmer machine.
+Only one system is under load at any moment; the other idles. Each workload is done to one and at once to the
+other, so that both meet the same machine, and which goes first changes from round to round.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Final
 
-from bench.processes import memory_mb
+from bench.processes import cpu_seconds, machine_cpu_seconds, memory_mb, own_cpu_seconds
 from bench.raw_fetch import fetch_raw
 from bench.report import Figure, Samples
 from bench.system import System
@@ -55,58 +58,107 @@ WARM_UP: Final = Scale(1, 1_000_000, 1, 200_000, 50_000, 3_000, 50)  # of a JVM,
 QUICK_WARM_UP: Final = Scale(1, 100_000, 1, 20_000, 5_000, 300, 10)
 
 Say = Callable[[str], None]
+AllSamples = dict[str, Samples]
+"""By the system's name."""
 
 
-def measure(systems: Sequence[System], scale: Scale, warm_up: Scale, say: Say) -> list[Figure]:
-    """Figures of all `systems` (already started), in the order of the report."""
-    samples: dict[str, Samples] = {system.name: defaultdict(list) for system in systems}
-    for system in systems:
-        say(f"{system.name}: warming up")
-        _round(system, warm_up, defaultdict(list))
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`neighbour_cores`: how many cores other programs used, round by round; ratios suffer above some tenths."""
+
+    figures: list[Figure]
+    neighbour_cores: list[float]
+
+
+def measure(systems: Sequence[System], scale: Scale, warm_up: Scale, say: Say) -> Measured:
+    """Do everything to all `systems` (already started)."""
+    samples: AllSamples = {system.name: defaultdict(list) for system in systems}
+    say("warming up")
+    _round(systems, warm_up, {system.name: defaultdict(list) for system in systems})
+    neighbours: list[float] = []
     for number in range(scale.rounds):
-        for system in systems if number % 2 == 0 else reversed(systems):
-            say(f"{system.name}: round {number + 1} of {scale.rounds}")
-            _round(system, scale, samples[system.name])
+        others_before, began = _others_cpu_seconds(systems), time.monotonic()
+        _round(_turn(systems, number), scale, samples)
+        neighbours.append((_others_cpu_seconds(systems) - others_before) / (time.monotonic() - began))
+        say(f"round {number + 1} of {scale.rounds}; meanwhile other programs used {neighbours[-1]:.2f} cores")
     for system in systems:
         _memory(system, samples[system.name])
     for number in range(scale.rounds):
-        for system in systems if number % 2 == 0 else reversed(systems):
-            say(f"{system.name}: start {number + 1} of {scale.rounds}")
-            with _topic(system) as topic:
-                samples[system.name]["start-up"].append(restart_until_first_acknowledgement(system, topic))
-    return [Figure(*row, samples=samples) for row in FIGURES]
+        say(f"start {number + 1} of {scale.rounds}")
+        for system in _turn(systems, number):
+            with _topics([system]) as topics:
+                seconds = restart_until_first_acknowledgement(system, topics[system.name])
+                samples[system.name]["start-up"].append(seconds)
+    return Measured([Figure(*row, samples=samples) for row in FIGURES], neighbours)
+
+
+def _others_cpu_seconds(systems: Sequence[System]) -> float:
+    """CPU time of everything on this machine that has no part in the measurement."""
+    pids = [pid for system in systems for pid in (system.broker_pid, *system.companion_pids)]
+    return machine_cpu_seconds() - own_cpu_seconds() - sum(cpu_seconds(pid) for pid in pids)
+
+
+def _turn(systems: Sequence[System], number: int) -> list[System]:
+    return [*systems] if number % 2 == 0 else [*reversed(systems)]
 
 
 @contextlib.contextmanager
-def _topic(system: System) -> Iterator[str]:
-    topic = create_topic(system)
+def _topics(systems: Sequence[System]) -> Iterator[dict[str, str]]:
+    """A topic on each, by the system's name."""
+    topics = {system.name: create_topic(system) for system in systems}
     try:
-        yield topic
+        yield topics
     finally:
-        delete_topic(system, topic)
+        for system in systems:
+            delete_topic(system, topics[system.name])
 
 
-def _round(system: System, scale: Scale, samples: Samples) -> None:
+def _round(systems: Sequence[System], scale: Scale, samples: AllSamples) -> None:
     for name, batching in (("16 KB", BATCHES_16_KB), ("1 MB", BATCHES_1_MB)):
-        with _topic(system) as topic:
-            size = {"messages": scale.messages, "message_bytes": SMALL_BYTES}
-            _keep(samples, f"produce {name}", produce(system, topic, batching=batching, **size))
-            _keep(samples, f"consume {name}", consume(system, topic, passes=scale.passes, **size))
-            _keep(samples, f"fetch {name}", fetch_raw(system, topic, passes=scale.passes, **size))
+        _there_and_back(systems, scale, samples, name, batching)
     for name, batching, messages in (
         ("50 per request", BATCHES_OF_50, scale.messages_in_50s),
         ("1 per request", BATCHES_OF_1, scale.single_messages),
     ):
-        with _topic(system) as topic:
-            size = {"messages": messages, "message_bytes": LARGER_BYTES}
-            _keep(samples, f"produce {name}", produce(system, topic, batching=batching, **size))
-    with _topic(system) as topic:
-        latencies = produce_one_by_one(
-            system, topic, messages=scale.synchronous_messages, message_bytes=SMALL_BYTES
-        )
-    samples["synchronous p50"].append(percentile(latencies, 50))
-    samples["synchronous p99"].append(percentile(latencies, 99))
-    samples["many partitions"].append(create_many_partitions(system, scale.partitions))
+        with _topics(systems) as topics:
+            for system in systems:
+                topic = topics[system.name]
+                taken = produce(
+                    system, topic, messages=messages, message_bytes=LARGER_BYTES, batching=batching
+                )
+                _keep(samples[system.name], f"produce {name}", taken)
+    with _topics(systems) as topics:
+        for system in systems:
+            latencies = produce_one_by_one(
+                system, topics[system.name], messages=scale.synchronous_messages, message_bytes=SMALL_BYTES
+            )
+            samples[system.name]["synchronous p50"].append(percentile(latencies, 50))
+            samples[system.name]["synchronous p99"].append(percentile(latencies, 99))
+    for system in systems:
+        samples[system.name]["many partitions"].append(create_many_partitions(system, scale.partitions))
+
+
+def _there_and_back(
+    systems: Sequence[System],
+    scale: Scale,
+    samples: AllSamples,
+    name: str,
+    batching: Mapping[str, object],
+) -> None:
+    """Produce, then read back several times, by turns pass by pass."""
+    size = {"messages": scale.messages, "message_bytes": SMALL_BYTES}
+    with _topics(systems) as topics:
+        for system in systems:
+            taken = produce(system, topics[system.name], batching=batching, **size)
+            _keep(samples[system.name], f"produce {name}", taken)
+        for what, read in (("consume", consume), ("fetch", fetch_raw)):
+            passes = [
+                {system.name: read(system, topics[system.name], **size) for system in _turn(systems, number)}
+                for number in range(scale.passes)
+            ]
+            for system in systems:
+                total = reduce(add, (one[system.name] for one in passes))
+                _keep(samples[system.name], f"{what} {name}", total)
 
 
 def _keep(samples: Samples, name: str, throughput: Throughput) -> None:

@@ -30,8 +30,8 @@ _header: Any = entity_reader(ResponseHeader)
 _response: Any = entity_reader(FetchResponse)
 
 
-def fetch_raw(system: System, topic: str, *, messages: int, message_bytes: int, passes: int) -> Throughput:
-    """Fetch partition 0 from its beginning to offset `messages`, `passes` times, one request after another.
+def fetch_raw(system: System, topic: str, *, messages: int, message_bytes: int) -> Throughput:
+    """Fetch partition 0 from its beginning to offset `messages`, one request after another.
 
     Raises:
         Miscounted: the broker answers with an error, or with nothing before that offset.
@@ -39,17 +39,16 @@ def fetch_raw(system: System, topic: str, *, messages: int, message_bytes: int, 
     host, _, port = system.bootstrap_servers.rpartition(":")
     broker_cpu, client_cpu, began = cpu_seconds(system.broker_pid), own_cpu_seconds(), time.perf_counter()
     with socket.create_connection((host, int(port))) as connection:
-        for _ in range(passes):
-            offset = 0
-            while offset < messages:
-                connection.sendall(_request(topic, offset))
-                records = _records(_receive(connection))
-                if not records:
-                    raise Miscounted(f"{system.name} gave nothing from offset {offset} of {messages} on.")
-                offset = _next_offset(records)
+        offset = 0
+        while offset < messages:
+            connection.sendall(_request(topic, offset))
+            records = _records(_receive(connection))
+            if not records:
+                raise Miscounted(f"{system.name} gave nothing from offset {offset} of {messages} on.")
+            offset = _next_offset(records)
     seconds = time.perf_counter() - began
     broker_cpu, client_cpu = cpu_seconds(system.broker_pid) - broker_cpu, own_cpu_seconds() - client_cpu
-    return Throughput(messages * passes, message_bytes, seconds, broker_cpu, client_cpu)
+    return Throughput(messages, message_bytes, seconds, broker_cpu, client_cpu)
 
 
 def _request(topic: str, offset: int) -> bytes:

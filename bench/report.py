@@ -1,6 +1,7 @@
 """Figures, their ratios, and how they are told: a table and a JSON file.
 
-The results file: {"begun": ISO time, "command", "machine": {...}, "figures": [{"name", "unit",
+The results file: {"begun": ISO time, "command", "machine": {...}, "neighbour_cores":
+[one per round], "figures": [{"name", "unit",
 "more_is_better", "bound", "passed", "values": {system: [one per round]}, "medians": {system: value},
 "ratios": [one per round], "ratio": median}]}. A ratio is Mainstem's value over Apache Kafka's of the same
 round, also where less is better.
@@ -134,12 +135,15 @@ def machine() -> dict[str, object]:
     }
 
 
-def write_json(path: Path, figures: Sequence[Figure], *, begun: str, command: str) -> None:
+def write_json(
+    path: Path, figures: Sequence[Figure], *, begun: str, command: str, neighbour_cores: Sequence[float]
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     result = {
         "begun": begun,
         "command": command,
         "machine": machine(),
+        "neighbour_cores": neighbour_cores,
         "figures": [figure.as_json() for figure in figures],
     }
     path.write_text(json.dumps(result, indent=1) + "\n")

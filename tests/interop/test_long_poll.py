@@ -18,11 +18,6 @@ LONG_WAIT_MS = 30_000
 
 
 @pytest.fixture
-def topic(new_topic: TopicFactory) -> str:
-    return new_topic()
-
-
-@pytest.fixture
 def reader(new_topic: TopicFactory, topic: str) -> Iterator[Connection]:
     with Connection(new_topic.leader_address(topic)) as connection:
         yield connection

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -31,17 +30,6 @@ from tests.support.wire import (
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 T: Final = 1_700_000_000_000
-
-
-@pytest.fixture
-def topic(new_topic: TopicFactory) -> str:
-    return new_topic()
-
-
-@pytest.fixture
-def leader(new_topic: TopicFactory, topic: str) -> Iterator[Connection]:
-    with Connection(new_topic.leader_address(topic)) as connection:
-        yield connection
 
 
 def _advertised(connection: Connection) -> dict[int, range]:

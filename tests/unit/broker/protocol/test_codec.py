@@ -66,7 +66,7 @@ class Slice:
 
 
 @pytest.mark.parametrize(("key", "version"), named(RESPONSES))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_a_response_is_read_back_by_kio_as_it_was_written(
     key: int, version: int, data: st.DataObject
@@ -142,7 +142,7 @@ def test_a_field_name_that_no_version_knows_is_found() -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), named(REQUESTS))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_a_request_written_by_kio_is_lifted_to_the_model_version(
     key: int, version: int, data: st.DataObject
@@ -264,7 +264,7 @@ def test_no_bytes_make_the_header_raise_anything_else(frame: bytes) -> None:
     assert isinstance(header.client_id, str | None)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(
     key_and_version=st.sampled_from(REQUESTS),
     body=st.binary(max_size=300)
@@ -283,7 +283,7 @@ def test_no_bytes_make_a_request_raise_anything_else(key_and_version: tuple[int,
     assert request is not None
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(key_and_version=st.sampled_from(REQUESTS), data=st.data())
 def test_no_damage_to_a_request_makes_it_raise_anything_else(
     key_and_version: tuple[int, int], data: st.DataObject
