@@ -64,7 +64,7 @@ AllSamples = dict[str, Samples]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`neighbour_cores`: how many cores other programs used, round by round; ratios suffer above some tenths."""
+    """`neighbour_cores`: how many cores other programs used, round by round; some tenths bend ratios."""
 
     figures: list[Figure]
     neighbour_cores: list[float]

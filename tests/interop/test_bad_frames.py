@@ -1,4 +1,4 @@
-"""Frames of any length, half frames, unknown requests, noise: an answer or the end, and the broker serves on."""
+"""Frames of any length, halves of them, unknown requests, noise: an answer or the end, and it goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names, partitions, settings and limits that do not exist or make no sense get their protocol error (R36)."""
+"""Names, partitions, settings and limits that do not exist or make no sense get their protocol error."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, ReferenceCluster
@@ -59,3 +60,16 @@ class TopicFactory:
         metadata = self.admin.list_topics(topic, timeout=ANSWER_SECONDS)
         broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
         return f"{broker.host}:{broker.port}"
+
+
+def error_name(answers: Mapping[Any, Any], key: object) -> str:
+    """librdkafka's name of the protocol error that an admin client's answer for `key` failed with.
+
+    Raises:
+        AssertionError: it did not fail.
+    """
+    try:
+        answers[key].result(ANSWER_SECONDS)
+    except KafkaException as refusal:
+        return str(refusal.args[0].name())
+    raise AssertionError(f"{key} was not refused")

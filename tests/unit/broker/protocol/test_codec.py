@@ -27,7 +27,6 @@ from tests.unit.broker.protocol.schemas import (
 
 from mainstem_broker.api.table import APIS
 from mainstem_broker.errors import InvalidRequestBytes
-from mainstem_broker.protocol import codec
 from mainstem_broker.protocol.codec import (
     Frame,
     RequestHeader,
@@ -309,12 +308,6 @@ def test_tagged_fields_that_run_past_the_end_are_refused(count: int, sizes: list
     header, position = decode_header(frame)
     with pytest.raises(InvalidRequestBytes):
         decode_request(header, frame, position, 4)
-
-
-def test_a_schema_is_known_or_not() -> None:
-    assert codec.has_schema(1, 12)
-    assert not codec.has_schema(1, 3)
-    assert not codec.has_schema(4, 0)
 
 
 def test_the_null_id_is_written_as_zeros() -> None:
