@@ -1,10 +1,9 @@
 """Figures, their ratios, and how they are told: a table and a JSON file.
 
-The results file: {"begun": ISO time, "command", "machine": {...}, "neighbour_cores":
-[one per round], "figures": [{"name", "unit",
-"more_is_better", "bound", "passed", "values": {system: [one per round]}, "medians": {system: value},
-"ratios": [one per round], "ratio": median}]}. A ratio is Mainstem's value over Apache Kafka's of the same
-round, also where less is better.
+The results file: {"begun": ISO time, "command", "machine": {...}, "neighbour_cores": [one per round],
+"figures": [{"name", "unit", "more_is_better", "bound", "passed", "values": {system: [one per round]},
+"medians": {system: value}, "ratios": [one per round], "ratio": median}]}. A ratio is Mainstem's value over
+Apache Kafka's of the same round, also where less is better.
 """
 
 from __future__ import annotations

@@ -163,6 +163,10 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
         case 21:
             partitions = [{"partition_index": 0, "offset": 0}]
             return "delete_records", {"topics": [{"name": topic, "partitions": partitions}], "timeout": 1_000}
+        case 23:
+            partitions = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]
+            fields = {"topics": [{"topic": topic, "partitions": partitions}]}
+            return "offset_for_leader_epoch", fields | ({"replica_id": -1} if version >= 3 else {})
         case 32:
             resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["retention.ms"]}
             fields = {"resources": [resource], "include_synonyms": True}
