@@ -8,7 +8,6 @@ workload counts what arrived: a figure for messages that were lost would be none
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -180,39 +179,6 @@ def produce_one_by_one(system: System, topic: str, *, messages: int, message_byt
 
 def percentile(values: list[float], hundredth: int) -> float:
     return statistics.quantiles(values, n=100)[hundredth - 1]
-
-
-def restart_until_first_acknowledgement(system: System, topic: str) -> float:
-    """Seconds from the start of the broker's process to its first acknowledged message (acks=1)."""
-    system.stop_broker()
-    acknowledged = threading.Event()
-    producer: Any = Producer(
-        _settings(
-            system,
-            {
-                "acks": 1,
-                "linger.ms": 0,
-                "reconnect.backoff.ms": 5,
-                "reconnect.backoff.max.ms": 10,
-                "retry.backoff.ms": 5,
-                "retry.backoff.max.ms": 10,
-                "topic.metadata.refresh.fast.interval.ms": 10,
-            },
-        )
-    )
-
-    def delivered(error: object, _: object) -> None:
-        if error is None:
-            acknowledged.set()
-
-    producer.produce(topic, b"x", partition=0, on_delivery=delivered)
-    began = time.perf_counter()
-    system.spawn_broker()
-    while not acknowledged.is_set():
-        producer.poll(0.005)
-        if time.perf_counter() - began > ANSWER_SECONDS:
-            raise Miscounted(f"{system.name} acknowledged nothing for {ANSWER_SECONDS} s after its start.")
-    return time.perf_counter() - began
 
 
 def create_many_partitions(system: System, partitions: int) -> float:

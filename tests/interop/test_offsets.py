@@ -12,8 +12,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import OffsetSpec
 from kio.schema.errors import ErrorCode
-from tests.conftest import StartCluster
-from tests.support.clusters import Cluster, partition_directory
+from tests.support.clusters import Cluster, StartCluster, partition_directory
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.support.stock_clients import CLIENTS, CODECS

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.conftest import StartCluster
-from tests.support.clusters import Cluster
+from tests.support.clusters import Cluster, StartCluster
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch, read_headers
 from tests.support.topics import TopicFactory
