@@ -21,7 +21,7 @@ from typing import Final
 from bench import apache_kafka, loader
 from bench.mainstem_stack import Mainstem
 from bench.measure import FULL, QUICK, QUICK_WARM_UP, WARM_UP, Say, measure
-from bench.report import OURS, THEIRS, Figure, Samples, table, write_json
+from bench.report import OURS, THEIRS, Figure, Samples, Verdict, table, write_json
 from bench.system import System
 
 RESULTS: Final = Path(__file__).parent / "results"
@@ -48,7 +48,8 @@ def main() -> int:
         scale, warm_up = (QUICK, QUICK_WARM_UP) if arguments.quick else (FULL, WARM_UP)
         if arguments.rounds:
             scale = dataclasses.replace(scale, rounds=arguments.rounds)
-        figures = measure(systems, scale, warm_up, say)
+        measured = measure(systems, scale, warm_up, say)
+        figures = measured.figures
         if not arguments.quick:
             figures.append(_loader_figure(systems[0], scale.rounds, say))
     command = "python -m bench" + (" --quick" if arguments.quick else "")
@@ -56,10 +57,16 @@ def main() -> int:
     if arguments.record:
         paths.append(RESULTS / f"{begun.date().isoformat()}.json")
     for path in paths:
-        write_json(path, figures, begun=begun.isoformat(timespec="seconds"), command=command)
+        write_json(
+            path,
+            figures,
+            begun=begun.isoformat(timespec="seconds"),
+            command=command,
+            neighbour_cores=measured.neighbour_cores,
+        )
     say("results in " + " and ".join(f"bench/results/{path.name}" for path in paths))
     print(table(figures))
-    return 1 if any(figure.passed is False for figure in figures) else 0
+    return 1 if any(figure.verdict is Verdict.FAIL for figure in figures) else 0
 
 
 def _parse() -> argparse.Namespace:
@@ -67,7 +74,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a smoke test of about a minute")
     parser.add_argument("--record", action="store_true", help="keep the results under today's date as well")
     parser.add_argument("--mainstem-alone", action="store_true", help="leave Apache Kafka out")
-    parser.add_argument("--rounds", type=int, metavar="N", help="how often everything is done (default 3)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often everything is done (default 5)")
     return parser.parse_args()
 
 

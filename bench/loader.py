@@ -124,7 +124,9 @@ def _load_by_message(
     spark: SparkExecutor, bootstrap_servers: str, topic: str, warehouse: Path, records: int
 ) -> float:
     began = time.perf_counter()
-    consumer: Any = confluent_kafka.Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "bench"})
+    consumer: Any = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": "bench", "log_level": 0}
+    )
     warehouse.mkdir()
     tasks: list[_MessageTask] = []
     for partition in consumer.list_topics(topic, timeout=20).topics[topic].partitions:
@@ -181,11 +183,12 @@ def _load_messages(task: _MessageTask) -> int:
 
 
 def _fill(bootstrap_servers: str, topic: str, records: int) -> None:
-    admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(topic, CORES, 1)])[topic].result(30)
     producer: Any = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap_servers,
+            "log_level": 0,
             "linger.ms": 50,
             "batch.size": 1_000_000,
             "batch.num.messages": 100_000,
@@ -203,7 +206,7 @@ def _fill(bootstrap_servers: str, topic: str, records: int) -> None:
 
 
 def _delete(bootstrap_servers: str, topic: str) -> None:
-    admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.delete_topics([topic])[topic].result(30)
 
 

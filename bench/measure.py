@@ -1,19 +1,22 @@
 """The rounds of a run: every workload on every system by turns, and the figures that come out.
 
-Only one system is under load at any moment; the other idles. Which goes first changes from round to round,
-so that neither always meets the warmer machine.
+Only one system is under load at any moment; the other idles. Each workload is done to one and at once to the
+other, so that both meet the same machine, and which goes first changes from round to round.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Final
 
-from bench.processes import memory_mb
-from bench.raw_fetch import fetch_raw
+from bench.bare_socket import BareSocket, restart_until_first_acknowledgement
+from bench.processes import cpu_seconds, machine_cpu_seconds, memory_mb, own_cpu_seconds
 from bench.report import Figure, Samples
 from bench.system import System
 from bench.workloads import (
@@ -29,7 +32,6 @@ from bench.workloads import (
     percentile,
     produce,
     produce_one_by_one,
-    restart_until_first_acknowledgement,
 )
 
 SMALL_BYTES: Final = 100
@@ -49,64 +51,138 @@ class Scale:
     partitions: int
 
 
-FULL: Final = Scale(3, 2_000_000, 3, 1_000_000, 200_000, 10_000, 1_000)
+FULL: Final = Scale(5, 2_000_000, 3, 1_000_000, 200_000, 10_000, 1_000)
 QUICK: Final = Scale(1, 300_000, 1, 100_000, 20_000, 1_000, 100)
 WARM_UP: Final = Scale(1, 1_000_000, 1, 200_000, 50_000, 3_000, 50)  # of a JVM, mostly
 QUICK_WARM_UP: Final = Scale(1, 100_000, 1, 20_000, 5_000, 300, 10)
 
 Say = Callable[[str], None]
+AllSamples = dict[str, Samples]
+"""By the system's name."""
 
 
-def measure(systems: Sequence[System], scale: Scale, warm_up: Scale, say: Say) -> list[Figure]:
-    """Figures of all `systems` (already started), in the order of the report."""
-    samples: dict[str, Samples] = {system.name: defaultdict(list) for system in systems}
-    for system in systems:
-        say(f"{system.name}: warming up")
-        _round(system, warm_up, defaultdict(list))
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`neighbour_cores`: how many cores other programs used, round by round; some tenths bend ratios."""
+
+    figures: list[Figure]
+    neighbour_cores: list[float]
+
+
+def measure(systems: Sequence[System], scale: Scale, warm_up: Scale, say: Say) -> Measured:
+    """Do everything to all `systems` (already started)."""
+    samples: AllSamples = {system.name: defaultdict(list) for system in systems}
+    say("warming up")
+    _round(systems, warm_up, {system.name: defaultdict(list) for system in systems})
+    neighbours: list[float] = []
     for number in range(scale.rounds):
-        for system in systems if number % 2 == 0 else reversed(systems):
-            say(f"{system.name}: round {number + 1} of {scale.rounds}")
-            _round(system, scale, samples[system.name])
+        others_before, began = _others_cpu_seconds(systems), time.monotonic()
+        _round(_turn(systems, number), scale, samples)
+        neighbours.append(max(_others_cpu_seconds(systems) - others_before, 0) / (time.monotonic() - began))
+        say(f"round {number + 1} of {scale.rounds}; meanwhile other programs used {neighbours[-1]:.2f} cores")
     for system in systems:
         _memory(system, samples[system.name])
     for number in range(scale.rounds):
-        for system in systems if number % 2 == 0 else reversed(systems):
-            say(f"{system.name}: start {number + 1} of {scale.rounds}")
-            with _topic(system) as topic:
-                samples[system.name]["start-up"].append(restart_until_first_acknowledgement(system, topic))
-    return [Figure(*row, samples=samples) for row in FIGURES]
+        say(f"start {number + 1} of {scale.rounds}")
+        for system in _turn(systems, number):
+            with _topics([system]) as topics:
+                topic = topics[system.name]
+                produce(system, topic, messages=1, message_bytes=SMALL_BYTES, batching=BATCHES_OF_1)
+                seconds = restart_until_first_acknowledgement(system, topic)
+                samples[system.name]["start-up"].append(seconds)
+    return Measured([Figure(*row, samples=samples) for row in FIGURES], neighbours)
+
+
+def _others_cpu_seconds(systems: Sequence[System]) -> float:
+    """CPU time of everything on this machine that has no part in the measurement."""
+    pids = [pid for system in systems for pid in (system.broker_pid, *system.companion_pids)]
+    return machine_cpu_seconds() - own_cpu_seconds() - sum(cpu_seconds(pid) for pid in pids)
+
+
+def _turn(systems: Sequence[System], number: int) -> list[System]:
+    return [*systems] if number % 2 == 0 else [*reversed(systems)]
 
 
 @contextlib.contextmanager
-def _topic(system: System) -> Iterator[str]:
-    topic = create_topic(system)
+def _topics(systems: Sequence[System]) -> Iterator[dict[str, str]]:
+    """A topic on each, by the system's name."""
+    topics = {system.name: create_topic(system) for system in systems}
     try:
-        yield topic
+        yield topics
     finally:
-        delete_topic(system, topic)
+        for system in systems:
+            delete_topic(system, topics[system.name])
 
 
-def _round(system: System, scale: Scale, samples: Samples) -> None:
+def _round(systems: Sequence[System], scale: Scale, samples: AllSamples) -> None:
     for name, batching in (("16 KB", BATCHES_16_KB), ("1 MB", BATCHES_1_MB)):
-        with _topic(system) as topic:
-            size = {"messages": scale.messages, "message_bytes": SMALL_BYTES}
-            _keep(samples, f"produce {name}", produce(system, topic, batching=batching, **size))
-            _keep(samples, f"consume {name}", consume(system, topic, passes=scale.passes, **size))
-            _keep(samples, f"fetch {name}", fetch_raw(system, topic, passes=scale.passes, **size))
+        _there_and_back(systems, scale, samples, name, batching)
     for name, batching, messages in (
         ("50 per request", BATCHES_OF_50, scale.messages_in_50s),
         ("1 per request", BATCHES_OF_1, scale.single_messages),
     ):
-        with _topic(system) as topic:
-            size = {"messages": messages, "message_bytes": LARGER_BYTES}
-            _keep(samples, f"produce {name}", produce(system, topic, batching=batching, **size))
-    with _topic(system) as topic:
-        latencies = produce_one_by_one(
-            system, topic, messages=scale.synchronous_messages, message_bytes=SMALL_BYTES
-        )
+        with _topics(systems) as topics:
+            for system in systems:
+                topic = topics[system.name]
+                taken = produce(
+                    system, topic, messages=messages, message_bytes=LARGER_BYTES, batching=batching
+                )
+                _keep(samples[system.name], f"produce {name}", taken)
+    with _topics(systems) as topics:
+        for system in systems:
+            _one_by_one(system, topics[system.name], scale.synchronous_messages, samples[system.name])
+    for system in systems:
+        samples[system.name]["many partitions"].append(create_many_partitions(system, scale.partitions))
+
+
+def _there_and_back(
+    systems: Sequence[System],
+    scale: Scale,
+    samples: AllSamples,
+    name: str,
+    batching: Mapping[str, object],
+) -> None:
+    """Produce and read back several times, by the client and by the bare socket, by turns pass by pass."""
+    size = {"messages": scale.messages, "message_bytes": SMALL_BYTES}
+    with _topics(systems) as topics:
+
+        def send(system: System) -> Throughput:
+            return produce(system, topics[system.name], batching=batching, **size)
+
+        def read(system: System) -> Throughput:
+            return consume(system, topics[system.name], **size)
+
+        def send_bare(system: System) -> Throughput:
+            topic = topics[system.name]
+            with BareSocket(system) as bare:
+                batch, count = bare.largest_batch(topic, scale.messages // 2)
+                return bare.produce_all(topic, batch=batch, count=count, **size)
+
+        def read_bare(system: System) -> Throughput:
+            with BareSocket(system) as bare:
+                return bare.fetch_all(topics[system.name], **size)
+
+        works = {"produce": send, "consume": read, "bare produce": send_bare, "bare fetch": read_bare}
+        for what, work in works.items():
+            passes = [
+                {system.name: work(system) for system in _turn(systems, number)}
+                for number in range(scale.passes)
+            ]
+            for system in systems:
+                total = reduce(add, (one[system.name] for one in passes))
+                _keep(samples[system.name], f"{what} {name}", total)
+
+
+def _one_by_one(system: System, topic: str, count: int, samples: Samples) -> None:
+    """Synchronous requests, by the client and by the bare socket."""
+    latencies = produce_one_by_one(system, topic, messages=count, message_bytes=SMALL_BYTES)
     samples["synchronous p50"].append(percentile(latencies, 50))
     samples["synchronous p99"].append(percentile(latencies, 99))
-    samples["many partitions"].append(create_many_partitions(system, scale.partitions))
+    with BareSocket(system) as bare:
+        batch, _ = bare.largest_batch(topic)
+        latencies = bare.produce_one_by_one(topic, batch=batch, requests=count)
+    samples["bare synchronous p50"].append(percentile(latencies, 50))
+    samples["bare synchronous p99"].append(percentile(latencies, 99))
 
 
 def _keep(samples: Samples, name: str, throughput: Throughput) -> None:
@@ -130,18 +206,24 @@ FIGURES: Final[tuple[tuple[str, str, str, bool, float | None], ...]] = (
     ("Produce, 1 MB batches", "produce 1 MB", "msg/s", True, 1.0),
     ("Consume, 16 KB batches", "consume 16 KB", "msg/s", True, 1.0),
     ("Consume, 1 MB batches", "consume 1 MB", "msg/s", True, 1.0),
-    ("Fetch by a bare socket, 16 KB batches", "fetch 16 KB", "msg/s", True, None),
-    ("Fetch by a bare socket, 1 MB batches", "fetch 1 MB", "msg/s", True, None),
+    ("Produce by bare socket, 16 KB batches", "bare produce 16 KB", "msg/s", True, 1.0),
+    ("Produce by bare socket, 1 MB batches", "bare produce 1 MB", "msg/s", True, 1.0),
+    ("Fetch by bare socket, 16 KB batches", "bare fetch 16 KB", "msg/s", True, 1.0),
+    ("Fetch by bare socket, 1 MB batches", "bare fetch 1 MB", "msg/s", True, 1.0),
     ("Produce 200 B, 50 per request", "produce 50 per request", "msg/s", True, None),
     ("Produce 200 B, 1 per request", "produce 1 per request", "msg/s", True, 1.3),
     ("Broker CPU, produce, 16 KB batches", "produce 16 KB, broker cpu", "s/GB", False, 0.7),
     ("Broker CPU, produce, 1 MB batches", "produce 1 MB, broker cpu", "s/GB", False, 0.7),
     ("Broker CPU, consume, 16 KB batches", "consume 16 KB, broker cpu", "s/GB", False, 0.7),
     ("Broker CPU, consume, 1 MB batches", "consume 1 MB, broker cpu", "s/GB", False, 0.7),
-    ("Broker CPU, bare socket, 16 KB batches", "fetch 16 KB, broker cpu", "s/GB", False, None),
-    ("Broker CPU, bare socket, 1 MB batches", "fetch 1 MB, broker cpu", "s/GB", False, None),
+    ("Broker CPU, bare produce, 16 KB batches", "bare produce 16 KB, broker cpu", "s/GB", False, None),
+    ("Broker CPU, bare produce, 1 MB batches", "bare produce 1 MB, broker cpu", "s/GB", False, None),
+    ("Broker CPU, bare fetch, 16 KB batches", "bare fetch 16 KB, broker cpu", "s/GB", False, None),
+    ("Broker CPU, bare fetch, 1 MB batches", "bare fetch 1 MB, broker cpu", "s/GB", False, None),
     ("Synchronous produce, p50", "synchronous p50", "ms", False, None),
     ("Synchronous produce, p99", "synchronous p99", "ms", False, 1.0),
+    ("Synchronous by bare socket, p50", "bare synchronous p50", "ms", False, None),
+    ("Synchronous by bare socket, p99", "bare synchronous p99", "ms", False, 1.0),
     ("Broker memory after the load (RSS)", "memory rss", "MB", False, 0.3),
     ("Broker memory after the load (PSS)", "memory pss", "MB", False, 0.3),
     ("Memory with ZooKeeper, where it is (PSS)", "memory all", "MB", False, None),

@@ -1,9 +1,9 @@
 """Figures, their ratios, and how they are told: a table and a JSON file.
 
-The results file: {"begun": ISO time, "command", "machine": {...}, "figures": [{"name", "unit",
-"more_is_better", "bound", "passed", "values": {system: [one per round]}, "medians": {system: value},
-"ratios": [one per round], "ratio": median}]}. A ratio is Mainstem's value over Apache Kafka's of the same
-round, also where less is better.
+The results file: {"begun": ISO time, "command", "machine": {...}, "neighbour_cores": [one per round],
+"figures": [{"name", "unit", "more_is_better", "bound", "verdict", "values": {system: [one per round]},
+"medians": {system: value}, "ratios": [one per round], "ratio": median}]}. A ratio is Mainstem's value over
+Apache Kafka's of the same round, also where less is better.
 """
 
 from __future__ import annotations
@@ -14,11 +14,24 @@ import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 OURS: Final = "Mainstem"
 THEIRS: Final = "Apache Kafka"
+
+
+class Verdict(Enum):
+    """Of a figure against its bound."""
+
+    NONE = ""
+    """Nothing is asked, or there is nothing to compare with."""
+    PASS = "pass"
+    LEVEL = "level"
+    """The rounds disagree: no difference that this machine can tell."""
+    FAIL = "FAIL"
+
 
 Samples = dict[str, list[float]]
 """Of one system: values by key, one per round."""
@@ -53,11 +66,17 @@ class Figure:
         return statistics.median(self.ratios) if self.ratios else None
 
     @property
-    def passed(self) -> bool | None:
-        """None when nothing is asked, or there is nothing to compare with."""
+    def verdict(self) -> Verdict:
+        """On the median ratio; LEVEL when that misses the bound and yet some round reaches it."""
         if self.bound is None or self.ratio is None:
-            return None
-        return self.ratio >= self.bound if self.more_is_better else self.ratio <= self.bound
+            return Verdict.NONE
+        if self._reaches(self.ratio):
+            return Verdict.PASS
+        return Verdict.LEVEL if any(map(self._reaches, self.ratios)) else Verdict.FAIL
+
+    def _reaches(self, ratio: float) -> bool:
+        assert self.bound is not None
+        return ratio >= self.bound if self.more_is_better else ratio <= self.bound
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -65,7 +84,7 @@ class Figure:
             "unit": self.unit,
             "more_is_better": self.more_is_better,
             "bound": self.bound,
-            "passed": self.passed,
+            "verdict": self.verdict.value,
             "values": {system: self.values(system) for system in self.samples if self.values(system)},
             "medians": {system: self.median(system) for system in self.samples if self.values(system)},
             "ratios": self.ratios,
@@ -94,7 +113,7 @@ def _row(figure: Figure) -> tuple[str, ...]:
         "" if figure.ratio is None else f"{figure.ratio:.2f}",
         "" if not ratios else f"{min(ratios):.2f}-{max(ratios):.2f}",
         "" if figure.bound is None else f"{relation} {figure.bound:.1f}",
-        {None: "", True: "pass", False: "FAIL"}[figure.passed],
+        figure.verdict.value,
     )
 
 
@@ -134,12 +153,15 @@ def machine() -> dict[str, object]:
     }
 
 
-def write_json(path: Path, figures: Sequence[Figure], *, begun: str, command: str) -> None:
+def write_json(
+    path: Path, figures: Sequence[Figure], *, begun: str, command: str, neighbour_cores: Sequence[float]
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     result = {
         "begun": begun,
         "command": command,
         "machine": machine(),
+        "neighbour_cores": neighbour_cores,
         "figures": [figure.as_json() for figure in figures],
     }
     path.write_text(json.dumps(result, indent=1) + "\n")

@@ -8,7 +8,6 @@ workload counts what arrived: a figure for messages that were lost would be none
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,6 +41,16 @@ class Throughput:
     seconds: float
     broker_cpu_seconds: float
     client_cpu_seconds: float
+
+    def __add__(self, other: Throughput) -> Throughput:
+        """Both, one after the other."""
+        return Throughput(
+            self.messages + other.messages,
+            self.message_bytes,
+            self.seconds + other.seconds,
+            self.broker_cpu_seconds + other.broker_cpu_seconds,
+            self.client_cpu_seconds + other.client_cpu_seconds,
+        )
 
     @property
     def messages_per_second(self) -> float:
@@ -119,38 +128,39 @@ def produce(
     return Throughput(messages, message_bytes, seconds, broker_cpu, client_cpu)
 
 
-def consume(system: System, topic: str, *, messages: int, message_bytes: int, passes: int) -> Throughput:
-    """Read partition 0 from its beginning, `messages` of it, `passes` times.
+def consume(system: System, topic: str, *, messages: int, message_bytes: int) -> Throughput:
+    """Read partition 0 from its beginning, `messages` of it.
 
     Raises:
         Miscounted: fewer come.
     """
-    seconds = 0.0
-    broker_cpu, client_cpu = cpu_seconds(system.broker_pid), own_cpu_seconds()
-    for _ in range(passes):
-        consumer: Any = Consumer(
-            _settings(
-                system,
-                {
-                    "group.id": "bench",
-                    "enable.auto.commit": False,
-                    "queued.min.messages": 1_000_000,
-                },
-            )
+    consumer: Any = Consumer(
+        _settings(
+            system,
+            {
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                # Never stop fetching: the client's queue takes the whole partition, so that its pauses
+                # (fetch.queue.backoff.ms, a second) are not what is measured.
+                "queued.min.messages": 10_000_000,
+                "queued.max.messages.kbytes": 2_000_000,
+                "fetch.queue.backoff.ms": 1,
+            },
         )
-        consumer.list_topics(topic, timeout=ANSWER_SECONDS)
-        began = time.perf_counter()
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        read = 0
-        while read < messages:
-            got = consumer.consume(min(CHUNK, messages - read), 5)
-            if not got:
-                raise Miscounted(f"{system.name} gave back {read} of {messages} messages.")
-            read += len(got)
-        seconds += time.perf_counter() - began
-        consumer.close()
+    )
+    consumer.list_topics(topic, timeout=ANSWER_SECONDS)
+    broker_cpu, client_cpu, began = cpu_seconds(system.broker_pid), own_cpu_seconds(), time.perf_counter()
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    read = 0
+    while read < messages:
+        got = consumer.consume(min(CHUNK, messages - read), 5)
+        if not got:
+            raise Miscounted(f"{system.name} gave back {read} of {messages} messages.")
+        read += len(got)
+    seconds = time.perf_counter() - began
     broker_cpu, client_cpu = cpu_seconds(system.broker_pid) - broker_cpu, own_cpu_seconds() - client_cpu
-    return Throughput(messages * passes, message_bytes, seconds, broker_cpu, client_cpu)
+    consumer.close()
+    return Throughput(messages, message_bytes, seconds, broker_cpu, client_cpu)
 
 
 def produce_one_by_one(system: System, topic: str, *, messages: int, message_bytes: int) -> list[float]:
@@ -169,39 +179,6 @@ def produce_one_by_one(system: System, topic: str, *, messages: int, message_byt
 
 def percentile(values: list[float], hundredth: int) -> float:
     return statistics.quantiles(values, n=100)[hundredth - 1]
-
-
-def restart_until_first_acknowledgement(system: System, topic: str) -> float:
-    """Seconds from the start of the broker's process to its first acknowledged message (acks=1)."""
-    system.stop_broker()
-    acknowledged = threading.Event()
-    producer: Any = Producer(
-        _settings(
-            system,
-            {
-                "acks": 1,
-                "linger.ms": 0,
-                "reconnect.backoff.ms": 5,
-                "reconnect.backoff.max.ms": 10,
-                "retry.backoff.ms": 5,
-                "retry.backoff.max.ms": 10,
-                "topic.metadata.refresh.fast.interval.ms": 10,
-            },
-        )
-    )
-
-    def delivered(error: object, _: object) -> None:
-        if error is None:
-            acknowledged.set()
-
-    producer.produce(topic, b"x", partition=0, on_delivery=delivered)
-    began = time.perf_counter()
-    system.spawn_broker()
-    while not acknowledged.is_set():
-        producer.poll(0.005)
-        if time.perf_counter() - began > ANSWER_SECONDS:
-            raise Miscounted(f"{system.name} acknowledged nothing for {ANSWER_SECONDS} s after its start.")
-    return time.perf_counter() - began
 
 
 def create_many_partitions(system: System, partitions: int) -> float:

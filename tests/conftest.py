@@ -7,30 +7,15 @@ its brokers alone. `own_stack` starts a cluster that the test may break.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Protocol
+from contextlib import ExitStack, contextmanager
 
 import pytest
-from tests.support.clusters import Cluster, MainstemCluster, ReferenceCluster
+from tests.support.clusters import Cluster, MainstemCluster, ReferenceCluster, RunCluster, StartCluster
 from tests.support.topics import TopicFactory
 
 PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
 
 _running: list[Cluster] = []
-
-
-class StartCluster(Protocol):
-    """What `own_stack` is."""
-
-    def __call__(self, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Cluster: ...
-
-
-class RunCluster(Protocol):
-    """What `run_cluster` is."""
-
-    def __call__(
-        self, brokers: int = 1, settings: Mapping[str, str] | None = None
-    ) -> AbstractContextManager[Cluster]: ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

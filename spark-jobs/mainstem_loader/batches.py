@@ -55,8 +55,7 @@ class Source:
     def corrupt(self, offset: int, reason: str) -> NoReturn:
         raise CorruptBatchError(
             f"Partition {self.partition} of topic {self.topic} is damaged at offset {offset}: {reason}."
-            " Nothing from"
-            " there on was loaded; restore the partition, or delete its records up to there."
+            " Nothing from there on was loaded; restore the partition, or delete its records up to there."
         )
 
 

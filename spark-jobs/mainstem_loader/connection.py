@@ -151,8 +151,7 @@ class BrokerConnection:
         if not 0 < size <= RESPONSE_BYTES_MAX:
             raise UnsupportedBrokerError(
                 f"{self.address} announced a response of {size} bytes; is a Kafka-protocol broker listening"
-                " there,"
-                " without TLS?"
+                " there, without TLS?"
             )
         return self._receive_exactly(size)
 

@@ -26,6 +26,8 @@ Result = TypeVar("Result")
 Ended = Callable[[int], None]
 
 JAVA_VERSION_MIN: Final = 17
+# On one machine Spark talks to itself only.
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 PROGRESS_PAUSE_S: Final = 0.2
 
 
@@ -120,12 +122,10 @@ class SparkExecutor:
         settings = {
             "spark.app.name": "mainstem-loader",
             "spark.ui.enabled": "false",
-            # On a laptop Spark talks to itself only.
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
             "spark.log.level": "ERROR",
             # No task is slow for want of a second try of itself, which would read everything twice.
             "spark.speculation": "false",
+            **(_LOOPBACK if self._master.startswith("local") else {}),
             **self._settings,
         }
         configuration = SparkConf().setMaster(self._master).setAll(list(settings.items()))
@@ -138,10 +138,13 @@ class SparkExecutor:
                     gateway=_gateway(configuration),
                 )
         except Exception as error:
+            if "multiple SparkContexts" in str(error):
+                raise SparkUnavailableError(
+                    "Another Spark runs in this process, and there can be only one; stop it, then load again."
+                ) from error
+            reason = _last_words() if _started_gateway is None else _java_reason(str(error))
             raise SparkUnavailableError(
-                f"Spark did not start ({_last_words() or str(error).splitlines()[0]}); check Java and the"
-                " memory left,"
-                " then load again."
+                f"Spark did not start ({reason}); check Java and the memory left, then load again."
             ) from error
         # Workers run this very interpreter, or they may lack what is installed for it.
         self._context.pythonExec = sys.executable
@@ -197,10 +200,16 @@ def _gateway(configuration: Any) -> Any:
 
 def _last_words() -> str:
     if _messages is None:
-        return ""
+        return "its virtual machine was not even tried"
     _messages.seek(0)
     lines = _messages.read().decode(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it did not say why")
+
+
+def _java_reason(message: str) -> str:
+    """The line of a py4j error that says what went wrong in Java, or the first line of any other."""
+    lines = message.splitlines() or ["it did not say why"]
+    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])
 
 
 def _python_path() -> str:
@@ -216,21 +225,21 @@ def _check_java() -> None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
         raise SparkUnavailableError(
             f"Spark needs Java {JAVA_VERSION_MIN} or later, and there is no java {where}; install it, for"
-            " example the"
-            f" package openjdk-{JAVA_VERSION_MIN}-jre-headless, or set JAVA_HOME."
+            f" example the package openjdk-{JAVA_VERSION_MIN}-jre-headless, or set JAVA_HOME."
         )
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(\d+)', answer)
     if version is not None and int(version.group(1)) < JAVA_VERSION_MIN:
         raise SparkUnavailableError(
             f"Spark needs Java {JAVA_VERSION_MIN} or later, and {java} is {version.group(1)}; install a"
-            " newer one and"
-            " point JAVA_HOME to it."
+            " newer one and point JAVA_HOME to it."
         )
 
 
 def _cause(message: str) -> str:
-    """The line of a Spark error that says what went wrong in Python."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
-    return (errors or lines or ["no reason was given"])[0]
+    """What went wrong in a task: the line of a Spark error that tells Python's, or else Java's."""
+    if "Python worker exited unexpectedly" in message:
+        return "its process was killed, perhaps for want of memory; use fewer cores, then load again."
+    lines = [line.strip() for line in message.splitlines()]
+    errors = (line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line))
+    return next(errors, _java_reason(message))

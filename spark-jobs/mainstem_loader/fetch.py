@@ -178,8 +178,7 @@ class TopicReader:
         if not found.keys() >= offset_of.keys():
             raise UnsupportedBrokerError(
                 f"{connection.address} left out partitions it was asked for in a fetch of {self.topic}; the"
-                " loader"
-                " needs a broker that answers for each."
+                " loader needs a broker that answers for each."
             )
         return found
 
@@ -219,8 +218,7 @@ class TopicReader:
         if not found.keys() >= set(partitions):
             raise UnsupportedBrokerError(
                 f"{connection.address} left out partitions of {self.topic} when asked for their offsets; the"
-                " loader"
-                " needs a broker that answers for each."
+                " loader needs a broker that answers for each."
             )
         return found
 
@@ -232,14 +230,12 @@ class TopicReader:
         if error_code is ErrorCode.offset_out_of_range:
             raise OffsetsLostError(
                 f"Offset {offset} of {where} is gone: retention deleted it or the topic was made anew; load"
-                " more"
-                " often or keep the topic longer, then load again."
+                " more often or keep the topic longer, then load again."
             )
         if error_code is ErrorCode.corrupt_message:
             raise CorruptBatchError(
                 f"The broker says that the data of {where} at offset {offset} is damaged; restore the"
-                " partition from"
-                " another replica, then load again."
+                " partition from another replica, then load again."
             )
         if error_code in FORBIDDEN:
             raise forbidden(self.topic)

@@ -145,8 +145,7 @@ class TopicLeaders:
                     unknown.wait_or_raise(
                         TopicUnknownError(
                             f"There is no topic {self.topic} at {self._brokers.bootstrap_servers}; create"
-                            " it, or"
-                            " correct the name."
+                            " it, or correct the name."
                         )
                     )
                 except OSError as error:
@@ -157,8 +156,7 @@ class TopicLeaders:
                 patience.wait_or_raise(
                     BrokerUnreachableError(
                         f"No broker answers at {self._brokers.bootstrap_servers} ({failure}); start the"
-                        " cluster, or"
-                        " correct the bootstrap servers."
+                        " cluster, or correct the bootstrap servers."
                     )
                 )
 
@@ -191,8 +189,8 @@ class TopicLeaders:
         if self._topic_id not in (None, topic_id):
             raise TopicRecreatedError(
                 f"Topic {self.topic} was deleted and made anew while it was being loaded (id"
-                f" {self._topic_id}, now"
-                f" {topic_id}); load again, and its new records are added to the table."
+                f" {self._topic_id}, now {topic_id}); load again, and its new records are added to the"
+                " table."
             )
         self._topic_id = topic_id
         self._addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
@@ -202,8 +200,7 @@ class TopicLeaders:
     def _unreachable(self, partition: int, error: Exception) -> LoaderError:
         return BrokerUnreachableError(
             f"Partition {partition} of topic {self.topic} could not be read for"
-            f" {self._brokers.retry_ms / 1000:g} s"
-            f" ({error}); bring its leader back, then load again."
+            f" {self._brokers.retry_ms / 1000:g} s ({error}); bring its leader back, then load again."
         )
 
 

@@ -76,9 +76,9 @@ class LoadSettings:
         table: its name; the topic's, if None.
         payload: how values become columns.
         columns: payload fields whose type is given, such as `{"sent": pa.timestamp("us", "UTC")}`; only for
-        JSON.
+            JSON.
         event_time_field: the payload field that says when the event happened, see `event_time`; only for
-        JSON.
+            JSON.
         with_headers: keep the records' headers in `_headers`.
         isolation: whether records of open and aborted transactions are left out.
         on_gap: what to do when records were deleted before they were loaded.
@@ -127,8 +127,7 @@ def load_topic(
             return report
     raise WarehouseError(
         f"Other loads changed the columns of table {run.table.name} {PLANS_MAX} times while this one ran;"
-        " run one at a"
-        " time until the columns are settled."
+        " run one at a time until the columns are settled."
     )
 
 
@@ -141,8 +140,7 @@ class _Run:
 
     def __init__(self, settings: LoadSettings, executor: TaskExecutor, on_progress: OnProgress) -> None:
         _check(settings)
-        # Sortable by time, and unlike any other even when many start at once.
-        self.run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+        self.run_id = ""
         self.table = WarehouseTable(settings.warehouse, settings.table or settings.topic)
         self._settings = settings
         self._executor = executor
@@ -153,6 +151,8 @@ class _Run:
     def try_once(self) -> LoadReport | None:
         """Plan, load and commit; None when the commit needs another plan."""
         settings = self._settings
+        # Sortable by time, and unlike any other even when many start at once: no two files may share a name.
+        self.run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
         with self._stage(Stage.CONNECT):
             self.table.reload()
             self.table.deliver_dead_letters()
@@ -238,15 +238,13 @@ class _Run:
             if columns.setdefault(column, wanted) != wanted:
                 raise SettingsError(
                     f"Column {column} of table {self.table.name} is {columns[column]} already and cannot"
-                    " become"
-                    f" {wanted}; leave its type away, or load into another table."
+                    f" become {wanted}; leave its type away, or load into another table."
                 )
         if settings.payload is PayloadFormat.RAW:
             if columns.get(RAW_COLUMN, pa.binary()) != pa.binary():
                 raise SettingsError(
                     f"Column {RAW_COLUMN} of table {self.table.name} holds {columns[RAW_COLUMN]}, not raw"
-                    " values; load"
-                    " into another table."
+                    " values; load into another table."
                 )
             columns[RAW_COLUMN] = pa.binary()
         event_time = settings.event_time_field
@@ -286,8 +284,7 @@ class _Run:
                 self._delete([results[task.number] for task in unsettled])
         raise WarehouseError(
             f"The types of {self._settings.topic}'s fields did not settle in {ROUNDS_MAX} tries; name the"
-            " types"
-            " of those that vary."
+            " types of those that vary."
         )
 
     @contextmanager

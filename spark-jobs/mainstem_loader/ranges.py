@@ -136,19 +136,16 @@ def _first_offset(topic: str, offsets: PartitionOffsets, on_gap: GapPolicy) -> t
     if committed > offsets.latest:
         raise TopicRecreatedError(
             f"Partition {offsets.partition} of topic {topic} ends at offset {offsets.latest}, but the table"
-            " has"
-            f" loaded it up to {committed}: the topic was cut short or made anew; load it into another table,"
-            " or find out which data is right."
+            f" has loaded it up to {committed}: the topic was cut short or made anew; load it into another"
+            " table, or find out which data is right."
         )
     if committed >= offsets.earliest:
         return committed, None
     if on_gap is GapPolicy.FAIL:
         raise OffsetsLostError(
             f"Offsets {committed} to {offsets.earliest - 1} of partition {offsets.partition} of topic"
-            f" {topic} were"
-            " deleted before they were loaded; load more often or keep the topic longer, and go on after the"
-            " gap"
-            f" with the gap policy {GapPolicy.SKIP_AND_RECORD.value!r}."
+            f" {topic} were deleted before they were loaded; load more often or keep the topic longer, and"
+            f" go on after the gap with the gap policy {GapPolicy.SKIP_AND_RECORD.value!r}."
         )
     return offsets.earliest, OffsetRange(offsets.partition, committed, offsets.earliest)
 

@@ -29,6 +29,7 @@ from mainstem_loader.columns import (
     TIMESTAMP_TYPE,
     Columns,
 )
+from mainstem_loader.connection import RESPONSE_BYTES_MAX
 from mainstem_loader.day_files import DayFiles
 from mainstem_loader.dead_letters import DeadLetterFile
 from mainstem_loader.decode import decode_records
@@ -43,6 +44,8 @@ from mainstem_loader.ranges import OffsetRange
 
 # The first fetch of a range learns how large its records are; later ones ask for little more than is left.
 FIRST_FETCH_BYTES: Final = 1024 * 1024
+
+LARGEST_FETCH_BYTES: Final = RESPONSE_BYTES_MAX // 2
 
 # Offsets below the end that bring nothing, over and over: the broker and the plan disagree about the end.
 STALLED_FETCHES_MAX: Final = 60
@@ -190,13 +193,12 @@ def _load(task: LoadTask, files: DayFiles, dead_letters: DeadLetterFile) -> Task
                 stalled += 1
                 if fetched.records:
                     # A batch larger than a fetch, from a broker that cuts it off.
-                    fetch_bytes *= 2
+                    fetch_bytes = min(2 * fetch_bytes, LARGEST_FETCH_BYTES)
                 if stalled > STALLED_FETCHES_MAX:
                     raise BrokerUnreachableError(
                         f"Partition {part.partition} of topic {task.topic} brings nothing at offset"
                         f" {position}, though it should reach to {part.end}; check the broker's log, then"
-                        " load"
-                        " again."
+                        " load again."
                     )
             counts.append(RangeCounts(part, read, read - dead, dead))
     written = files.close()

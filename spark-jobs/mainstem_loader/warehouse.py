@@ -154,8 +154,7 @@ class WarehouseTable:
                 self.reload()
         raise WarehouseError(
             f"Table {self.name} was changed by others {COMMIT_TRIES_MAX} times while this load tried to"
-            " commit; run"
-            " fewer jobs on it at once, then load again."
+            " commit; run fewer jobs on it at once, then load again."
         )
 
     def deliver_dead_letters(self) -> None:
@@ -189,8 +188,7 @@ class WarehouseTable:
                 return
         raise WarehouseError(
             f"Table {DEAD_LETTER_TABLE} was changed by others {COMMIT_TRIES_MAX} times while this load tried"
-            " to add to"
-            " it; the next load will do it."
+            " to add to it; the next load will do it."
         )
 
     def sweep_orphans(self, older_than_hours: int) -> int:
@@ -288,9 +286,8 @@ class WarehouseTable:
             if run not in found:
                 raise WarehouseError(
                     f"The log of table {self.name} no longer names the dead letters of its run {run}, which"
-                    " was killed"
-                    f" before it added them to {DEAD_LETTER_TABLE}; restore the log's older files, then load"
-                    " again."
+                    f" was killed before it added them to {DEAD_LETTER_TABLE}; restore the log's older"
+                    " files, then load again."
                 )
             yield found[run]
 

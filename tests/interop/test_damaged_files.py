@@ -22,8 +22,7 @@ import pytest
 from aiokafka.errors import CorruptRecordException
 from kafka.errors import KafkaError
 from kio.schema.errors import ErrorCode
-from tests.conftest import RunCluster, StartCluster
-from tests.support.clusters import Cluster, partition_directory
+from tests.support.clusters import Cluster, RunCluster, StartCluster, partition_directory
 from tests.support.log_checks import problems_in
 from tests.support.messages import Message
 from tests.support.record_batches import HEADER, batch_positions, encode_batch, read_headers

@@ -9,8 +9,7 @@ from typing import Final
 import confluent_kafka
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.conftest import StartCluster
-from tests.support.clusters import Cluster
+from tests.support.clusters import Cluster, StartCluster
 from tests.support.load import read_all
 from tests.support.log_checks import problems_in
 from tests.support.messages import Message

@@ -18,8 +18,7 @@ import time
 from typing import Final
 
 import pytest
-from tests.conftest import StartCluster
-from tests.support.clusters import Cluster, partition_directory
+from tests.support.clusters import Cluster, StartCluster, partition_directory
 from tests.support.load import Load, read_all
 from tests.support.log_checks import problems_in
 from tests.support.topics import TopicFactory

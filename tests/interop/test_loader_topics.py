@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from tests.support.clusters import Cluster, partition_directory
 from tests.support.record_batches import HEADER, batch_positions
 from tests.support.topics import TopicFactory
 
-from mainstem_loader.errors import CorruptBatchError, OffsetsLostError, SparkUnavailableError
+from mainstem_loader.errors import CorruptBatchError, LoaderError, OffsetsLostError, SparkUnavailableError
 from mainstem_loader.executors import InProcessExecutor, SparkExecutor
 from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
 from mainstem_loader.payload import PayloadFormat
@@ -211,5 +213,27 @@ def test_a_partition_that_a_broker_restart_interrupts_is_read_on(
 
 
 def test_two_sparks_in_one_process_are_refused_in_one_sentence() -> None:
-    with SparkExecutor("local[1]"), pytest.raises(SparkUnavailableError, match="Spark did not start"):
+    with (
+        SparkExecutor("local[1]"),
+        pytest.raises(SparkUnavailableError, match="Another Spark runs in this process"),
+    ):
         SparkExecutor("local[1]").__enter__()
+
+
+def test_a_task_that_ends_unexpectedly_is_told_in_one_line() -> None:
+    # Nested, so that they are sent whole to workers, which do not know this module.
+    def kill_itself(task: int, attempt: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def divide(task: int, attempt: int) -> float:
+        return task / 0
+
+    with SparkExecutor("local[1]") as spark:
+        with pytest.raises(
+            LoaderError, match="process was killed, perhaps for want of memory; use fewer cores"
+        ):
+            spark.run(kill_itself, [1], lambda _: None)
+        with pytest.raises(
+            LoaderError, match="A task ended unexpectedly: ZeroDivisionError: division by zero"
+        ):
+            spark.run(divide, [1], lambda _: None)

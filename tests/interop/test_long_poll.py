@@ -18,11 +18,6 @@ LONG_WAIT_MS = 30_000
 
 
 @pytest.fixture
-def topic(new_topic: TopicFactory) -> str:
-    return new_topic()
-
-
-@pytest.fixture
 def reader(new_topic: TopicFactory, topic: str) -> Iterator[Connection]:
     with Connection(new_topic.leader_address(topic)) as connection:
         yield connection
@@ -110,19 +105,19 @@ def test_a_fetch_does_not_wait_when_enough_is_there(
 
 
 def test_min_bytes_counts_all_partitions_of_a_request(new_topic: TopicFactory) -> None:
-    topics = [new_topic(name=None) for _ in range(6)]
-    # On several brokers, topics of one partition land on several leaders: keep those of one.
-    address = new_topic.leader_address(topics[0])
-    topics = [topic for topic in topics if new_topic.leader_address(topic) == address]
+    topic = new_topic(partitions=9)
+    address, partitions = new_topic.partitions_together(topic)
+    positions = [(topic, partition, 0) for partition in partitions]
     with Connection(address) as reader, Connection(address) as writer:
-        size = 6_000 // len(topics) + 500
-        positions = [(topic, 0, 0) for topic in topics]
         reader.send("fetch", 12, **fetch_fields(positions, min_bytes=6_000, max_wait_ms=LONG_WAIT_MS))
-        for topic in topics:
-            produce(writer, topic, 0, _batch(size))
+        for partition in partitions[:-1]:
+            produce(writer, topic, partition, _batch(100))
+        assert not reader.has_answer_within(QUIET_SECONDS)
+        produce(writer, topic, partitions[-1], _batch(5_990))
         answer = reader.receive()
 
-    assert {response.topic for response in answer.responses} == set(topics)
+    parts = [part for response in answer.responses for part in response.partitions]
+    assert sorted(part.partition_index for part in parts if part.records) == partitions
 
 
 @pytest.mark.parametrize("position", [5, -1], ids=["beyond the end", "negative"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Final
 
 import aiokafka
@@ -13,8 +12,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import OffsetSpec
 from kio.schema.errors import ErrorCode
-from tests.conftest import StartCluster
-from tests.support.clusters import Cluster, partition_directory
+from tests.support.clusters import Cluster, StartCluster, partition_directory
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.support.stock_clients import CLIENTS, CODECS
@@ -29,17 +27,6 @@ T: Final = 1_700_000_000_000
 NO_DELAY: Final = {"log.initial.task.delay.ms": "100"}  # Apache Kafka's first checkpoint is 30 s late
 # Offsets 0..6 and their times; out of order, as times of several producers are.
 TIMES: Final = (T + 10, T + 20, T + 15, T + 40, T + 30, T + 40, T + 35)
-
-
-@pytest.fixture
-def topic(new_topic: TopicFactory) -> str:
-    return new_topic()
-
-
-@pytest.fixture
-def leader(new_topic: TopicFactory, topic: str) -> Iterator[Connection]:
-    with Connection(new_topic.leader_address(topic)) as connection:
-        yield connection
 
 
 @pytest.fixture(params=["one batch", "a batch each", *CODECS[1:]])

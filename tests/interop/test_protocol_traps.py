@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.conftest import StartCluster
-from tests.support.clusters import Cluster
+from tests.support.clusters import Cluster, StartCluster
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch, read_headers
 from tests.support.topics import TopicFactory
 from tests.support.wire import (
     Connection,
-    decode_response,
     encode_request,
     fetch,
     fetch_fields,
@@ -29,174 +26,7 @@ from tests.support.wire import (
     request,
 )
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 T: Final = 1_700_000_000_000
-
-
-@pytest.fixture
-def topic(new_topic: TopicFactory) -> str:
-    return new_topic()
-
-
-@pytest.fixture
-def leader(new_topic: TopicFactory, topic: str) -> Iterator[Connection]:
-    with Connection(new_topic.leader_address(topic)) as connection:
-        yield connection
-
-
-def _advertised(connection: Connection) -> dict[int, range]:
-    answer = connection.ask("api_versions", 0)
-    return {int(key.api_key): range(key.min_version, key.max_version + 1) for key in answer.api_keys}
-
-
-# ApiVersions
-
-
-def test_trap_01_librdkafka_compresses_only_where_produce_0_is_listed(leader: Connection) -> None:
-    """librdkafka#4956: 0 for any compression, exactly 7 for zstd, and Fetch 10 to read that."""
-    advertised = _advertised(leader)
-
-    assert {0, 3, 7, 9} <= set(advertised[PRODUCE])
-    assert {4, 10, 11, 12} <= set(advertised[FETCH])
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_trap_01_but_produce_below_3_is_refused(leader: Connection, topic: str, version: int) -> None:
-    # acks, timeout, one topic, one partition, an empty record set: the layout of versions 0 to 2.
-    name = topic.encode()
-    body = (
-        struct.pack(">hii", 1, 1_000, 1) + struct.pack(">h", len(name)) + name + struct.pack(">iii", 1, 0, 0)
-    )
-    leader.send_frame(struct.pack(">hhih", PRODUCE, version, 1, -1) + body)
-
-    try:
-        frame = leader.receive_frame()
-    except ConnectionError:
-        return
-    # An answer in that version: correlation id, topics, name, partitions, index, then the error.
-    (error,) = struct.unpack_from(">h", frame, 4 + 4 + 2 + len(name) + 4 + 4)
-    assert error == ErrorCode.unsupported_version
-
-
-@pytest.mark.parametrize("version", [5, 6, 100, 32_767])
-def test_trap_03_an_unknown_api_versions_is_answered_in_version_0(leader: Connection, version: int) -> None:
-    """KIP-511: error 35 and the range of key 18, in the oldest layout, so that the client can ask again."""
-    payload = bytearray(
-        encode_request(request("api_versions", 4, client_software_name="x", client_software_version="1"), 9)
-    )
-    payload[2:4] = struct.pack(">h", version)
-    leader.send_frame(bytes(payload))
-
-    correlation_id, answer = decode_response(leader.receive_frame(), API_VERSIONS, 0)
-
-    assert (correlation_id, answer.error_code) == (9, ErrorCode.unsupported_version)
-    assert {int(key.api_key): (key.min_version, key.max_version) for key in answer.api_keys}[API_VERSIONS][
-        0
-    ] == 0
-    assert leader.ask("api_versions", 3, client_software_name="x", client_software_version="1").api_keys
-
-
-@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
-def test_trap_03_the_answers_header_never_has_tags(leader: Connection, version: int) -> None:
-    named = {"client_software_name": "test", "client_software_version": "1"} if version >= 3 else {}
-
-    answer = leader.ask("api_versions", version, **named)
-
-    assert answer.error_code == ErrorCode.none
-    assert {PRODUCE, FETCH, API_VERSIONS} <= {int(key.api_key) for key in answer.api_keys}
-
-
-def test_every_listed_version_is_understood(leader: Connection, topic: str) -> None:
-    """Each answer decodes to its last byte in its version, so no field is shifted or missing."""
-    produce(leader, topic, 0, encode_batch([Message(b"x")]))
-    asked: dict[str, list[int]] = {}
-    for api_key, versions in _advertised(leader).items():
-        for version in versions:
-            question = _question(api_key, version, topic)
-            if question is not None:
-                name, fields = question
-                leader.ask(name, version, **fields)
-                asked.setdefault(name, []).append(version)
-
-    assert set(asked) == {
-        "produce", "fetch", "list_offsets", "metadata", "api_versions", "create_topics", "delete_topics",
-        "delete_records", "describe_configs", "create_partitions", "incremental_alter_configs",
-        "describe_cluster",
-    }  # fmt: skip
-    # What clients of this decade need at least, out of each.
-    assert {3, 7, 8, 9} <= set(asked["produce"]) and {4, 10, 11, 12} <= set(asked["fetch"])
-    assert {0, 1, 5, 8, 9, 12} <= set(asked["metadata"]) and {1, 2, 4, 5, 7} <= set(asked["list_offsets"])
-
-
-def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, Any]] | None:
-    """Name and fields of a harmless request; None where topics go by id, or the key is not of this list."""
-    nobody = "topic-that-is-not-there"
-    match api_key:
-        case 0 if 3 <= version < 13:
-            return "produce", produce_fields(topic, 0, encode_batch([Message(b"x")]))
-        case 1 if 4 <= version < 13:
-            return "fetch", fetch_fields([(topic, 0, 0)], version=version)
-        case 2:
-            fields: dict[str, Any] = {
-                "replica_id": -1,
-                "topics": [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}],
-            }
-            if version >= 2:
-                fields["isolation_level"] = 0
-            if version >= 10:
-                fields["timeout"] = 1_000
-            return "list_offsets", fields
-        case 3:
-            fields = {"topics": [{"name": topic} | ({"topic_id": None} if version >= 10 else {})]}
-            if version >= 4:
-                fields["allow_auto_topic_creation"] = False
-            if 8 <= version <= 10:
-                fields["include_cluster_authorized_operations"] = True
-            if version >= 8:
-                fields["include_topic_authorized_operations"] = True
-            return "metadata", fields
-        case 18:
-            return "api_versions", (
-                {"client_software_name": "x", "client_software_version": "1"} if version >= 3 else {}
-            )
-        case 19:
-            new = {
-                "name": topic,
-                "num_partitions": 1,
-                "replication_factor": 1,
-                "assignments": [],
-                "configs": [],
-            }
-            return "create_topics", {"topics": [new], "timeout": 1_000, "validate_only": True}
-        case 20:
-            if version >= 6:
-                return "delete_topics", {"topics": [{"name": nobody, "topic_id": None}], "timeout": 1_000}
-            return "delete_topics", {"topic_names": [nobody], "timeout": 1_000}
-        case 21:
-            partitions = [{"partition_index": 0, "offset": 0}]
-            return "delete_records", {"topics": [{"name": topic, "partitions": partitions}], "timeout": 1_000}
-        case 32:
-            resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["retention.ms"]}
-            fields = {"resources": [resource], "include_synonyms": True}
-            if version >= 3:
-                fields["include_documentation"] = True
-            return "describe_configs", fields
-        case 37:
-            grown = {"name": topic, "count": 2, "assignments": None}
-            return "create_partitions", {"topics": [grown], "timeout": 1_000, "validate_only": True}
-        case 44:
-            config = {"name": "retention.ms", "config_operation": 0, "value": "60000"}
-            resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
-            return "incremental_alter_configs", {"resources": [resource], "validate_only": True}
-        case 60:
-            fields = {"include_cluster_authorized_operations": True}
-            if version >= 1:
-                fields["endpoint_type"] = 1
-            if version >= 2:
-                fields["include_fenced_brokers"] = False
-            return "describe_cluster", fields
-        case _:
-            return None
 
 
 # Fetch
@@ -253,23 +83,20 @@ def test_trap_17_later_partitions_send_whole_batches_or_nothing(
 ) -> None:
     if reference:
         pytest.skip("Apache Kafka cuts the last batch, and clients must bear it")
-    topics = [new_topic() for _ in range(6)]
-    address = new_topic.leader_address(topics[0])
-    topics = [topic for topic in topics if new_topic.leader_address(topic) == address]
-    assert len(topics) > 1
+    topic = new_topic(partitions=9)
+    address, partitions = new_topic.partitions_together(topic)
+    assert len(partitions) >= 3
     size = len(encode_batch([Message(b"x" * 1_000)]))
+    positions = [(topic, partition, 0) for partition in partitions]
     with Connection(address) as leader:
-        for topic in topics:
+        for partition in partitions:
             for _ in range(4):
-                produce(leader, topic, 0, encode_batch([Message(b"x" * 1_000)]))
+                produce(leader, topic, partition, encode_batch([Message(b"x" * 1_000)]))
         for limit in (1, size, size * 5, size * 5 + 300):
-            answer = leader.ask(
-                "fetch", 12, **fetch_fields([(topic, 0, 0) for topic in topics], max_bytes=limit)
-            )
-            got = [response.partitions[0].records or b"" for response in answer.responses]
-            assert all(
-                sum(header.size_bytes for header in read_headers(records)) == len(records) for records in got
-            )
+            answer = leader.ask("fetch", 12, **fetch_fields(positions, max_bytes=limit))
+            got = [part.records or b"" for response in answer.responses for part in response.partitions]
+            for records in got:
+                assert sum(header.size_bytes for header in read_headers(records)) == len(records)
             assert size <= sum(map(len, got)) <= max(limit, size)
 
 

@@ -13,8 +13,7 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kazoo.client import KazooClient
 from kio.schema.errors import ErrorCode
-from tests.conftest import StartCluster
-from tests.support.clusters import Cluster, MainstemCluster
+from tests.support.clusters import Cluster, MainstemCluster, StartCluster
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.support.stock_clients import CLIENTS

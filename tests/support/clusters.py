@@ -7,6 +7,7 @@ expects. What a test needs of a cluster is `Cluster`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -49,6 +50,20 @@ class Cluster(Protocol):
     def log_tail(self) -> dict[str, str]:
         """For each process its last words: `{"Broker 1": …}`."""
         ...
+
+
+class StartCluster(Protocol):
+    """What the fixture `own_stack` is."""
+
+    def __call__(self, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Cluster: ...
+
+
+class RunCluster(Protocol):
+    """What the fixture `run_cluster` is."""
+
+    def __call__(
+        self, brokers: int = 1, settings: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[Cluster]: ...
 
 
 class MainstemCluster:

@@ -353,9 +353,6 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         "Which security protocol each listener name stands for.",
     ),
-    Setting(
-        "inter.broker.listener.name", _S, "PLAINTEXT", "Listener through which brokers talk to each other."
-    ),
     Setting("zookeeper.connect", _S, None, "ZooKeeper servers as host:port,host:port/chroot."),
     Setting(
         "zookeeper.session.timeout.ms",
@@ -407,7 +404,6 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     ),
     Setting("auto.create.topics.enable", _B, True, "Whether asking for an unknown topic creates it."),
     Setting("delete.topic.enable", _B, True, "Whether topics may be deleted."),
-    Setting("controlled.shutdown.enable", _B, True, "Whether leaders move away before a broker stops."),
     Setting(
         "socket.request.max.bytes",
         _I,
@@ -443,13 +439,6 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     ),
     Setting("fetch.max.bytes", _I, 57_671_680, "Most bytes that one fetch answers.", minimum=1024),
     Setting(
-        "max.request.partition.size.limit",
-        _I,
-        2000,
-        "Most partitions in one DescribeTopicPartitions answer.",
-        minimum=1,
-    ),
-    Setting(
         "log.retention.check.interval.ms",
         _L,
         300_000,
@@ -469,13 +458,6 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         60_000,
         "How often log start offsets are written down.",
         minimum=0,
-    ),
-    Setting(
-        "log.flush.scheduler.interval.ms",
-        _L,
-        INT64_MAX,
-        "How often logs are looked at for flush.ms.",
-        minimum=1,
     ),
     Setting(
         "replica.high.watermark.checkpoint.interval.ms",

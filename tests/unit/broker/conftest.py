@@ -22,10 +22,21 @@ def zookeeper_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
             server.process.kill()
 
 
+@pytest.fixture(scope="session")
+def zookeeper_root(zookeeper_address: str) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper_address, timeout=60)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
 @pytest.fixture
-def servers(zookeeper_address: str) -> str:
+def servers(zookeeper_address: str, zookeeper_root: KazooClient) -> str:
     """What `zookeeper.connect` would say: a tree of this test's own."""
-    return f"{zookeeper_address}/{uuid4().hex}"
+    name = uuid4().hex
+    zookeeper_root.create(f"/{name}")
+    return f"{zookeeper_address}/{name}"
 
 
 @pytest.fixture
@@ -33,7 +44,6 @@ def shell(servers: str) -> Iterator[KazooClient]:
     """Another session, as of a person at a `zookeeper-shell`, below the same node."""
     client = KazooClient(servers, timeout=30)
     client.start()
-    client.ensure_path("/")
     yield client
     client.stop()
     client.close()

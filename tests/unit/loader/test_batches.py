@@ -53,8 +53,8 @@ def test_a_checksum_failure_names_topic_partition_and_offset_and_says_what_to_do
         list(scan_batches(bytes(damaged), SOURCE, 40))
     assert str(caught.value) == (
         "Partition 3 of topic flights is damaged at offset 40: the checksum of a batch does not match its"
-        " bytes."
-        " Nothing from there on was loaded; restore the partition, or delete its records up to there."
+        " bytes. Nothing from there on was loaded; restore the partition, or delete its records up to"
+        " there."
     )
 
 

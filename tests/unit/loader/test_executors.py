@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mainstem_loader import executors
 from mainstem_loader.errors import SparkUnavailableError
 from mainstem_loader.executors import InProcessExecutor, SparkExecutor, TaskExecutor
 
@@ -40,8 +41,8 @@ def test_no_java_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(SparkUnavailableError) as caught, SparkExecutor("local[1]"):
         pass
     assert str(caught.value) == (
-        "Spark needs Java 17 or later, and there is no java on the PATH; install it, for example the package"
-        " openjdk-17-jre-headless, or set JAVA_HOME."
+        "Spark needs Java 17 or later, and there is no java on the PATH; install it, for example the"
+        " package openjdk-17-jre-headless, or set JAVA_HOME."
     )
 
 
@@ -59,5 +60,17 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, v
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, version)))
     with pytest.raises(
         SparkUnavailableError, match=r"needs Java 17 or later, and .* is .*install a newer one"
+    ):
+        SparkExecutor("local[1]").__enter__()
+
+
+def test_a_java_that_does_not_start_spark_is_told_in_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(executors, "_started_gateway", None)
+    home = fake_java(tmp_path, "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(
+        SparkUnavailableError, match=r"Spark did not start \(.+\); check Java and the memory left"
     ):
         SparkExecutor("local[1]").__enter__()

@@ -226,6 +226,7 @@ class ClusterMember:
                 logger.exception("cluster pass failed")
             # Nobody knows how far it came, so look at everything again, soon.
             self._mark_everything()
+            self._sync_wanted = True
             self._last_change = RELOAD
             asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._wake.set)
 

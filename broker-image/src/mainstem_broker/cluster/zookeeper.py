@@ -129,13 +129,22 @@ class ZooKeeper:
         """
         try:
             await self._run(self._client.start, timeout_ms / 1000)
-            await self._run(self._client.ensure_path, "/")
+            await self._run(self._make_chroot)
         except (KazooTimeoutError, ZooKeeperUnavailable) as error:
             await self.stop()
             raise StartupError(
                 f"ZooKeeper did not answer at {self._servers} within {timeout_ms} ms: start it, or correct"
                 " zookeeper.connect."
             ) from error
+
+    def _make_chroot(self) -> None:
+        """Make the node that `zookeeper.connect` ends in; below it, kazoo does not find its parents."""
+        chroot, self._client.chroot = self._client.chroot, ""
+        try:
+            if chroot:
+                self._client.ensure_path(chroot)
+        finally:
+            self._client.chroot = chroot
 
     async def stop(self) -> None:
         """Close the session; its ephemeral nodes go at once."""

@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from kio.index import KioIndexError, load_request_schema, load_response_schema
+from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from mainstem_broker.errors import InvalidRequestBytes
@@ -106,15 +106,6 @@ def _request_reader(
     model = load_request_schema(api_key, model_version)
     lift = None if _same_fields(schema, model) else _lifter(schema, model)
     return walker(schema), entity_reader(schema), schema.__flexible__, lift
-
-
-def has_schema(api_key: int, version: int) -> bool:
-    """Whether kio knows requests of this key and version."""
-    try:
-        load_request_schema(api_key, version)
-    except KioIndexError:
-        return False
-    return True
 
 
 # --- Lifting a request to its model version ---

@@ -217,7 +217,8 @@ class LocalBroker:
         entity = decode_request(header, frame, position, api.model_version)
         context = RequestContext(version, header.client_id, "127.0.0.1:1", LISTENER)
         answer = api.handler(self.context, entity, context)
-        body = await answer if isinstance(answer, Awaitable) else answer
+        # As a task of its own, as a connection does: what comes between must not be missed.
+        body = await asyncio.ensure_future(answer) if isinstance(answer, Awaitable) else answer
         if body is not None:
             assert unknown_fields(api.key, body) == []
             read_by_client(api.key, version, body)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID, uuid4
 
 import pytest
@@ -11,6 +11,7 @@ from tests.unit.broker.server.peers import run
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.znodes import TopicAssignment
+from mainstem_broker.cluster.zookeeper import Node
 from mainstem_broker.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -57,13 +58,13 @@ def test_a_topic_made_while_its_predecessor_vanishes_is_made(servers: str, shell
             zookeeper = member._zookeeper
             get = zookeeper.get
 
-            async def vanishing(path: str, on_change: object = None) -> object:
-                node = await get(path)
+            async def vanishing(path: str, on_change: Callable[[], None] | None = None) -> Node | None:
+                node = await get(path, on_change)
                 if path == "/config/topics/t" and node is not None:
                     shell.delete("/config/topics/t")
                 return node
 
-            zookeeper.get = vanishing  # type: ignore[method-assign,assignment]  # stands in between
+            zookeeper.get = vanishing  # type: ignore[method-assign]  # stands in between
             await member.create("t", [1])
             zookeeper.get = get  # type: ignore[method-assign]  # as it was
             await member.until(lambda: member.knows("t"))
@@ -135,6 +136,29 @@ def test_a_deletion_that_comes_too_late_leaves_no_marker_for_the_next_topic_of_t
             await member.until(lambda: member.knows("t", new))
         async with joined(2, servers) as later:
             assert "t" in later.view.topics
+
+    run(test())
+
+
+def test_a_deletion_overtaken_by_another_leaves_no_marker(servers: str) -> None:
+    """The topic was there when it was looked for, and gone when the wish was written."""
+
+    async def test() -> None:
+        async with joined(1, servers) as one, joined(2, servers) as two:
+            topic_id = await one.create("t", [1])
+            await one.until(lambda: one.knows("t"))
+            get = two._zookeeper.get
+
+            async def overtaken(path: str, on_change: Callable[[], None] | None = None) -> Node | None:
+                node = await get(path, on_change)
+                if path == "/brokers/topics/t" and node is not None:
+                    await one.administration.delete_topic("t", topic_id)
+                    await one.until(lambda: "t" not in one.view.topics)
+                return node
+
+            two._zookeeper.get = overtaken  # type: ignore[method-assign]  # stands in between
+            await two.administration.delete_topic("t", topic_id)
+            assert await markers(one) == []
 
     run(test())
 

@@ -288,6 +288,26 @@ def test_requests_behind_a_held_one_are_not_handled_before_it() -> None:
     run(test())
 
 
+def test_a_client_behind_a_held_request_is_not_read_from_whatever_else_is_answered() -> None:
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("later a", "hold b")
+            await peer.settle()
+            assert not peer.is_read_from()
+            script.let_go("a")
+            assert await peer.receive() == [b"a"]
+            await peer.send("echo c")
+            await peer.settle()
+            assert not peer.is_read_from()
+            assert len(peer.connection._held) == 0
+            script.let_go("b")
+            assert await peer.receive(2) == [b"after b", b"c"]
+            assert peer.is_read_from()
+
+    run(test())
+
+
 def test_a_hold_that_fails_lets_the_request_go_on() -> None:
     async def test() -> None:
         script = Script()

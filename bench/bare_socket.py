@@ -1,0 +1,244 @@
+"""The same work without a client: what the broker can do, where a client's own work is the limit.
+
+Batches to produce are those that librdkafka made: fetched from a partition it has filled, and sent again as
+they are, but for the base offset, which the CRC does not cover. Records that are fetched are received and not
+decoded; batch headers are walked, to know the next offset.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import socket
+import struct
+import time
+from typing import Any, Final, Self
+
+from kio.schema.fetch.v11 import request as fetch_request
+from kio.schema.fetch.v11.response import FetchResponse
+from kio.schema.produce.v8 import request as produce_request
+from kio.schema.produce.v8.response import ProduceResponse
+from kio.schema.request_header.v1.header import RequestHeader
+from kio.schema.response_header.v0.header import ResponseHeader
+from kio.serial import entity_reader, entity_writer
+
+from bench.processes import cpu_seconds, own_cpu_seconds
+from bench.system import System
+from bench.workloads import ANSWER_SECONDS, Miscounted, Throughput
+
+FETCH_BYTES: Final = 1 << 20
+RETRY_SECONDS: Final = 0.002
+IN_FLIGHT_REQUESTS: Final = 5  # what Kafka's own producer has
+_BATCH_PREFIX: Final = struct.Struct(">qi")  # base offset, and the size without these 12 bytes
+_LAST_OFFSET_DELTA: Final = struct.Struct(">i")
+_LAST_OFFSET_DELTA_AT: Final = 23
+
+
+class BareSocket:
+    """A blocking connection to the broker of a system.
+
+    Raises (from every method):
+        Miscounted: the broker answers with an error, or with less than there is.
+        ConnectionError: the broker closed the connection.
+    """
+
+    def __init__(self, system: System) -> None:
+        host, _, port = system.bootstrap_servers.rpartition(":")
+        self._system = system
+        self._socket = socket.create_connection((host, int(port)), ANSWER_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def largest_batch(self, topic: str, offset: int = 0) -> tuple[bytes, int]:
+        """The largest batch in one fetch from `offset` of partition 0 on, and its number of records."""
+        records = self._fetch(topic, offset)
+        batches = _batches(records)
+        start, size, count = max(batches, key=lambda batch: batch[1])
+        # A producer's base offset is 0: Apache Kafka refuses another.
+        return bytes(8) + records[start + 8 : start + size], count
+
+    def fetch_all(self, topic: str, *, messages: int, message_bytes: int) -> Throughput:
+        """Fetch partition 0 from its beginning to offset `messages`, one request after another."""
+        broker_cpu, client_cpu, began = self._begin()
+        offset = 0
+        while offset < messages:
+            records = self._fetch(topic, offset)
+            if not records:
+                raise Miscounted(f"{self._system.name} gave nothing from offset {offset} of {messages} on.")
+            offset = _next_offset(records)
+        return self._end(offset, message_bytes, broker_cpu, client_cpu, began)
+
+    def produce_all(
+        self, topic: str, *, messages: int, message_bytes: int, batch: bytes, count: int
+    ) -> Throughput:
+        """Produce `batch`, of `count` records, with acks=1 until there are `messages`, a few in flight."""
+        frame = _produce_frame(topic, batch)
+        requests = -(-messages // count)
+        broker_cpu, client_cpu, began = self._begin()
+        for number in range(requests):
+            self._socket.sendall(frame)
+            if number >= IN_FLIGHT_REQUESTS:
+                self._expect_produced()
+        for _ in range(min(requests, IN_FLIGHT_REQUESTS)):
+            self._expect_produced()
+        return self._end(requests * count, message_bytes, broker_cpu, client_cpu, began)
+
+    def produce_one_by_one(self, topic: str, *, batch: bytes, requests: int) -> list[float]:
+        """Milliseconds from each request to its answer, each sent after the one before."""
+        frame = _produce_frame(topic, batch)
+        latencies: list[float] = []
+        for _ in range(requests):
+            began = time.perf_counter()
+            self._socket.sendall(frame)
+            answer = self._receive()
+            latencies.append((time.perf_counter() - began) * 1000)
+            self._check_produced(answer)
+        return latencies
+
+    def is_produced(self, topic: str, batch: bytes) -> bool:
+        """Whether the broker takes `batch` by now; false while it does not know or lead the partition."""
+        self._socket.sendall(_produce_frame(topic, batch))
+        answer = _decode(ProduceResponse, self._receive())
+        return bool(answer.responses[0].partition_responses[0].error_code == 0)
+
+    def _begin(self) -> tuple[float, float, float]:
+        return cpu_seconds(self._system.broker_pid), own_cpu_seconds(), time.perf_counter()
+
+    def _end(
+        self, messages: int, message_bytes: int, broker_cpu: float, client_cpu: float, began: float
+    ) -> Throughput:
+        return Throughput(
+            messages,
+            message_bytes,
+            time.perf_counter() - began,
+            cpu_seconds(self._system.broker_pid) - broker_cpu,
+            own_cpu_seconds() - client_cpu,
+        )
+
+    def _fetch(self, topic: str, offset: int) -> bytes:
+        self._socket.sendall(_fetch_frame(topic, offset))
+        answer = _decode(FetchResponse, self._receive())
+        partition = answer.responses[0].partitions[0]
+        if partition.error_code != 0:
+            raise Miscounted(f"{self._system.name} answers Fetch with {partition.error_code!r}.")
+        return partition.records or b""
+
+    def _expect_produced(self) -> None:
+        self._check_produced(self._receive())
+
+    def _check_produced(self, frame: bytes) -> None:
+        error = _decode(ProduceResponse, frame).responses[0].partition_responses[0].error_code
+        if error != 0:
+            raise Miscounted(f"{self._system.name} answers Produce with {error!r}.")
+
+    def _receive(self) -> bytes:
+        prefix = self._socket.recv(4, socket.MSG_WAITALL)
+        if len(prefix) < 4:
+            raise ConnectionError(f"{self._system.name} closed the connection.")
+        (size,) = struct.unpack(">i", prefix)
+        frame = bytearray(size)
+        with memoryview(frame) as view:
+            received = 0
+            while received < size:
+                count = self._socket.recv_into(view[received:])
+                if count == 0:
+                    raise ConnectionError(f"{self._system.name} closed the connection.")
+                received += count
+        return bytes(frame)
+
+
+def restart_until_first_acknowledgement(system: System, topic: str) -> float:
+    """Seconds from the start of the broker's process to its first acknowledged batch.
+
+    `topic` holds something already; the broker was stopped cleanly, and whatever else belongs to the system
+    runs on.
+    """
+    with BareSocket(system) as bare:
+        batch, _ = bare.largest_batch(topic)
+    system.stop_broker()
+    began = time.perf_counter()
+    system.spawn_broker()
+    while time.perf_counter() - began < ANSWER_SECONDS:
+        try:
+            with BareSocket(system) as bare:
+                while not bare.is_produced(topic, batch):
+                    time.sleep(RETRY_SECONDS)
+                return time.perf_counter() - began
+        except OSError:  # it does not listen yet, or closes again
+            time.sleep(RETRY_SECONDS)
+    raise Miscounted(f"{system.name} acknowledged nothing for {ANSWER_SECONDS} s after its start.")
+
+
+def _fetch_frame(topic: str, offset: int) -> bytes:
+    partition = fetch_request.FetchPartition(
+        partition=0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+    )
+    body = fetch_request.FetchRequest(
+        replica_id=-1,
+        max_wait=dt.timedelta(milliseconds=500),
+        min_bytes=1,
+        max_bytes=50 << 20,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=(fetch_request.FetchTopic(topic=topic, partitions=(partition,)),),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+    return _frame(body)
+
+
+def _produce_frame(topic: str, batch: bytes) -> bytes:
+    data = produce_request.PartitionProduceData(index=0, records=batch)
+    body = produce_request.ProduceRequest(
+        transactional_id=None,
+        acks=1,
+        timeout=dt.timedelta(seconds=30),
+        topic_data=(produce_request.TopicProduceData(name=topic, partition_data=(data,)),),
+    )
+    return _frame(body)
+
+
+def _frame(body: Any) -> bytes:
+    header = RequestHeader(
+        request_api_key=body.__api_key__,
+        request_api_version=body.__version__,
+        correlation_id=0,
+        client_id="bench",
+    )
+    buffer = io.BytesIO()
+    entity_writer(RequestHeader)(buffer, header)
+    entity_writer(type(body))(buffer, body)
+    payload = buffer.getvalue()
+    return struct.pack(">i", len(payload)) + payload
+
+
+def _decode(response_type: Any, frame: bytes) -> Any:
+    _, position = entity_reader(ResponseHeader)(frame, 0)
+    return entity_reader(response_type)(frame, position)[0]
+
+
+def _batches(records: bytes) -> list[tuple[int, int, int]]:
+    """Position, size and number of offsets of each whole batch."""
+    found: list[tuple[int, int, int]] = []
+    position = 0
+    while position + _BATCH_PREFIX.size <= len(records):
+        _, rest = _BATCH_PREFIX.unpack_from(records, position)
+        size = _BATCH_PREFIX.size + rest
+        if position + size > len(records):
+            break  # Apache Kafka cuts the last batch where the limit falls
+        (delta,) = _LAST_OFFSET_DELTA.unpack_from(records, position + _LAST_OFFSET_DELTA_AT)
+        found.append((position, size, delta + 1))
+        position += size
+    return found
+
+
+def _next_offset(records: bytes) -> int:
+    position, _, count = _batches(records)[-1]
+    base_offset, _ = _BATCH_PREFIX.unpack_from(records, position)
+    return int(base_offset) + count

@@ -1,0 +1,44 @@
+"""What most tests over the wire begin with: a topic of one partition, and a connection to its leader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.support.clusters import Cluster
+from tests.support.messages import Message
+from tests.support.record_batches import HEADER, encode_batch
+from tests.support.topics import TopicFactory
+from tests.support.wire import Connection, fetch, produce
+
+
+@pytest.fixture
+def topic(new_topic: TopicFactory) -> str:
+    """A topic of one partition on `local_stack`."""
+    return new_topic()
+
+
+@pytest.fixture
+def leader_address(new_topic: TopicFactory, topic: str) -> str:
+    return new_topic.leader_address(topic)
+
+
+@pytest.fixture
+def leader(leader_address: str) -> Iterator[Connection]:
+    """A connection to the leader of `topic`."""
+    with Connection(leader_address) as connection:
+        yield connection
+
+
+@pytest.fixture
+def unharmed(local_stack: Cluster, topic: str, leader_address: str) -> Iterator[None]:
+    """Afterwards all brokers are the processes they were, and `topic` takes and gives a batch."""
+    before = {broker_id: local_stack.broker_pid(broker_id) for broker_id in local_stack.brokers}
+    yield
+    assert {broker_id: local_stack.broker_pid(broker_id) for broker_id in local_stack.brokers} == before
+    batch = encode_batch([Message(b"still", b"key"), Message(b"serves", b"key")])
+    with Connection(leader_address) as connection:
+        answer = produce(connection, topic, 0, batch)
+        assert answer.error_code == ErrorCode.none
+        assert fetch(connection, topic, 0, answer.base_offset).records[HEADER.size :] == batch[HEADER.size :]
