@@ -353,6 +353,9 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         "Which security protocol each listener name stands for.",
     ),
+    Setting(
+        "inter.broker.listener.name", _S, "PLAINTEXT", "Listener through which brokers talk to each other."
+    ),
     Setting("zookeeper.connect", _S, None, "ZooKeeper servers as host:port,host:port/chroot."),
     Setting(
         "zookeeper.session.timeout.ms",
