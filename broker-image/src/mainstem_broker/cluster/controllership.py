@@ -29,7 +29,7 @@ from mainstem_broker.cluster.zookeeper import (
 logger = structlog.get_logger(__name__)
 
 STATES_PER_MULTI: Final = 300
-"""A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a state takes about 250 bytes in it, twice."""
+"""A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a state takes about 500 bytes in it."""
 DELETES_PER_MULTI: Final = 5_000
 """Likewise; a deletion takes about 60 bytes."""
 FEED_ENTRIES_KEPT: Final = 500

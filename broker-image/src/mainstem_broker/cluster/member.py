@@ -1,7 +1,8 @@
 """This broker as a member of the cluster: registers, follows the feed of changes, and, if elected, leads.
 
-It owns the view and says how long this broker's office is open (`replica/office.py`). One task does everything, in passes. Watches, lost sessions and requests only mark what has to be looked
-at again and wake it, so that every pass starts from ZooKeeper's present state and may be repeated:
+It owns the view and says how long this broker's office is open (`replica/office.py`). One task does
+everything, in passes. Watches, lost sessions and requests only mark what has to be looked at again and
+wake it, so that every pass starts from ZooKeeper's present state and may be repeated:
 
 1. after a new session: load everything, register this broker (`/brokers/ids/N`, ephemeral);
 2. read what was marked: brokers, the feed, the controller's node;
@@ -48,7 +49,7 @@ Content = TypeVar("Content")
 
 RETRY_DELAY_S: Final = 0.5
 OFFICE_SHARE: Final = 0.75
-"""Of a session's timeout: for so long after the last heartbeat a leader acts; the rest is for its clock's rate."""
+"""Of a session's timeout: how long a leader acts after its last heartbeat; the rest is for slow clocks."""
 HEARTBEATS_PER_SESSION: Final = 6
 RELOAD: Final = -2
 """In place of the last change's number: load everything. -1 says that there was no change yet."""

@@ -1,4 +1,4 @@
-"""What replicas ask of the cluster: to change or read the state of a partition, to say how far a log reaches."""
+"""What replicas ask of the cluster: states of partitions, and who has which records."""
 
 from __future__ import annotations
 

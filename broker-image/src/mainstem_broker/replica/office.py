@@ -1,9 +1,9 @@
 """Whether this broker may act on the leaderships that were given to it: pure, its clock is given.
 
-A leadership is bound to the life (`incarnation`) in which the broker was elected, and a life to a session with
-ZooKeeper. A broker that was paused or cut off cannot see its session end, so it counts: the server ends a
-session at the earliest one timeout after it last heard of it. Before that time this broker has stopped
-taking records and answering consumers, and only then another one may be elected in its place.
+A leadership is bound to the life (`incarnation`) in which the broker was elected, and a life to a session
+with ZooKeeper. A broker that was paused or cut off cannot see its session end, so it counts: the server
+ends a session at the earliest one timeout after it last heard of it. Before that time this broker has
+stopped taking records and answering consumers, and only then another one may be elected in its place.
 
 Followers are served regardless: they know the leader's epoch, and leave one that was deposed.
 """

@@ -87,7 +87,7 @@ class Broker:
             session_timeout_ms=session_timeout_ms,
             connection_timeout_ms=config.integer("zookeeper.connection.timeout.ms"),
             on_change=self._on_change,
-            policy_of=lambda topic: self._news.election_policy(topic),
+            policy_of=lambda topic: self._news.election_policy(topic),  # noqa: PLW0108  # made below
         )
         self._replicas = ReplicaManager(
             broker_id,
@@ -137,7 +137,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop cleanly. Safe to call after a failed start."""
-        if self.context.config.boolean("controlled.shutdown.enable"):
+        if self.context.config.flag("controlled.shutdown.enable"):
             await self._member.retire(CONTROLLED_SHUTDOWN_MS_MAX)
         await self._upkeep.stop()
         await self._deathwatch.stop()
