@@ -10,7 +10,7 @@ from tests.unit.broker.api.brokers import NOW_MS, LocalBroker, batch, run
 
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.codec import Body
-from mainstem_broker.replica.partition import PartitionState
+from mainstem_broker.replica.state import PartitionState
 
 
 def request(partitions: dict[int, bytes | None], acks: int = -1, topic: str = "t") -> dict[str, Any]:

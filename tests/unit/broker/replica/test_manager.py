@@ -5,13 +5,13 @@ from uuid import UUID, uuid4
 
 import pytest
 from structlog.testing import capture_logs
-from tests.unit.broker.log.logs import DEFAULTS, NOW_MS, settings
+from tests.unit.broker.log.logs import DEFAULTS, settings
+from tests.unit.broker.replica.replicas import replica_manager, state_of
 
 from mainstem_broker.errors import StorageError
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.replica.manager import ReplicaManager
-from mainstem_broker.replica.partition import PartitionState
 
 T = UUID(int=1)
 
@@ -28,14 +28,13 @@ def logs(tmp_path: Path) -> LogManager:
 
 @pytest.fixture
 def replicas(logs: LogManager) -> ReplicaManager:
-    return ReplicaManager(1, logs)
+    return replica_manager(logs)
 
 
 def update(
     replicas: ReplicaManager, topic: str = "t", index: int = 0, topic_id: UUID = T, epoch: int = 0
 ) -> None:
-    state = PartitionState(1, epoch, (1,), 1, epoch)
-    replicas.update(topic, index, topic_id, state, DEFAULTS, NOW_MS)
+    replicas.update(topic, index, topic_id, state_of(1, epoch, (1,), epoch), (1,), DEFAULTS)
 
 
 def test_a_replica_is_opened_when_its_state_is_first_heard_of(
@@ -70,7 +69,7 @@ def test_a_log_that_cannot_be_opened_harms_no_other(replicas: ReplicaManager, tm
 
 def test_the_log_of_an_earlier_topic_of_that_name_is_not_taken(replicas: ReplicaManager) -> None:
     update(replicas)
-    later = ReplicaManager(1, replicas._logs)
+    later = replica_manager(replicas._logs)
     with capture_logs() as lines:
         update(later, topic_id=uuid4())
     assert later.find("t", 0) is None
