@@ -43,4 +43,4 @@ class Office:
 
     def is_open(self, incarnation: int) -> bool:
         """Whether what was given to the life `incarnation` may be acted on now."""
-        return incarnation == self._incarnation and self._now_s() < self._until_s
+        return incarnation == self._incarnation != NO_LIFE and self._now_s() < self._until_s
