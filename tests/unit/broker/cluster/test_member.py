@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
-from tests.unit.broker.cluster.members import Member, client_of, end_session, joined
+from tests.unit.broker.cluster.members import WAIT_MS, Member, client_of, end_session, joined
 from tests.unit.broker.server.peers import run, until
 
 from mainstem_broker.cluster import controllership, znodes
@@ -637,5 +637,64 @@ def test_to_leave_before_joining_and_to_leave_twice_are_no_errors(servers: str) 
         await other.connect()
         await other.leave()
         await other.leave()
+
+    run(test())
+
+
+# --- Lives, and stopping ---
+
+
+def test_each_registration_begins_a_new_life_and_an_unclean_stop_is_noted(servers: str) -> None:
+    """KIP-903: what a life after an unclean stop says of its logs is not trusted."""
+
+    async def test() -> None:
+        lives = []
+        for stopped_uncleanly in (True, False, True, False):
+            async with joined(1, servers, stopped_uncleanly=stopped_uncleanly) as one:
+                me = one.view.brokers[1]
+                lives.append((me.incarnation, me.last_unclean))
+                assert one.office.is_open(me.incarnation)
+            assert not one.office.is_open(me.incarnation), "it has left"
+        assert lives == [(0, 0), (1, 0), (2, 2), (3, 2)]
+
+    run(test())
+
+
+def test_a_broker_that_retires_gives_its_leaderships_away_before_it_goes(servers: str) -> None:
+    """R20: controlled shutdown."""
+
+    async def test() -> None:
+        async with joined(1, servers) as one, joined(2, servers) as two:
+            await two.until(lambda: two.view.brokers.keys() == {1, 2})
+            await one.until(lambda: one.view.brokers.keys() == {1, 2})
+            await one.create_replicated("t", [(2, 1), (1, 2), (2,)])
+            await two.until(lambda: two.knows("t"))
+            await two.retire(WAIT_MS)
+            states = two.states_of("t")
+            assert {index: (state.leader, state.isr) for index, state in states.items()} == {
+                0: (1, (1,)),
+                1: (1, (1,)),
+                2: (2, (2,)),
+            }
+            assert [states[index].leader_epoch for index in range(3)] == [1, 0, 0]
+            assert two.states.lives().keys() == {1}
+
+    run(test())
+
+
+def test_a_broker_that_was_taken_for_dead_registers_anew_in_a_new_life(
+    servers: str, shell: KazooClient
+) -> None:
+    async def test() -> None:
+        async with joined(1, servers) as one, joined(2, servers) as two:
+            await one.until(lambda: 2 in one.view.brokers)
+            await one.create("t", [2])
+            await one.until(lambda: one.knows("t"))
+            await one.controllership.fence(2, 0)
+            await one.until(lambda: 2 in one.view.brokers and one.view.brokers[2].incarnation == 1)
+            await until(lambda: two.office.is_open(1))
+            assert not two.office.is_open(0)
+            await one.until(lambda: one.states_of("t")[0].incarnations == {2: 1})
+            assert registered(shell, two)
 
     run(test())
