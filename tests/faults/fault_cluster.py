@@ -1,0 +1,182 @@
+"""Three brokers, roles to choose victims by, and what can be done to them.
+
+Lives here: doing and undoing faults, and knowing when the cluster is whole. What is measured and demanded
+is in the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.faults.network import Network
+from tests.support.clusters import LOG_LINES
+from tests.support.waiting import wait_until
+from tests.support.wire import Connection
+
+from mainstem.child_process import free_ports
+from mainstem.stack import Stack
+
+ANSWER_SECONDS: Final = 20.0
+BROKERS: Final = (1, 2, 3)
+ZOOKEEPER: Final = "zookeeper"
+IDEMPOTENCE_KEY: Final = 22  # InitProducerId
+
+
+class FaultCluster:
+    """A local stack of three brokers that tests may break, and have to mend.
+
+    With `wires`, brokers reach each other by a listener of their own (PEERS) and ZooKeeper through wires that
+    can be cut; clients stay connected. Without, as `mainstem up` runs it.
+    """
+
+    def __init__(self, data_directory: Path, settings: Mapping[str, str], *, wires: bool = False) -> None:
+        self._closing = ExitStack()
+        self.data_directory = data_directory
+        self.network: Network | None = None
+        own_settings: dict[int, dict[str, str]] = {}
+        port = free_ports(len(BROKERS) * 4)
+        if wires:
+            self.network = self._closing.enter_context(Network(self._pids))
+            for place, broker_id in enumerate(BROKERS):
+                clients, peers, to_peers, to_zookeeper = (port + place + 3 * row for row in range(4))
+                own_settings[broker_id] = {
+                    "listeners": f"PLAINTEXT://127.0.0.1:{clients},PEERS://127.0.0.1:{peers}",
+                    "advertised.listeners": f"PLAINTEXT://127.0.0.1:{clients},PEERS://127.0.0.1:{to_peers}",
+                    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",
+                    "inter.broker.listener.name": "PEERS",
+                    "zookeeper.connect": f"127.0.0.1:{to_zookeeper}",
+                }
+                name = broker_name(broker_id)
+                self.network.lay(name, to_peers, lambda peers=peers: peers)  # type: ignore[misc]  # bound now
+                self.network.lay(ZOOKEEPER, to_zookeeper, lambda: self.stack.zookeeper_port, caller=name)
+        self.stack = Stack(
+            data_directory, len(BROKERS), port, broker_settings=settings, own_settings=own_settings
+        )
+        try:
+            self.stack.start()
+            self._closing.callback(self.stack.stop)
+            self.admin: Any = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def stop(self) -> None:
+        self._closing.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.stack.bootstrap_servers
+
+    def _pids(self) -> dict[str, int]:
+        pids = {broker["id"]: broker["pid"] for broker in self.stack.state()["brokers"]}
+        return {broker_name(broker_id): pid for broker_id, pid in pids.items() if pid is not None}
+
+    def log_tail(self) -> dict[str, str]:
+        """For each broker its last words."""
+        return {
+            f"Broker {broker_id}": "\n".join(self.stack.broker_log_lines(broker_id, LOG_LINES))
+            for broker_id in BROKERS
+        }
+
+    # --- What it is like ---
+
+    def controller(self) -> int:
+        """The broker that all brokers take for the controller."""
+        return wait_until(lambda: self._agreed_controller(), "all brokers know one controller", 30.0)
+
+    def _agreed_controller(self) -> int | None:
+        controllers = set()
+        for broker_id in BROKERS:
+            with Connection(f"127.0.0.1:{self.stack.broker_port(broker_id)}") as connection:
+                answer = connection.ask("metadata", 1, topics=[])
+            if len(answer.brokers) != len(BROKERS):
+                return None
+            controllers.add(int(answer.controller_id))
+        return controllers.pop() if len(controllers) == 1 and min(controllers) > 0 else None
+
+    def serves_idempotence(self) -> bool:
+        with Connection(f"127.0.0.1:{self.stack.broker_port(1)}") as connection:
+            answer = connection.ask("api_versions", 0)
+        return any(api.api_key == IDEMPOTENCE_KEY for api in answer.api_keys)
+
+    def partitions_of(self, topic: str) -> dict[int, Any]:
+        """Metadata of a topic's partitions: leader, replicas, isrs."""
+        found: dict[int, Any] = self.admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
+        return found
+
+    def leaders(self, topic: str) -> set[int]:
+        return {partition.leader for partition in self.partitions_of(topic).values()}
+
+    def wait_until_whole(self, topic: str, seconds: float = 30.0) -> None:
+        """Wait until every replica of a topic is in sync."""
+
+        def is_whole() -> bool:
+            partitions = self.partitions_of(topic).values()
+            return all(set(partition.isrs) == set(partition.replicas) for partition in partitions)
+
+        wait_until(is_whole, f"all replicas of {topic} are in sync", seconds, step_seconds=0.1)
+
+    # --- Topics ---
+
+    def create_topic(
+        self, replicas: Sequence[int], partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> str:
+        """A new topic, all of whose partitions are on `replicas`, the first of which leads."""
+        name = f"topic-{uuid4().hex[:12]}"
+        topic = NewTopic(
+            name, partitions, replica_assignment=[list(replicas)] * partitions, config=dict(settings or {})
+        )
+        answers = self.admin.create_topics([topic], operation_timeout=ANSWER_SECONDS)
+        answers[name].result(ANSWER_SECONDS)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        self.admin.delete_topics([name], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
+
+    # --- What can be done to it ---
+
+    def kill(self, broker_id: int) -> None:
+        self.stack.kill_broker(broker_id)
+
+    def terminate(self, broker_id: int) -> None:
+        """SIGTERM, and wait for the end."""
+        self.stack.stop_broker(broker_id)
+
+    def start(self, broker_id: int) -> None:
+        self.stack.start_broker(broker_id)
+
+    def pause(self, broker_id: int) -> None:
+        os.kill(self.stack.broker_pid(broker_id), signal.SIGSTOP)
+
+    def resume(self, broker_id: int) -> None:
+        os.kill(self.stack.broker_pid(broker_id), signal.SIGCONT)
+
+    def cut_from_zookeeper(self, broker_id: int) -> None:
+        self._wires.cut(broker_name(broker_id), ZOOKEEPER)
+
+    def mend_to_zookeeper(self, broker_id: int) -> None:
+        self._wires.mend(broker_name(broker_id), ZOOKEEPER)
+
+    def cut_from_peers(self, broker_id: int) -> None:
+        for other in set(BROKERS) - {broker_id}:
+            self._wires.cut(broker_name(broker_id), broker_name(other))
+
+    def mend_to_peers(self, broker_id: int) -> None:
+        for other in set(BROKERS) - {broker_id}:
+            self._wires.mend(broker_name(broker_id), broker_name(other))
+
+    @property
+    def _wires(self) -> Network:
+        assert self.network is not None, "this cluster has no wires to cut"
+        return self.network
+
+
+def broker_name(broker_id: int) -> str:
+    return f"broker {broker_id}"

@@ -1,0 +1,259 @@
+"""Stock clients at work while faults happen: producers with acks=all, readers, one that asks for offsets.
+
+Each client has a thread of its own and notes what it sees in a `History`; nothing is judged here. They are
+librdkafka's (confluent-kafka) with its defaults, but for what the table below says, and why:
+
+- The interval between messages is the resolution of the times measured.
+- `topic.metadata.refresh.interval.ms` 1,000 (of 300,000): of a leader that has fallen silent no client is
+  told; it finds the new one when it next asks.
+- `socket.timeout.ms` 5,000 (of 60,000): likewise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from tests.faults.history import Acknowledged, Delivery, Failed, Fault, History, Read, Sent, Value, Watermark
+from tests.support.waiting import wait_until
+
+SEND_INTERVAL_S: Final = 0.01
+REREAD_INTERVAL_S: Final = 2.0
+QUIET_S_MAX: Final = 20.0
+
+_CLIENT: Final[Mapping[str, object]] = {
+    "topic.metadata.refresh.interval.ms": 1_000,
+    "socket.timeout.ms": 5_000,
+    "reconnect.backoff.max.ms": 200,
+    "log_level": 0,
+}
+_PRODUCERS: Final[Mapping[Delivery, Mapping[str, object]]] = {
+    Delivery.ONCE: {"message.send.max.retries": 0, "message.timeout.ms": 20_000, "request.timeout.ms": 5_000},
+    Delivery.RETRIED: {"enable.idempotence": False},
+    Delivery.EXACTLY_ONCE: {"enable.idempotence": True},
+}
+_CONSUMER: Final[Mapping[str, object]] = {
+    **_CLIENT,
+    "group.id": "unused",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",  # a position that is not there any more is a broken promise
+    "check.crcs": True,
+    "fetch.wait.max.ms": 100,
+}
+_HARMLESS: Final = frozenset(
+    {
+        KafkaError._PARTITION_EOF,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._RESOLVE,
+    }
+)
+"""Of a consumer's errors: those that tell of connections, which are what faults break."""
+
+
+class Workload:
+    """Clients on `partitions` partitions of one topic, from `with` to `finish`."""
+
+    def __init__(
+        self, bootstrap_servers: str, topic: str, partitions: int, deliveries: Sequence[Delivery]
+    ) -> None:
+        self.history = History(deliveries={delivery.value: delivery for delivery in deliveries})
+        self._servers = bootstrap_servers
+        self._topic = topic
+        self._partitions = partitions
+        self._sending = threading.Event()
+        self._sending.set()
+        self._running = threading.Event()
+        self._running.set()
+        self.producer_errors: list[str] = []
+        """What producers' error callbacks were told, without news of connections."""
+        self._threads = [
+            *(self._thread(self._produce, delivery) for delivery in deliveries),
+            self._thread(self._follow),
+            self._thread(self._read_again),
+            self._thread(self._ask_latest),
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sending.clear()
+        self._running.clear()
+        for thread in self._threads:
+            thread.join()
+
+    def note(self, fault: str) -> float:
+        """Note that something is done to the cluster now; answers the time."""
+        now_s = time.monotonic()
+        self.history.faults.append(Fault(fault, now_s))
+        return now_s
+
+    def wait_for_acknowledgements(self, sent_after_s: float, seconds: float) -> None:
+        """Wait until every partition has acknowledged a message that was sent after that moment."""
+        wait_until(
+            lambda: len(self.history.first_acknowledgement_after_s(sent_after_s)) == self._partitions,
+            f"all partitions of {self._topic} acknowledge again",
+            seconds,
+            step_seconds=0.1,
+        )
+
+    def wait_for_messages(self, count: int, seconds: float = 20.0) -> None:
+        """Wait until `count` more are acknowledged."""
+        goal = len(self.history.acknowledged) + count
+        wait_until(
+            lambda: len(self.history.acknowledged) >= goal, f"{count} more messages are acknowledged", seconds
+        )
+
+    def finish(self) -> dict[int, dict[int, Value]]:
+        """Stop the clients, the producers first, and read what the log holds: value by offset."""
+        self.__exit__(None, None, None)
+        return {
+            partition: {
+                offset: value for offset, value in read_all(self._servers, self._topic, partition)
+            }
+            for partition in range(self._partitions)
+        }
+
+    # --- Clients ---
+
+    def _thread(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
+        return threading.Thread(target=work, args=arguments, name=f"{work.__name__} {arguments}")
+
+    def _produce(self, delivery: Delivery) -> None:
+        history, name = self.history, delivery.value
+
+        def failed(error: Any) -> None:
+            if error.code() not in _HARMLESS:
+                self.producer_errors.append(f"{name}: {error.name()}")
+
+        producer: Any = confluent_kafka.Producer(
+            {
+                **_CLIENT,
+                "bootstrap.servers": self._servers,
+                "acks": "all",
+                "linger.ms": 0,
+                "error_cb": failed,
+                **_PRODUCERS[delivery],
+            }
+        )
+
+        def delivered(error: Any, message: Any) -> None:
+            now_s = time.monotonic()
+            value = Value.decode(message.value())
+            if error is None:
+                history.acknowledged.append(
+                    Acknowledged(message.partition(), value, message.offset(), now_s)
+                )
+            else:
+                history.failed.append(Failed(message.partition(), value, error.name(), now_s))
+
+        sequence = 0
+        while self._sending.is_set():
+            due_s = time.monotonic() + SEND_INTERVAL_S
+            for partition in range(self._partitions):
+                value = Value(name, sequence)
+                history.sent.append(Sent(partition, value, time.monotonic()))
+                producer.produce(self._topic, value.encode(), partition=partition, on_delivery=delivered)
+            sequence += 1
+            while (left_s := due_s - time.monotonic()) > 0:
+                producer.poll(left_s)
+        producer.flush(QUIET_S_MAX)
+        if len(producer):
+            history.complaints.append(f"producer {name}: {len(producer)} messages were never answered")
+
+    def _follow(self) -> None:
+        """Read from the beginning, and then what comes."""
+        consumer = self._consumer()
+        try:
+            while self._running.is_set():
+                self._note_reads(consumer.consume(1_000, 0.05), "tail")
+        finally:
+            consumer.close()
+
+    def _read_again(self) -> None:
+        """Read everything from the beginning, again and again, with a new client each time."""
+        for number in range(1_000_000):
+            consumer = self._consumer()
+            try:
+                end_s = time.monotonic() + REREAD_INTERVAL_S
+                while self._running.is_set() and time.monotonic() < end_s:
+                    self._note_reads(consumer.consume(1_000, 0.05), f"reader {number}")
+            finally:
+                consumer.close()
+            if not self._running.is_set():
+                return
+
+    def _consumer(self) -> Any:
+        consumer: Any = confluent_kafka.Consumer({**_CONSUMER, "bootstrap.servers": self._servers})
+        consumer.assign([TopicPartition(self._topic, partition, 0) for partition in range(self._partitions)])
+        return consumer
+
+    def _note_reads(self, messages: Sequence[Any], reader: str) -> None:
+        now_s = time.monotonic()
+        for message in messages:
+            error = message.error()
+            if error is None:
+                value = Value.decode(message.value())
+                self.history.reads.append(
+                    Read(reader, message.partition(), message.offset(), value, now_s)
+                )
+            elif error.code() not in _HARMLESS:
+                self.history.complaints.append(f"{reader}: {error.name()}: {error.str()}")
+
+    def _ask_latest(self) -> None:
+        client: Any = confluent_kafka.Consumer({**_CONSUMER, "bootstrap.servers": self._servers})
+        try:
+            while self._running.is_set():
+                for partition in range(self._partitions):
+                    asked_s = time.monotonic()
+                    try:
+                        _, latest = client.get_watermark_offsets(
+                            TopicPartition(self._topic, partition), timeout=1.0
+                        )
+                    except KafkaException:
+                        continue  # no leader for the moment
+                    self.history.watermarks.append(
+                        Watermark(partition, latest, asked_s, time.monotonic())
+                    )
+                time.sleep(0.02)
+        finally:
+            client.close()
+
+
+def read_all(servers: str, topic: str, partition: int) -> list[tuple[int, Value]]:
+    """Every record of a partition to its present end, as (offset, value).
+
+    Raises:
+        AssertionError: the end is not reached in time.
+    """
+    consumer: Any = confluent_kafka.Consumer(
+        {**_CONSUMER, "bootstrap.servers": servers, "enable.partition.eof": True, "fetch.wait.max.ms": 10}
+    )
+    found: list[tuple[int, Value]] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        deadline_s = time.monotonic() + QUIET_S_MAX
+        while time.monotonic() < deadline_s:
+            for message in consumer.consume(10_000, 0.05):
+                error = message.error()
+                if error is None:
+                    found.append((message.offset(), Value.decode(message.value())))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                elif error.code() not in _HARMLESS:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    raise AssertionError(f"the end of {topic}-{partition} was not reached after {len(found)} records")
