@@ -135,10 +135,10 @@ def _check_producers(history: History, logs: Mapping[int, Log]) -> Iterator[Prob
         for producer, records in by_producer.items():
             if history.deliveries.get(producer, Delivery.RETRIED) is Delivery.RETRIED:
                 continue
-            first_offsets: dict[Value, int] = {}
+            first_offset_of: dict[Value, int] = {}
             latest = -1
             for offset, value in records:
-                earlier = first_offsets.setdefault(value, offset)
+                earlier = first_offset_of.setdefault(value, offset)
                 when = _when(history, sent_at_s.get((partition, value), 0.0), verb="sent")
                 if earlier != offset:
                     yield Problem(
@@ -161,17 +161,17 @@ def _check_order_in_time(history: History, logs: Mapping[int, Log]) -> Iterator[
             places[partition, value] = min(offset, places.get((partition, value), offset))
     marks = _acknowledged_by(history)
     for event in history.sent:
-        offset = places.get((event.partition, event.value))
+        place = places.get((event.partition, event.value))
         times, offsets = marks.get(event.partition, ([], []))
         known = bisect_right(times, event.at_s)
         # What was acknowledged at the very moment of sending was not surely acknowledged before.
         while known and times[known - 1] >= event.at_s:
             known -= 1
-        if offset is not None and known and offset < offsets[known - 1]:
+        if place is not None and known and place < offsets[known - 1]:
             yield Problem(
                 "order against time",
                 f"partition {event.partition}: {event.value} was sent {_when(history, event.at_s)} and is at"
-                f" offset {offset}, though offset {offsets[known - 1]} was acknowledged before",
+                f" offset {place}, though offset {offsets[known - 1]} was acknowledged before",
             )
 
 

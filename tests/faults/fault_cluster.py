@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -53,12 +54,15 @@ class FaultCluster:
                     "inter.broker.listener.name": "PEERS",
                     "zookeeper.connect": f"127.0.0.1:{to_zookeeper}",
                 }
-                name = broker_name(broker_id)
-                self.network.lay(name, to_peers, lambda peers=peers: peers)  # type: ignore[misc]  # bound now
-                self.network.lay(ZOOKEEPER, to_zookeeper, lambda: self.stack.zookeeper_port, caller=name)
         self.stack = Stack(
             data_directory, len(BROKERS), port, broker_settings=settings, own_settings=own_settings
         )
+        if self.network is not None:
+            for place, broker_id in enumerate(BROKERS):
+                name = broker_name(broker_id)
+                peers, to_peers, to_zookeeper = (port + place + 3 * row for row in (1, 2, 3))
+                self.network.lay(name, to_peers, partial(int, peers))
+                self.network.lay(ZOOKEEPER, to_zookeeper, lambda: self.stack.zookeeper_port, caller=name)
         try:
             self.stack.start()
             self._closing.callback(self.stack.stop)
@@ -89,7 +93,9 @@ class FaultCluster:
 
     def controller(self) -> int:
         """The broker that all brokers take for the controller."""
-        return wait_until(lambda: self._agreed_controller(), "all brokers know one controller", 30.0)
+        agreed = wait_until(self._agreed_controller, "all brokers know one controller", 30.0)
+        assert agreed is not None
+        return agreed
 
     def _agreed_controller(self) -> int | None:
         controllers = set()

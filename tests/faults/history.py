@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 FROM_OUTSIDE: Final = "outside"
@@ -107,6 +108,8 @@ class History:
     failed: list[Failed] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     watermarks: list[Watermark] = field(default_factory=list)
+    producer_errors: list[str] = field(default_factory=list)
+    """What producers were told beside the failures of messages, without news of connections."""
     complaints: list[str] = field(default_factory=list)
     """What a client library reported that no client should ever be told, such as a log that was truncated."""
 
@@ -130,4 +133,4 @@ class History:
 
 def longest_gap_s(moments: Sequence[float]) -> float:
     ordered = sorted(moments)
-    return max((later - earlier for earlier, later in zip(ordered, ordered[1:], strict=False)), default=0.0)
+    return max((later - earlier for earlier, later in pairwise(ordered)), default=0.0)

@@ -101,9 +101,7 @@ class Network:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(
-        self, name: str, port: int, target_port: Callable[[], int], caller: str | None
-    ) -> None:
+    async def _serve(self, name: str, port: int, target_port: Callable[[], int], caller: str | None) -> None:
         """Listen while the target does."""
         while True:
             if not await _listens(target_port()):

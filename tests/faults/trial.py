@@ -45,7 +45,6 @@ class Outcome:
     """What a trial showed; `first_s` and `silence_s` as in `Result`, `after_mend_s` likewise, from the mend."""
 
     history: History
-    producer_errors: list[str]
     victim: int
     leaders: set[int]
     first_s: float
@@ -60,7 +59,12 @@ class Outcome:
 
 
 def run_trial(
-    cluster: FaultCluster, kind: FaultKind, role: Role, *, recovers_alone: bool = True, patience_s: float = 40.0
+    cluster: FaultCluster,
+    kind: FaultKind,
+    role: Role,
+    *,
+    recovers_alone: bool = True,
+    patience_s: float = 40.0,
 ) -> Outcome:
     """Run one fault; `recovers_alone` says that acknowledgements are to come back before it is undone.
 
@@ -101,7 +105,6 @@ def run_trial(
     cluster.delete_topic(topic)
     return Outcome(
         load.history,
-        load.producer_errors,
         victim,
         leaders,
         max(load.history.first_acknowledgement_after_s(struck_s).values()),

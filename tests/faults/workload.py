@@ -1,12 +1,7 @@
-"""Stock clients at work while faults happen: producers with acks=all, readers, one that asks for offsets.
+"""Stock clients at work while faults happen: producers, readers, and one that asks for the latest offset.
 
-Each client has a thread of its own and notes what it sees in a `History`; nothing is judged here. They are
-librdkafka's (confluent-kafka) with its defaults, but for what the table below says, and why:
-
-- The interval between messages is the resolution of the times measured.
-- `topic.metadata.refresh.interval.ms` 1,000 (of 300,000): of a leader that has fallen silent no client is
-  told; it finds the new one when it next asks.
-- `socket.timeout.ms` 5,000 (of 60,000): likewise.
+Each client has a thread of its own and notes what it sees in a `History`; nothing is judged here. The
+producers are those of `producers.py`; readers are librdkafka's (confluent-kafka).
 """
 
 from __future__ import annotations
@@ -19,43 +14,25 @@ from typing import Any, Final, Self
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from tests.faults.history import Acknowledged, Delivery, Failed, Fault, History, Read, Sent, Value, Watermark
+from tests.faults.history import Delivery, Fault, History, Read, Value, Watermark
+from tests.faults.producers import ABOUT_CONNECTIONS, METADATA_MS, REQUEST_TIMEOUT_MS, produce
 from tests.support.waiting import wait_until
 
-SEND_INTERVAL_S: Final = 0.01
 REREAD_INTERVAL_S: Final = 2.0
 QUIET_S_MAX: Final = 20.0
 
-_CLIENT: Final[Mapping[str, object]] = {
-    "topic.metadata.refresh.interval.ms": 1_000,
-    "socket.timeout.ms": 5_000,
+_CONSUMER: Final[Mapping[str, object]] = {
+    "topic.metadata.refresh.interval.ms": METADATA_MS,
+    "socket.timeout.ms": REQUEST_TIMEOUT_MS,
     "reconnect.backoff.max.ms": 200,
     "log_level": 0,
-}
-_PRODUCERS: Final[Mapping[Delivery, Mapping[str, object]]] = {
-    Delivery.ONCE: {"message.send.max.retries": 0, "message.timeout.ms": 20_000, "request.timeout.ms": 5_000},
-    Delivery.RETRIED: {"enable.idempotence": False},
-    Delivery.EXACTLY_ONCE: {"enable.idempotence": True},
-}
-_CONSUMER: Final[Mapping[str, object]] = {
-    **_CLIENT,
     "group.id": "unused",
     "enable.auto.commit": False,
     "auto.offset.reset": "error",  # a position that is not there any more is a broken promise
     "check.crcs": True,
     "fetch.wait.max.ms": 100,
 }
-_HARMLESS: Final = frozenset(
-    {
-        KafkaError._PARTITION_EOF,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._RESOLVE,
-    }
-)
-"""Of a consumer's errors: those that tell of connections, which are what faults break."""
+_HARMLESS: Final = ABOUT_CONNECTIONS | {KafkaError._PARTITION_EOF}
 
 
 class Workload:
@@ -72,10 +49,13 @@ class Workload:
         self._sending.set()
         self._running = threading.Event()
         self._running.set()
-        self.producer_errors: list[str] = []
-        """What producers' error callbacks were told, without news of connections."""
         self._threads = [
-            *(self._thread(self._produce, delivery) for delivery in deliveries),
+            *(
+                self._thread(
+                    produce, delivery, bootstrap_servers, topic, partitions, self.history, self._sending
+                )
+                for delivery in deliveries
+            ),
             self._thread(self._follow),
             self._thread(self._read_again),
             self._thread(self._ask_latest),
@@ -120,58 +100,14 @@ class Workload:
         """Stop the clients, the producers first, and read what the log holds: value by offset."""
         self.__exit__(None, None, None)
         return {
-            partition: {
-                offset: value for offset, value in read_all(self._servers, self._topic, partition)
-            }
+            partition: dict(read_all(self._servers, self._topic, partition))
             for partition in range(self._partitions)
         }
 
     # --- Clients ---
 
     def _thread(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
-        return threading.Thread(target=work, args=arguments, name=f"{work.__name__} {arguments}")
-
-    def _produce(self, delivery: Delivery) -> None:
-        history, name = self.history, delivery.value
-
-        def failed(error: Any) -> None:
-            if error.code() not in _HARMLESS:
-                self.producer_errors.append(f"{name}: {error.name()}")
-
-        producer: Any = confluent_kafka.Producer(
-            {
-                **_CLIENT,
-                "bootstrap.servers": self._servers,
-                "acks": "all",
-                "linger.ms": 0,
-                "error_cb": failed,
-                **_PRODUCERS[delivery],
-            }
-        )
-
-        def delivered(error: Any, message: Any) -> None:
-            now_s = time.monotonic()
-            value = Value.decode(message.value())
-            if error is None:
-                history.acknowledged.append(
-                    Acknowledged(message.partition(), value, message.offset(), now_s)
-                )
-            else:
-                history.failed.append(Failed(message.partition(), value, error.name(), now_s))
-
-        sequence = 0
-        while self._sending.is_set():
-            due_s = time.monotonic() + SEND_INTERVAL_S
-            for partition in range(self._partitions):
-                value = Value(name, sequence)
-                history.sent.append(Sent(partition, value, time.monotonic()))
-                producer.produce(self._topic, value.encode(), partition=partition, on_delivery=delivered)
-            sequence += 1
-            while (left_s := due_s - time.monotonic()) > 0:
-                producer.poll(left_s)
-        producer.flush(QUIET_S_MAX)
-        if len(producer):
-            history.complaints.append(f"producer {name}: {len(producer)} messages were never answered")
+        return threading.Thread(target=work, args=arguments, name=work.__name__)
 
     def _follow(self) -> None:
         """Read from the beginning, and then what comes."""
@@ -206,9 +142,7 @@ class Workload:
             error = message.error()
             if error is None:
                 value = Value.decode(message.value())
-                self.history.reads.append(
-                    Read(reader, message.partition(), message.offset(), value, now_s)
-                )
+                self.history.reads.append(Read(reader, message.partition(), message.offset(), value, now_s))
             elif error.code() not in _HARMLESS:
                 self.history.complaints.append(f"{reader}: {error.name()}: {error.str()}")
 
@@ -224,9 +158,7 @@ class Workload:
                         )
                     except KafkaException:
                         continue  # no leader for the moment
-                    self.history.watermarks.append(
-                        Watermark(partition, latest, asked_s, time.monotonic())
-                    )
+                    self.history.watermarks.append(Watermark(partition, latest, asked_s, time.monotonic()))
                 time.sleep(0.02)
         finally:
             client.close()
