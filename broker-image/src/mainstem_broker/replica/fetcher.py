@@ -134,6 +134,7 @@ class Fetcher:
         return wanted
 
     def _take(self, partition: Partition, asked: FetchedFrom, answer: Fetched) -> None:
+        end_before, mark_before = partition.log.log_end_offset, partition.high_watermark
         try:
             if answer.error_code == OffsetOutOfRange.code and answer.log_start_offset > asked.offset:
                 partition.start_over(answer.log_start_offset, leader_epoch=asked.leader_epoch)
@@ -152,6 +153,19 @@ class Fetcher:
         except ProtocolError as error:
             logger.error("replica not extended", partition=repr(partition), reason=str(error))
             self._rest(partition)
+        end = partition.log.log_end_offset
+        if end < end_before:
+            self._tell_of_truncation(partition, end, end_before, mark_before)
+
+    def _tell_of_truncation(self, partition: Partition, end: int, end_before: int, mark_before: int) -> None:
+        """Say what was cut off: what a clean leader never had was never acknowledged, else it is a loss."""
+        facts = {"partition": repr(partition), "leader": self._broker_id, "count": end_before - end}
+        facts |= {"from_offset": end, "to_offset": end_before - 1}
+        # The mark may be an old one (it is written down every few seconds), so that it proves a loss only.
+        if end < mark_before or (partition.state is not None and partition.state.recovering):
+            logger.warning("records lost to an unclean election", **facts)
+        else:
+            logger.info("replica truncated to its leader's log", **facts)
 
     def _rest(self, partition: Partition) -> None:
         """Leave the partition out for a moment: its leader has changed, or something is wrong with it."""
