@@ -11,7 +11,7 @@ whole again. Its rules, each one sentence of R17, R19 and R22:
 6. A record sent after another one was acknowledged comes after it, whoever sent them.
 7. The high watermark covers what was acknowledged before it was asked for, never goes back, and nothing
    below it is missing in the end.
-8. Nothing is in the log that nobody sent.
+8. Nothing is in the log that nobody sent, nor what was refused for want of replicas and not sent again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Final, NamedTuple
 from tests.faults.history import Delivery, History, Value
 
 EXAMPLES_PER_KIND: Final = 3
+REFUSED: Final = frozenset({"NotEnoughReplicasError"})
+"""What a ONCE producer (kafka-python) calls NOT_ENOUGH_REPLICAS, the refusal before the append."""
 
 Log = Mapping[int, Value]
 """A partition in the end: value by offset."""
@@ -122,15 +124,25 @@ def _check_readers(history: History) -> Iterator[Problem]:
 
 
 def _check_producers(history: History, logs: Mapping[int, Log]) -> Iterator[Problem]:
-    sent = {(event.partition, event.value) for event in history.sent}
+    refused = {
+        (event.partition, event.value): event.at_s
+        for event in history.failed
+        if event.error in REFUSED and history.deliveries.get(event.value.producer) is Delivery.ONCE
+    }
     sent_at_s = {(event.partition, event.value): event.at_s for event in history.sent}
     for partition, log in logs.items():
         by_producer: dict[str, list[tuple[int, Value]]] = defaultdict(list)
         for offset, value in sorted(log.items()):
             by_producer[value.producer].append((offset, value))
-            if (partition, value) not in sent:
+            if (partition, value) not in sent_at_s:
                 yield Problem(
                     "record from nowhere", f"partition {partition}, offset {offset}: nobody sent {value}"
+                )
+            if (partition, value) in refused:
+                yield Problem(
+                    "refused record stored",
+                    f"partition {partition}, offset {offset}: {value} was refused"
+                    f" {_when(history, refused[partition, value])}",
                 )
         for producer, records in by_producer.items():
             if history.deliveries.get(producer, Delivery.RETRIED) is Delivery.RETRIED:

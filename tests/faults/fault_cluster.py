@@ -100,7 +100,7 @@ class FaultCluster:
     def _agreed_controller(self) -> int | None:
         controllers = set()
         for broker_id in BROKERS:
-            with Connection(f"127.0.0.1:{self.stack.broker_port(broker_id)}") as connection:
+            with self._connection(broker_id) as connection:
                 answer = connection.ask("metadata", 1, topics=[])
             if len(answer.brokers) != len(BROKERS):
                 return None
@@ -108,26 +108,33 @@ class FaultCluster:
         return controllers.pop() if len(controllers) == 1 and min(controllers) > 0 else None
 
     def serves_idempotence(self) -> bool:
-        with Connection(f"127.0.0.1:{self.stack.broker_port(1)}") as connection:
+        with self._connection(1) as connection:
             answer = connection.ask("api_versions", 0)
         return any(api.api_key == IDEMPOTENCE_KEY for api in answer.api_keys)
 
-    def partitions_of(self, topic: str) -> dict[int, Any]:
-        """Metadata of a topic's partitions: leader, replicas, isrs."""
-        found: dict[int, Any] = self.admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
-        return found
+    def partitions_of(self, topic: str, asked: int) -> list[Any]:
+        """A topic's partitions as broker `asked` knows them: leader_id, replica_nodes, isr_nodes."""
+        with self._connection(asked) as connection:
+            answer = connection.ask("metadata", 1, topics=[{"name": topic}])
+        return list(answer.topics[0].partitions)
 
-    def leaders(self, topic: str) -> set[int]:
-        return {partition.leader for partition in self.partitions_of(topic).values()}
+    def leaders(self, topic: str, asked: int) -> set[int]:
+        return {int(partition.leader_id) for partition in self.partitions_of(topic, asked)}
 
     def wait_until_whole(self, topic: str, seconds: float = 30.0) -> None:
-        """Wait until every replica of a topic is in sync."""
+        """Wait until every replica of a topic is in sync, in the eyes of every broker."""
 
         def is_whole() -> bool:
-            partitions = self.partitions_of(topic).values()
-            return all(set(partition.isrs) == set(partition.replicas) for partition in partitions)
+            return all(
+                set(partition.isr_nodes) == set(partition.replica_nodes)
+                for broker_id in BROKERS
+                for partition in self.partitions_of(topic, broker_id)
+            )
 
         wait_until(is_whole, f"all replicas of {topic} are in sync", seconds, step_seconds=0.1)
+
+    def _connection(self, broker_id: int) -> Connection:
+        return Connection(f"127.0.0.1:{self.stack.broker_port(broker_id)}")
 
     # --- Topics ---
 

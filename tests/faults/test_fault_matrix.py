@@ -1,4 +1,4 @@
-"""Every fault on every role, under load: nothing acknowledged is lost, moved, doubled or seen too early (R19-R22)."""
+"""Every fault on every role, under load: what clients were promised holds, service comes back (R19-R22)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When no in-sync replica is left: the partition waits for one, or, if it is told to, goes on without (R19)."""
+"""No in-sync replica is left: the partition waits for one, or, if it is told to, goes on without (R19)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ def test_the_last_in_sync_replica_is_waited_for_unless_unclean_election_is_on(
     plain_cluster: FaultCluster, unclean: bool
 ) -> None:
     cluster = plain_cluster
-    leader, follower = (broker_id for broker_id in BROKERS if broker_id != cluster.controller())
+    controller = cluster.controller()
+    leader, follower = (broker_id for broker_id in BROKERS if broker_id != controller)
     settings = {"min.insync.replicas": "1", "unclean.leader.election.enable": str(unclean).lower()}
     topic = cluster.create_topic((leader, follower), 1, settings)
     _produce(cluster, topic, BOTH_HAVE)
     cluster.kill(follower)
-    wait_until(lambda: _in_sync(cluster, topic) == {leader}, "the follower is out of the in-sync set")
+    wait_until(
+        lambda: _in_sync(cluster, topic, controller) == {leader}, "the follower is out of the in-sync set"
+    )
     _produce(cluster, topic, ONE_HAS)
     cluster.kill(leader)
     cluster.start(follower)
 
     if unclean:
-        wait_until(lambda: cluster.leaders(topic) == {follower}, "the follower is elected")
+        wait_until(lambda: cluster.leaders(topic, controller) == {follower}, "the follower is elected")
         assert _records(cluster, topic) == BOTH_HAVE
         _produce(cluster, topic, 1)
         warning = _logged(cluster, follower, "leading though not in sync", topic)
@@ -42,7 +45,7 @@ def test_the_last_in_sync_replica_is_waited_for_unless_unclean_election_is_on(
     else:
         waited_until_s = time.monotonic() + WAITING_S
         while time.monotonic() < waited_until_s:
-            assert follower not in cluster.leaders(topic), "a replica that is not in sync leads"
+            assert follower not in cluster.leaders(topic, controller), "a replica that is not in sync leads"
 
     cluster.start(leader)
     cluster.wait_until_whole(topic)
@@ -51,7 +54,7 @@ def test_the_last_in_sync_replica_is_waited_for_unless_unclean_election_is_on(
         loss = _logged(cluster, leader, "records lost to an unclean election", topic)
         assert (loss["from_offset"], loss["to_offset"]) == (BOTH_HAVE, BOTH_HAVE + ONE_HAS - 1)
     else:
-        assert cluster.leaders(topic) == {leader}
+        assert cluster.leaders(topic, controller) == {leader}
         assert _records(cluster, topic) == BOTH_HAVE + ONE_HAS
     cluster.delete_topic(topic)
 
@@ -60,8 +63,8 @@ def _produce(cluster: FaultCluster, topic: str, count: int) -> None:
     Confluent().produce(cluster.bootstrap_servers, topic, [Message(b"a value")] * count)
 
 
-def _in_sync(cluster: FaultCluster, topic: str) -> set[int]:
-    return set(cluster.partitions_of(topic)[0].isrs)
+def _in_sync(cluster: FaultCluster, topic: str, asked: int) -> set[int]:
+    return set(cluster.partitions_of(topic, asked)[0].isr_nodes)
 
 
 def _records(cluster: FaultCluster, topic: str) -> int:

@@ -42,7 +42,11 @@ class FaultKind:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a trial showed; `first_s` and `silence_s` as in `Result`, `after_mend_s` likewise, from the mend."""
+    """What a trial showed, besides that no promise was broken.
+
+    - `leaders`: who led the topic just before the fault was undone, as another broker than `victim` knows.
+    - `first_s`, `silence_s`: as in `Result`; `after_mend_s`: as `first_s`, from when the fault was undone.
+    """
 
     history: History
     victim: int
@@ -89,20 +93,13 @@ def run_trial(
             if recovers_alone:
                 load.wait_for_acknowledgements(struck_s, patience_s)
             time.sleep(max(struck_s + kind.hold_s - time.monotonic(), 0))
-            # While the fault lasts, for its victim may not know what has become of it.
-            leaders = cluster.leaders(topic)
+            # While the fault lasts, of another broker: the victim may not know what has become of it.
+            leaders = cluster.leaders(topic, asked=follower if victim != follower else leader)
         finally:
             mended_s = load.note(f"end of {kind.name}")
             kind.mend(cluster, victim)
         load.wait_for_acknowledgements(mended_s, patience_s)
-        cluster.wait_until_whole(topic)
-        load.wait_for_messages(SETTLED_MESSAGES)
-        ended_s = time.monotonic()
-        logs = load.finish()
-    problems = check(load.history, logs)
-    assert not problems, describe(problems)
-    require_equal_files(cluster, topic)
-    cluster.delete_topic(topic)
+        ended_s = settle_and_judge(cluster, load, topic)
     return Outcome(
         load.history,
         victim,
@@ -111,6 +108,22 @@ def run_trial(
         max(load.history.longest_silence_s(struck_s, ended_s).values()),
         max(load.history.first_acknowledgement_after_s(mended_s).values()),
     )
+
+
+def settle_and_judge(cluster: FaultCluster, load: Workload, topic: str) -> float:
+    """Wait until the topic is whole, end the workload, judge its history; answers when all was well again.
+
+    Raises:
+        AssertionError: a promise to a client was broken; the message says which, and after which fault.
+    """
+    cluster.wait_until_whole(topic)
+    load.wait_for_messages(SETTLED_MESSAGES)
+    ended_s = time.monotonic()
+    problems = check(load.history, load.finish())
+    assert not problems, describe(problems)
+    require_equal_files(cluster, topic)
+    cluster.delete_topic(topic)
+    return ended_s
 
 
 def deliveries(cluster: FaultCluster) -> list[Delivery]:
