@@ -11,7 +11,11 @@ from tests.faults.fault_cluster import FaultCluster
 from tests.faults.results import Result, table
 
 RESULTS: Final = pytest.StashKey[list[Result]]()
-DURABLE: Final = {"min.insync.replicas": "2", "default.replication.factor": "3"}
+DURABLE: Final = {
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "auto.create.topics.enable": "false",  # clients that end ask for their topic once more
+}
 SHORT_SESSIONS: Final = {
     **DURABLE,
     # Of 18 and 30 s: what follows silence takes as long as these two, and is tested with short ones.

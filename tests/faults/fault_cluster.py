@@ -67,6 +67,7 @@ class FaultCluster:
             self.stack.start()
             self._closing.callback(self.stack.stop)
             self.admin: Any = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+            self._create_quiet_topics()
         except BaseException:
             self._closing.close()
             raise
@@ -137,6 +138,14 @@ class FaultCluster:
         return Connection(f"127.0.0.1:{self.stack.broker_port(broker_id)}")
 
     # --- Topics ---
+
+    def _create_quiet_topics(self) -> None:
+        """Have every broker lead something that nobody writes to, so that all followers are always waiting.
+
+        A fetch that waits for quiet partitions must not keep those waiting that come to it by a failover.
+        """
+        for leader in BROKERS:
+            self.create_topic([leader, *(broker_id for broker_id in BROKERS if broker_id != leader)])
 
     def create_topic(
         self, replicas: Sequence[int], partitions: int = 1, settings: Mapping[str, str] | None = None

@@ -57,7 +57,9 @@ class Leader(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Break off the fetch under way, if there is one; the next fetch connects anew."""
+        ...
 
 
 class Fetcher:
@@ -75,13 +77,25 @@ class Fetcher:
         self._partitions = partitions
         self._now_ms = now_ms
         self._resting: dict[Partition, float] = {}
+        self._asked: dict[Partition, FetchedFrom] = {}
+        """The fetch under way; empty while there is none."""
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"fetcher of broker {broker_id}")
 
     def wake(self) -> None:
-        """The partitions have changed."""
+        """The partitions have changed.
+
+        A fetch that others wait in, quietly, for up to `replica.fetch.wait.max.ms` must not keep one waiting
+        that has come to this leader by a failover: its producers wait for this broker. So it is broken off.
+        """
         self._resting.clear()
         self._changed.set()
+        if self._asked and any(self._is_left_out(partition) for partition in self._partitions()):
+            self._leader.close()
+
+    def _is_left_out(self, partition: Partition) -> bool:
+        asked = self._asked.get(partition)
+        return asked is None or asked.leader_epoch != partition.leader_epoch
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -95,12 +109,17 @@ class Fetcher:
             if not wanted:
                 await self._pause()
                 continue
+            self._asked = wanted
             try:
                 answers = await self._leader.fetch(list(wanted.values()))
             except PeerUnavailable as error:
+                if self._changed.is_set():
+                    continue  # broken off, or worth a try with what has changed
                 logger.info("leader not reached", broker_id=self._broker_id, reason=str(error))
                 await self._pause()
                 continue
+            finally:
+                self._asked = {}
             by_id = {(partition.topic_id, partition.index): partition for partition in wanted}
             for answer in answers:
                 partition = by_id.get((answer.topic_id, answer.partition))
