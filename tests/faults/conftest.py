@@ -16,11 +16,13 @@ DURABLE: Final = {
     "default.replication.factor": "3",
     "auto.create.topics.enable": "false",  # clients that end ask for their topic once more
 }
-SHORT_SESSIONS: Final = {
+# What follows silence takes as long as these two, so that the defaults (18 and 30 s) would make a long run.
+SESSION_S: Final = 4
+LAG_S: Final = 3
+SHORT_TIMEOUTS: Final = {
     **DURABLE,
-    # Of 18 and 30 s: what follows silence takes as long as these two, and is tested with short ones.
-    "zookeeper.session.timeout.ms": "4000",
-    "replica.lag.time.max.ms": "3000",
+    "zookeeper.session.timeout.ms": str(SESSION_S * 1000),
+    "replica.lag.time.max.ms": str(LAG_S * 1000),
 }
 
 _running: list[FaultCluster] = []
@@ -90,5 +92,5 @@ def plain_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultClu
 @pytest.fixture(scope="module")
 def wired_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
     """Three brokers whose wires can be cut, with short timeouts; each test leaves it whole."""
-    with _cluster(tmp_path_factory, SHORT_SESSIONS, wires=True) as cluster:
+    with _cluster(tmp_path_factory, SHORT_TIMEOUTS, wires=True) as cluster:
         yield cluster

@@ -44,12 +44,14 @@ class FaultKind:
 class Outcome:
     """What a trial showed, besides that no promise was broken.
 
+    - `leader`: who led all partitions before the fault, in which `victim` was struck.
     - `leaders`: who led the topic just before the fault was undone, as another broker than `victim` knows.
     - `first_s`, `silence_s`: as in `Result`; `after_mend_s`: as `first_s`, from when the fault was undone.
     """
 
     history: History
     victim: int
+    leader: int
     leaders: set[int]
     first_s: float
     silence_s: float
@@ -103,6 +105,7 @@ def run_trial(
     return Outcome(
         load.history,
         victim,
+        replicas[0],
         leaders,
         max(load.history.first_acknowledgement_after_s(struck_s).values()),
         max(load.history.longest_silence_s(struck_s, ended_s).values()),
