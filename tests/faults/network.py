@@ -109,12 +109,12 @@ class Network:
                 continue
             gone = asyncio.Event()
 
-            async def carry(
+            def carry(
                 reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event = gone
             ) -> None:
-                await self._carry(reader, writer, name, target_port(), caller, gone)
+                self._spawn(self._carry(reader, writer, name, target_port(), caller, gone))
 
-            # Broken connections are the look-out for the target's end; this one is there before any caller.
+            # The end of this connection says that the target may have ended; it is there before any caller's.
             look_out = asyncio.create_task(_watch(target_port(), gone))
             server = await asyncio.start_server(carry, "127.0.0.1", port)
             try:
@@ -133,10 +133,6 @@ class Network:
         gone: asyncio.Event,
     ) -> None:
         """One caller's connection, until either end closes it."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         with contextlib.closing(writer):
             link = frozenset((caller or self._caller(writer.get_extra_info("peername")[1]), name))
             wire = self._wire(link)
@@ -190,7 +186,7 @@ async def _listens(port: int) -> bool:
 
 
 async def _watch(port: int, gone: asyncio.Event) -> None:
-    """Set `gone` when nobody listens at `port` any more; asked after each broken connection."""
+    """Set `gone` when nobody listens at `port` any more; asked whenever a connection has ended."""
     while True:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
