@@ -9,17 +9,16 @@ whole again. Its rules, each one sentence of R17, R19 and R22:
 4. A reader that follows a partition finds each offset once and leaves none out.
 5. Records of a producer that promises it are in the order of sending, and none is there twice.
 6. A record sent after another one was acknowledged comes after it, whoever sent them.
-7. The high watermark covers what was acknowledged `NEWS_S` before it was asked for, never goes back, and
-   nothing below it is missing in the end.
+7. Whoever answers for the high watermark knows what was acknowledged, or answered elsewhere, `NEWS_S`
+   before the question; one broker's never goes back; nothing below it is missing in the end.
 8. Nothing is in the log that nobody sent, nor what was refused for want of replicas and not sent again.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tests.faults.history import Delivery, History, Value
@@ -34,6 +33,8 @@ REFUSED: Final = frozenset({"NotEnoughReplicasError"})
 
 Log = Mapping[int, Value]
 """A partition in the end: value by offset."""
+Marks = dict[int, tuple[list[float], list[int]]]
+"""By partition: moments in order, and the highest offset known at each."""
 
 
 class Problem(NamedTuple):
@@ -175,58 +176,71 @@ def _check_order_in_time(history: History, logs: Mapping[int, Log]) -> Iterator[
     for partition, log in logs.items():
         for offset, value in log.items():
             places[partition, value] = min(offset, places.get((partition, value), offset))
-    marks = _acknowledged_by(history)
+    acknowledged = _acknowledged_by(history)
     for event in history.sent:
         place = places.get((event.partition, event.value))
-        times, offsets = marks.get(event.partition, ([], []))
-        known = bisect_right(times, event.at_s)
-        # What was acknowledged at the very moment of sending was not surely acknowledged before.
-        while known and times[known - 1] >= event.at_s:
-            known -= 1
-        if place is not None and known and place < offsets[known - 1]:
+        known = _known(acknowledged, event.partition, event.at_s)
+        if place is not None and known is not None and place < known:
             yield Problem(
                 "order against time",
                 f"partition {event.partition}: {event.value} was sent {_when(history, event.at_s)} and is at"
-                f" offset {place}, though offset {offsets[known - 1]} was acknowledged before",
+                f" offset {place}, though offset {known} was acknowledged before",
             )
 
 
-def _acknowledged_by(history: History) -> dict[int, tuple[list[float], list[int]]]:
+def _acknowledged_by(history: History) -> Marks:
     """By partition: moments, and the highest offset that was acknowledged by then."""
-    marks: dict[int, tuple[list[float], list[int]]] = {}
+    marks: Marks = {}
     for event in sorted(history.acknowledged, key=lambda event: event.at_s):
-        times, offsets = marks.setdefault(event.partition, ([], []))
-        times.append(event.at_s)
-        offsets.append(max(event.offset, offsets[-1]) if offsets else event.offset)
+        _note(marks, event.partition, event.at_s, event.offset)
     return marks
 
 
+def _note(marks: Marks, partition: int, at_s: float, offset: int) -> None:
+    times, offsets = marks.setdefault(partition, ([], []))
+    times.append(at_s)
+    offsets.append(max(offset, offsets[-1]) if offsets else offset)
+
+
+def _known(marks: Marks, partition: int, before_s: float) -> int | None:
+    """The highest offset of a partition before (not at) that moment."""
+    times, offsets = marks.get(partition, ([], []))
+    place = bisect_left(times, before_s)
+    return offsets[place - 1] if place else None
+
+
 def _check_watermarks(history: History, logs: Mapping[int, Log]) -> Iterator[Problem]:
-    marks = _acknowledged_by(history)
-    by_partition: dict[int, list[tuple[float, float, int]]] = defaultdict(list)
-    for event in history.watermarks:
-        by_partition[event.partition].append((event.asked_s, event.at_s, event.offset))
+    acknowledged = _acknowledged_by(history)
+    answered = _answered_by(history)
+    latest: dict[tuple[str, int], int] = {}
+    for event in sorted(history.watermarks, key=lambda event: event.at_s):
         end = max(logs.get(event.partition, {}), default=-1) + 1
         what = (
-            f"partition {event.partition}: the latest offset was {event.offset} {_when(history, event.at_s)}"
+            f"partition {event.partition}: the latest offset was {event.offset}"
+            f" {_when(history, event.at_s)}, as {event.broker} said"
         )
         if event.offset > end:
             yield Problem("high watermark above the log", f"{what}; the log ends at {end}")
-        times, offsets = marks.get(event.partition, ([], []))
-        known = bisect_right(times, event.asked_s - NEWS_S)
-        if known and event.offset <= offsets[known - 1]:
+        known = _known(acknowledged, event.partition, event.asked_s - NEWS_S)
+        if known is not None and event.offset <= known:
             yield Problem(
                 "high watermark below an acknowledged record",
-                f"{what}, though offset {offsets[known - 1]} had long been acknowledged",
+                f"{what}, though offset {known} had long been acknowledged",
             )
-    for partition, answers in by_partition.items():
-        # One client asks, one question after the other, so answers are in the order of the questions.
-        for (_, _, before), (_, at_s, after) in pairwise(sorted(answers)):
-            if after < before:
-                yield Problem(
-                    "high watermark went back",
-                    f"partition {partition}: from {before} to {after} {_when(history, at_s)}",
-                )
+        # One client asks each broker, one question after the other.
+        before = latest.get((event.broker, event.partition), 0)
+        elsewhere = _known(answered, event.partition, event.asked_s - NEWS_S)
+        if event.offset < max(before, elsewhere or 0):
+            yield Problem("high watermark went back", f"{what}, after {max(before, elsewhere or 0)}")
+        latest[event.broker, event.partition] = event.offset
+
+
+def _answered_by(history: History) -> Marks:
+    """By partition: moments, and the highest latest offset that was told by then."""
+    marks: Marks = {}
+    for event in sorted(history.watermarks, key=lambda event: event.at_s):
+        _note(marks, event.partition, event.at_s, event.offset)
+    return marks
 
 
 def _when(history: History, at_s: float, verb: str = "") -> str:

@@ -81,8 +81,9 @@ class Read(NamedTuple):
 
 
 class Watermark(NamedTuple):
-    """The latest offset that a consumer may know, asked for at `asked_s` and answered at `at_s`."""
+    """The latest offset that a consumer may know, as `broker` told it: asked `asked_s`, answered `at_s`."""
 
+    broker: str
     partition: int
     offset: int
     asked_s: float
@@ -115,9 +116,10 @@ class History:
 
     def first_acknowledgement_after_s(self, moment_s: float) -> dict[int, float]:
         """By partition: how long after `moment_s` a message was acknowledged that was sent after it."""
+        acknowledged = list(self.acknowledged)  # before those that were sent: the workload may go on
         sent_at_s = {(event.partition, event.value): event.at_s for event in self.sent}
         found: dict[int, float] = {}
-        for event in self.acknowledged:
+        for event in acknowledged:
             if event.partition not in found and sent_at_s[event.partition, event.value] >= moment_s:
                 found[event.partition] = event.at_s - moment_s
         return found

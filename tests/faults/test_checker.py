@@ -50,7 +50,7 @@ def well(count: int = 6) -> tuple[History, Logs]:
             history.sent.append(Sent(0, message, float(second)))
             history.acknowledged.append(Acknowledged(0, message, offset, second + 0.5))
             history.reads.append(Read("tail", 0, offset, message, second + 0.6))
-        history.watermarks.append(Watermark(0, len(log), second + 0.6, second + 0.7))
+        history.watermarks.append(Watermark("broker 1", 0, len(log), second + 0.6, second + 0.7))
     return history, {0: log}
 
 
@@ -170,24 +170,33 @@ def test_a_high_watermark_that_goes_back() -> None:
     history.watermarks[4] = history.watermarks[4]._replace(offset=7)
     problems = check(history, logs)
     assert [problem.kind for problem in problems] == ["high watermark went back"]
-    assert "from 8 to 7" in problems[0].text
+    assert problems[0].text.endswith("as broker 1 said, after 8")
+
+
+def test_a_deposed_leader_that_goes_on_answering() -> None:
+    history, logs = well()
+    history.acknowledged.clear()
+    history.watermarks += [Watermark("broker 2", 0, 6, 3.9, 4.0), Watermark("broker 2", 0, 6, 5.3, 5.4)]
+    problems = check(history, logs)
+    assert [problem.kind for problem in problems] == ["high watermark went back"]
+    assert "+5.400 s" in problems[0].text
 
 
 def test_a_high_watermark_that_long_leaves_out_what_was_acknowledged() -> None:
     history, logs = well()
-    history.watermarks = [Watermark(0, 2, 3.4, 3.5)]
+    history.watermarks = [Watermark("broker 1", 0, 2, 3.4, 3.5)]
     assert kinds(history, logs) == {"high watermark below an acknowledged record"}
 
 
 def test_a_leader_may_be_deposed_for_a_moment_before_it_hears_of_it() -> None:
     history, logs = well()
-    history.watermarks = [Watermark(0, 6, 3.6, 3.7)]
+    history.watermarks = [Watermark("broker 1", 0, 6, 3.6, 3.7)]
     assert check(history, logs) == []
 
 
 def test_a_high_watermark_above_what_is_there_in_the_end() -> None:
     history, logs = well()
-    history.watermarks.append(Watermark(0, 13, 6.0, 6.1))
+    history.watermarks.append(Watermark("broker 1", 0, 13, 6.0, 6.1))
     assert kinds(history, logs) == {"high watermark above the log"}
 
 

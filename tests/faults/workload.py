@@ -1,7 +1,8 @@
-"""Stock clients at work while faults happen: producers, readers, and one that asks for the latest offset.
+"""Clients at work while faults happen: producers, readers, and some that ask for the latest offset.
 
 Each client has a thread of its own and notes what it sees in a `History`; nothing is judged here. The
-producers are those of `producers.py`; readers are librdkafka's (confluent-kafka).
+producers are the stock ones of `producers.py`, readers are librdkafka's (confluent-kafka). A stock client
+would ask only whom it takes for the leader, so every broker has someone who asks it in any case.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from typing import Any, Final, Self
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from kio.schema.errors import ErrorCode
 from tests.faults.history import Delivery, Fault, History, Read, Value, Watermark
 from tests.faults.producers import ABOUT_CONNECTIONS, METADATA_MS, REQUEST_TIMEOUT_MS, produce
 from tests.support.waiting import wait_until
+from tests.support.wire import Connection
 
 REREAD_INTERVAL_S: Final = 2.0
 QUIET_S_MAX: Final = 20.0
+ASK_INTERVAL_S: Final = 0.05
+ASK_TIMEOUT_S: Final = 1.0
 
 _CONSUMER: Final[Mapping[str, object]] = {
     "topic.metadata.refresh.interval.ms": METADATA_MS,
@@ -58,7 +63,7 @@ class Workload:
             ),
             self._thread(self._follow),
             self._thread(self._read_again),
-            self._thread(self._ask_latest),
+            *(self._thread(self._ask_latest, address) for address in bootstrap_servers.split(",")),
         ]
 
     def __enter__(self) -> Self:
@@ -146,22 +151,33 @@ class Workload:
             elif error.code() not in _HARMLESS:
                 self.history.complaints.append(f"{reader}: {error.name()}: {error.str()}")
 
-    def _ask_latest(self) -> None:
-        client: Any = confluent_kafka.Consumer({**_CONSUMER, "bootstrap.servers": self._servers})
-        try:
-            while self._running.is_set():
-                for partition in range(self._partitions):
-                    asked_s = time.monotonic()
-                    try:
-                        _, latest = client.get_watermark_offsets(
-                            TopicPartition(self._topic, partition), timeout=1.0
+    def _ask_latest(self, address: str) -> None:
+        """Ask one broker for the latest offsets, whoever leads: one that was deposed must not answer."""
+        topics = [
+            {
+                "name": self._topic,
+                "partitions": [
+                    {"partition_index": partition, "timestamp": -1} for partition in range(self._partitions)
+                ],
+            }
+        ]
+        while self._running.is_set():
+            try:
+                with Connection(address, ASK_TIMEOUT_S) as connection:
+                    while self._running.is_set():
+                        asked_s = time.monotonic()
+                        answer = connection.ask(
+                            "list_offsets", 3, replica_id=-1, isolation_level=0, topics=topics
                         )
-                    except KafkaException:
-                        continue  # no leader for the moment
-                    self.history.watermarks.append(Watermark(partition, latest, asked_s, time.monotonic()))
-                time.sleep(0.02)
-        finally:
-            client.close()
+                        now_s = time.monotonic()
+                        self.history.watermarks += [
+                            Watermark(address, partition.partition_index, partition.offset, asked_s, now_s)
+                            for partition in answer.topics[0].partitions
+                            if partition.error_code == ErrorCode.none
+                        ]
+                        time.sleep(ASK_INTERVAL_S)
+            except OSError:
+                time.sleep(ASK_INTERVAL_S)  # it is away, or says nothing
 
 
 def read_all(servers: str, topic: str, partition: int) -> list[tuple[int, Value]]:
