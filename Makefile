@@ -1,6 +1,6 @@
 # Each target sets up what it needs. `make demo` and `make test` are all a newcomer has to know.
 
-.PHONY: help demo test lint types contracts unit interop bench format clean
+.PHONY: help demo test lint types contracts unit interop faults bench format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,10 @@ unit: ## Run the tests that start no processes
 interop: ## Run the tests with real brokers, ZooKeeper, Spark and stock clients
 	@scripts/setup test
 	.venv/bin/python -m pytest tests/interop
+
+faults: ## Kill, stop, pause and cut off brokers under load; shows how long nothing was acknowledged
+	@scripts/setup test
+	.venv/bin/python -m pytest tests/faults
 
 bench: ## Measure side by side with Apache Kafka (needs Maven for that half)
 	@scripts/setup test
