@@ -7,24 +7,10 @@ from contextlib import contextmanager
 from typing import Final
 
 import pytest
-from tests.faults.fault_cluster import FaultCluster
+from tests.faults.fault_cluster import DEFAULT_TIMEOUTS, SHORT_TIMEOUTS, FaultCluster
 from tests.faults.results import Result, table
 
 RESULTS: Final = pytest.StashKey[list[Result]]()
-DURABLE: Final = {
-    "min.insync.replicas": "2",
-    "default.replication.factor": "3",
-    "auto.create.topics.enable": "false",  # clients that end ask for their topic once more
-}
-# What follows silence takes as long as these two, so that the defaults (18 and 30 s) would make a long run.
-SESSION_S: Final = 4
-LAG_S: Final = 3
-SHORT_TIMEOUTS: Final = {
-    **DURABLE,
-    "zookeeper.session.timeout.ms": str(SESSION_S * 1000),
-    "replica.lag.time.max.ms": str(LAG_S * 1000),
-}
-
 _running: list[FaultCluster] = []
 
 
@@ -83,9 +69,7 @@ def _cluster(
 @pytest.fixture(scope="module")
 def plain_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
     """Three brokers with the default timeouts; each test leaves it whole."""
-    # `mainstem up` shortens sessions; what this cluster shows must not depend on that.
-    default_session = {"zookeeper.session.timeout.ms": "18000"}
-    with _cluster(tmp_path_factory, {**DURABLE, **default_session}, wires=False) as cluster:
+    with _cluster(tmp_path_factory, DEFAULT_TIMEOUTS, wires=False) as cluster:
         yield cluster
 
 

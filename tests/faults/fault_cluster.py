@@ -26,6 +26,21 @@ from mainstem.stack import Stack
 
 ANSWER_SECONDS: Final = 20.0
 BROKERS: Final = (1, 2, 3)
+_DURABLE: Final = {
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "auto.create.topics.enable": "false",  # clients that end ask for their topic once more
+}
+# `mainstem up` shortens sessions; what a cluster with the default timeouts shows must not depend on that.
+DEFAULT_TIMEOUTS: Final = {**_DURABLE, "zookeeper.session.timeout.ms": "18000"}
+# What follows silence takes as long as these two, so that the defaults (18 and 30 s) would make a long run.
+SESSION_S: Final = 4
+LAG_S: Final = 3
+SHORT_TIMEOUTS: Final = {
+    **_DURABLE,
+    "zookeeper.session.timeout.ms": str(SESSION_S * 1000),
+    "replica.lag.time.max.ms": str(LAG_S * 1000),
+}
 ZOOKEEPER: Final = "zookeeper"
 IDEMPOTENCE_KEY: Final = 22  # InitProducerId
 
@@ -172,6 +187,7 @@ class FaultCluster:
         self.stack.stop_broker(broker_id)
 
     def start(self, broker_id: int) -> None:
+        """Start, and wait until it serves."""
         self.stack.start_broker(broker_id)
 
     def pause(self, broker_id: int) -> None:

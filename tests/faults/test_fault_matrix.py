@@ -2,7 +2,7 @@
 
 Each test runs a trial of its own (`trial.py`), which judges the history of all its clients. Here is what is
 demanded of the times besides. They are measured on an idle machine and bounded with room: what follows
-silence takes as long as the cluster's timeouts, which are short ones (see `conftest.py`).
+silence takes as long as the cluster's timeouts, which are short ones there (`SHORT_TIMEOUTS`).
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-from tests.faults.conftest import LAG_S, SESSION_S
-from tests.faults.fault_cluster import FaultCluster
+from tests.faults.fault_cluster import LAG_S, SESSION_S, FaultCluster
 from tests.faults.history import Delivery
 from tests.faults.results import Result
-from tests.faults.trial import FaultKind, Outcome, Role, run_trial
-
-KILL: Final = FaultKind("kill -9", FaultCluster.kill, FaultCluster.start, 0.0)
-TERMINATE: Final = FaultKind("SIGTERM", FaultCluster.terminate, FaultCluster.start, 0.0)
-PAUSE: Final = FaultKind("SIGSTOP for 30 s", FaultCluster.pause, FaultCluster.resume, 30.0)
-CUT_FROM_ZOOKEEPER: Final = FaultKind(
-    "cut from ZooKeeper", FaultCluster.cut_from_zookeeper, FaultCluster.mend_to_zookeeper, 10.0
-)
-CUT_FROM_PEERS: Final = FaultKind(
-    "cut from its peers", FaultCluster.cut_from_peers, FaultCluster.mend_to_peers, 8.0
+from tests.faults.trial import (
+    CUT_FROM_PEERS,
+    CUT_FROM_ZOOKEEPER,
+    KILL,
+    PAUSE,
+    TERMINATE,
+    Outcome,
+    Role,
+    run_trial,
 )
 
 ROLES: Final = (Role.LEADER, Role.FOLLOWER, Role.CONTROLLER)
@@ -36,7 +34,7 @@ CLIENT_S: Final = 2.0  # until clients that are told nothing ask for metadata, a
 OUT_OF_SYNC_S_MAX: Final = 1.5 * LAG_S + CLIENT_S
 PAUSED_S_MAX: Final = 1.25 * SESSION_S + CLIENT_S
 CUT_OFF_S_MAX: Final = 0.5 * SESSION_S + CLIENT_S  # from when the leader stops until its session is over
-UNNOTICED_S_MAX: Final = 1.0
+UNNOTICED_S_MAX: Final = 2.0
 MENDED_S_MAX: Final = 3.0
 
 
@@ -45,7 +43,7 @@ def test_after_a_kill_the_next_record_is_acknowledged_within_3_s(
     plain_cluster: FaultCluster, results: list[Result], role: Role
 ) -> None:
     outcome = run_trial(plain_cluster, KILL, role)
-    results.append(outcome.result(KILL.name, role.value))
+    results.append(outcome.result())
     assert outcome.first_s < KILL_S_MAX
     _assert_leadership(outcome, role, moved=True)
 
@@ -57,7 +55,7 @@ def test_a_broker_that_is_told_to_stop_leaves_unnoticed(
     silences_s: list[float] = []
     for _ in range(TERMINATE_ATTEMPTS):
         outcome = run_trial(plain_cluster, TERMINATE, role)
-        results.append(outcome.result(TERMINATE.name, role.value))
+        results.append(outcome.result())
         history = outcome.history
         failed = [
             event for event in history.failed if history.deliveries[event.value.producer] is not Delivery.ONCE
@@ -76,7 +74,7 @@ def test_a_paused_broker_is_replaced_when_its_session_is_over(
     wired_cluster: FaultCluster, results: list[Result], role: Role
 ) -> None:
     outcome = run_trial(wired_cluster, PAUSE, role)
-    results.append(outcome.result(PAUSE.name, role.value))
+    results.append(outcome.result())
     assert outcome.silence_s < (PAUSED_S_MAX if role is Role.LEADER else OUT_OF_SYNC_S_MAX)
     _assert_leadership(outcome, role, moved=True)
 
@@ -86,7 +84,7 @@ def test_a_leader_cut_from_zookeeper_stops_before_another_one_begins(
     wired_cluster: FaultCluster, results: list[Result], role: Role
 ) -> None:
     outcome = run_trial(wired_cluster, CUT_FROM_ZOOKEEPER, role)
-    results.append(outcome.result(CUT_FROM_ZOOKEEPER.name, role.value))
+    results.append(outcome.result())
     leads = role in (Role.LEADER, Role.BOTH)
     assert outcome.silence_s < (CUT_OFF_S_MAX if leads else UNNOTICED_S_MAX)
     _assert_leadership(outcome, role, moved=True)
@@ -102,7 +100,7 @@ def test_a_follower_cut_from_its_leader_falls_out_of_sync(
     """
     leads = role is Role.LEADER
     outcome = run_trial(wired_cluster, CUT_FROM_PEERS, role, recovers_alone=not leads)
-    results.append(outcome.result(CUT_FROM_PEERS.name, role.value))
+    results.append(outcome.result())
     if leads:
         assert outcome.after_mend_s < MENDED_S_MAX
     else:

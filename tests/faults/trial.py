@@ -39,6 +39,21 @@ class FaultKind:
     mend: Callable[[FaultCluster, int], None]
     hold_s: float
 
+    @property
+    def title(self) -> str:
+        return f"{self.name} for {self.hold_s:.0f} s" if self.hold_s else self.name
+
+
+KILL: Final = FaultKind("kill -9", FaultCluster.kill, FaultCluster.start, 0.0)
+TERMINATE: Final = FaultKind("SIGTERM", FaultCluster.terminate, FaultCluster.start, 0.0)
+PAUSE: Final = FaultKind("SIGSTOP", FaultCluster.pause, FaultCluster.resume, 30.0)
+CUT_FROM_ZOOKEEPER: Final = FaultKind(
+    "cut from ZooKeeper", FaultCluster.cut_from_zookeeper, FaultCluster.mend_to_zookeeper, 8.0
+)
+CUT_FROM_PEERS: Final = FaultKind(
+    "cut from its peers", FaultCluster.cut_from_peers, FaultCluster.mend_to_peers, 8.0
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -49,6 +64,8 @@ class Outcome:
     - `first_s`, `silence_s`: as in `Result`; `after_mend_s`: as `first_s`, from when the fault was undone.
     """
 
+    kind: FaultKind
+    role: Role
     history: History
     victim: int
     leader: int
@@ -57,10 +74,14 @@ class Outcome:
     silence_s: float
     after_mend_s: float
 
-    def result(self, fault: str, role: str, note: str = "") -> Result:
-        history = self.history
+    def result(self) -> Result:
         return Result(
-            fault, role, self.first_s, self.silence_s, len(history.acknowledged), len(history.failed), note
+            self.kind.title,
+            self.role.value,
+            self.first_s,
+            self.silence_s,
+            len(self.history.acknowledged),
+            len(self.history.failed),
         )
 
 
@@ -103,6 +124,8 @@ def run_trial(
         load.wait_for_acknowledgements(mended_s, patience_s)
         ended_s = settle_and_judge(cluster, load, topic)
     return Outcome(
+        kind,
+        role,
         load.history,
         victim,
         replicas[0],
