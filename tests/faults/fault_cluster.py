@@ -152,6 +152,11 @@ class FaultCluster:
     def _connection(self, broker_id: int) -> Connection:
         return Connection(f"127.0.0.1:{self.stack.broker_port(broker_id)}")
 
+    def log_path(self, broker_id: int, topic: str, partition: int = 0) -> Path:
+        """The first segment of a replica."""
+        directory = self.stack.broker_directory(broker_id) / "data" / f"{topic}-{partition}"
+        return directory / "00000000000000000000.log"
+
     # --- Topics ---
 
     def _create_quiet_topics(self) -> None:

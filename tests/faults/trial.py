@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Final
 
 from tests.faults.checker import check, describe
@@ -165,19 +164,7 @@ def require_equal_files(cluster: FaultCluster, topic: str) -> None:
         return [
             f"{topic}-{partition}"
             for partition in range(PARTITIONS)
-            if len(
-                {
-                    b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
-                    for directory in _replicas(cluster, topic, partition)
-                }
-            )
-            != 1
+            if len({cluster.log_path(broker_id, topic, partition).read_bytes() for broker_id in BROKERS}) != 1
         ]
 
     wait_until(lambda: not different(), f"all replicas of {topic} are alike", 10.0, step_seconds=0.2)
-
-
-def _replicas(cluster: FaultCluster, topic: str, partition: int) -> list[Path]:
-    return [
-        cluster.stack.broker_directory(broker_id) / "data" / f"{topic}-{partition}" for broker_id in BROKERS
-    ]
