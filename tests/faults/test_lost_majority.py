@@ -1,4 +1,4 @@
-"""Two of three brokers killed at once: writes are refused, nothing is lost, one that returns is enough.
+"""Two or all of three brokers killed at once: writes are refused, nothing is lost, and service comes back.
 
 min.insync.replicas is 2, so with one replica left acks=all is NOT_ENOUGH_REPLICAS (R19, R22).
 """
@@ -74,6 +74,40 @@ def test_writes_are_refused_at_once_and_resume_when_one_broker_returns(
     )
     assert any(event.error in REFUSED for event in history.failed), "no client was told NOT_ENOUGH_REPLICAS"
     assert refusal_s < REFUSAL_S_MAX
+    assert back_s < RETURN_S_MAX
+
+
+def test_a_cluster_that_crashed_serves_again_long_before_its_old_sessions_end(
+    plain_cluster: FaultCluster, results: list[Result]
+) -> None:
+    """The controller comes back first, so that its listening again hides its death from the others."""
+    cluster = plain_cluster
+    controller = cluster.controller()
+    others = [broker_id for broker_id in BROKERS if broker_id != controller]
+    topic = cluster.create_topic((*others, controller), PARTITIONS)
+    with Workload(cluster.bootstrap_servers, topic, PARTITIONS, deliveries(cluster)) as load:
+        load.wait_for_messages(WARM_UP_MESSAGES)
+        struck_s = load.note("kill -9 of all")
+        for broker_id in BROKERS:
+            cluster.kill(broker_id)
+        for broker_id in (controller, *others):
+            cluster.start(broker_id)
+        started_s = time.monotonic()
+        load.wait_for_acknowledgements(started_s, 30.0)
+        ended_s = settle_and_judge(cluster, load, topic)
+    history = load.history
+    back_s = max(history.first_acknowledgement_after_s(started_s).values())
+    results.append(
+        Result(
+            "kill -9 of all",
+            "",
+            max(history.first_acknowledgement_after_s(struck_s).values()),
+            max(history.longest_silence_s(struck_s, ended_s).values()),
+            len(history.acknowledged),
+            len(history.failed),
+            f"back {back_s:.2f} s after all were started",
+        )
+    )
     assert back_s < RETURN_S_MAX
 
 

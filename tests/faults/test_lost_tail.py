@@ -1,4 +1,4 @@
-"""A broker that lost the unsynced end of its log in a crash does not lead on the strength of what it had (R22).
+"""Brokers that lost the unsynced end of a log in a crash do not lead on the strength of what they had (R22).
 
 A SIGKILL spares the page cache. What a power cut does to it is played here: between the kill and the start,
 the end of the log's file is cut off. The broker comes back within its session (KIP-903, KIP-966).
