@@ -103,7 +103,8 @@ class ReplicaManager:
             mark = self._logs.high_watermarks.get((topic, index), 0)
             partition = Partition(topic, index, topic_id, log, self._broker_id, self._office, mark)
             self._partitions[topic, index] = partition
-        if state.recovering and state.leader == self._broker_id and state.leader_epoch > partition.leader_epoch:
+        is_new = state.leader == self._broker_id and state.leader_epoch > partition.leader_epoch
+        if is_new and state.recovering:
             logger.warning(
                 "leading though not in sync (unclean.leader.election.enable): records that only the former"
                 " in-sync replicas have are lost",
