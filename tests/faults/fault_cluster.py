@@ -215,6 +215,15 @@ class FaultCluster:
         for other in set(BROKERS) - {broker_id}:
             self._wires.mend(broker_name(broker_id), broker_name(other))
 
+    def isolate(self, broker_id: int) -> None:
+        """Cut a broker from all but its clients."""
+        self.cut_from_zookeeper(broker_id)
+        self.cut_from_peers(broker_id)
+
+    def end_isolation(self, broker_id: int) -> None:
+        self.mend_to_peers(broker_id)
+        self.mend_to_zookeeper(broker_id)
+
     @property
     def _wires(self) -> Network:
         assert self.network is not None, "this cluster has no wires to cut"

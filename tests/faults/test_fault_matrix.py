@@ -16,6 +16,7 @@ from tests.faults.results import Result
 from tests.faults.trial import (
     CUT_FROM_PEERS,
     CUT_FROM_ZOOKEEPER,
+    ISOLATE,
     KILL,
     PAUSE,
     TERMINATE,
@@ -32,7 +33,7 @@ TERMINATE_S_MAX: Final = 0.5
 TERMINATE_ATTEMPTS: Final = 3  # a machine that is busy for half a second says nothing about the broker
 CLIENT_S: Final = 2.0  # until clients that are told nothing ask for metadata, and connect
 OUT_OF_SYNC_S_MAX: Final = 1.5 * LAG_S + CLIENT_S
-PAUSED_S_MAX: Final = 1.25 * SESSION_S + CLIENT_S
+SILENT_LEADER_S_MAX: Final = 1.25 * SESSION_S + CLIENT_S
 CUT_OFF_S_MAX: Final = 0.5 * SESSION_S + CLIENT_S  # from when the leader stops until its session is over
 UNNOTICED_S_MAX: Final = 2.0
 MENDED_S_MAX: Final = 3.0
@@ -75,7 +76,7 @@ def test_a_paused_broker_is_replaced_when_its_session_is_over(
 ) -> None:
     outcome = run_trial(wired_cluster, PAUSE, role)
     results.append(outcome.result())
-    assert outcome.silence_s < (PAUSED_S_MAX if role is Role.LEADER else OUT_OF_SYNC_S_MAX)
+    assert outcome.silence_s < (SILENT_LEADER_S_MAX if role is Role.LEADER else OUT_OF_SYNC_S_MAX)
     _assert_leadership(outcome, role, moved=True)
 
 
@@ -106,6 +107,17 @@ def test_a_follower_cut_from_its_leader_falls_out_of_sync(
     else:
         assert outcome.silence_s < OUT_OF_SYNC_S_MAX
     _assert_leadership(outcome, role, moved=False)
+
+
+@pytest.mark.parametrize("role", [Role.LEADER, Role.BOTH], ids=lambda role: role.value)
+def test_what_a_leader_takes_while_only_clients_reach_it_was_never_acknowledged_nor_read(
+    wired_cluster: FaultCluster, results: list[Result], role: Role
+) -> None:
+    """It appends what no follower gets, and must cut that off when it comes back."""
+    outcome = run_trial(wired_cluster, ISOLATE, role)
+    results.append(outcome.result())
+    assert outcome.silence_s < SILENT_LEADER_S_MAX
+    _assert_leadership(outcome, role, moved=True)
 
 
 def _assert_leadership(outcome: Outcome, role: Role, *, moved: bool) -> None:

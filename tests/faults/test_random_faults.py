@@ -16,6 +16,7 @@ from tests.faults.results import Result
 from tests.faults.trial import (
     CUT_FROM_PEERS,
     CUT_FROM_ZOOKEEPER,
+    ISOLATE,
     KILL,
     PARTITIONS,
     PAUSE,
@@ -27,7 +28,7 @@ from tests.faults.trial import (
 from tests.faults.workload import Workload
 
 ROUNDS: Final = 6
-KINDS: Final = (KILL, TERMINATE, PAUSE, CUT_FROM_ZOOKEEPER, CUT_FROM_PEERS)
+KINDS: Final = (KILL, TERMINATE, PAUSE, CUT_FROM_ZOOKEEPER, CUT_FROM_PEERS, ISOLATE)
 STRUCK_AT_ONCE: Final = (1, 1, 2, 3)
 BETWEEN_S: Final = (0.0, 0.0, 0.05, 0.3)
 HELD_S: Final = (0.0, 0.5, 2.0, 6.0)  # the last is more than a session

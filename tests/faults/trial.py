@@ -52,6 +52,7 @@ CUT_FROM_ZOOKEEPER: Final = FaultKind(
 CUT_FROM_PEERS: Final = FaultKind(
     "cut from its peers", FaultCluster.cut_from_peers, FaultCluster.mend_to_peers, 8.0
 )
+ISOLATE: Final = FaultKind("isolation", FaultCluster.isolate, FaultCluster.end_isolation, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
