@@ -32,8 +32,9 @@ _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 class Stack:
     """ZooKeeper and `brokers` brokers with ids 1..n on ports `port`, `port` + 1, ... of 127.0.0.1.
 
-    `port` 0 chooses free ones. `broker_settings` are added to every broker's properties. The number of
-    brokers may grow from run to run on one folder, never shrink. Not for use by several threads at once.
+    `port` 0 chooses free ones. `broker_settings` are added to every broker's properties, `own_settings` to
+    those of one, by its id. The number of brokers may grow from run to run on one folder, never shrink. Not
+    for use by several threads at once.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Stack:
         brokers: int = 1,
         port: int = 9092,
         broker_settings: Mapping[str, str] = _NO_SETTINGS,
+        own_settings: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
         if brokers < 1:
             raise StackError(f"A stack has at least one broker, not {brokers}.")
@@ -49,6 +51,7 @@ class Stack:
         self._broker_count = brokers
         self._port = port
         self._broker_settings = dict(broker_settings)
+        self._own_settings = dict(own_settings)
         self._zookeeper = ZooKeeperProcess(self._folder.zookeeper_directory)
         self._brokers: dict[int, ChildProcess] = {}
         self._cluster_id = ""
@@ -261,6 +264,7 @@ class Stack:
             "zookeeper.session.timeout.ms": "6000",
             "log.dirs": str(directory / "data"),
             **self._broker_settings,
+            **self._own_settings.get(broker_id, {}),
         }
         path = directory / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))

@@ -102,6 +102,16 @@ class Controllership:
         """The session is gone, and the office with it."""
         self.is_held = False
 
+    async def vacate(self, session_id: int) -> list[Operation]:
+        """The write that ends the office of a session whose process is gone, if that was the controller.
+
+        Nobody else would end it: whoever watched that process finds one that listens at its address.
+        """
+        node = await self._zookeeper.get(znodes.CONTROLLER)
+        if node is None or node.ephemeral_owner != session_id:
+            return []
+        return [Delete(znodes.CONTROLLER, node.version)]
+
     async def write(self, operations: Sequence[Operation]) -> None:
         """Write as controller: all of it, and only while this broker still is the controller.
 

@@ -328,6 +328,7 @@ class ClusterMember:
                 # We hold this address and the lock on the data, so whoever registered them is gone and
                 # its session only has not run out yet.
                 operations.append(Delete(path, existing.version))
+                operations += await self.controllership.vacate(existing.ephemeral_owner)
             else:
                 await self._outlast(path, other)
                 existing = None

@@ -57,7 +57,9 @@ class Leader(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Break off the fetch under way, if there is one; the next fetch connects anew."""
+        ...
 
 
 class Fetcher:
@@ -75,13 +77,25 @@ class Fetcher:
         self._partitions = partitions
         self._now_ms = now_ms
         self._resting: dict[Partition, float] = {}
+        self._asked: dict[Partition, FetchedFrom] = {}
+        """The fetch under way; empty while there is none."""
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"fetcher of broker {broker_id}")
 
     def wake(self) -> None:
-        """The partitions have changed."""
+        """The partitions have changed.
+
+        A fetch that others wait in, quietly, for up to `replica.fetch.wait.max.ms` must not keep one waiting
+        that has come to this leader by a failover: its producers wait for this broker. So it is broken off.
+        """
         self._resting.clear()
         self._changed.set()
+        if self._asked and any(self._is_left_out(partition) for partition in self._partitions()):
+            self._leader.close()
+
+    def _is_left_out(self, partition: Partition) -> bool:
+        asked = self._asked.get(partition)
+        return asked is None or asked.leader_epoch != partition.leader_epoch
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -95,6 +109,8 @@ class Fetcher:
                 if not await self._fetch():
                     await self._pause()
             except PeerUnavailable as error:
+                if self._changed.is_set():
+                    continue  # broken off, or worth a try with what has changed
                 logger.info("leader not reached", broker_id=self._broker_id, reason=str(error))
                 await self._pause()
             except Exception:
@@ -107,8 +123,13 @@ class Fetcher:
         wanted = self._wanted()
         if not wanted:
             return False
+        self._asked = wanted
+        try:
+            answers = await self._leader.fetch(list(wanted.values()))
+        finally:
+            self._asked = {}
         by_id = {(partition.topic_id, partition.index): partition for partition in wanted}
-        for answer in await self._leader.fetch(list(wanted.values())):
+        for answer in answers:
             partition = by_id.get((answer.topic_id, answer.partition))
             if partition is not None:
                 self._take(partition, wanted[partition], answer)
@@ -141,6 +162,7 @@ class Fetcher:
         return wanted
 
     def _take(self, partition: Partition, asked: FetchedFrom, answer: Fetched) -> None:
+        end_before, mark_before = partition.log.log_end_offset, partition.high_watermark
         try:
             if answer.error_code == OffsetOutOfRange.code and answer.log_start_offset > asked.offset:
                 partition.start_over(answer.log_start_offset, leader_epoch=asked.leader_epoch)
@@ -159,6 +181,19 @@ class Fetcher:
         except ProtocolError as error:
             logger.error("replica not extended", partition=repr(partition), reason=str(error))
             self._rest(partition)
+        end = partition.log.log_end_offset
+        if end < end_before:
+            self._tell_of_truncation(partition, end, end_before, mark_before)
+
+    def _tell_of_truncation(self, partition: Partition, end: int, end_before: int, mark_before: int) -> None:
+        """Say what was cut off: what a clean leader never had was never acknowledged, else it is a loss."""
+        facts = {"partition": repr(partition), "leader": self._broker_id, "count": end_before - end}
+        facts |= {"from_offset": end, "to_offset": end_before - 1}
+        # The mark may be an old one (it is written down every few seconds), so that it proves a loss only.
+        if end < mark_before or (partition.state is not None and partition.state.recovering):
+            logger.warning("records lost to an unclean election", **facts)
+        else:
+            logger.info("replica truncated to its leader's log", **facts)
 
     def _rest(self, partition: Partition) -> None:
         """Leave the partition out for a moment: its leader has changed, or something is wrong with it."""

@@ -103,6 +103,14 @@ class ReplicaManager:
             mark = self._logs.high_watermarks.get((topic, index), 0)
             partition = Partition(topic, index, topic_id, log, self._broker_id, self._office, mark)
             self._partitions[topic, index] = partition
+        is_new = state.leader == self._broker_id and state.leader_epoch > partition.leader_epoch
+        if is_new and state.recovering:
+            logger.warning(
+                "leading though not in sync (unclean.leader.election.enable): records that only the former"
+                " in-sync replicas have are lost",
+                partition=repr(partition),
+                from_offset=partition.log.log_end_offset,
+            )
         partition.update_state(state, replicas, now_ms)
 
     def follow_leaders(self) -> None:

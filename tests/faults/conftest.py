@@ -1,0 +1,80 @@
+"""Clusters for the fault matrix, and the table of what was measured at the end of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+from tests.faults.fault_cluster import DEFAULT_TIMEOUTS, SHORT_TIMEOUTS, FaultCluster
+from tests.faults.results import Result, table
+
+RESULTS: Final = pytest.StashKey[list[Result]]()
+_running: list[FaultCluster] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RESULTS] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"plain_cluster", "wired_cluster"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failing test's report ends with the last words of every broker that runs."""
+    report = yield
+    if report.failed:
+        for cluster in _running:
+            report.sections += [
+                (f"{process} in {cluster.data_directory}", tail)
+                for process, tail in cluster.log_tail().items()
+            ]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    results = config.stash.get(RESULTS, [])
+    if results:
+        terminalreporter.section("faults: seconds without acknowledgement (acks=all, worst partition)")
+        for line in table(results):
+            terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def results(request: pytest.FixtureRequest) -> list[Result]:
+    """What tests measured; shown at the end of the run."""
+    return request.config.stash[RESULTS]
+
+
+@contextmanager
+def _cluster(
+    factory: pytest.TempPathFactory, settings: dict[str, str], *, wires: bool
+) -> Iterator[FaultCluster]:
+    cluster = FaultCluster(factory.mktemp("cluster"), settings, wires=wires)
+    _running.append(cluster)
+    try:
+        yield cluster
+    finally:
+        _running.remove(cluster)
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def plain_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
+    """Three brokers with the default timeouts; each test leaves it whole."""
+    with _cluster(tmp_path_factory, DEFAULT_TIMEOUTS, wires=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def wired_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
+    """Three brokers whose wires can be cut, with short timeouts; each test leaves it whole."""
+    with _cluster(tmp_path_factory, SHORT_TIMEOUTS, wires=True) as cluster:
+        yield cluster

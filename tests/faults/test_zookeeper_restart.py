@@ -1,0 +1,65 @@
+"""ZooKeeper goes and returns: work goes on while sessions hold, stops before they can end, resumes (R20)."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import pytest
+from tests.faults.fault_cluster import BROKERS, FaultCluster
+from tests.faults.results import Result
+from tests.faults.trial import PARTITIONS, WARM_UP_MESSAGES, deliveries, settle_and_judge
+from tests.faults.workload import Workload
+
+SHORT_S: Final = 3.0
+LONG_S: Final = 8.0  # twice the session of `wired_cluster`
+SILENCE_S_MAX: Final = 0.5
+RETURN_S_MAX: Final = 5.0
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["SIGTERM", "kill -9"])
+def test_a_restart_shorter_than_a_session_is_not_noticed(
+    plain_cluster: FaultCluster, results: list[Result], kill: bool
+) -> None:
+    name = "ZooKeeper killed and restarted" if kill else "ZooKeeper restarted"
+    result = _restart(plain_cluster, SHORT_S, name, kill=kill)
+    results.append(result)
+    assert result.failed == 0
+    assert result.silence_s < SILENCE_S_MAX
+
+
+def test_leaders_stop_before_sessions_can_end_and_resume_when_zookeeper_is_back(
+    wired_cluster: FaultCluster, results: list[Result]
+) -> None:
+    result = _restart(wired_cluster, LONG_S, "ZooKeeper away for two sessions", kill=False)
+    results.append(result)
+    assert result.silence_s < LONG_S + RETURN_S_MAX
+
+
+def _restart(cluster: FaultCluster, away_s: float, name: str, *, kill: bool) -> Result:
+    cluster.controller()
+    topic = cluster.create_topic(BROKERS, PARTITIONS)
+    with Workload(cluster.bootstrap_servers, topic, PARTITIONS, deliveries(cluster)) as load:
+        load.wait_for_messages(WARM_UP_MESSAGES)
+        struck_s = load.note(name)
+        if kill:
+            cluster.stack.kill_zookeeper()
+        else:
+            cluster.stack.stop_zookeeper()
+        time.sleep(away_s)
+        load.note("start of ZooKeeper")
+        cluster.stack.start_zookeeper()
+        back_s = time.monotonic()
+        load.wait_for_acknowledgements(back_s, 30.0)
+        ended_s = settle_and_judge(cluster, load, topic)
+    history = load.history
+    resumed_s = max(history.first_acknowledgement_after_s(back_s).values())
+    return Result(
+        name,
+        "",
+        max(history.first_acknowledgement_after_s(struck_s).values()),
+        max(history.longest_silence_s(struck_s, ended_s).values()),
+        len(history.acknowledged),
+        len(history.failed),
+        f"acknowledged {resumed_s:.2f} s after it served again",
+    )

@@ -1,0 +1,96 @@
+"""A fetch that waits is broken off for a partition that it leaves out, and for no other reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+from mainstem_broker.errors import PeerUnavailable
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Fetcher
+from mainstem_broker.replica.partition import Partition
+
+LEADER = 2
+
+
+class QuietLeader:
+    """Has nothing new: a fetch waits until the connection is closed."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[list[tuple[str, int]]] = asyncio.Queue()
+        self._waiting: asyncio.Future[None] | None = None
+
+    async def fetch(self, wanted: Sequence[FetchedFrom]) -> Iterable[Fetched]:
+        self.asked.put_nowait([(item.topic, item.leader_epoch) for item in wanted])
+        self._waiting = asyncio.get_running_loop().create_future()
+        await self._waiting
+        raise PeerUnavailable("The connection was closed.")
+
+    def close(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+class EmptyReplica:
+    """As much of a partition as a fetch needs."""
+
+    topic_id = UUID(int=1)
+    index = 0
+    log = SimpleNamespace(log_start_offset=0)
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.leader_epoch = 1
+
+    def fetch_position(self) -> tuple[int, int]:
+        return 0, -1
+
+
+@asynccontextmanager
+async def waiting_fetch(replicas: list[EmptyReplica]) -> AsyncIterator[tuple[QuietLeader, Fetcher]]:
+    """A fetcher whose fetch waits for `replicas`, which may change."""
+    leader = QuietLeader()
+    fetcher = Fetcher(LEADER, leader, lambda: cast("list[Partition]", list(replicas)), lambda: 0)
+    try:
+        assert await leader.asked.get() == [(replica.topic, 1) for replica in replicas]
+        yield leader, fetcher
+    finally:
+        await fetcher.stop()
+
+
+def test_a_partition_that_comes_to_a_leader_is_asked_for_at_once() -> None:
+    async def scenario() -> None:
+        replicas = [EmptyReplica("quiet")]
+        async with waiting_fetch(replicas) as (leader, fetcher):
+            replicas.append(EmptyReplica("busy"))
+            fetcher.wake()
+            assert await leader.asked.get() == [("quiet", 1), ("busy", 1)]
+
+    asyncio.run(scenario())
+
+
+def test_so_is_one_whose_leader_was_elected_again() -> None:
+    async def scenario() -> None:
+        replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
+        async with waiting_fetch(replicas) as (leader, fetcher):
+            replicas[1].leader_epoch = 2
+            fetcher.wake()
+            assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
+
+    asyncio.run(scenario())
+
+
+def test_other_changes_let_a_fetch_wait_on() -> None:
+    async def scenario() -> None:
+        replicas = [EmptyReplica("quiet"), EmptyReplica("gone")]
+        async with waiting_fetch(replicas) as (leader, fetcher):
+            replicas.pop()
+            fetcher.wake()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert leader.asked.empty()
+
+    asyncio.run(scenario())
