@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mainstem_broker.api import api_versions, configs, coordinators, fetch, metadata, offsets, produce, topics
+from mainstem_broker.api import (
+    api_versions,
+    configs,
+    coordinators,
+    fetch,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    topics,
+)
 from mainstem_broker.api.context import BrokerContext, Handler
 from mainstem_broker.protocol.codec import Entity
 
@@ -71,6 +81,7 @@ APIS: Final[Mapping[int, Api]] = {
         _api(
             21, "DeleteRecords", (0, 2), topics.handle_delete_records, partitions_of=offsets.listed_partitions
         ),
+        _api(22, "InitProducerId", (0, 5), producer_ids.handle),
         _api(
             23,
             "OffsetForLeaderEpoch",

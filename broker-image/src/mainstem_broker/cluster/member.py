@@ -28,6 +28,7 @@ import structlog
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.administration import Administration
 from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, must_claim, plan_states
+from mainstem_broker.cluster.producer_ids import ProducerIds
 from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.cluster.zookeeper import (
     Check,
@@ -97,6 +98,7 @@ class ClusterMember:
         self._policy_of = policy_of
         self._zookeeper = ZooKeeper(servers, session_timeout_ms, self._on_session)
         self.administration = Administration(self._zookeeper, self._broker_id)
+        self.producer_ids = ProducerIds(self._zookeeper, self._broker_id)
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None

@@ -5,8 +5,9 @@ operating system errors. Must not: files and positions (`segment_list`, `segment
 (`recovery`), the rules of retention (`retention`), the high watermark and who may read up to where (the
 replica above).
 
-The directory `<topic>-<partition>/` holds segments, `partition.metadata` (topic id) and
-`leader-epoch-checkpoint`. Renamed to `<topic>-<partition>.<32 hex digits>-delete` it is to be removed.
+The directory `<topic>-<partition>/` holds segments, `partition.metadata` (topic id),
+`leader-epoch-checkpoint` and snapshots of `producers`. Renamed to
+`<topic>-<partition>.<32 hex digits>-delete` it is to be removed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from mainstem_broker.log.deletion import (
 )
 from mainstem_broker.log.epochs import EpochCache
 from mainstem_broker.log.files import FileSlice, ReadResult, fsync_directory, fsync_file, storage_error
+from mainstem_broker.log.producer_snapshots import ProducerSnapshots
+from mainstem_broker.log.producers import Producers, RememberedBatch
 from mainstem_broker.log.retention import DeletionReason, SegmentAge, segments_due
 from mainstem_broker.log.segment import Segment
 from mainstem_broker.log.segment_list import SegmentList
@@ -83,6 +86,8 @@ class PartitionLog:
         recovered: recovery.RecoveredLog,
         now_ms: int,
         schedule_unlink: ScheduleUnlink,
+        snapshots: ProducerSnapshots,
+        producers: Producers,
     ) -> None:
         """Use `open`."""
         self.directory = directory
@@ -94,6 +99,8 @@ class PartitionLog:
         self.last_flush_ms = now_ms
         # Called when a truncation lowered the recovery point: a checkpoint that says more would be a lie.
         self.recovery_point_lowered: Callable[[], None] = _nothing
+        self.producers = producers
+        self._snapshots = snapshots
         self._segments = SegmentList(directory, recovered.segments, schedule_unlink)
         self.log_end_offset = self._segments.newest.next_offset
         self._schedule_unlink = schedule_unlink
@@ -130,9 +137,14 @@ class PartitionLog:
                 log_start_offset=log_start_offset,
                 now_ms=now_ms,
             )
+            snapshots = ProducerSnapshots(directory)
+            # After a crash, only what lies before the recovery point is surely of this log's present history.
+            snapshots.remove_after(recovered.recovery_point)
+            producers = snapshots.restore(recovered.segments)
+            snapshots.remove_orphans([segment.base_offset for segment in recovered.segments])
         except OSError as error:
             raise storage_error(directory, "opening the log", error) from error
-        return cls(directory, config, recovered, now_ms, schedule_unlink)
+        return cls(directory, config, recovered, now_ms, schedule_unlink, snapshots, producers)
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -168,9 +180,7 @@ class PartitionLog:
         max_timestamp = header.max_timestamp
         prefix = stamped_prefix(header, base_offset, leader_epoch)
         try:
-            segment = self._segments.for_append(
-                base_offset, last_offset, max_timestamp, size_bytes, self.config, now_ms
-            )
+            segment = self._segment_for(base_offset, last_offset, max_timestamp, size_bytes, now_ms)
             segment.write((prefix, memoryview(batch)[STAMP_BYTES:]), size_bytes)
         except OSError as error:
             raise storage_error(self.directory, "appending", error) from error
@@ -180,6 +190,8 @@ class PartitionLog:
             base_offset, size_bytes, last_offset, max_timestamp, self.config.index_interval_bytes
         ):
             self._write_full_index_blocks(segment)
+        if header.producer_id >= 0:
+            self.producers.update(header, base_offset, now_ms)
         self.log_end_offset = last_offset + 1
         return AppendInfo(
             base_offset,
@@ -220,9 +232,7 @@ class PartitionLog:
         max_timestamp = max(header.max_timestamp for header, _ in batches)
         first_offset, last_offset = batches[0][0].base_offset, end_offset - 1
         try:
-            segment = self._segments.for_append(
-                first_offset, last_offset, max_timestamp, size_bytes, self.config, now_ms
-            )
+            segment = self._segment_for(first_offset, last_offset, max_timestamp, size_bytes, now_ms)
             segment.write((memoryview(records)[:size_bytes],), size_bytes)
         except OSError as error:
             raise storage_error(self.directory, "appending", error) from error
@@ -236,9 +246,33 @@ class PartitionLog:
                 header.max_timestamp,
                 self.config.index_interval_bytes,
             )
+            if header.producer_id >= 0:
+                self.producers.update(header, header.base_offset, now_ms)
         self._write_full_index_blocks(segment)
         self.log_end_offset = end_offset
         return AppendInfo(first_offset, last_offset, max_timestamp, -1, self.log_start_offset)
+
+    def repeated(self, batch: RememberedBatch) -> AppendInfo:
+        """What the append of `batch` did, for a client that sends it again."""
+        return AppendInfo(
+            batch.first_offset,
+            batch.last_offset,
+            batch.timestamp_ms,
+            batch.timestamp_ms if self.config.log_append_time else -1,
+            self.log_start_offset,
+        )
+
+    def _segment_for(
+        self, base_offset: int, last_offset: int, max_timestamp: int, size_bytes: int, now_ms: int
+    ) -> Segment:
+        """The segment to append to. A new one comes with a snapshot of the producers before it."""
+        newest = self._segments.newest
+        segment = self._segments.for_append(
+            base_offset, last_offset, max_timestamp, size_bytes, self.config, now_ms
+        )
+        if segment is not newest:
+            self._snapshots.write(segment.base_offset, self.producers)
+        return segment
 
     def _write_full_index_blocks(self, segment: Segment) -> None:
         try:
@@ -361,8 +395,10 @@ class PartitionLog:
             StorageError: the disk failed.
         """
         try:
+            self._snapshots.remove_all()
             self._segments.begin_afresh(offset, self.config, self.last_flush_ms)
             self.log_start_offset = offset
+            self.producers = Producers()
             self._end_moved()
         except OSError as error:
             raise storage_error(self.directory, "truncating", error) from error
@@ -374,9 +410,17 @@ class PartitionLog:
         self._truncated_to = min(self._truncated_to, self.log_end_offset)
         self.epochs.truncate_from_end(self.log_end_offset)
         self._write_epochs()
+        self._snapshots.remove_after(self.log_end_offset)
+        if not self.producers.truncate_to(self.log_end_offset):
+            self.producers = self._snapshots.restore(self._segments.all)
+        self._snapshot_producers()
         if self.recovery_point > self.log_end_offset:
             self.recovery_point = self.log_end_offset
             self.recovery_point_lowered()
+
+    def _snapshot_producers(self) -> None:
+        if self.log_end_offset > 0 and self.log_end_offset not in self._snapshots.offsets:
+            self._snapshots.write(self.log_end_offset, self.producers)
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> list[DeletedSegment]:
         """Drop the segments that retention or the log's start leave behind; the files go after a delay.
@@ -403,7 +447,9 @@ class PartitionLog:
         try:
             if due[-1] is self._segments.newest:
                 self._segments.roll(self.log_end_offset, self.config, now_ms)
+                self._snapshot_producers()
             self._segments.drop(due, self.config.file_delete_delay_ms)
+            self._snapshots.remove_before(self._segments.all[0].base_offset)
         except OSError as error:
             raise storage_error(self.directory, "deleting segments", error) from error
         self.maybe_increment_log_start_offset(self._segments.all[0].base_offset)
@@ -491,6 +537,7 @@ class PartitionLog:
             self.recovery_point = max(self.recovery_point, min(self.flush(), self._truncated_to))
             fsync_file(newest.offset_index.path)
             fsync_file(newest.time_index.path)
+            self._snapshot_producers()
         except OSError as error:
             raise storage_error(self.directory, "closing the log", error) from error
         finally:
