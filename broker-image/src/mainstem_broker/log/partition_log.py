@@ -138,8 +138,9 @@ class PartitionLog:
                 now_ms=now_ms,
             )
             snapshots = ProducerSnapshots(directory)
-            # After a crash, only what lies before the recovery point is surely of this log's present history.
-            snapshots.remove_after(recovered.recovery_point)
+            # After a crash, only what lies before the recovery point is surely of this log's present history;
+            # retention may have passed it since it was written down.
+            snapshots.remove_after(max(recovered.recovery_point, recovered.segments[0].base_offset))
             producers = snapshots.restore(recovered.segments)
             snapshots.remove_orphans([segment.base_offset for segment in recovered.segments])
         except OSError as error:
@@ -381,6 +382,7 @@ class PartitionLog:
             return
         try:
             self._segments.cut(offset, self.config.file_delete_delay_ms)
+            self._truncate_producers(self._segments.newest.next_offset)
             if self._segments.newest.next_offset < self.log_start_offset:
                 # The batch that held the log's start went whole; what is left can't be read anyway.
                 self._segments.begin_afresh(self.log_start_offset, self.config, self.last_flush_ms)
@@ -410,13 +412,15 @@ class PartitionLog:
         self._truncated_to = min(self._truncated_to, self.log_end_offset)
         self.epochs.truncate_from_end(self.log_end_offset)
         self._write_epochs()
-        self._snapshots.remove_after(self.log_end_offset)
-        if not self.producers.truncate_to(self.log_end_offset):
-            self.producers = self._snapshots.restore(self._segments.all)
         self._snapshot_producers()
         if self.recovery_point > self.log_end_offset:
             self.recovery_point = self.log_end_offset
             self.recovery_point_lowered()
+
+    def _truncate_producers(self, end_offset: int) -> None:
+        self._snapshots.remove_after(end_offset)
+        if not self.producers.truncate_to(end_offset):
+            self.producers = self._snapshots.restore(self._segments.all)
 
     def _snapshot_producers(self) -> None:
         if self.log_end_offset > 0 and self.log_end_offset not in self._snapshots.offsets:

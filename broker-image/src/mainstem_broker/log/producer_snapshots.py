@@ -9,6 +9,7 @@ are written when a segment is begun (so each segment but the first has one under
 stop, and after truncation. None is ever flushed to the disk: one that a crash tore or lost is noticed by
 its checksum or its absence, and an older one with more of the log does the same. Only a wrong one would
 do harm, one from before a truncation; so whoever restores says up to where files are to be believed.
+What came between a snapshot and the first segment nobody can know, so such a snapshot does not count.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class ProducerSnapshots:
         Costs the headers of the batches after the snapshot. Snapshots of the segments passed are written
         where they are missing. What cannot be read is reported and left out. May raise OSError.
         """
-        start, producers = self._newest()
+        start, producers = self._newest(segments[0].base_offset)
         for segment in segments:
             if segment.next_offset <= start:
                 continue
@@ -91,8 +92,10 @@ class ProducerSnapshots:
                 segment.release_file()
         return producers
 
-    def _newest(self) -> tuple[int, Producers]:
+    def _newest(self, offset_min: int) -> tuple[int, Producers]:
         for offset in reversed(self.offsets):
+            if offset < offset_min:
+                break
             path = self._path(offset)
             try:
                 return offset, Producers.decode(path.read_bytes())
@@ -108,8 +111,8 @@ class ProducerSnapshots:
         self._remove([at for at in self.offsets if at > offset])
 
     def remove_before(self, offset: int) -> None:
-        """Drop those of a log whose first segment now begins at `offset`; the newest stays in any case."""
-        self._remove([at for at in self.offsets[:-1] if at < offset])
+        """Drop those of a log whose first segment now begins at `offset`."""
+        self._remove([at for at in self.offsets if at < offset])
 
     def remove_orphans(self, base_offsets: Collection[int]) -> None:
         """Drop all that are not of one of the segments that begin at `base_offsets`, but the newest."""
