@@ -253,13 +253,14 @@ class PartitionLog:
         self.log_end_offset = end_offset
         return AppendInfo(first_offset, last_offset, max_timestamp, -1, self.log_start_offset)
 
-    def repeated(self, batch: RememberedBatch) -> AppendInfo:
-        """What the append of `batch` did, for a client that sends it again."""
+    def repeated(self, header: BatchHeader, batch: RememberedBatch) -> AppendInfo:
+        """What the append of `batch` did, for a client that sends it again, with `header`."""
+        stamped_ms = batch.timestamp_ms if self.config.log_append_time else -1
         return AppendInfo(
             batch.first_offset,
             batch.last_offset,
-            batch.timestamp_ms,
-            batch.timestamp_ms if self.config.log_append_time else -1,
+            header.max_timestamp if stamped_ms < 0 else stamped_ms,
+            stamped_ms,
             self.log_start_offset,
         )
 

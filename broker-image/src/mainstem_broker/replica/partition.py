@@ -218,7 +218,7 @@ class Partition:
                 )
             repeated = self.log.producers.check(header)
             if repeated is not None:
-                return self.log.repeated(repeated)
+                return self.log.repeated(header, repeated)
         try:
             info = self.log.append_as_leader(valid.batch, header, self.leader_epoch, now_ms)
         except StorageError:

@@ -46,7 +46,7 @@ def send(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, epo
     batch = encode(producer_id, sequence, count, epoch)
     header = parse_batch_header(batch)
     found = log.producers.check(header)
-    info = log.append_as_leader(batch, header, 0, NOW_MS) if found is None else log.repeated(found)
+    info = log.append_as_leader(batch, header, 0, NOW_MS) if found is None else log.repeated(header, found)
     return info.first_offset
 
 
@@ -276,9 +276,9 @@ def test_duplicates_are_answered_with_the_brokers_stamp_only_where_it_stamps(tmp
     assert written.log_append_time_ms == header.max_timestamp
     found = log.producers.check(header)
     assert found is not None
-    assert log.repeated(found) == written
+    assert log.repeated(header, found) == written
     log.update_config(settings())
-    assert log.repeated(found).log_append_time_ms == -1
+    assert log.repeated(header, found).log_append_time_ms == -1
 
 
 # --- Against a model ---
