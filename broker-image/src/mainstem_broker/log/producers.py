@@ -182,7 +182,9 @@ class Producers:
         """A client's batch was not written for a reason that passes: others must not overtake it."""
         producer_id = header.producer_id
         known = self._refusals.get(producer_id)
-        if producer_id in self._states or (known is not None and known.epoch >= header.producer_epoch):
+        if producer_id < 0 or producer_id in self._states:
+            return
+        if known is not None and known.epoch >= header.producer_epoch:
             return
         if len(self._refusals) >= REFUSALS_MAX:
             del self._refusals[next(iter(self._refusals))]

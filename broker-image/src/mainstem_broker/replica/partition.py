@@ -24,6 +24,7 @@ watermark: a follower knows that one too late, and would cut off records that ot
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -236,14 +237,14 @@ class Partition:
             header = parse_batch_header(records or b"")
         except ProtocolError:
             return  # no batch at all: nothing that could be overtaken
-        if header.producer_id >= 0:
-            self.log.producers.note_refusal(header, now_ms)
+        self.log.producers.note_refusal(header, now_ms)
 
     def acknowledge(self, waiting: Acknowledgement) -> bool:
         """Whether everything before the offset is below the high watermark; if not, settles it later."""
         if self._high_watermark >= waiting.offset:
             return True
-        self._acknowledgements.append(waiting)
+        # Offsets rise, but for a batch that is sent again while later ones wait already.
+        bisect.insort(self._acknowledgements, waiting, key=lambda one: one.offset)
         return False
 
     def stop_waiting(self, waiting: Acknowledgement) -> None:

@@ -19,6 +19,7 @@ from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
 
 from mainstem_broker.errors import OutOfOrderSequenceNumber
+from mainstem_broker.log.dump import NotALog, ProducerDump, dump_snapshot, verify_log
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.producers import Producers
 from mainstem_broker.protocol.batches import parse_batch_header
@@ -279,6 +280,33 @@ def test_duplicates_are_answered_with_the_brokers_stamp_only_where_it_stamps(tmp
     assert log.repeated(header, found) == written
     log.update_config(settings())
     assert log.repeated(header, found).log_append_time_ms == -1
+
+
+# --- Looking into them ---
+
+
+def test_a_snapshot_is_shown_producer_by_producer(tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings())
+    send(log, 7, 2**31 - 1, count=3, epoch=2)
+    log.close()
+    shown = dump_snapshot(path_of(log, 3))
+    assert shown.problems == []
+    assert shown.producers == [ProducerDump(7, 2, 2**31 - 1, 1, 2, 2, NOW_MS, -1, -1)]
+
+
+def test_a_broken_snapshot_is_a_problem_of_its_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings())
+    fill(log, 3)
+    log.close()
+    assert verify_log(log.directory) == []
+    path = path_of(log, 3)
+    path.write_bytes(path.read_bytes()[:-1])
+    for problems in (verify_log(log.directory), verify_log(path), dump_snapshot(path).problems):
+        assert [str(problem) for problem in problems] == [
+            f"{path}: it does not match its checksum; a restart does without it"
+        ]
+    with pytest.raises(NotALog, match="name a .snapshot file"):
+        dump_snapshot(log.directory)
 
 
 # --- Against a model ---

@@ -20,7 +20,7 @@ from mainstem_broker.errors import (
 )
 from mainstem_broker.log.partition_log import AppendInfo
 from mainstem_broker.log.segment import Segment
-from mainstem_broker.replica.partition import Divergence, Partition
+from mainstem_broker.replica.partition import Acknowledgement, Divergence, Partition
 from mainstem_broker.replica.state import PartitionState
 
 US, THEM = 1, 2
@@ -88,6 +88,21 @@ def test_r11_a_repetition_for_all_still_waits_for_the_offset_of_the_first(tmp_pa
     first = send(partition, 0, 3, acks=-1)
     again = send(partition, 0, 3, acks=-1)
     assert again.last_offset + 1 == first.last_offset + 1 > partition.high_watermark
+
+
+def test_who_repeats_an_early_batch_need_not_wait_for_later_ones(tmp_path: Path) -> None:
+    partition = replica(tmp_path)
+    lead(partition, US, 3)
+    settled: list[int] = []
+    for sequence in (0, 1, 2, 0):
+        info = send(partition, sequence, acks=-1)
+        waiting = Acknowledgement(info.last_offset + 1, lambda one, _error: settled.append(one.offset))
+        assert not partition.acknowledge(waiting)
+    for offset, expected in ((1, [1, 1]), (3, [1, 1, 2, 3])):
+        partition.read_as_follower(
+            THEM, 1, offset, 3, 1000, leader_epoch=3, min_one_batch=True, now_ms=NOW_MS
+        )
+        assert settled == expected
 
 
 def test_repetitions_of_requests_in_flight_neither_double_nor_reorder(led: Partition) -> None:
