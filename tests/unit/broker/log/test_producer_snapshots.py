@@ -305,7 +305,7 @@ def test_a_broken_snapshot_is_a_problem_of_its_log(tmp_path: Path) -> None:
         assert [str(problem) for problem in problems] == [
             f"{path}: it does not match its checksum; a restart does without it"
         ]
-    with pytest.raises(NotALog, match="name a .snapshot file"):
+    with pytest.raises(NotALog, match=r"name a \.snapshot file"):
         dump_snapshot(log.directory)
 
 
