@@ -24,6 +24,7 @@ from tests.support.wire import Connection, fetch, produce
 
 MESSAGES: Final = 300
 OUTSTANDING_MAX: Final = 500
+UNKNOWN_PARTITION: Final = {"name": "there-is-none", "partition_indexes": [7]}
 
 
 def sequence_batch(producer_id: int, sequence: int, count: int = 1, epoch: int = 0) -> bytes:
@@ -77,6 +78,20 @@ def test_r11_a_batch_sent_again_keeps_its_offset_and_gaps_are_refused(leader: Co
         *((start, start, 0) for start in range(0, 50, 10)),
         (50, 0, 1),
     ]
+
+
+def test_a_partition_tells_which_producers_it_remembers(leader: Connection, topic: str) -> None:
+    producer_id = init_producer_id(leader).producer_id
+    produce(leader, topic, 0, sequence_batch(producer_id, 0, 3))
+    produce(leader, topic, 0, sequence_batch(producer_id, 0, 4, epoch=1))
+    answer = leader.ask(
+        "describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}, UNKNOWN_PARTITION]
+    )
+    (told,), (unknown,) = (described.partitions for described in answer.topics)
+    (found,) = told.active_producers
+    assert (found.producer_id, found.producer_epoch, found.last_sequence) == (producer_id, 1, 3)
+    assert (found.coordinator_epoch, found.current_txn_start_offset) == (-1, -1)
+    assert unknown.error_code == ErrorCode.unknown_topic_or_partition
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

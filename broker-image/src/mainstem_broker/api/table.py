@@ -14,6 +14,7 @@ from mainstem_broker.api import (
     api_versions,
     configs,
     coordinators,
+    described_producers,
     fetch,
     metadata,
     offsets,
@@ -93,5 +94,12 @@ APIS: Final[Mapping[int, Api]] = {
         _api(37, "CreatePartitions", (0, 3), topics.handle_create_partitions),
         _api(44, "IncrementalAlterConfigs", (0, 1), configs.handle_incremental_alter),
         _api(60, "DescribeCluster", (0, 1), metadata.handle_describe_cluster),
+        _api(
+            61,
+            "DescribeProducers",
+            (0, 0),
+            described_producers.handle,
+            partitions_of=described_producers.partitions_of,
+        ),
     )
 }
