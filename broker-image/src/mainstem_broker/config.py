@@ -405,6 +405,7 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         "Time after which a broker that does not answer another one is given up.",
         minimum=1,
     ),
+    Setting("controlled.shutdown.enable", _B, True, "Whether leaders move away before a broker stops."),
     Setting("auto.create.topics.enable", _B, True, "Whether asking for an unknown topic creates it."),
     Setting("delete.topic.enable", _B, True, "Whether topics may be deleted."),
     Setting(

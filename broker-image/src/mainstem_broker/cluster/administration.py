@@ -11,7 +11,15 @@ from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
 from mainstem_broker.cluster import znodes
-from mainstem_broker.cluster.zookeeper import Check, Conflict, Create, Delete, Operation, SetData, ZooKeeper
+from mainstem_broker.cluster.zookeeper import (
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+    ZooKeeperSession,
+)
 from mainstem_broker.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -23,7 +31,7 @@ from mainstem_broker.errors import (
 class Administration:
     """Writes of the broker `broker_id` through its session."""
 
-    def __init__(self, zookeeper: ZooKeeper, broker_id: int) -> None:
+    def __init__(self, zookeeper: ZooKeeperSession, broker_id: int) -> None:
         self._zookeeper = zookeeper
         self._broker_id = broker_id
 

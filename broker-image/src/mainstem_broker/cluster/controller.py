@@ -10,6 +10,8 @@ began after an unclean stop: such a one may have lost the end of its log (KIP-90
   in-sync set is all live replicas.
 - A leader holds its office while it lives the life it was elected in. Members of the in-sync set that are no
   longer trusted leave it; that alone is no election.
+- Members that are *leaving* (they stop soon, cleanly) leave the set and their offices likewise, if another
+  member stays to lead; if none does, nothing changes until they are gone.
 - Else the first trusted replica of the assignment leads that is in sync; failing that, the first trusted
   eligible leader replica, with itself as the in-sync set. The leader epoch grows by one.
 - If all who might lead live, and none is trusted (the whole set stopped uncleanly), each claims how far its
@@ -94,9 +96,11 @@ def elect(
     claims: Mapping[int, Claim],
 ) -> PartitionState | None:
     """The state that should follow, or None if the present one holds."""
-    in_sync = tuple(broker for broker in state.isr if is_trusted(state, broker, brokers))
-    if _holds_office(state, brokers):
-        # The leader itself is always trusted: its present life is the one it was elected in.
+    in_sync = tuple(broker for broker in state.isr if _stays(state, broker, brokers)) or tuple(
+        broker for broker in state.isr if is_trusted(state, broker, brokers)
+    )
+    # The leader itself is always trusted: its present life is the one it was elected in.
+    if _holds_office(state, brokers) and state.leader in in_sync:
         return None if in_sync == state.isr else state.with_isr(in_sync, {}, policy.min_insync_replicas)
     for leader in replicas:
         if leader in in_sync:
@@ -119,6 +123,20 @@ def elect(
         leader_epoch=state.leader_epoch + 1,
         partition_epoch=state.partition_epoch + 1,
     )
+
+
+def may_stop(view: ClusterView, broker: int) -> bool:
+    """Whether no partition is led by `broker`, or in sync there, that others could carry on without it."""
+    return all(
+        broker not in (state.leader, *state.isr)
+        or not any(other != broker and _stays(state, other, view.brokers) for other in state.isr)
+        for topic in view.topics.values()
+        for state in topic.states.values()
+    )
+
+
+def _stays(state: PartitionState, broker: int, brokers: Brokers) -> bool:
+    return is_trusted(state, broker, brokers) and not brokers[broker].leaving
 
 
 def is_trusted(state: PartitionState, broker: int, brokers: Brokers) -> bool:

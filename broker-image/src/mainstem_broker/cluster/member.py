@@ -1,14 +1,12 @@
 """This broker as a member of the cluster: registers, follows the feed of changes, and, if elected, leads.
 
-The only place that acts on what `controller.py` decides and on what ZooKeeper says; it owns the view.
-One task does everything, in passes. Watches, lost sessions and requests only mark what has to be looked
-at again and wake it, so that every pass starts from ZooKeeper's present state and may be repeated:
+It owns the view and says how long this broker's office is open (`replica/office.py`). One task does
+everything, in passes. Watches, lost sessions and requests only mark what has to be looked at again and
+wake it, so that every pass starts from ZooKeeper's present state and may be repeated:
 
 1. after a new session: load everything, register this broker (`/brokers/ids/N`, ephemeral);
 2. read what was marked: brokers, the feed, the controller's node;
-3. as controller: carry out deletions, write the states that `plan_states` asks for, trim the feed. Every
-   write is one multi with a check of `/controller_epoch`, so a controller that was replaced without
-   knowing it writes nothing (fencing).
+3. as controller: what `controllership.py` has to write.
 
 The feed (`/mainstem/changes`) stands for a watch per partition, which would not scale: numbers are dense,
 so a gap says that entries were trimmed, and everything is loaded anew.
@@ -18,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
@@ -27,52 +25,36 @@ import structlog
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.administration import Administration
-from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, must_claim, plan_states
+from mainstem_broker.cluster.controller import ElectionPolicy, may_stop, must_claim
+from mainstem_broker.cluster.controllership import Controllership
 from mainstem_broker.cluster.producer_ids import ProducerIds
-from mainstem_broker.cluster.view import ClusterView, Topic
+from mainstem_broker.cluster.replica_states import ReplicaStates
+from mainstem_broker.cluster.view import ClusterView, Delta, Topic
 from mainstem_broker.cluster.zookeeper import (
-    Check,
     Conflict,
     Create,
     Delete,
     Operation,
+    SessionListener,
     SetData,
-    ZooKeeper,
+    ZooKeeperSession,
     ZooKeeperUnavailable,
 )
 from mainstem_broker.errors import RequestTimedOut, StartupError
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.office import Office
 
 logger = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 Content = TypeVar("Content")
 
-STATES_PER_MULTI: Final = 300
-"""A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a state takes about 250 bytes in it."""
-DELETES_PER_MULTI: Final = 5_000
-"""Likewise; a deletion takes about 60 bytes."""
-FEED_ENTRIES_KEPT: Final = 500
-"""A broker that lags further behind than this loads everything; each entry costs one read, too."""
 RETRY_DELAY_S: Final = 0.5
+OFFICE_SHARE: Final = 0.75
+"""Of a session's timeout: how long a leader acts after its last heartbeat; the rest is for slow clocks."""
+HEARTBEATS_PER_SESSION: Final = 6
 RELOAD: Final = -2
 """In place of the last change's number: load everything. -1 says that there was no change yet."""
 CONFIG_TYPES: Final = ("topics", "brokers")
-
-
-@dataclass(slots=True)
-class Delta:
-    """What a pass changed in the view."""
-
-    partitions: set[tuple[str, int]] = field(default_factory=set)
-    deleted: list[tuple[str, UUID]] = field(default_factory=list)
-    configs: set[str] = field(default_factory=set)
-    """Entities as `topics/T`, `brokers/N`, `brokers/<default>`."""
-    brokers: bool = False
-    """Whether brokers came, went or began a new life."""
-
-    def __bool__(self) -> bool:
-        return bool(self.partitions or self.deleted or self.configs or self.brokers)
 
 
 class ClusterMember:
@@ -81,27 +63,32 @@ class ClusterMember:
     def __init__(
         self,
         registration: znodes.BrokerRegistration,
-        servers: str,
+        connect: Callable[[SessionListener], ZooKeeperSession],
+        office: Office,
         *,
+        now_s: Callable[[], float],
         session_timeout_ms: int,
         connection_timeout_ms: int,
         on_change: Callable[[Delta], None],
         policy_of: Callable[[Topic], ElectionPolicy],
     ) -> None:
         self.view = ClusterView()
-        self.is_controller = False
+        self._office = office
+        self._now_s = now_s
         self._registration = registration
         self._broker_id = registration.broker_id
         self._session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
         self._on_change = on_change
-        self._policy_of = policy_of
-        self._zookeeper = ZooKeeper(servers, session_timeout_ms, self._on_session)
+        self._zookeeper = connect(self._on_session)
         self.administration = Administration(self._zookeeper, self._broker_id)
+        self.controllership = Controllership(self._zookeeper, self._broker_id, self.view, policy_of)
+        self.states = ReplicaStates(self._zookeeper, self._broker_id, self.view)
         self.producer_ids = ProducerIds(self._zookeeper, self._broker_id)
         self._wake = asyncio.Event()
+        self._heartbeat_due = asyncio.Event()
         self._changed = asyncio.Condition()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._connected = False
         self._registered = False
         self._stopped_uncleanly = False
@@ -112,10 +99,10 @@ class ClusterMember:
         self._passes_begun = self._passes_done = 0
         self._delta = Delta()
         """What changed since the last news; a pass that fails leaves it for the next one to tell."""
-        # Of the controller only.
-        self._controller_epoch = 0
-        self._controller_epoch_version = 0
-        self._stale_topics: set[str] | None = None
+
+    @property
+    def is_controller(self) -> bool:
+        return self.controllership.is_held
 
     # --- Life ---
 
@@ -150,21 +137,54 @@ class ClusterMember:
         """
         self._stopped_uncleanly = stopped_uncleanly
         await self._register()
-        self._task = asyncio.create_task(self._run(), name="cluster member")
+        self._tasks = [
+            asyncio.create_task(self._run(), name="cluster member"),
+            asyncio.create_task(self._keep_office(), name="heartbeats"),
+        ]
         self._wake.set()
         try:
-            await self.wait_until(lambda: self.view.controller_id >= 0, self._connection_timeout_ms)
+            await self.wait_until(
+                lambda: self.view.controller_id >= 0 and self._broker_id in self.view.brokers,
+                self._connection_timeout_ms,
+            )
         except RequestTimedOut:
             raise StartupError(
                 f"No broker became controller within {self._connection_timeout_ms} ms: see whether ZooKeeper"
                 " takes writes, or raise zookeeper.connection.timeout.ms."
             ) from None
 
+    async def retire(self, timeout_ms: float) -> None:
+        """Give this broker's leaderships away, as far as others can take them, and wait for that.
+
+        The first step of a controlled shutdown. What cannot be done in time is left to those who remain.
+        """
+        if not self._registered:
+            return
+        self._registration = replace(self._registration, leaving=True)
+        path = znodes.broker_path(self._broker_id)
+        entry = znodes.Change(brokers=(self._broker_id,)).encode()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._zookeeper.multi(
+                    [
+                        SetData(path, self._registration.encode(_now_ms())),
+                        Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+                    ]
+                )
+                await self.wait_until(self._may_stop, timeout_ms)
+        except (Conflict, ZooKeeperUnavailable, RequestTimedOut, TimeoutError) as error:
+            logger.warning("leaderships not given away", reason=str(error))
+
+    def _may_stop(self) -> bool:
+        me = self.view.brokers.get(self._broker_id)
+        return me is None or (me.leaving and may_stop(self.view, self._broker_id))
+
     async def leave(self) -> None:
         """Stop following; the broker's and the controller's nodes go at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._office.end()
         await self._zookeeper.stop()
 
     def _on_session(self, state: str) -> None:
@@ -173,8 +193,28 @@ class ClusterMember:
         self._mark_everything()  # a new connection has none of the old one's watches
         if state == "lost":
             self._registered = False
-            self.is_controller = False
+            self._office.end()
+            self.controllership.lose()
+        self._heartbeat_due.set()
         self._wake.set()
+
+    async def _keep_office(self) -> None:
+        """Prolong the office by heartbeats of our own: kazoo does not tell when its pings were answered."""
+        while True:
+            self._heartbeat_due.clear()
+            sent_s = self._now_s()
+            try:
+                await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
+            except ZooKeeperUnavailable:
+                pass  # the office stays open until the time that is known
+            else:
+                # The news that a session was lost comes before an answer in the next one.
+                self._office.extend(sent_s + OFFICE_SHARE * self._session_timeout_ms / 1000)
+            try:
+                async with asyncio.timeout(self._session_timeout_ms / 1000 / HEARTBEATS_PER_SESSION):
+                    await self._heartbeat_due.wait()
+            except TimeoutError:
+                pass
 
     # --- Waiting ---
 
@@ -245,16 +285,18 @@ class ClusterMember:
             await self._read_brokers(delta)
             if self._broker_id not in self.view.brokers:
                 # Somebody took this process for dead (see `fence`), or it is a moment before our own news.
+                self._office.end()
                 await self._register()
                 await self._read_brokers(delta)
         if self._feed_stale:
             await self._read_feed(delta)
         if self._controller_stale:
             controller = self.view.controller_id
-            await self._elect()
+            self._controller_stale = False
+            await self.controllership.seek(self._mark_controller)
             delta.brokers |= self.view.controller_id != controller
         if self.is_controller:
-            await self._lead(delta)
+            await self.controllership.lead(delta)
         self._passes_done = begun
         await self._publish()
 
@@ -301,8 +343,11 @@ class ClusterMember:
             logger.info("broker registered", path=path, unclean=self._stopped_uncleanly)
             # As controller it must count itself among the living, in its new life.
             self._brokers_stale = True
+        life = await self._zookeeper.get(znodes.incarnation_path(self._broker_id))
         # Not if the session was lost since: the news of that may have come before this.
         self._registered = session_id != 0 and session_id == self._zookeeper.session_id
+        if self._registered and life is not None:
+            self._office.begin(life.version)
         self._stopped_uncleanly = False  # a session that is lost from now on loses no records
         return True
 
@@ -365,7 +410,7 @@ class ClusterMember:
         entities = await zookeeper.children(znodes.BROKER_CONFIGS)
         await self._read_broker_configs(entities, delta)
         self._last_change = max(numbers, default=-1)
-        self._stale_topics = None
+        self.controllership.look_again()
 
     async def _read_brokers(self, delta: Delta) -> None:
         self._brokers_stale = False
@@ -385,7 +430,7 @@ class ClusterMember:
             and (last_unclean := _readable(znodes.decode_incarnation, life.data)) is not None
         )
         if self.view.brokers != known:
-            self._stale_topics = None
+            self.controllership.look_again()
             delta.brokers = True
 
     async def _read_topics(self, names: Iterable[str], delta: Delta) -> None:
@@ -404,8 +449,7 @@ class ClusterMember:
             overrides = {} if config is None else _readable(znodes.decode_config, config.data) or {}
             self.view.set_topic(assignment, overrides)
             delta.configs.add(f"topics/{name}")
-            if self._stale_topics is not None:
-                self._stale_topics.add(name)
+            self.controllership.look_again([name])
 
     async def _read_states(self, partitions: list[tuple[str, int]], delta: Delta) -> None:
         nodes = await self._zookeeper.get_many([znodes.state_path(*key) for key in partitions])
@@ -428,8 +472,7 @@ class ClusterMember:
             for broker, node in zip(replicas, nodes, strict=True)
             if node is not None
         }
-        if self._stale_topics is not None:
-            self._stale_topics.add(topic)
+        self.controllership.look_again([topic])
 
     async def _read_broker_configs(self, entities: Iterable[str], delta: Delta) -> None:
         entities = list(entities)
@@ -458,11 +501,12 @@ class ClusterMember:
                 return
             await self._apply(znodes.Change.decode(node.data), delta)
             self._last_change = number
-        if self.is_controller and len(numbers) > 2 * FEED_ENTRIES_KEPT:
-            old = numbers[:-FEED_ENTRIES_KEPT][:DELETES_PER_MULTI]
-            await self._fenced([Delete(f"{znodes.CHANGE_PREFIX}{number:010d}") for number in old])
+        if self.is_controller:
+            await self.controllership.trim_feed(numbers)
 
     async def _apply(self, change: znodes.Change, delta: Delta) -> None:
+        if change.brokers:
+            await self._read_brokers(delta)
         for topic, topic_id in change.deleted:
             self._remove(topic, topic_id, delta)
         if change.topics:
@@ -484,213 +528,6 @@ class ClusterMember:
                 await self._read_topics([name], delta)
             else:
                 await self._read_broker_configs([name], delta)
-
-    # --- What replicas ask for ---
-
-    def lives(self) -> Mapping[int, int]:
-        """The present incarnation of each live broker."""
-        return {broker_id: broker.incarnation for broker_id, broker in self.view.brokers.items()}
-
-    async def change_state(
-        self, topic: str, partition: int, state: PartitionState, joined: Mapping[int, int]
-    ) -> PartitionState | None:
-        """As leader of a partition, replace its state: what a leader may change is its in-sync set.
-
-        `joined` are the lives of the new members; if one has ended meanwhile, nothing is written.
-
-        Returns the state that holds now: the new one, the one that someone else wrote first, or the old
-        one; None if it is not known.
-        """
-        known = self.view.topics.get(topic)
-        if known is None:
-            return None
-        entry = znodes.Change(states=((known.topic_id, partition, state),)).encode()
-        try:
-            await self._zookeeper.multi(
-                [
-                    *(Check(znodes.incarnation_path(broker), life) for broker, life in joined.items()),
-                    SetData(
-                        znodes.state_path(topic, partition),
-                        znodes.encode_state(state),
-                        state.partition_epoch - 1,
-                    ),
-                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
-                ]
-            )
-        except Conflict:
-            return await self.read_state(topic, partition)
-        except ZooKeeperUnavailable:
-            return None
-        return state
-
-    async def read_state(self, topic: str, partition: int) -> PartitionState | None:
-        """The state as ZooKeeper has it now; None if it does not answer or the partition is gone."""
-        try:
-            node = await self._zookeeper.get(znodes.state_path(topic, partition))
-        except ZooKeeperUnavailable:
-            return None
-        return None if node is None else znodes.decode_state(node.data, node.version)
-
-    async def fence(self, broker_id: int, incarnation: int) -> None:
-        """End the registration of a broker whose process is gone, and its office if it was controller.
-
-        Only in the life that was watched, and only by the controller or, for the controller itself, by
-        anyone: a broker that is alive after all finds its registration gone, registers anew, and has lost its
-        offices to the elections in between, which is what epochs are for.
-        """
-        operations: list[Operation] = [
-            Check(znodes.incarnation_path(broker_id), incarnation),
-            Delete(znodes.broker_path(broker_id)),
-        ]
-        try:
-            if self.is_controller:
-                await self._fenced(operations)
-            else:
-                node = await self._zookeeper.get(znodes.CONTROLLER)
-                registration = await self._zookeeper.get(znodes.broker_path(broker_id))
-                if node is None or registration is None:
-                    return
-                if znodes.decode_controller(node.data) != broker_id:
-                    return
-                if node.ephemeral_owner == registration.ephemeral_owner:
-                    operations.append(Delete(znodes.CONTROLLER, node.version))
-                await self._zookeeper.multi(operations)
-        except (Conflict, ZooKeeperUnavailable) as error:
-            logger.info("broker not fenced", broker_id=broker_id, reason=str(error))
-
-    async def claim(self, topic: str, partition: int, claim: znodes.Claim) -> None:
-        """Say how far this broker's log reaches."""
-        path = znodes.claim_path(topic, partition, self._broker_id)
-        node = await self._zookeeper.get(path)
-        write: Operation = (
-            Create(path, claim.encode()) if node is None else SetData(path, claim.encode(), node.version)
-        )
-        entry = znodes.Change(claims=((topic, partition),)).encode()
-        try:
-            await self._zookeeper.multi([write, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
-        except (Conflict, ZooKeeperUnavailable) as error:
-            logger.warning("claim not written", topic=topic, partition=partition, reason=str(error))
-
-    # --- The controller ---
-
-    async def _elect(self) -> None:
-        """Find out who is controller, or become it: one multi, the epoch checked by its node's version."""
-        self._controller_stale = False
-        node = await self._zookeeper.get(znodes.CONTROLLER, self._mark_controller)
-        if node is None:
-            epoch_node = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
-            assert epoch_node is not None
-            epoch = int(epoch_node.data) + 1
-            # Noted before, for the write may happen though its answer is lost.
-            self._controller_epoch = epoch
-            self._controller_epoch_version = epoch_node.version + 1
-            try:
-                await self._zookeeper.multi(
-                    [
-                        SetData(znodes.CONTROLLER_EPOCH, str(epoch).encode(), epoch_node.version),
-                        Create(
-                            znodes.CONTROLLER,
-                            znodes.encode_controller(self._broker_id, _now_ms()),
-                            ephemeral=True,
-                        ),
-                    ]
-                )
-            except Conflict:
-                self._mark_controller()  # another one was faster
-                return
-            self._begin_to_lead()
-            return
-        self.view.controller_id = znodes.decode_controller(node.data)
-        if node.ephemeral_owner != self._zookeeper.session_id:
-            self.is_controller = False
-        elif not self.is_controller:
-            self._begin_to_lead()  # elected by a write whose answer was lost
-
-    def _begin_to_lead(self) -> None:
-        self._stale_topics = None
-        self.is_controller = True
-        self.view.controller_id = self._broker_id
-        logger.info("controller elected", controller_epoch=self._controller_epoch)
-
-    async def _lead(self, delta: Delta) -> None:
-        for topic in sorted(self.view.pending_deletions & self.view.topics.keys()):
-            await self._delete_topic(topic, delta)
-        stale, self._stale_topics = self._stale_topics, set()
-        changes = plan_states(self.view, self._controller_epoch, self._policy_of, topics=stale)
-        try:
-            for start in range(0, len(changes), STATES_PER_MULTI):
-                await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
-        except BaseException:
-            self._stale_topics = None
-            raise
-
-    async def _fenced(self, operations: list[Operation]) -> None:
-        """Write as controller: all of it, and only while this broker still is the controller."""
-        fence = Check(znodes.CONTROLLER_EPOCH, self._controller_epoch_version)
-        await self._zookeeper.multi([fence, *operations])
-
-    async def _write_states(self, changes: list[StateChange], delta: Delta) -> None:
-        operations: list[Operation] = []
-        with_parent = {change.topic for change in changes if self.view.topics[change.topic].states}
-        for change in changes:
-            data = znodes.encode_state(change.state)
-            path = znodes.state_path(change.topic, change.partition)
-            if change.expected_version is not None:
-                operations.append(SetData(path, data, change.expected_version))
-                continue
-            if change.topic not in with_parent:
-                with_parent.add(change.topic)
-                operations.append(Create(znodes.partitions_path(change.topic), b""))
-            operations.append(Create(znodes.partition_path(change.topic, change.partition), b""))
-            operations.append(Create(path, data))
-        states = tuple(
-            (self.view.topics[change.topic].topic_id, change.partition, change.state) for change in changes
-        )
-        entry = znodes.Change(states=states).encode()
-        await self._fenced([*operations, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
-        logger.info("partition states written", count=len(changes))
-        for change in changes:
-            # Known at once, so that the next pass does not plan them again; the feed repeats it.
-            if self.view.set_state(change.topic, change.partition, change.state):
-                delta.partitions.add((change.topic, change.partition))
-
-    async def _delete_topic(self, name: str, delta: Delta) -> None:
-        """Remove the topic's nodes. Its files are removed by the brokers that hold them (R20).
-
-        The marker goes last, in one multi with the topic's own node, so a controller that dies in
-        between leaves a deletion that the next one carries on.
-        """
-        topic = self.view.topics[name]
-        marker = znodes.deletion_path(name)
-        partitions = await self._zookeeper.children(znodes.partitions_path(name))
-        removals: list[Operation] = []
-        for partition in partitions:
-            path = znodes.partition_path(name, int(partition))
-            removals += [Delete(f"{path}/{child}") for child in await self._zookeeper.children(path)]
-            removals.append(Delete(path))
-        for start in range(0, len(removals), STATES_PER_MULTI):
-            await self._fenced([Check(marker, -1), *removals[start : start + STATES_PER_MULTI]])
-        last: list[Operation] = [
-            Delete(path)
-            for path in (znodes.partitions_path(name), znodes.topic_config_path(name))
-            if await self._zookeeper.get(path) is not None
-        ]
-        holders = frozenset(broker for replicas in topic.assignment.replicas.values() for broker in replicas)
-        entry = znodes.Change(deleted=((name, topic.topic_id),)).encode()
-        await self._fenced(
-            [
-                *last,
-                Delete(znodes.topic_path(name)),
-                Delete(marker),
-                Create(
-                    f"{znodes.DELETED_TOPICS}/{znodes.encode_uuid(topic.topic_id)}",
-                    znodes.encode_deleted_topic(name, holders),
-                ),
-                Create(znodes.CHANGE_PREFIX, entry, sequential=True),
-            ]
-        )
-        logger.info("topic deleted", topic=name, topic_id=str(topic.topic_id))
-        self._remove(name, topic.topic_id, delta)
 
 
 def _readable(decode: Callable[P, Content], *arguments: P.args, **named: P.kwargs) -> Content | None:

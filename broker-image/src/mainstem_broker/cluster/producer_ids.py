@@ -13,7 +13,12 @@ from typing import Final
 import structlog
 
 from mainstem_broker.cluster import znodes
-from mainstem_broker.cluster.zookeeper import Conflict, SetData, ZooKeeper, ZooKeeperUnavailable
+from mainstem_broker.cluster.zookeeper import (
+    Conflict,
+    SetData,
+    ZooKeeperSession,
+    ZooKeeperUnavailable,
+)
 from mainstem_broker.config import INT64_MAX
 from mainstem_broker.errors import CoordinatorLoadInProgress, UnknownServerError
 
@@ -29,7 +34,7 @@ WAIT_S_MAX: Final = 2.0
 class ProducerIds:
     """The ids of one broker, through its session."""
 
-    def __init__(self, zookeeper: ZooKeeper, broker_id: int) -> None:
+    def __init__(self, zookeeper: ZooKeeperSession, broker_id: int) -> None:
         self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._present = iter(range(0))

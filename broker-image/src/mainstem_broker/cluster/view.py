@@ -94,3 +94,18 @@ class ClusterView:
     def dynamic_broker_config(self, broker_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """(what is set for this broker, what is set for all)."""
         return self.broker_configs.get(str(broker_id), {}), self.broker_configs.get(DEFAULT_ENTITY, {})
+
+
+@dataclass(slots=True)
+class Delta:
+    """What a pass changed in the view."""
+
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    deleted: list[tuple[str, UUID]] = field(default_factory=list)
+    configs: set[str] = field(default_factory=set)
+    """Entities as `topics/T`, `brokers/N`, `brokers/<default>`."""
+    brokers: bool = False
+    """Whether brokers came, went or began a new life."""
+
+    def __bool__(self) -> bool:
+        return bool(self.partitions or self.deleted or self.configs or self.brokers)

@@ -116,7 +116,8 @@ class BrokerRegistration:
     """`/brokers/ids/N`. `epoch` is the node's czxid: it grows each time the broker registers.
 
     `incarnation` is the number of its present life, and `last_unclean` that of the last one that began
-    without a clean stop before it; both from `/mainstem/incarnations/N`.
+    without a clean stop before it; both from `/mainstem/incarnations/N`. `leaving` says that it is about
+    to stop and gives its leaderships away (a key of ours, which others ignore).
     """
 
     broker_id: int
@@ -125,6 +126,7 @@ class BrokerRegistration:
     epoch: int = -1
     incarnation: int = 0
     last_unclean: int = 0
+    leaving: bool = False
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
@@ -143,6 +145,8 @@ class BrokerRegistration:
         }
         if self.rack is not None:
             body["rack"] = self.rack
+        if self.leaving:
+            body["leaving"] = True
         return _dump(body)
 
     @classmethod
@@ -154,7 +158,8 @@ class BrokerRegistration:
             listener, _, address = text.partition("://")
             host, _, port = address.rpartition(":")
             endpoints.append(Endpoint(listener, protocols[listener], host.strip("[]"), int(port)))
-        return cls(broker_id, tuple(endpoints), body.get("rack"), epoch)
+        leaving = bool(body.get("leaving", False))
+        return cls(broker_id, tuple(endpoints), body.get("rack"), epoch, leaving=leaving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +338,8 @@ class Change:
     states: tuple[tuple[UUID, int, PartitionState], ...] = ()
     claims: tuple[tuple[str, int], ...] = ()
     """Partitions of which someone claimed how far its log reaches."""
+    brokers: tuple[int, ...] = ()
+    """Brokers whose registration changed; those that come and go are noticed by a watch."""
     topics: tuple[str, ...] = ()
     """Topics whose assignment appeared or changed."""
     deleted: tuple[tuple[str, UUID], ...] = ()
@@ -350,6 +357,7 @@ class Change:
                     for topic_id, partition, state in self.states
                 ],
                 "claims": [list(claim) for claim in self.claims],
+                "brokers": list(self.brokers),
                 "topics": list(self.topics),
                 "deleted": [[topic, encode_uuid(topic_id)] for topic, topic_id in self.deleted],
                 "configs": list(self.configs),
@@ -366,6 +374,7 @@ class Change:
                 for topic_id, partition, version, state in body["states"]
             ),
             claims=tuple((topic, partition) for topic, partition in body["claims"]),
+            brokers=tuple(body["brokers"]),
             topics=tuple(body["topics"]),
             deleted=tuple((topic, decode_uuid(text)) for topic, text in body["deleted"]),
             configs=tuple(body["configs"]),

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 from kazoo.client import KazooClient, KazooState
@@ -82,6 +82,25 @@ class Check:
 Operation = Create | SetData | Delete | Check
 SessionListener = Callable[[str], None]
 """Called on the loop with "connected", "suspended" (it may come back) or "lost" (ephemerals are gone)."""
+
+
+class ZooKeeperSession(Protocol):
+    """What the cluster's code asks of a session; `ZooKeeper` is the real one."""
+
+    @property
+    def session_id(self) -> int:
+        """0 while there is none."""
+        ...
+
+    async def start(self, timeout_ms: int) -> None: ...
+    async def stop(self) -> None: ...
+    async def sync(self) -> None: ...
+    async def get(self, path: str, on_change: Callable[[], None] | None = None) -> Node | None: ...
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]: ...
+    async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]: ...
+    async def ensure_paths(self, paths: Iterable[str]) -> None: ...
+    async def create(self, path: str, data: bytes) -> bool: ...
+    async def multi(self, operations: Sequence[Operation]) -> list[Any]: ...
 
 
 class ZooKeeper:
@@ -195,20 +214,23 @@ class ZooKeeper:
         return node
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """The nodes at `paths`, in order; None where there is none."""
+        """The nodes at `paths`, in order; None where there is none.
 
-        def read() -> list[Node | None]:
+        Other calls may come in between, so that a long reading does not keep a heartbeat waiting.
+        """
+
+        def read(some: Sequence[str]) -> list[Node | None]:
             nodes: list[Node | None] = []
-            for start in range(0, len(paths), READS_IN_FLIGHT):
-                pending = [self._client.get_async(path) for path in paths[start : start + READS_IN_FLIGHT]]
-                for result in pending:
-                    try:
-                        nodes.append(_node(result.get()))
-                    except NoNodeError:
-                        nodes.append(None)
+            for result in [self._client.get_async(path) for path in some]:
+                try:
+                    nodes.append(_node(result.get()))
+                except NoNodeError:
+                    nodes.append(None)
             return nodes
 
-        nodes: list[Node | None] = await self._run(read)
+        nodes: list[Node | None] = []
+        for start in range(0, len(paths), READS_IN_FLIGHT):
+            nodes += await self._run(read, paths[start : start + READS_IN_FLIGHT])
         return nodes
 
     async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:

@@ -16,6 +16,7 @@ from mainstem_broker.config import TopicConfig
 from mainstem_broker.errors import ProtocolError, StorageError
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.replica.fetcher import Fetcher, Leader
+from mainstem_broker.replica.office import Office
 from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.state import NO_LEADER, PartitionState
 
@@ -30,7 +31,7 @@ class Coordination(Protocol):
     """What replicas need of the cluster."""
 
     def lives(self) -> Mapping[int, int]:
-        """The present incarnation of each live broker."""
+        """The present incarnation of each live broker that is not about to stop."""
         ...
 
     async def change_state(
@@ -56,6 +57,7 @@ class ReplicaManager:
         broker_id: int,
         logs: LogManager,
         coordination: Coordination,
+        office: Office,
         connect: Callable[[int], Leader],
         now_ms: Callable[[], int],
         lag_ms_max: int,
@@ -63,6 +65,7 @@ class ReplicaManager:
         self._broker_id = broker_id
         self._logs = logs
         self._coordination = coordination
+        self._office = office
         self._connect = connect
         self._now_ms = now_ms
         self._lag_ms_max = lag_ms_max
@@ -98,7 +101,7 @@ class ReplicaManager:
                 logger.error("replica not opened", topic=topic, partition=index, reason=str(error))
                 return
             mark = self._logs.high_watermarks.get((topic, index), 0)
-            partition = Partition(topic, index, topic_id, log, self._broker_id, mark)
+            partition = Partition(topic, index, topic_id, log, self._broker_id, self._office, mark)
             self._partitions[topic, index] = partition
         partition.update_state(state, replicas, now_ms)
 

@@ -47,6 +47,7 @@ from mainstem_broker.log.epochs import UNDEFINED_EPOCH
 from mainstem_broker.log.files import ReadResult
 from mainstem_broker.log.partition_log import AppendInfo, PartitionLog
 from mainstem_broker.protocol.batches import parse_batch_header, validate_for_append
+from mainstem_broker.replica.office import NO_LIFE, Office
 from mainstem_broker.replica.progress import Progress
 from mainstem_broker.replica.state import PartitionState
 
@@ -78,6 +79,7 @@ class Partition:
         "_high_watermark",
         "_listeners",
         "_local_broker_id",
+        "_office",
         "_pending",
         "_progress",
         "index",
@@ -95,6 +97,7 @@ class Partition:
         topic_id: UUID,
         log: PartitionLog,
         local_broker_id: int,
+        office: Office,
         high_watermark: int = 0,
     ) -> None:
         """Take a log. `high_watermark` is the last one that was written down; the log may be shorter."""
@@ -105,6 +108,7 @@ class Partition:
         self.state: PartitionState | None = None
         self.replicas: tuple[int, ...] = ()
         self._local_broker_id = local_broker_id
+        self._office = office
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self._listeners: set[Callable[[], None]] = set()
         # Of a leader only: where its epoch began, its followers, the proposal under way, who waits.
@@ -174,13 +178,19 @@ class Partition:
         self._notify()
 
     def require_leader(self, client_epoch: int = -1) -> None:
-        """Let only requests pass that this replica may answer as leader.
+        """Let only requests of clients pass that this replica may answer as leader.
 
         Raises:
-            NotLeaderOrFollower: another broker leads, or none.
+            NotLeaderOrFollower: another broker leads, or none, or this one cannot know.
             FencedLeaderEpoch, UnknownLeaderEpoch: the client's leader epoch is older or newer (KIP-320);
                 -1 means that the client does not know one.
         """
+        self._require_role(client_epoch)
+        assert self.state is not None
+        if not self._office.is_open(self.state.incarnations.get(self._local_broker_id, NO_LIFE)):
+            raise NotLeaderOrFollower(f"This broker no longer knows whether it leads {self!r}.")
+
+    def _require_role(self, client_epoch: int) -> None:
         if not self.is_leader:
             raise NotLeaderOrFollower(f"This broker does not lead {self!r}.")
         if client_epoch >= 0 and client_epoch != self.leader_epoch:
@@ -313,10 +323,10 @@ class Partition:
             leader_epoch: the epoch that it follows.
 
         Raises:
-            ProtocolError: as `require_leader`; NotLeaderOrFollower for a broker that holds no replica;
-                OffsetOutOfRange.
+            ProtocolError: as `require_leader`, but whether this broker's office is open does not matter;
+                NotLeaderOrFollower for a broker that holds no replica; OffsetOutOfRange.
         """
-        self.require_leader(leader_epoch)
+        self._require_role(leader_epoch)
         if broker not in self._progress:
             raise NotLeaderOrFollower(f"Broker {broker} holds no replica of {self!r}.")
         diverging = self._divergence(offset, last_epoch)

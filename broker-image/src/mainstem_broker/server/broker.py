@@ -6,32 +6,35 @@ Start, in an order in which nothing is promised before it can be kept:
 2. connect to ZooKeeper, learn the cluster's id;
 3. take the data directories, recover the logs (in threads);
 4. load the cluster's state, open the replicas that are this broker's;
-5. accept clients, register in ZooKeeper.
+5. listen, register in ZooKeeper, and serve when the view shows this broker: clients that come in between
+   wait for some milliseconds instead of being told of a cluster without it.
 
-Stop: leave ZooKeeper, so that the cluster knows at once; close listeners and connections; flush and close
-the logs, which marks a clean stop.
+Stop: give the leaderships to others (controlled shutdown); leave ZooKeeper, so that the cluster knows at
+once; close listeners and connections; flush and close the logs, which marks a clean stop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import structlog
 
 from mainstem_broker.api.context import BrokerContext
-from mainstem_broker.cluster.controller import ElectionPolicy, must_claim
-from mainstem_broker.cluster.member import ClusterMember, Delta
-from mainstem_broker.cluster.view import Topic
-from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint
-from mainstem_broker.config import BrokerConfig, TopicConfig
-from mainstem_broker.errors import InvalidSetting, StartupError
+from mainstem_broker.cluster.member import ClusterMember
+from mainstem_broker.cluster.view import Delta
+from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint
+from mainstem_broker.cluster.zookeeper import ZooKeeper
+from mainstem_broker.config import BrokerConfig
+from mainstem_broker.errors import StartupError
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.replica.manager import ReplicaManager
+from mainstem_broker.replica.office import Office
+from mainstem_broker.server.cluster_news import ClusterNews
 from mainstem_broker.server.deathwatch import Deathwatch
 from mainstem_broker.server.listeners import Listener, SocketOptions, parse_listeners
 from mainstem_broker.server.peers import LeaderPeer, Peer
@@ -39,6 +42,9 @@ from mainstem_broker.server.router import Router
 from mainstem_broker.server.upkeep import Upkeep
 
 logger = structlog.get_logger(__name__)
+
+CONTROLLED_SHUTDOWN_MS_MAX: Final = 15_000
+"""Kafka's three tries with five seconds between them."""
 
 
 class Broker:
@@ -51,7 +57,7 @@ class Broker:
             StartupError: the listeners cannot be had.
         """
         self._loop = asyncio.get_running_loop()
-        self._background: set[asyncio.Task[None]] = set()
+        self._unlinking: set[asyncio.Future[None]] = set()
         self._loading: asyncio.Future[None] | None = None
         pairs = parse_listeners(config)
         options = SocketOptions(
@@ -71,23 +77,29 @@ class Broker:
         registration = BrokerRegistration(
             broker_id, tuple(advertised for _, advertised in pairs), config.optional_string("broker.rack")
         )
+        session_timeout_ms = config.integer("zookeeper.session.timeout.ms")
+        office = Office(time.monotonic)
         self._member = ClusterMember(
             registration,
-            config.string("zookeeper.connect"),
-            session_timeout_ms=config.integer("zookeeper.session.timeout.ms"),
+            lambda listener: ZooKeeper(config.string("zookeeper.connect"), session_timeout_ms, listener),
+            office,
+            now_s=time.monotonic,
+            session_timeout_ms=session_timeout_ms,
             connection_timeout_ms=config.integer("zookeeper.connection.timeout.ms"),
             on_change=self._on_change,
-            policy_of=self._election_policy,
+            policy_of=lambda topic: self._news.election_policy(topic),  # noqa: PLW0108  # made below
         )
         self._replicas = ReplicaManager(
             broker_id,
             self._logs,
-            self._member,
+            self._member.states,
+            office,
             self._connect_leader,
             _now_ms,
             config.integer("replica.lag.time.max.ms"),
         )
         self.context = BrokerContext(broker_id, config, self._member, self._replicas)
+        self._news = ClusterNews(self.context, self._logs)
         self._deathwatch = Deathwatch(
             self._member, broker_id, lambda: self.context.config.string("inter.broker.listener.name")
         )
@@ -104,16 +116,17 @@ class Broker:
         cluster_id = await self._member.connect()
         self._logs.prepare(cluster_id)
         await self._member.load()
-        self._take_broker_config()
+        self._news.take_broker_config()
         self._loading = asyncio.ensure_future(
-            asyncio.to_thread(self._logs.load_all, self._topic_config, _now_ms(), _log_progress)
+            asyncio.to_thread(self._logs.load_all, self._news.topic_config, _now_ms(), _log_progress)
         )
         await asyncio.shield(self._loading)
-        await self._remove_deleted()
-        self._open_replicas()
+        await self._news.open()
+        for listener in self._listeners:
+            listener.listen()
+        await self._member.join(stopped_uncleanly=not self._logs.stopped_cleanly)
         for listener in self._listeners:
             listener.start(Router(self.context, listener.name).handle)
-        await self._member.join(stopped_uncleanly=not self._logs.stopped_cleanly)
         self._upkeep.start()
         logger.info(
             "broker started",
@@ -124,13 +137,16 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop cleanly. Safe to call after a failed start."""
+        if self.context.config.flag("controlled.shutdown.enable"):
+            await self._member.retire(CONTROLLED_SHUTDOWN_MS_MAX)
         await self._upkeep.stop()
         await self._deathwatch.stop()
         await self._replicas.stop()
         await self._member.leave()
         for listener in self._listeners:
             listener.close()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._news.stop()
+        await asyncio.gather(*self._unlinking, return_exceptions=True)
         if await self._logs_are_loaded():
             await asyncio.to_thread(self._logs.close, self._replicas.high_watermarks())
         else:
@@ -154,82 +170,8 @@ class Broker:
     # --- The cluster's news ---
 
     def _on_change(self, delta: Delta) -> None:
-        """Called by the member, on the loop, after its view has changed."""
-        for topic, topic_id in delta.deleted:
-            self._replicas.drop(topic, topic_id)
-            # Also if there was none: whoever deleted the topic waits for all that were to hold it.
-            self._spawn(self._member.administration.forget_deleted_topic(topic_id))
-        topics: Collection[str] = {
-            name for kind, _, name in (entity.partition("/") for entity in delta.configs) if kind == "topics"
-        }
-        if any(entity.startswith("brokers/") for entity in delta.configs):
-            self._take_broker_config()
-            topics = self.context.view.topics
-        self._replicas.update_configs(topics, self._topic_config)
-        for name, index in delta.partitions:
-            self._update_replica(name, index)
-        self._replicas.follow_leaders()
+        self._news.take(delta)
         self._deathwatch.look_again()
-        if delta.brokers:
-            self._replicas.consider_all_isrs()
-        if delta.partitions or delta.brokers:
-            self._claim()
-
-    def _update_replica(self, name: str, index: int) -> None:
-        topic = self.context.view.topics.get(name)
-        if topic is None or index not in topic.states:
-            return
-        if self.context.broker_id in topic.assignment.replicas[index]:
-            self._replicas.update(
-                name,
-                index,
-                topic.topic_id,
-                topic.states[index],
-                topic.assignment.replicas[index],
-                self._topic_config(name),
-            )
-
-    def _open_replicas(self) -> None:
-        for topic in self.context.view.topics.values():
-            for index in topic.states:
-                self._update_replica(topic.name, index)
-        self._replicas.follow_leaders()
-
-    async def _remove_deleted(self) -> None:
-        """Drop logs of topics that were deleted while this broker was down.
-
-        A log whose topic nobody knows of, and nobody noted as deleted, is set aside and kept: it may be
-        all that is left of something that was lost elsewhere.
-        """
-        deleted = await self._member.administration.deleted_topics()
-        for topic, partition in list(self._logs.logs):
-            topic_id = self._logs.topic_id(topic, partition)
-            known = self.context.view.topics.get(topic)
-            if topic_id is None or (known is not None and known.topic_id == topic_id):
-                continue
-            if topic_id in deleted:
-                self._logs.delete(topic, partition)
-            else:
-                self._logs.set_aside(topic, partition)
-        for topic_id in deleted:
-            await self._member.administration.forget_deleted_topic(topic_id)
-
-    def _topic_config(self, name: str) -> TopicConfig:
-        topic = self.context.view.topics.get(name)
-        overrides = {} if topic is None else topic.config
-        try:
-            return self.context.config.topic(overrides)
-        except InvalidSetting as error:
-            # Written to ZooKeeper by hand; the topic must stay usable, so the wrong settings do not count.
-            logger.error("topic settings ignored", topic=name, reason=str(error))
-            return self.context.config.topic({})
-
-    def _take_broker_config(self) -> None:
-        dynamic, for_all = self.context.view.dynamic_broker_config(self.context.broker_id)
-        try:
-            self.context.config = self.context.config.with_dynamic(dynamic, for_all)
-        except InvalidSetting as error:
-            logger.error("dynamic broker settings ignored", reason=str(error))
 
     def _connect_leader(self, leader: int) -> LeaderPeer:
         """A way to fetch from a broker, at whatever address it is registered."""
@@ -255,27 +197,6 @@ class Broker:
             partition_bytes_max=config.integer("replica.fetch.max.bytes"),
         )
 
-    def _election_policy(self, topic: Topic) -> ElectionPolicy:
-        config = self._topic_config(topic.name)
-        return ElectionPolicy(config.min_insync_replicas, config.unclean_leader_election_enable)
-
-    def _claim(self) -> None:
-        """Say how far logs here reach of which nobody can be trusted to lead (see `controller.py`)."""
-        view = self.context.view
-        me = view.brokers.get(self.context.broker_id)
-        if me is None:
-            return
-        for partition in self._replicas:
-            topic = view.topics.get(partition.topic)
-            state = None if topic is None else topic.states.get(partition.index)
-            if topic is None or state is None or self.context.broker_id not in state.isr + state.elr:
-                continue
-            known = topic.claims.get(partition.index, {}).get(self.context.broker_id)
-            if must_claim(state, view.brokers) and (known is None or known.incarnation != me.incarnation):
-                offset, epoch = partition.fetch_position()
-                claim = Claim(self.context.broker_id, me.incarnation, epoch, offset)
-                self._spawn(self._member.claim(partition.topic, partition.index, claim))
-
     # --- Files to unlink later ---
 
     def _schedule_unlink(self, paths: Sequence[Path], delay_ms: int) -> None:
@@ -284,19 +205,11 @@ class Broker:
 
     def _unlink_later(self, paths: Sequence[Path], delay_ms: int) -> None:
         def unlink() -> None:
-            self._spawn(asyncio.to_thread(unlink_all, paths))
+            task = asyncio.ensure_future(asyncio.to_thread(unlink_all, paths))
+            self._unlinking.add(task)
+            task.add_done_callback(self._unlinking.discard)
 
         self._loop.call_later(delay_ms / 1000, unlink)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background_done)
-
-    def _background_done(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("background work failed", reason=str(error))
 
 
 def _log_directories(config: BrokerConfig) -> list[Path]:

@@ -2,7 +2,7 @@
 
 A connection to each broker that matters: the controller's to all, everyone's to the controller. If it breaks
 and the broker's port then refuses connections, nobody listens there any more: the process has ended, and is
-fenced (`ClusterMember.fence`), so that leaders can be elected in its place. Silence says nothing: a broker
+fenced (`Controllership.fence`), so that leaders can be elected in its place. Silence says nothing: a broker
 that is paused, or cut off, keeps its office until its session ends (ARCHITECTURE.md, "Failover").
 """
 
@@ -66,7 +66,7 @@ class Deathwatch:
                 refusals += 1
                 if refusals >= REFUSALS_WANTED:
                     logger.warning("broker is gone", broker_id=broker.broker_id, port=endpoint.port)
-                    await self._member.fence(broker.broker_id, broker.incarnation)
+                    await self._member.controllership.fence(broker.broker_id, broker.incarnation)
                     refusals = 0
                     await asyncio.sleep(RECONNECT_DELAY_S)
                 else:

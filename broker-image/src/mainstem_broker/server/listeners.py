@@ -89,10 +89,13 @@ class Listener:
         self.connections: set[Connection] = set()
         self._socket = _bind(endpoint)
 
-    def start(self, handle: Handle) -> None:
-        """Accept connections from now on; clients were refused until here."""
-        self._handle = handle
+    def listen(self) -> None:
+        """Let clients connect, who were refused until here; they wait in the backlog until `start`."""
         self._socket.listen(self._options.backlog)
+
+    def start(self, handle: Handle) -> None:
+        """Accept connections and answer from now on."""
+        self._handle = handle
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:

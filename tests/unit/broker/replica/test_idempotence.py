@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from pathlib import Path
 from uuid import UUID
@@ -20,20 +21,28 @@ from mainstem_broker.errors import (
 )
 from mainstem_broker.log.partition_log import AppendInfo
 from mainstem_broker.log.segment import Segment
+from mainstem_broker.replica.office import Office
 from mainstem_broker.replica.partition import Acknowledgement, Divergence, Partition
 from mainstem_broker.replica.state import PartitionState
 
 US, THEM = 1, 2
+LIFE = 1
 
 
 def replica(directory: Path, broker: int = US, **config: object) -> Partition:
     """The replica of t-0 on `broker`, before it has any role; its log is below `directory`."""
     log = open_log(directory / str(broker), settings(**config))
-    return Partition("t", 0, UUID(int=1), log, broker)
+    office = Office(lambda: 0.0)
+    office.begin(LIFE)
+    office.extend(math.inf)
+    return Partition("t", 0, UUID(int=1), log, broker, office)
 
 
 def lead(partition: Partition, leader: int, epoch: int, isr: tuple[int, ...] = (US, THEM)) -> None:
-    partition.update_state(PartitionState(leader, epoch, isr, 1, epoch), (US, THEM), NOW_MS)
+    lives = {US: LIFE, THEM: LIFE}
+    partition.update_state(
+        PartitionState(leader, epoch, isr, 1, epoch, incarnations=lives), (US, THEM), NOW_MS
+    )
 
 
 def send(
@@ -100,7 +109,7 @@ def test_who_repeats_an_early_batch_need_not_wait_for_later_ones(tmp_path: Path)
         assert not partition.acknowledge(waiting)
     for offset, expected in ((1, [1, 1]), (3, [1, 1, 2, 3])):
         partition.read_as_follower(
-            THEM, 1, offset, 3, 1000, leader_epoch=3, min_one_batch=True, now_ms=NOW_MS
+            THEM, LIFE, offset, 3, 1000, leader_epoch=3, min_one_batch=True, now_ms=NOW_MS
         )
         assert settled == expected
 

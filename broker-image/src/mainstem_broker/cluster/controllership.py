@@ -1,0 +1,236 @@
+"""The office of controller: winning it, and the writes that only its holder makes.
+
+`controller.py` decides what to write; this file writes it. Every write is one multi with a check of
+`/controller_epoch`, so a controller that was replaced without knowing it writes nothing (fencing).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import structlog
+
+from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, plan_states
+from mainstem_broker.cluster.view import ClusterView, Delta, Topic
+from mainstem_broker.cluster.zookeeper import (
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+    ZooKeeperSession,
+    ZooKeeperUnavailable,
+)
+
+logger = structlog.get_logger(__name__)
+
+STATES_PER_MULTI: Final = 300
+"""A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a state takes about 500 bytes in it."""
+DELETES_PER_MULTI: Final = 5_000
+"""Likewise; a deletion takes about 60 bytes."""
+FEED_ENTRIES_KEPT: Final = 500
+"""A broker that lags further behind than this loads everything; each entry costs one read, too."""
+
+
+class Controllership:
+    """The office, as broker `broker_id` may hold it."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeperSession,
+        broker_id: int,
+        view: ClusterView,
+        policy_of: Callable[[Topic], ElectionPolicy],
+    ) -> None:
+        self.is_held = False
+        self._zookeeper = zookeeper
+        self._broker_id = broker_id
+        self._view = view
+        self._policy_of = policy_of
+        self._epoch = 0
+        self._epoch_version = 0
+        self._stale_topics: set[str] | None = None
+
+    # --- The office ---
+
+    async def seek(self, on_change: Callable[[], None]) -> None:
+        """Find out who is controller, or become it; `on_change` is called when that may have changed.
+
+        One multi, in which the epoch is checked by its node's version.
+        """
+        node = await self._zookeeper.get(znodes.CONTROLLER, on_change)
+        if node is None:
+            epoch_node = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
+            assert epoch_node is not None
+            epoch = int(epoch_node.data) + 1
+            # Noted before, for the write may happen though its answer is lost.
+            self._epoch = epoch
+            self._epoch_version = epoch_node.version + 1
+            try:
+                await self._zookeeper.multi(
+                    [
+                        SetData(znodes.CONTROLLER_EPOCH, str(epoch).encode(), epoch_node.version),
+                        Create(
+                            znodes.CONTROLLER,
+                            znodes.encode_controller(self._broker_id, _now_ms()),
+                            ephemeral=True,
+                        ),
+                    ]
+                )
+            except Conflict:
+                on_change()  # another one was faster
+                return
+            self._begin()
+            return
+        self._view.controller_id = znodes.decode_controller(node.data)
+        if node.ephemeral_owner != self._zookeeper.session_id:
+            self.is_held = False
+        elif not self.is_held:
+            self._begin()  # elected by a write whose answer was lost
+
+    def _begin(self) -> None:
+        self._stale_topics = None
+        self.is_held = True
+        self._view.controller_id = self._broker_id
+        logger.info("controller elected", controller_epoch=self._epoch)
+
+    def lose(self) -> None:
+        """The session is gone, and the office with it."""
+        self.is_held = False
+
+    async def write(self, operations: Sequence[Operation]) -> None:
+        """Write as controller: all of it, and only while this broker still is the controller.
+
+        Raises:
+            Conflict: it is not, or a node has changed; nothing was written.
+            ZooKeeperUnavailable: no answer came; all may be done, or none.
+        """
+        fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
+        await self._zookeeper.multi([fence, *operations])
+
+    # --- Its duties ---
+
+    def look_again(self, topics: Iterable[str] | None = None) -> None:
+        """Have these topics planned anew by the next `lead`; None: all of them."""
+        if topics is None:
+            self._stale_topics = None
+        elif self._stale_topics is not None:
+            self._stale_topics.update(topics)
+
+    async def lead(self, delta: Delta) -> None:
+        """Carry out deletions, write the states that are due; what changes in the view goes to `delta`."""
+        for topic in sorted(self._view.pending_deletions & self._view.topics.keys()):
+            await self._delete_topic(topic, delta)
+        stale, self._stale_topics = self._stale_topics, set()
+        changes = plan_states(self._view, self._epoch, self._policy_of, topics=stale)
+        try:
+            for start in range(0, len(changes), STATES_PER_MULTI):
+                await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
+        except BaseException:
+            self._stale_topics = None
+            raise
+
+    async def trim_feed(self, numbers: Sequence[int]) -> None:
+        """Remove the oldest of the feed's entries, given all of their numbers, when they have become many."""
+        if len(numbers) > 2 * FEED_ENTRIES_KEPT:
+            old = numbers[:-FEED_ENTRIES_KEPT][:DELETES_PER_MULTI]
+            await self.write([Delete(f"{znodes.CHANGE_PREFIX}{number:010d}") for number in old])
+
+    async def _write_states(self, changes: list[StateChange], delta: Delta) -> None:
+        operations: list[Operation] = []
+        with_parent = {change.topic for change in changes if self._view.topics[change.topic].states}
+        for change in changes:
+            data = znodes.encode_state(change.state)
+            path = znodes.state_path(change.topic, change.partition)
+            if change.expected_version is not None:
+                operations.append(SetData(path, data, change.expected_version))
+                continue
+            if change.topic not in with_parent:
+                with_parent.add(change.topic)
+                operations.append(Create(znodes.partitions_path(change.topic), b""))
+            operations.append(Create(znodes.partition_path(change.topic, change.partition), b""))
+            operations.append(Create(path, data))
+        states = tuple(
+            (self._view.topics[change.topic].topic_id, change.partition, change.state) for change in changes
+        )
+        entry = znodes.Change(states=states).encode()
+        await self.write([*operations, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
+        logger.info("partition states written", count=len(changes))
+        for change in changes:
+            # Known at once, so that the next pass does not plan them again; the feed repeats it.
+            if self._view.set_state(change.topic, change.partition, change.state):
+                delta.partitions.add((change.topic, change.partition))
+
+    async def _delete_topic(self, name: str, delta: Delta) -> None:
+        """Remove the topic's nodes. Its files are removed by the brokers that hold them (R20).
+
+        The marker goes last, in one multi with the topic's own node, so a controller that dies in
+        between leaves a deletion that the next one carries on.
+        """
+        topic = self._view.topics[name]
+        marker = znodes.deletion_path(name)
+        partitions = await self._zookeeper.children(znodes.partitions_path(name))
+        removals: list[Operation] = []
+        for partition in partitions:
+            path = znodes.partition_path(name, int(partition))
+            removals += [Delete(f"{path}/{child}") for child in await self._zookeeper.children(path)]
+            removals.append(Delete(path))
+        for start in range(0, len(removals), STATES_PER_MULTI):
+            await self.write([Check(marker, -1), *removals[start : start + STATES_PER_MULTI]])
+        last: list[Operation] = [
+            Delete(path)
+            for path in (znodes.partitions_path(name), znodes.topic_config_path(name))
+            if await self._zookeeper.get(path) is not None
+        ]
+        holders = frozenset(broker for replicas in topic.assignment.replicas.values() for broker in replicas)
+        entry = znodes.Change(deleted=((name, topic.topic_id),)).encode()
+        await self.write(
+            [
+                *last,
+                Delete(znodes.topic_path(name)),
+                Delete(marker),
+                Create(
+                    f"{znodes.DELETED_TOPICS}/{znodes.encode_uuid(topic.topic_id)}",
+                    znodes.encode_deleted_topic(name, holders),
+                ),
+                Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+            ]
+        )
+        logger.info("topic deleted", topic=name, topic_id=str(topic.topic_id))
+        if self._view.remove_topic(name, topic.topic_id):
+            delta.deleted.append((name, topic.topic_id))
+
+    async def fence(self, broker_id: int, incarnation: int) -> None:
+        """End the registration of a broker whose process is gone, and its office if it was controller.
+
+        Only in the life that was watched, and only by the controller or, for the controller itself, by
+        anyone: a broker that is alive after all finds its registration gone, registers anew, and has lost its
+        offices to the elections in between, which is what epochs are for.
+        """
+        operations: list[Operation] = [
+            Check(znodes.incarnation_path(broker_id), incarnation),
+            Delete(znodes.broker_path(broker_id)),
+        ]
+        try:
+            if self.is_held:
+                await self.write(operations)
+            else:
+                node = await self._zookeeper.get(znodes.CONTROLLER)
+                registration = await self._zookeeper.get(znodes.broker_path(broker_id))
+                if node is None or registration is None:
+                    return
+                if znodes.decode_controller(node.data) != broker_id:
+                    return
+                if node.ephemeral_owner == registration.ephemeral_owner:
+                    operations.append(Delete(znodes.CONTROLLER, node.version))
+                await self._zookeeper.multi(operations)
+        except (Conflict, ZooKeeperUnavailable) as error:
+            logger.info("broker not fenced", broker_id=broker_id, reason=str(error))
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,153 @@
+"""Carries what the member has learnt of the cluster to this broker's own replicas, and acts on nothing else.
+
+The member calls `take` on the event loop whenever its view has changed; `open` is called once before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine
+from typing import Any
+
+import structlog
+
+from mainstem_broker.api.context import BrokerContext
+from mainstem_broker.cluster.controller import ElectionPolicy, must_claim
+from mainstem_broker.cluster.view import Delta, Topic
+from mainstem_broker.cluster.znodes import Claim
+from mainstem_broker.config import TopicConfig
+from mainstem_broker.errors import InvalidSetting
+from mainstem_broker.log.log_manager import LogManager
+
+logger = structlog.get_logger(__name__)
+
+
+class ClusterNews:
+    """From the view to replicas and settings."""
+
+    def __init__(self, broker: BrokerContext, logs: LogManager) -> None:
+        self._broker = broker
+        self._logs = logs
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Open the replicas that the view gives to this broker, and remove the files of deleted topics."""
+        await self._remove_deleted()
+        for topic in self._broker.view.topics.values():
+            for index in topic.states:
+                self._update_replica(topic.name, index)
+        self._broker.replicas.follow_leaders()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    def take(self, delta: Delta) -> None:
+        """Follow what has changed in the view."""
+        replicas = self._broker.replicas
+        for topic, topic_id in delta.deleted:
+            replicas.drop(topic, topic_id)
+            # Also if there was none: whoever deleted the topic waits for all that were to hold it.
+            self._spawn(self._broker.member.administration.forget_deleted_topic(topic_id))
+        topics: Collection[str] = {
+            name for kind, _, name in (entity.partition("/") for entity in delta.configs) if kind == "topics"
+        }
+        if any(entity.startswith("brokers/") for entity in delta.configs):
+            self.take_broker_config()
+            topics = self._broker.view.topics
+        replicas.update_configs(topics, self.topic_config)
+        for name, index in delta.partitions:
+            self._update_replica(name, index)
+        replicas.follow_leaders()
+        if delta.brokers:
+            replicas.consider_all_isrs()
+        if delta.partitions or delta.brokers:
+            self._claim()
+
+    def _update_replica(self, name: str, index: int) -> None:
+        topic = self._broker.view.topics.get(name)
+        if topic is None or index not in topic.states:
+            return
+        if self._broker.broker_id in topic.assignment.replicas[index]:
+            self._broker.replicas.update(
+                name,
+                index,
+                topic.topic_id,
+                topic.states[index],
+                topic.assignment.replicas[index],
+                self.topic_config(name),
+            )
+
+    async def _remove_deleted(self) -> None:
+        """Drop logs of topics that were deleted while this broker was down.
+
+        A log whose topic nobody knows of, and nobody noted as deleted, is set aside and kept: it may be
+        all that is left of something that was lost elsewhere.
+        """
+        administration = self._broker.member.administration
+        deleted = await administration.deleted_topics()
+        for topic, partition in list(self._logs.logs):
+            topic_id = self._logs.topic_id(topic, partition)
+            known = self._broker.view.topics.get(topic)
+            if topic_id is None or (known is not None and known.topic_id == topic_id):
+                continue
+            if topic_id in deleted:
+                self._logs.delete(topic, partition)
+            else:
+                self._logs.set_aside(topic, partition)
+        for topic_id in deleted:
+            await administration.forget_deleted_topic(topic_id)
+
+    # --- Settings ---
+
+    def topic_config(self, name: str) -> TopicConfig:
+        """A topic's settings: its own over the broker's."""
+        topic = self._broker.view.topics.get(name)
+        overrides = {} if topic is None else topic.config
+        try:
+            return self._broker.config.topic(overrides)
+        except InvalidSetting as error:
+            # Written to ZooKeeper by hand; the topic must stay usable, so the wrong settings do not count.
+            logger.error("topic settings ignored", topic=name, reason=str(error))
+            return self._broker.config.topic({})
+
+    def election_policy(self, topic: Topic) -> ElectionPolicy:
+        config = self.topic_config(topic.name)
+        return ElectionPolicy(config.min_insync_replicas, config.unclean_leader_election_enable)
+
+    def take_broker_config(self) -> None:
+        """Put the view's dynamic settings into effect."""
+        dynamic, for_all = self._broker.view.dynamic_broker_config(self._broker.broker_id)
+        try:
+            self._broker.config = self._broker.config.with_dynamic(dynamic, for_all)
+        except InvalidSetting as error:
+            logger.error("dynamic broker settings ignored", reason=str(error))
+
+    # --- Claims ---
+
+    def _claim(self) -> None:
+        """Say how far logs here reach of which nobody can be trusted to lead (see `controller.py`)."""
+        view = self._broker.view
+        broker_id = self._broker.broker_id
+        me = view.brokers.get(broker_id)
+        if me is None:
+            return
+        for partition in self._broker.replicas:
+            topic = view.topics.get(partition.topic)
+            state = None if topic is None else topic.states.get(partition.index)
+            if topic is None or state is None or broker_id not in state.isr + state.elr:
+                continue
+            known = topic.claims.get(partition.index, {}).get(broker_id)
+            if must_claim(state, view.brokers) and (known is None or known.incarnation != me.incarnation):
+                offset, epoch = partition.fetch_position()
+                claim = Claim(broker_id, me.incarnation, epoch, offset)
+                self._spawn(self._broker.member.states.claim(partition.topic, partition.index, claim))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("background work failed", reason=str(error))
