@@ -20,7 +20,7 @@ from tests.support.messages import Message
 from tests.support.record_batches import encode_batch, read_headers
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
-from tests.support.wire import Connection, fetch, produce
+from tests.support.wire import Connection, fetch, list_offset, produce
 
 MESSAGES: Final = 300
 OUTSTANDING_MAX: Final = 500
@@ -106,6 +106,10 @@ def test_r11_a_restarted_broker_recognises_what_it_had(own_stack: StartCluster, 
         (cluster.stop_broker if how == "stop" else cluster.kill_broker)(1)
         cluster.start_broker(1)
         with Connection(cluster.brokers[1]) as connection:
+            # After a crash it is elected anew, a moment after it serves.
+            wait_until(
+                lambda: list_offset(connection, topic, 0, -1).error_code == ErrorCode.none, "it leads again"
+            )
             again = produce(connection, topic, 0, sequence_batch(producer_id, 195, 5), acks=-1)
             assert (again.error_code, again.base_offset) == (ErrorCode.none, 195)
             gap = produce(connection, topic, 0, sequence_batch(producer_id, 201))
