@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61), version 0: which producers a partition remembers (KIP-664).
+"""DescribeProducers (key 61), versions 0 to 0: which producers a partition remembers (KIP-664).
 
 Answered by any replica, as in Apache Kafka, so that leader and followers can be compared. What expired is
 not told. The timestamp is the time of the last append (see `log/producers.py`), where Apache Kafka tells the

@@ -253,8 +253,12 @@ class Partition:
         """Whether everything before the offset is below the high watermark; if not, settles it later."""
         if self._high_watermark >= waiting.offset:
             return True
-        # Offsets rise, but for a batch that is sent again while later ones wait already.
-        bisect.insort(self._acknowledgements, waiting, key=lambda one: one.offset)
+        waiters = self._acknowledgements
+        if waiters and waiters[-1].offset > waiting.offset:
+            # A batch that is sent again while later ones wait already.
+            bisect.insort(waiters, waiting, key=lambda one: one.offset)
+        else:
+            waiters.append(waiting)
         return False
 
     def stop_waiting(self, waiting: Acknowledgement) -> None:
