@@ -163,8 +163,8 @@ class InvalidProducerEpoch(ProtocolError):
     code = 47
 
 
-class InvalidTransactionState(ProtocolError):
-    """INVALID_TXN_STATE."""
+class InvalidTxnState(ProtocolError):
+    """A request does not fit the state of its producer's transaction."""
 
     code = 48
 

@@ -224,7 +224,9 @@ class Producers:
         """Take back every batch that reaches `end_offset` or beyond; False if that takes reading the log.
 
         Nothing has changed then. It takes reading when a producer's last batch before `end_offset` is not
-        remembered, or a transaction's end is taken back.
+        remembered, or a transaction's end is taken back. Otherwise fewer than five batches may be left of a
+        producer, which is enough: what was taken back was sent after them, and no more than five are in
+        flight.
         """
         if self._last_marker_offset >= end_offset:
             return False

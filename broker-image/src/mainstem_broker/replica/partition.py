@@ -33,7 +33,7 @@ from uuid import UUID
 
 from mainstem_broker.errors import (
     FencedLeaderEpoch,
-    InvalidTransactionState,
+    InvalidTxnState,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
@@ -224,9 +224,7 @@ class Partition:
         header = valid.header
         if header.producer_id >= 0:
             if header.is_transactional:
-                raise InvalidTransactionState(
-                    "This broker has no transactions yet: send without a transactional id."
-                )
+                raise InvalidTxnState("This broker has no transactions yet: send without a transactional id.")
             repeated = self.log.producers.check(header)
             if repeated is not None:
                 return self.log.repeated(header, repeated)

@@ -351,23 +351,41 @@ class Sent:
         return header(self.producer_id, self.epoch, self.sequence, self.count)
 
 
-def expected(history: list[tuple[int, Sent]], batch: Sent) -> int | type[ProtocolError] | None:
-    """What becomes of `batch` after `history`: a duplicate's offset, an error, or None to write it."""
-    own = [(offset, sent) for offset, sent in history if sent.producer_id == batch.producer_id]
-    if not own:
-        return None
-    present_epoch = own[-1][1].epoch
-    if batch.epoch < present_epoch:
-        return InvalidProducerEpoch
-    if batch.epoch > present_epoch:
-        return None if batch.sequence == 0 else OutOfOrderSequenceNumber
-    of_epoch = [(offset, sent) for offset, sent in own if sent.epoch == present_epoch]
-    for offset, sent in of_epoch[-5:]:
-        if (sent.sequence, sent.count) == (batch.sequence, batch.count):
-            return offset
-    last = of_epoch[-1][1]
-    in_order = (last.sequence + last.count) % 2**31 == batch.sequence
-    return None if in_order else OutOfOrderSequenceNumber
+class History:
+    """What a log would have to know: every batch it holds, and of each producer those not forgotten."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, Sent]] = []
+        self.remembered: dict[int, list[tuple[int, Sent]]] = {}
+
+    def write(self, offset: int, batch: Sent) -> None:
+        self.batches.append((offset, batch))
+        known = self.remembered.get(batch.producer_id, [])
+        known = [(at, one) for at, one in known if one.epoch == batch.epoch]
+        self.remembered[batch.producer_id] = [*known, (offset, batch)][-5:]
+
+    def truncate_to(self, end_offset: int) -> None:
+        self.batches = [(at, one) for at, one in self.batches if at < end_offset]
+        for producer_id, known in list(self.remembered.items()):
+            self.remembered[producer_id] = [(at, one) for at, one in known if at < end_offset]
+            if not self.remembered[producer_id]:
+                del self.remembered[producer_id]
+
+    def expected(self, batch: Sent) -> int | type[ProtocolError] | None:
+        """What becomes of `batch`: a duplicate's offset, an error, or None to write it."""
+        own = [one for _, one in self.batches if one.producer_id == batch.producer_id]
+        if not own:
+            return None
+        last = own[-1]
+        if batch.epoch != last.epoch:
+            if batch.epoch < last.epoch:
+                return InvalidProducerEpoch
+            return None if batch.sequence == 0 else OutOfOrderSequenceNumber
+        for offset, sent in self.remembered[batch.producer_id]:
+            if sent == batch:
+                return offset
+        in_order = (last.sequence + last.count) % 2**31 == batch.sequence
+        return None if in_order else OutOfOrderSequenceNumber
 
 
 # Near the end of the numbers as often as near their start, and few enough to collide.
@@ -385,37 +403,37 @@ STEPS = st.one_of(
 def test_r11_producers_decide_as_the_whole_history_would(
     steps: list[Sent | str | int | tuple[str, float]],
 ) -> None:
-    log = Log()
-    history: list[tuple[int, Sent]] = []
+    log, history = Log(), History()
     for step in steps:
         if isinstance(step, tuple):
-            end = int(log.end_offset * step[1])
-            end = max((at + one.count for at, one in history if at + one.count <= end), default=0)
-            kept = [(at, one) for at, one in history if at < end]
+            wanted_end = int(log.end_offset * step[1])
+            ends = [at + one.count for at, one in history.batches]
+            end = max((at for at in ends if at <= wanted_end), default=0)
             if log.truncate_to(end):
-                history = kept
+                history.truncate_to(end)
                 continue
             # What the log's reading would bring.
-            log, history = Log(), []
-            for _, one in kept:
-                history.append((log.copy(one.header), one))
+            kept = [one for at, one in history.batches if at < end]
+            log, history = Log(), History()
+            for one in kept:
+                history.write(log.copy(one.header), one)
             continue
         if isinstance(step, Sent):
             batch = step
-        elif not history:
+        elif not history.batches:
             continue
         elif step == "next":
-            last = history[-1][1]
+            last = history.batches[-1][1]
             batch = Sent(last.producer_id, last.epoch, (last.sequence + last.count) % 2**31, 1)
         else:
             assert isinstance(step, int)
-            batch = history[-min(step, len(history))][1]
-        wanted = expected(history, batch)
+            batch = history.batches[-min(step, len(history.batches))][1]
+        wanted = history.expected(batch)
         if isinstance(wanted, type):
             with pytest.raises(wanted):
                 log.send(batch.header)
-            continue
-        offset = log.send(batch.header)
-        if wanted is None:
-            history.append((offset, batch))
-        assert offset == (history[-1][0] if wanted is None else wanted)
+        elif wanted is None:
+            assert log.send(batch.header) == log.end_offset - batch.count
+            history.write(log.end_offset - batch.count, batch)
+        else:
+            assert log.send(batch.header) == wanted

@@ -14,7 +14,7 @@ from tests.unit.broker.log.logs import NOW_MS, messages, open_log, read_batches,
 
 from mainstem_broker.errors import (
     InvalidProducerEpoch,
-    InvalidTransactionState,
+    InvalidTxnState,
     NotEnoughReplicas,
     OutOfOrderSequenceNumber,
     StorageError,
@@ -157,7 +157,7 @@ def test_a_batch_that_the_disk_did_not_take_counts_as_not_sent(
 
 
 def test_batches_of_transactions_are_refused(led: Partition) -> None:
-    with pytest.raises(InvalidTransactionState, match="no transactions yet"):
+    with pytest.raises(InvalidTxnState, match="no transactions yet"):
         send(led, 0, attributes=0x10)
     assert led.log.log_end_offset == 0
 
