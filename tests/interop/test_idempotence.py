@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import aiokafka
@@ -24,7 +25,6 @@ from tests.support.wire import Connection, fetch, list_offset, produce
 
 MESSAGES: Final = 300
 OUTSTANDING_MAX: Final = 500
-UNKNOWN_PARTITION: Final = {"name": "there-is-none", "partition_indexes": [7]}
 
 
 def sequence_batch(producer_id: int, sequence: int, count: int = 1, epoch: int = 0) -> bytes:
@@ -41,6 +41,15 @@ def init_producer_id(connection: Connection, version: int = 4, **fields: object)
     if version >= 3:
         asked |= {"producer_id": -1, "producer_epoch": -1}
     return connection.ask("init_producer_id", version, **{**asked, **fields})
+
+
+def remembered(connection: Connection, topic: str) -> Sequence[Any]:
+    """What a replica of partition 0 remembers of producers."""
+    answer = connection.ask("describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}])
+    (told,) = answer.topics[0].partitions
+    assert told.error_code == ErrorCode.none
+    producers: Sequence[Any] = told.active_producers
+    return producers
 
 
 # --- Ids ---
@@ -84,14 +93,30 @@ def test_a_partition_tells_which_producers_it_remembers(leader: Connection, topi
     producer_id = init_producer_id(leader).producer_id
     produce(leader, topic, 0, sequence_batch(producer_id, 0, 3))
     produce(leader, topic, 0, sequence_batch(producer_id, 0, 4, epoch=1))
-    answer = leader.ask(
-        "describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}, UNKNOWN_PARTITION]
-    )
-    (told,), (unknown,) = (described.partitions for described in answer.topics)
-    (found,) = told.active_producers
+    (found,) = remembered(leader, topic)
     assert (found.producer_id, found.producer_epoch, found.last_sequence) == (producer_id, 1, 3)
     assert (found.coordinator_epoch, found.current_txn_start_offset) == (-1, -1)
-    assert unknown.error_code == ErrorCode.unknown_topic_or_partition
+    answer = leader.ask("describe_producers", 0, topics=[{"name": "there-is-none", "partition_indexes": [7]}])
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_a_producer_is_forgotten_by_the_brokers_clock_whatever_its_records_say(
+    own_stack: StartCluster,
+) -> None:
+    """As in redpanda#3824, where a producer's wrong clock made its state expire at once."""
+    cluster = own_stack(
+        settings={"producer.id.expiration.ms": "1500", "producer.id.expiration.check.interval.ms": "20"}
+    )
+    with TopicFactory(cluster) as new_topic, Connection(cluster.brokers[1]) as connection:
+        topic = new_topic()
+        long_ago = encode_batch(
+            [Message(b"x", timestamp_ms=1)], producer_id=5, producer_epoch=0, base_sequence=0
+        )
+        begun = time.monotonic()
+        assert produce(connection, topic, 0, long_ago).error_code == ErrorCode.none
+        wait_until(lambda: not remembered(connection, topic), "the producer is forgotten")
+        assert time.monotonic() - begun >= 1.5
+        assert produce(connection, topic, 0, sequence_batch(5, 40)).base_offset == 1
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
@@ -351,3 +376,13 @@ def test_r11_leaders_killed_under_load_make_no_record_twice_and_none_out_of_orde
         records = read_all(cluster.bootstrap_servers, topic, 0)
         assert [records[offset] for offset in sorted(records)] == [b"%d" % number for number in range(sent)]
         assert [offset for _, offset in sorted(told)] == sorted(records)
+
+        def told_by_all() -> set[tuple[int, int, int]]:
+            known = set()
+            for address in cluster.brokers.values():
+                with Connection(address) as connection:
+                    (one,) = remembered(connection, topic)
+                    known.add((one.producer_id, one.producer_epoch, one.last_sequence))
+            return known
+
+        wait_until(lambda: len(told_by_all()) == 1, "all replicas remember the producer alike")

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -48,6 +48,10 @@ from mainstem_broker.protocol.batches import (
 from mainstem_broker.protocol.compression import Buffer
 
 logger = structlog.get_logger(__name__)
+
+SNAPSHOT_BATCHES: Final = 100_000
+"""Batches of producers with ids between two snapshots, where a segment is longer: reading that many again,
+after a truncation, stops the broker for a fifth of a second."""
 
 
 class AppendInfo(NamedTuple):
@@ -191,9 +195,11 @@ class PartitionLog:
             base_offset, size_bytes, last_offset, max_timestamp, self.config.index_interval_bytes
         ):
             self._write_full_index_blocks(segment)
+        self.log_end_offset = last_offset + 1
         if header.producer_id >= 0:
             self.producers.update(header, base_offset, now_ms)
-        self.log_end_offset = last_offset + 1
+            if self.producers.unsaved_batches >= SNAPSHOT_BATCHES:
+                self._snapshot_between()
         return AppendInfo(
             base_offset,
             last_offset,
@@ -251,6 +257,8 @@ class PartitionLog:
                 self.producers.update(header, header.base_offset, now_ms)
         self._write_full_index_blocks(segment)
         self.log_end_offset = end_offset
+        if self.producers.unsaved_batches >= SNAPSHOT_BATCHES:
+            self._snapshot_between()
         return AppendInfo(first_offset, last_offset, max_timestamp, -1, self.log_start_offset)
 
     def repeated(self, header: BatchHeader, batch: RememberedBatch) -> AppendInfo:
@@ -273,7 +281,7 @@ class PartitionLog:
             base_offset, last_offset, max_timestamp, size_bytes, self.config, now_ms
         )
         if segment is not newest:
-            self._snapshots.write(segment.base_offset, self.producers)
+            self._snapshot_producers(segment.base_offset)
         return segment
 
     def _write_full_index_blocks(self, segment: Segment) -> None:
@@ -413,7 +421,7 @@ class PartitionLog:
         self._truncated_to = min(self._truncated_to, self.log_end_offset)
         self.epochs.truncate_from_end(self.log_end_offset)
         self._write_epochs()
-        self._snapshot_producers()
+        self._snapshot_producers(self.log_end_offset)
         if self.recovery_point > self.log_end_offset:
             self.recovery_point = self.log_end_offset
             self.recovery_point_lowered()
@@ -423,9 +431,16 @@ class PartitionLog:
         if not self.producers.truncate_to(end_offset):
             self.producers = self._snapshots.restore(self._segments.all)
 
-    def _snapshot_producers(self) -> None:
-        if self.log_end_offset > 0 and self.log_end_offset not in self._snapshots.offsets:
-            self._snapshots.write(self.log_end_offset, self.producers)
+    def _snapshot_producers(self, offset: int) -> None:
+        """Write what is known of producers now, which is their state at `offset`, unless it is written."""
+        self.producers.unsaved_batches = 0
+        if offset > 0 and offset not in self._snapshots.offsets:
+            self._snapshots.write(offset, self.producers)
+
+    def _snapshot_between(self) -> None:
+        """Write a snapshot in the midst of a segment, and drop those that it makes superfluous."""
+        self._snapshot_producers(self.log_end_offset)
+        self._snapshots.remove_orphans({segment.base_offset for segment in self._segments.all})
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> list[DeletedSegment]:
         """Drop the segments that retention or the log's start leave behind; the files go after a delay.
@@ -452,7 +467,7 @@ class PartitionLog:
         try:
             if due[-1] is self._segments.newest:
                 self._segments.roll(self.log_end_offset, self.config, now_ms)
-                self._snapshot_producers()
+                self._snapshot_producers(self.log_end_offset)
             self._segments.drop(due, self.config.file_delete_delay_ms)
             self._snapshots.remove_before(self._segments.all[0].base_offset)
         except OSError as error:
@@ -542,7 +557,7 @@ class PartitionLog:
             self.recovery_point = max(self.recovery_point, min(self.flush(), self._truncated_to))
             fsync_file(newest.offset_index.path)
             fsync_file(newest.time_index.path)
-            self._snapshot_producers()
+            self._snapshot_producers(self.log_end_offset)
         except OSError as error:
             raise storage_error(self.directory, "closing the log", error) from error
         finally:

@@ -5,10 +5,11 @@ reading on in the log from there. Must not: what is in one (`producers`), and wh
 (`partition_log`).
 
 A snapshot's name is the offset up to which it holds: the state after every batch before that offset. They
-are written when a segment is begun (so each segment but the first has one under its name), on a clean
-stop, and after truncation. None is ever flushed to the disk: one that a crash tore or lost is noticed by
-its checksum or its absence, and an older one with more of the log does the same. Only a wrong one would
-do harm, one from before a truncation; so whoever restores says up to where files are to be believed.
+are written when a segment is begun (so each segment but the first has one under its name), now and then
+within a long one, on a clean stop, and after truncation. None is ever flushed to the disk: one that a
+crash tore or lost is noticed by its checksum or its absence, and an older one with more of the log does
+the same. Only a wrong one would do harm, one from before a truncation; so whoever restores says up to
+where files are to be believed.
 What came between a snapshot and the first segment nobody can know, so such a snapshot does not count.
 """
 
@@ -34,7 +35,9 @@ _NAME_DIGITS: Final = 20
 
 
 class ProducerSnapshots:
-    """The snapshots of one log. `offsets` are theirs, rising. Removing may raise OSError."""
+    """The snapshots of one log. `offsets` are theirs, rising. Where not said otherwise, removing may raise
+    OSError.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Take the files that are there."""
@@ -115,8 +118,14 @@ class ProducerSnapshots:
         self._remove([at for at in self.offsets if at < offset])
 
     def remove_orphans(self, base_offsets: Collection[int]) -> None:
-        """Drop all that are not of one of the segments that begin at `base_offsets`, but the newest."""
-        self._remove([at for at in self.offsets[:-1] if at not in base_offsets])
+        """Drop all that are not of one of the segments that begin at `base_offsets`, but the newest two.
+
+        One that stays because the disk failed does no harm.
+        """
+        try:
+            self._remove([at for at in self.offsets[:-2] if at not in base_offsets])
+        except OSError as error:
+            logger.warning("producer snapshot not removed", directory=str(self._directory), error=str(error))
 
     def remove_all(self) -> None:
         self._remove(self.offsets)

@@ -10,6 +10,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import pytest
 from hypothesis import settings as example_settings
@@ -19,6 +20,7 @@ from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
 
 from mainstem_broker.errors import OutOfOrderSequenceNumber
+from mainstem_broker.log import partition_log
 from mainstem_broker.log.dump import NotALog, ProducerDump, dump_snapshot, verify_log
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.producers import Producers
@@ -90,6 +92,24 @@ def test_a_follower_that_gets_many_batches_at_once_snapshots_what_was_before_the
     assert send(log, 7, 9) == 9
 
 
+def test_long_segments_have_snapshots_in_between_of_which_the_newest_two_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_log, "SNAPSHOT_BATCHES", 10)
+    log = open_log(tmp_path, settings(segment_bytes=2500))
+    fill(log, 25)
+    assert snapshots(log) == [10, 20]
+    records = b"".join(encode(7, at, base_offset=at) for at in range(25, 37))
+    log.append_as_follower(records, NOW_MS)
+    second = bases(log)[1]
+    assert snapshots(log) == [second, 37]
+    fill(log, 20, sequence=37)
+    assert snapshots(log) == [second, 47, 57]
+    log.truncate_to(50)
+    assert snapshots(log) == [second, 47, 50]
+    assert [send(log, 7, at) for at in (49, 50)] == [49, 50]
+
+
 def test_a_clean_stop_leaves_a_snapshot_at_the_end_and_the_next_start_reads_no_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +146,7 @@ def test_a_start_removes_snapshots_of_no_segment_and_unfinished_ones(tmp_path: P
     fill(log, 10)
     log.close()
     held = path_of(log, 10).read_bytes()
-    for stray in (1, 5, 11, 99):
+    for stray in (1, 2, 4, 11, 99):
         path_of(log, stray).write_bytes(held)
     path_of(log, 98).with_suffix(".snapshot.tmp").write_bytes(held)
     (log.directory / "notes.snapshot").write_bytes(b"not ours")
@@ -337,6 +357,8 @@ class ProducersModel(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp())
         self.batches: list[Written] = []
         self.start = self.flushed = 0
+        self.often = mock.patch.object(partition_log, "SNAPSHOT_BATCHES", 7)
+        self.often.start()
 
     @initialize(segment_bytes=st.sampled_from([200, 400, 3000]))
     def open_first(self, segment_bytes: int) -> None:
@@ -344,6 +366,7 @@ class ProducersModel(RuleBasedStateMachine):
         self.log = open_log(self.directory, self.config)
 
     def teardown(self) -> None:
+        self.often.stop()
         shutil.rmtree(self.directory)
 
     def last_of(self, producer_id: int) -> Written | None:
