@@ -24,6 +24,8 @@ from tests.support.waiting import wait_until
 from tests.support.wire import Connection, fetch, list_offset, produce
 
 MESSAGES: Final = 300
+PATIENCE_SECONDS: Final = 60
+"""Clients wait after each lost answer, and the machine may be busy."""
 OUTSTANDING_MAX: Final = 500
 
 
@@ -223,7 +225,7 @@ def by_confluent(servers: str, topic: str, count: int) -> list[int]:
     for number in range(count):
         producer.produce(topic, value=b"%d" % number, partition=0, on_delivery=delivered)
         producer.poll(0)
-    producer.flush(ANSWER_SECONDS)
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert not failures
     return [offset for _, offset in sorted(told, key=lambda one: int(one[0]))]
 
@@ -239,7 +241,7 @@ def by_kafka_python(servers: str, topic: str, count: int) -> list[int]:
     )
     try:
         answers = [producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)]
-        return [answer.get(ANSWER_SECONDS).offset for answer in answers]
+        return [answer.get(PATIENCE_SECONDS).offset for answer in answers]
     finally:
         producer.close(timeout=5)
 
@@ -254,7 +256,7 @@ def by_aiokafka(servers: str, topic: str, count: int) -> list[int]:
             answers = [
                 await producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)
             ]
-            told = await asyncio.wait_for(asyncio.gather(*answers), ANSWER_SECONDS)
+            told = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_SECONDS)
             return [one.offset for one in told]
         finally:
             await producer.stop()
@@ -298,9 +300,9 @@ def test_r11_answers_that_are_lost_make_no_record_twice_and_none_out_of_order(
     with TopicFactory(cluster) as new_topic:
         topic = new_topic()
         lost_before = proxy.lost_count
-        offsets = send(cluster.bootstrap_servers, topic, MESSAGES)
+        offsets = send(cluster.bootstrap_servers, topic, MESSAGES // 2)
         assert proxy.lost_count > lost_before
-        assert_once_and_in_order(cluster.bootstrap_servers, topic, offsets, MESSAGES)
+        assert_once_and_in_order(cluster.bootstrap_servers, topic, offsets, MESSAGES // 2)
 
 
 def test_r11_a_producer_that_begins_without_enough_replicas_is_not_reordered(
@@ -371,7 +373,7 @@ def test_r11_leaders_killed_under_load_make_no_record_twice_and_none_out_of_orde
             cluster.kill_broker(killed)
             go_on_until_told(len(told) + 1_000, "another leader takes records")
             cluster.start_broker(killed)
-        producer.flush(60)
+        assert producer.flush(PATIENCE_SECONDS) == 0
         assert not failures
         records = read_all(cluster.bootstrap_servers, topic, 0)
         assert [records[offset] for offset in sorted(records)] == [b"%d" % number for number in range(sent)]
