@@ -55,7 +55,7 @@ class ClusterNews:
             self.take_broker_config()
             topics = self._broker.view.topics
         replicas.update_configs(topics, self.topic_config)
-        for name, index in delta.partitions:
+        for name, index in sorted(delta.partitions):
             self._update_replica(name, index)
         replicas.follow_leaders()
         if delta.brokers:
