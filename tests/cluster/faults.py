@@ -222,4 +222,3 @@ class Faults:
         for log in logs:
             log.disk_failed = False
         self._damaged = None
-

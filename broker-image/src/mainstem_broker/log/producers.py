@@ -272,7 +272,7 @@ class Producers:
     # Snapshots
 
     def encode(self) -> bytes:
-        """The content of a `.snapshot` file, as Apache Kafka writes it. Big endian:
+        """The content of a `.snapshot` file, in Apache Kafka's format. Big endian:
 
             byte 0   version               int16   1
             byte 2   crc                   uint32  CRC-32C of the bytes from byte 6 on
@@ -287,26 +287,44 @@ class Producers:
                      coordinator epoch     int32   -1 for none
                      transaction's first   int64   offset of the open transaction, -1 for none
 
-        Of each producer only the last batch is kept.
+        Kafka writes one entry for a producer, its last batch. Here each remembered batch has one, oldest
+        first: whoever reads for Kafka keeps the last, and a restart while five batches are in flight
+        forgets none of them.
         """
-        content = bytearray(_COUNT.pack(len(self._states)))
-        for producer_id, state in self._states.items():
-            last = state.batches[-1] if state.batches else RememberedBatch(NONE, NONE, 0, NONE)
-            content += _ENTRY.pack(
+        entries = [
+            _ENTRY.pack(
                 producer_id,
                 state.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.offset_delta,
+                batch.timestamp_ms if batch is not state.batches[-1] else state.last_timestamp_ms,
+                state.coordinator_epoch,
+                state.transaction_first_offset,
+            )
+            for producer_id, state in self._states.items()
+            for batch in state.batches
+        ]
+        entries += [
+            _ENTRY.pack(
+                producer_id,
+                state.epoch,
+                NONE,
+                NONE,
+                0,
                 state.last_timestamp_ms,
                 state.coordinator_epoch,
                 state.transaction_first_offset,
             )
+            for producer_id, state in self._states.items()
+            if not state.batches
+        ]
+        content = _COUNT.pack(len(entries)) + b"".join(entries)
         return _SNAPSHOT_HEAD.pack(_VERSION, crc32c(content)) + content
 
     @classmethod
     def decode(cls, data: bytes) -> Producers:
-        """What `encode` wrote.
+        """What `encode` wrote, or Apache Kafka.
 
         Raises:
             ValueError: it is not that; the message says what is wrong.
@@ -322,7 +340,7 @@ class Producers:
         (count,) = _COUNT.unpack_from(content)
         entries = content[_COUNT.size :]
         if len(entries) != count * _ENTRY.size:
-            raise ValueError(f"it promises {count} producers in {len(entries)} bytes")
+            raise ValueError(f"it promises {count} entries in {len(entries)} bytes")
         producers = cls()
         for (
             producer_id,
@@ -334,7 +352,9 @@ class Producers:
             coordinator_epoch,
             first,
         ) in _ENTRY.iter_unpack(entries):
-            state = producers._states[producer_id] = ProducerState(epoch)
+            state = producers._states.get(producer_id)
+            if state is None or state.epoch != epoch:
+                state = producers._states[producer_id] = ProducerState(epoch)
             state.last_timestamp_ms = timestamp_ms
             state.coordinator_epoch = coordinator_epoch
             state.transaction_first_offset = first
