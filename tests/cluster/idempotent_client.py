@@ -25,7 +25,7 @@ PAUSE_S_MAX: Final = 0.1
 
 
 class IdempotentProducer:
-    """Up to five batches of one record are on their way at once, all with acks=all, in order as on a connection.
+    """Up to five batches of one record are on their way at once, with acks=all, in order as on a connection.
 
     What is not acknowledged is sent again, to whoever leads then, while its first copy may still be on its
     way to another broker or the same.
@@ -107,7 +107,7 @@ class IdempotentProducer:
                 number = (header.base_sequence - FIRST_SEQUENCE) % 2**31
                 if number != len(found):
                     raise Violation(
-                        f"{self.index}: record {number} of producer {self.producer_id} follows {len(found) - 1}"
+                        f"{self.index}: of producer {self.producer_id} {number} follows {len(found) - 1}"
                     )
                 found[number] = stored.offset
         if any(found.get(number) != offset for number, offset in self._offsets.items()):
