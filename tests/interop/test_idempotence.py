@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,8 @@ import kafka
 import pytest
 from confluent_kafka.admin import NewTopic
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, StartCluster
+from tests.interop.test_command_basics import mainstem
+from tests.support.clusters import Cluster, StartCluster, partition_directory
 from tests.support.load import read_all
 from tests.support.lossy_proxy import LossyProxy
 from tests.support.messages import Message
@@ -66,6 +68,19 @@ def test_every_producer_gets_an_id_of_its_own_from_every_broker(local_stack: Clu
     assert {answer.error_code for answer in answers} == {ErrorCode.none}
     assert {answer.producer_epoch for answer in answers} == {0}
     assert len({answer.producer_id for answer in answers}) == len(answers)
+
+
+def test_a_producer_that_asks_again_gets_the_next_epoch_which_ends_the_one_before(
+    leader: Connection, topic: str
+) -> None:
+    """KIP-360: for a producer that does not know any more what came of its batches."""
+    producer_id = init_producer_id(leader).producer_id
+    produce(leader, topic, 0, sequence_batch(producer_id, 0))
+    bumped = init_producer_id(leader, producer_id=producer_id, producer_epoch=0)
+    assert (bumped.error_code, bumped.producer_id, bumped.producer_epoch) == (ErrorCode.none, producer_id, 1)
+    assert produce(leader, topic, 0, sequence_batch(producer_id, 0, epoch=1)).base_offset == 1
+    late = produce(leader, topic, 0, sequence_batch(producer_id, 1))
+    assert late.error_code == ErrorCode.invalid_producer_epoch
 
 
 # --- Sequence numbers ---
@@ -147,6 +162,22 @@ def test_r11_a_restarted_broker_recognises_what_it_had(own_stack: StartCluster, 
             fresh = init_producer_id(connection)
             assert fresh.error_code == ErrorCode.none
             assert fresh.producer_id != producer_id
+
+
+def test_the_command_shows_what_a_stopped_broker_remembered(own_stack: StartCluster) -> None:
+    cluster = own_stack()
+    with TopicFactory(cluster) as new_topic:
+        topic = new_topic()
+        with Connection(cluster.brokers[1]) as connection:
+            for sequence in (0, 4):
+                produce(connection, topic, 0, sequence_batch(9, sequence, 4, epoch=2))
+        cluster.stop_broker(1)
+        (snapshot,) = partition_directory(cluster, topic).glob("*.snapshot")
+        shown = json.loads(mainstem("log", "dump", snapshot, "-o", "json").stdout)
+        assert (shown["producer_id"], shown["producer_epoch"]) == (9, 2)
+        assert (shown["first_sequence"], shown["last_sequence"], shown["last_offset"]) == (4, 7, 7)
+        assert "First sequence" in mainstem("log", "dump", snapshot).stdout.decode()
+        cluster.start_broker(1)
 
 
 def replicated_topic(new_topic: TopicFactory, replicas: int) -> str:
