@@ -32,7 +32,6 @@ from mainstem_broker.log.deletion import (
 )
 from mainstem_broker.log.epochs import EpochCache
 from mainstem_broker.log.files import FileSlice, ReadResult, fsync_directory, fsync_file, storage_error
-from mainstem_broker.log.producer_snapshots import ProducerSnapshots
 from mainstem_broker.log.producers import Producers, RememberedBatch
 from mainstem_broker.log.retention import DeletionReason, SegmentAge, segments_due
 from mainstem_broker.log.segment import Segment
@@ -90,8 +89,6 @@ class PartitionLog:
         recovered: recovery.RecoveredLog,
         now_ms: int,
         schedule_unlink: ScheduleUnlink,
-        snapshots: ProducerSnapshots,
-        producers: Producers,
     ) -> None:
         """Use `open`."""
         self.directory = directory
@@ -103,8 +100,8 @@ class PartitionLog:
         self.last_flush_ms = now_ms
         # Called when a truncation lowered the recovery point: a checkpoint that says more would be a lie.
         self.recovery_point_lowered: Callable[[], None] = _nothing
-        self.producers = producers
-        self._snapshots = snapshots
+        self.producers: Producers = recovered.producers
+        self._snapshots = recovered.snapshots
         self._segments = SegmentList(directory, recovered.segments, schedule_unlink)
         self.log_end_offset = self._segments.newest.next_offset
         self._schedule_unlink = schedule_unlink
@@ -141,15 +138,9 @@ class PartitionLog:
                 log_start_offset=log_start_offset,
                 now_ms=now_ms,
             )
-            snapshots = ProducerSnapshots(directory)
-            # After a crash, only what lies before the recovery point is surely of this log's present history;
-            # retention may have passed it since it was written down.
-            snapshots.remove_after(max(recovered.recovery_point, recovered.segments[0].base_offset))
-            producers = snapshots.restore(recovered.segments)
-            snapshots.remove_orphans([segment.base_offset for segment in recovered.segments])
         except OSError as error:
             raise storage_error(directory, "opening the log", error) from error
-        return cls(directory, config, recovered, now_ms, schedule_unlink, snapshots, producers)
+        return cls(directory, config, recovered, now_ms, schedule_unlink)
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -429,13 +420,12 @@ class PartitionLog:
     def _truncate_producers(self, end_offset: int) -> None:
         self._snapshots.remove_after(end_offset)
         if not self.producers.truncate_to(end_offset):
-            self.producers = self._snapshots.restore(self._segments.all)
+            self.producers = self._snapshots.restore(self._segments.all, end_offset)
 
     def _snapshot_producers(self, offset: int) -> None:
-        """Write what is known of producers now, which is their state at `offset`, unless it is written."""
+        """Keep what is known of producers now, which is their state at `offset`."""
         self.producers.unsaved_batches = 0
-        if offset > 0 and offset not in self._snapshots.offsets:
-            self._snapshots.write(offset, self.producers)
+        self._snapshots.keep(offset, self.producers)
 
     def _snapshot_between(self) -> None:
         """Write a snapshot in the midst of a segment, and drop those that it makes superfluous."""

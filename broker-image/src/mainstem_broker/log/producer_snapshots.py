@@ -51,8 +51,13 @@ class ProducerSnapshots:
     def _path(self, offset: int) -> Path:
         return segment_path(self._directory, offset, SNAPSHOT_SUFFIX)
 
-    def write(self, offset: int, producers: Producers) -> None:
-        """Keep the state at `offset`. One that cannot be written is reported: the log can do without."""
+    def keep(self, offset: int, producers: Producers) -> None:
+        """Write the state at `offset` unless that is there, or nothing is before it.
+
+        One that cannot be written is reported: the log can do without.
+        """
+        if offset == 0 or offset in self.offsets:
+            return
         path = self._path(offset)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
@@ -61,21 +66,20 @@ class ProducerSnapshots:
         except OSError as error:
             logger.warning("producer snapshot not written", path=str(path), error=str(error))
             return
-        if offset not in self.offsets:
-            self.offsets = sorted([*self.offsets, offset])
+        self.offsets = sorted([*self.offsets, offset])
 
-    def restore(self, segments: Sequence[Segment]) -> Producers:
-        """The state at the end of `segments`: the newest snapshot that can be read, and the log after it.
+    def restore(self, segments: Sequence[Segment], end_offset: int) -> Producers:
+        """The state at `end_offset`: the newest snapshot that can be read, and the log from there.
 
-        Costs the headers of the batches after the snapshot. Snapshots of the segments passed are written
-        where they are missing. What cannot be read is reported and left out. May raise OSError.
+        `segments` are the log's; `end_offset` is where one of them begins or the last one ends. Costs the
+        headers of the batches after the snapshot. What cannot be read is reported and left out. May raise
+        OSError.
         """
-        start, producers = self._newest(segments[0].base_offset)
+        start, producers = self._newest(segments[0].base_offset, end_offset)
         for segment in segments:
-            if segment.next_offset <= start:
+            if segment.next_offset <= start or segment.base_offset >= end_offset:
                 continue
-            if segment.base_offset > start and segment.base_offset not in self.offsets:
-                self.write(segment.base_offset, producers)
+            self.keep(segment.base_offset, producers)
             try:
                 # When a batch was appended is not written down; not later than this, in any case.
                 appended_ms = os.fstat(segment.file.descriptor).st_mtime_ns // 1_000_000
@@ -95,8 +99,10 @@ class ProducerSnapshots:
                 segment.release_file()
         return producers
 
-    def _newest(self, offset_min: int) -> tuple[int, Producers]:
+    def _newest(self, offset_min: int, offset_max: int) -> tuple[int, Producers]:
         for offset in reversed(self.offsets):
+            if offset > offset_max:
+                continue
             if offset < offset_min:
                 break
             path = self._path(offset)

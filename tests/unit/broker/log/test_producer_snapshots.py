@@ -119,7 +119,7 @@ def test_a_clean_stop_leaves_a_snapshot_at_the_end_and_the_next_start_reads_no_b
     assert snapshots(log) == [10]
     monkeypatch.setattr("mainstem_broker.log.producer_snapshots.scan_headers", None)
     log = open_log(tmp_path, settings())
-    assert send(log, 7, 9) == 9
+    assert [send(log, 7, at) for at in range(5, 10)] == [5, 6, 7, 8, 9]
     assert send(log, 7, 10) == 10
 
 
@@ -214,6 +214,17 @@ def test_r11_a_restart_keeps_recognising_duplicates(tmp_path: Path, clean: bool)
     with pytest.raises(OutOfOrderSequenceNumber):
         send(log, 1, 21)
     assert (send(log, 1, 20), send(log, 2, 10, epoch=3)) == (30, 31)
+
+
+def test_what_a_torn_tail_held_was_never_sent(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SMALL)
+    fill(log, 8)
+    newest = log.segments[-1]
+    with newest.path(".log").open("r+b") as file:
+        file.truncate(newest.size_bytes - 1)
+    log = open_log(tmp_path, SMALL, clean=False, recovery_point=4)
+    assert log.log_end_offset == 7
+    assert [send(log, 7, at) for at in (3, 6, 7, 8)] == [3, 6, 7, 8]
 
 
 def test_after_a_crash_snapshots_past_the_recovery_point_are_not_believed(tmp_path: Path) -> None:
