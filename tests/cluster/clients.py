@@ -21,7 +21,7 @@ PAUSE_S_MAX = 0.2
 RETRY_S_MAX = 0.1
 
 
-def _leaders(network: Network, topic: str, index: int) -> list[int]:
+def leaders(network: Network, topic: str, index: int) -> list[int]:
     """Who thinks that it leads."""
     return [
         broker_id
@@ -53,8 +53,8 @@ class Producer:
             await self._send(batch, acks)
 
     async def _send(self, batch: bytes, acks: int) -> None:
-        leaders = _leaders(self._network, self._topic, self._index)
-        if not leaders:
+        found = leaders(self._network, self._topic, self._index)
+        if not found:
             await asyncio.sleep(self._random.random() * RETRY_S_MAX)
             return
         timeout_s = 0.05 + self._random.random()
@@ -64,7 +64,7 @@ class Producer:
 
         try:
             async with asyncio.timeout(timeout_s + 0.5):
-                answer = await self._network.call(CLIENT, self._random.choice(leaders), produce)
+                answer = await self._network.call(CLIENT, self._random.choice(found), produce)
         except (PeerUnavailable, TimeoutError):
             return
         if answer["error_code"] == 0 and acks == -1:
@@ -88,8 +88,8 @@ class Consumer:
 
     async def run(self) -> None:
         while True:
-            leaders = _leaders(self._network, self._topic, self._index)
-            if not leaders or not await self._read(self._random.choice(leaders)):
+            found = leaders(self._network, self._topic, self._index)
+            if not found or not await self._read(self._random.choice(found)):
                 await asyncio.sleep(self._random.random() * RETRY_S_MAX)
 
     async def _read(self, leader: int) -> bool:

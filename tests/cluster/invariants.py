@@ -7,7 +7,7 @@ sync.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tests.cluster.memory_log import MemoryLog, StoredBatch
@@ -153,9 +153,12 @@ class Ledger:
 
     def contents(self, partition: int) -> bytes:
         """All of the leader's log."""
+        return b"".join(stored.batch for stored in self.log_of_leader(partition))
+
+    def log_of_leader(self, partition: int) -> Sequence[StoredBatch]:
         state = self.state(partition)
         assert state is not None
-        return b"".join(stored.batch for stored in self._log(state.leader, partition).batches)
+        return self._log(state.leader, partition).batches
 
     def all_in_sync(self, replicas: Mapping[int, tuple[int, ...]]) -> bool:
         """Whether every partition has a leader and all of its replicas in sync."""

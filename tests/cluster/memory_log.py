@@ -12,7 +12,8 @@ from mainstem_broker.config import TopicConfig
 from mainstem_broker.errors import OffsetOutOfRange, StorageError
 from mainstem_broker.log.epochs import EpochCache
 from mainstem_broker.log.partition_log import AppendInfo
-from mainstem_broker.protocol.batches import BatchHeader
+from mainstem_broker.log.producers import Producers, RememberedBatch
+from mainstem_broker.protocol.batches import BatchHeader, parse_batch_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class MemoryLog:
         self.config = config
         self.batches: list[StoredBatch] = []
         self.epochs = EpochCache()
+        self.producers = Producers()
         self.log_start_offset = 0
         self.synced_to = 0
         self.disk_failed = False
@@ -64,22 +66,43 @@ class MemoryLog:
         self.epochs.assign(leader_epoch, self.log_end_offset)
 
     def append_as_leader(
-        self, batch: bytes, _header: BatchHeader, leader_epoch: int, _now_ms: int
+        self, batch: bytes, header: BatchHeader, leader_epoch: int, now_ms: int
     ) -> AppendInfo:
         self._refuse_when_failed()
         offset = self.log_end_offset
         self.batches.append(StoredBatch(offset, leader_epoch, bytes(batch)))
         self.epochs.assign(leader_epoch, offset)
+        if header.producer_id >= 0:
+            self.producers.update(header, offset, now_ms)
         return AppendInfo(offset, offset, -1, -1, self.log_start_offset)
 
-    def append_as_follower(self, batches: tuple[StoredBatch, ...], _now_ms: int) -> AppendInfo:
+    def repeated(self, _header: BatchHeader, batch: RememberedBatch) -> AppendInfo:
+        return AppendInfo(batch.first_offset, batch.last_offset, -1, -1, self.log_start_offset)
+
+    def append_as_follower(self, batches: tuple[StoredBatch, ...], now_ms: int) -> AppendInfo:
         self._refuse_when_failed()
         for stored in batches:
             if stored.offset != self.log_end_offset:
                 raise OffsetOutOfRange(f"{stored.offset} does not follow {self.log_end_offset}")
             self.batches.append(stored)
             self.epochs.assign(stored.epoch, stored.offset)
+            self._learn(stored, now_ms)
         return AppendInfo(0, 0, -1, -1, self.log_start_offset)
+
+    def _learn(self, stored: StoredBatch, now_ms: int) -> None:
+        header = parse_batch_header(stored.batch)
+        if header.producer_id >= 0:
+            self.producers.update(header, stored.offset, now_ms)
+
+    def reopen(self) -> None:
+        """What a start knows of producers: one batch of each, as from a snapshot."""
+        self._read_producers()
+        self.producers = Producers.decode(self.producers.encode())
+
+    def _read_producers(self) -> None:
+        self.producers = Producers()
+        for stored in self.batches:
+            self._learn(stored, 0)
 
     def _refuse_when_failed(self) -> None:
         if self.disk_failed:
@@ -97,10 +120,13 @@ class MemoryLog:
         del self.batches[max(offset - self.log_start_offset, 0) :]
         self.epochs.truncate_from_end(self.log_end_offset)
         self.synced_to = min(self.synced_to, self.log_end_offset)
+        if not self.producers.truncate_to(self.log_end_offset):
+            self._read_producers()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         self.batches.clear()
         self.epochs.clear()
+        self.producers = Producers()
         self.log_start_offset = self.synced_to = offset
 
     def maybe_increment_log_start_offset(self, _offset: int) -> bool:
@@ -129,7 +155,9 @@ class MemoryLogs:
         self, topic: str, partition: int, topic_id: UUID, config: TopicConfig, _now_ms: int
     ) -> MemoryLog:
         self._topic_ids[topic, partition] = topic_id
-        return self.logs.setdefault((topic, partition), MemoryLog(config))
+        log = self.logs.setdefault((topic, partition), MemoryLog(config))
+        log.reopen()
+        return log
 
     def topic_id(self, topic: str, partition: int) -> UUID | None:
         return self._topic_ids.get((topic, partition))

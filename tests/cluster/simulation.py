@@ -14,6 +14,7 @@ from uuid import UUID
 
 from tests.cluster.clients import Consumer, Producer
 from tests.cluster.faults import Faults
+from tests.cluster.idempotent_client import IdempotentProducer
 from tests.cluster.invariants import Ledger, Violation
 from tests.cluster.network import Network
 from tests.cluster.simulated_broker import SimulatedBroker
@@ -55,20 +56,20 @@ class Failed(AssertionError):
         self.error = error
 
 
-def run(seed: int) -> Outcome:
-    """Live through the history of a seed.
+def run(seed: int, *, idempotent: bool = False) -> Outcome:
+    """Live through the history of a seed. If `idempotent`, with two more producers, which send again.
 
     Raises:
         Failed: an invariant does not hold, or the cluster does not recover.
     """
     history: list[str] = []
     try:
-        return run_in_virtual_time(asyncio.wait_for(_live(seed, history), STORY_S_MAX))
+        return run_in_virtual_time(asyncio.wait_for(_live(seed, history, idempotent), STORY_S_MAX))
     except (AssertionError, TimeoutError) as error:
         raise Failed(seed, error, history) from error
 
 
-async def _live(seed: int, history: list[str]) -> Outcome:
+async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
     source = random.Random(seed)
     server = ZooKeeperServer()
     ledger = Ledger(server, TOPIC)
@@ -91,6 +92,11 @@ async def _live(seed: int, history: list[str]) -> Outcome:
             Producer(2 * index + 1, TOPIC, index, network, source, ledger).run(),
             Consumer(TOPIC, index, network, source, ledger).run(),
         ]
+    numbering = [
+        IdempotentProducer(100 + index, TOPIC, index, network, source, ledger)
+        for index in range(PARTITIONS if idempotent else 0)
+    ]
+    clients += [producer.run() for producer in numbering]
     tasks = [asyncio.create_task(client) for client in clients]
     faults = Faults(brokers, network, source, history)
     story = asyncio.create_task(_trouble_and_calm(faults, ledger, replicas))
@@ -102,6 +108,8 @@ async def _live(seed: int, history: list[str]) -> Outcome:
     await _until(lambda: ledger.all_level(replicas), "the followers to have everything")
     ledger.check()
     ledger.check_ends(replicas)
+    for producer in numbering:
+        producer.check(ledger.log_of_leader(producer.index))
     return Outcome(
         seed,
         ledger.acknowledgements,

@@ -163,6 +163,11 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
         case 21:
             partitions = [{"partition_index": 0, "offset": 0}]
             return "delete_records", {"topics": [{"name": topic, "partitions": partitions}], "timeout": 1_000}
+        case 22:
+            fields = {"transactional_id": None, "transaction_timeout": 60_000}
+            return "init_producer_id", fields | (
+                {"producer_id": -1, "producer_epoch": -1} if version >= 3 else {}
+            )
         case 23:
             partitions = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]
             fields = {"topics": [{"topic": topic, "partitions": partitions}]}
@@ -187,5 +192,7 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
             if version >= 2:
                 fields["include_fenced_brokers"] = False
             return "describe_cluster", fields
+        case 61:
+            return "describe_producers", {"topics": [{"name": topic, "partition_indexes": [0]}]}
         case _:
             return None

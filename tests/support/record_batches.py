@@ -55,6 +55,9 @@ def encode_batch(
     record_count: int | None = None,
     crc: int | None = None,
     records: bytes | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
 ) -> bytes:
     """A batch of `messages`; other arguments replace what would be right (`records`: encoded)."""
     base_timestamp = messages[0].timestamp_ms if messages else -1
@@ -75,9 +78,9 @@ def encode_batch(
         max((message.timestamp_ms for message in messages), default=-1)
         if max_timestamp is None
         else max_timestamp,
-        -1,
-        -1,
-        -1,
+        producer_id,
+        producer_epoch,
+        base_sequence,
         len(messages) if record_count is None else record_count,
     )
     unsigned = HEADER.pack(*header) + records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ from mainstem.record_text import header_value, put_bytes, safe
 from mainstem.times import text_of_ms
 
 if TYPE_CHECKING:
-    from mainstem_broker.log.dump import BatchDump, Problem, SegmentDump
+    from mainstem_broker.log.dump import BatchDump, Problem, SegmentDump, SnapshotDump
     from mainstem_broker.protocol.records import Record
 
 app = typer.Typer(no_args_is_help=True, help="Look into the files of partitions.")
@@ -26,6 +26,11 @@ app = typer.Typer(no_args_is_help=True, help="Look into the files of partitions.
 _BATCH_LINE = "{:>12}  {:>12}  {:>10}  {:>8}  {:>10}  {:<6}  {:>6}  {:<24}  {}\n"
 _BATCH_TITLES = _BATCH_LINE.format(
     "First", "Last offset", "Position", "Records", "Bytes", "Codec", "Epoch", "Latest timestamp", "Notes"
+)
+
+_PRODUCER_LINE = "{:>12}  {:>6}  {:>14}  {:>13}  {:>12}  {:<24}  {}\n"
+_PRODUCER_TITLES = _PRODUCER_LINE.format(
+    "Producer", "Epoch", "First sequence", "Last sequence", "Last offset", "Last append", "Notes"
 )
 
 
@@ -44,7 +49,8 @@ def dump(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...", help="Segments, folders of partitions, or folders that hold those."
+            metavar="PATH...",
+            help="Segments, snapshots of producers, folders of partitions, or folders that hold those.",
         ),
     ],
     verify: Annotated[
@@ -53,7 +59,7 @@ def dump(
     records: Annotated[bool, typer.Option("--records", help="Show each batch's records.")] = False,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
-    """Show the batches in a partition's files, and what is wrong with them.
+    """Show the batches in a partition's files, or the producers in a .snapshot file, and what is wrong.
 
     Ends with exit code 1 when something is wrong. JSON comes as one object a line.
     """
@@ -91,14 +97,14 @@ def _logs_under(path: Path) -> Iterator[Path]:
 
 
 def _verify(out: Output, logs: list[Path]) -> int:
-    from mainstem_broker.log.dump import dump_log, verify_log
+    from mainstem_broker.log.dump import dump_log, is_snapshot, verify_log
 
     rows: list[dict[str, object]] = []
     problem_count = 0
     with out.progress("Verifying", len(logs), "logs") as advance:
         for path in logs:
             with _readable(path):
-                segments, problems = dump_log(path), verify_log(path)
+                segments, problems = [] if is_snapshot(path) else dump_log(path), verify_log(path)
             row: dict[str, object] = {
                 "log": str(path),
                 "segments": len(segments),
@@ -120,22 +126,30 @@ def _verify(out: Output, logs: list[Path]) -> int:
 
 
 def _dump(out: Output, path: Path, verify: bool, records: bool) -> int:
-    from mainstem_broker.log.dump import dump_log
+    from mainstem_broker.log.dump import dump_log, dump_snapshot, is_snapshot
 
-    problem_count = 0
     with _readable(path):
+        if is_snapshot(path):
+            snapshot = dump_snapshot(path)
+            _write(_producer_json_lines(snapshot) if out.json else _producer_lines(snapshot))
+            return _tell(out, snapshot.problems)
+        problem_count = 0
         for segment in dump_log(path, records=records, verify=verify):
             _write(_json_lines(segment) if out.json else _text_lines(segment))
-            problem_count += len(segment.problems)
-            if out.json:
-                _write(
-                    orjson.dumps(_problem_value(problem), option=orjson.OPT_APPEND_NEWLINE)
-                    for problem in segment.problems
-                )
-            else:
-                for problem in segment.problems:
-                    out.problem(str(problem))
+            problem_count += _tell(out, segment.problems)
     return problem_count
+
+
+def _tell(out: Output, problems: list[Problem]) -> int:
+    """Write the problems; answers how many there are."""
+    if out.json:
+        _write(
+            orjson.dumps(_problem_value(problem), option=orjson.OPT_APPEND_NEWLINE) for problem in problems
+        )
+    else:
+        for problem in problems:
+            out.problem(str(problem))
+    return len(problems)
 
 
 @contextmanager
@@ -184,6 +198,28 @@ def _text_lines(segment: SegmentDump) -> Iterator[bytes]:
             shown = [b"" if part is None else safe(part) for part in (record.key, record.value)]
             before = f"{record.offset:>12}  {text_of_ms(record.timestamp_ms)}  ".encode()
             yield before + b"  ".join(shown) + b"\n"
+    yield b"\n"
+
+
+def _producer_json_lines(snapshot: SnapshotDump) -> Iterator[bytes]:
+    for producer in snapshot.producers:
+        value = {"snapshot": str(snapshot.path), **asdict(producer)}
+        yield orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _producer_lines(snapshot: SnapshotDump) -> Iterator[bytes]:
+    yield f"{snapshot.path} ({len(snapshot.producers):,} producers)\n{_PRODUCER_TITLES}".encode()
+    for producer in snapshot.producers:
+        open_since = producer.transaction_first_offset
+        yield _PRODUCER_LINE.format(
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.first_sequence,
+            producer.last_sequence,
+            producer.last_offset,
+            text_of_ms(producer.last_timestamp),
+            f"transaction open since offset {open_since}" if open_since >= 0 else "",
+        ).encode()
     yield b"\n"
 
 

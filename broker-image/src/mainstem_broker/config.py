@@ -471,6 +471,21 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         minimum=1,
     ),
     Setting(
+        "producer.id.expiration.ms",
+        _I,
+        86_400_000,
+        "Time without a batch after which a partition forgets an idempotent producer.",
+        minimum=1,
+        dynamic="cluster-wide",
+    ),
+    Setting(
+        "producer.id.expiration.check.interval.ms",
+        _I,
+        600_000,
+        "How often partitions look for producers to forget.",
+        minimum=1,
+    ),
+    Setting(
         "num.recovery.threads.per.data.dir",
         _I,
         2,

@@ -77,6 +77,12 @@ class MessageTooLarge(ProtocolError):
     code = 10
 
 
+class CoordinatorLoadInProgress(ProtocolError):
+    """Whoever asks should ask again in a moment."""
+
+    code = 14
+
+
 class CoordinatorNotAvailable(ProtocolError):
     code = 15
 
@@ -143,6 +149,24 @@ class UnsupportedForMessageFormat(ProtocolError):
 
 class PolicyViolation(ProtocolError):
     code = 44
+
+
+class OutOfOrderSequenceNumber(ProtocolError):
+    """A producer's batch does not continue its last one (KIP-98)."""
+
+    code = 45
+
+
+class InvalidProducerEpoch(ProtocolError):
+    """A later instance of the same producer has written already."""
+
+    code = 47
+
+
+class InvalidTxnState(ProtocolError):
+    """A request does not fit the state of its producer's transaction."""
+
+    code = 48
 
 
 class OffsetNotAvailable(ProtocolError):

@@ -3,6 +3,8 @@
 - acks 0: no response at all; a failed append closes the connection, which is all the client can notice.
   acks 1: after the append. acks -1 (all): after the in-sync set has it, or REQUEST_TIMED_OUT after the
   request's timeout; the records stay appended then.
+- A batch that an idempotent producer sends again is not written again: it is answered, and waited for, at
+  the offset it has (KIP-98).
 - Partitions fail one by one; one batch of format 2 per partition and request.
 - v3 batch format 2; v5 log start offset; v7 zstd; v8 errors by record; v9 flexible; v10 hints at the
   new leader (KIP-951: left out, that is, -1).

@@ -10,7 +10,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mainstem_broker.api import api_versions, configs, coordinators, fetch, metadata, offsets, produce, topics
+from mainstem_broker.api import (
+    api_versions,
+    configs,
+    coordinators,
+    described_producers,
+    fetch,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    topics,
+)
 from mainstem_broker.api.context import BrokerContext, Handler
 from mainstem_broker.protocol.codec import Entity
 
@@ -71,6 +82,7 @@ APIS: Final[Mapping[int, Api]] = {
         _api(
             21, "DeleteRecords", (0, 2), topics.handle_delete_records, partitions_of=offsets.listed_partitions
         ),
+        _api(22, "InitProducerId", (0, 5), producer_ids.handle),
         _api(
             23,
             "OffsetForLeaderEpoch",
@@ -82,5 +94,12 @@ APIS: Final[Mapping[int, Api]] = {
         _api(37, "CreatePartitions", (0, 3), topics.handle_create_partitions),
         _api(44, "IncrementalAlterConfigs", (0, 1), configs.handle_incremental_alter),
         _api(60, "DescribeCluster", (0, 1), metadata.handle_describe_cluster),
+        _api(
+            61,
+            "DescribeProducers",
+            (0, 0),
+            described_producers.handle,
+            partitions_of=described_producers.partitions_of,
+        ),
     )
 }

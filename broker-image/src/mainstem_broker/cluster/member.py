@@ -27,6 +27,7 @@ from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.administration import Administration
 from mainstem_broker.cluster.controller import ElectionPolicy, may_stop, must_claim
 from mainstem_broker.cluster.controllership import Controllership
+from mainstem_broker.cluster.producer_ids import ProducerIds
 from mainstem_broker.cluster.replica_states import ReplicaStates
 from mainstem_broker.cluster.view import ClusterView, Delta, Topic
 from mainstem_broker.cluster.zookeeper import (
@@ -83,6 +84,7 @@ class ClusterMember:
         self.administration = Administration(self._zookeeper, self._broker_id)
         self.controllership = Controllership(self._zookeeper, self._broker_id, self.view, policy_of)
         self.states = ReplicaStates(self._zookeeper, self._broker_id, self.view)
+        self.producer_ids = ProducerIds(self._zookeeper, self._broker_id)
         self._wake = asyncio.Event()
         self._heartbeat_due = asyncio.Event()
         self._changed = asyncio.Condition()

@@ -33,6 +33,7 @@ CLUSTER_ID: Final = "/cluster/id"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 DEFAULT_ENTITY: Final = "<default>"
 CHANGES: Final = "/mainstem/changes"
 INCARNATIONS: Final = "/mainstem/incarnations"
@@ -52,6 +53,7 @@ PERSISTENT_PATHS: Final = (
     CHANGES,
     INCARNATIONS,
     DELETED_TOPICS,
+    PRODUCER_ID_BLOCK,
 )  # fmt: skip
 
 
@@ -299,6 +301,20 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 def decode_cluster_id(data: bytes) -> str:
     return str(json.loads(data)["id"])
+
+
+def encode_producer_id_block(broker_id: int, ids: range) -> bytes:
+    """The newest block of producer ids, given to a broker; Kafka writes the numbers as text."""
+    start, end = str(ids[0]), str(ids[-1])
+    return _dump({"version": 1, "broker": broker_id, "block_start": start, "block_end": end})
+
+
+def decode_producer_id_block(data: bytes) -> range:
+    """The ids of the newest block; the empty one at 0 before any was given."""
+    if not data:
+        return range(0)
+    body = json.loads(data)
+    return range(int(body["block_start"]), int(body["block_end"]) + 1)
 
 
 def encode_deleted_topic(topic: str, brokers: frozenset[int]) -> bytes:

@@ -19,9 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mainstem_broker.config import INT32_MAX
 from mainstem_broker.errors import MainstemError, ProtocolError
 from mainstem_broker.log.files import LogFile
 from mainstem_broker.log.index import OffsetIndex, TimeIndex
+from mainstem_broker.log.producer_snapshots import SNAPSHOT_SUFFIX
+from mainstem_broker.log.producers import Producers
 from mainstem_broker.log.scanning import scan_batches
 from mainstem_broker.log.segment import LOG_SUFFIX
 from mainstem_broker.protocol.batches import BatchHeader, crc_matches, read_records
@@ -45,6 +48,51 @@ class Problem:
     def __str__(self) -> str:
         place = "" if self.position is None else f" at byte {self.position}"
         return f"{self.path}{place}: {self.sentence}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDump:
+    """A producer in a snapshot: its last batch (-1 where it has none), and when it was written (ms)."""
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+class SnapshotDump:
+    """One snapshot of producers. `producers` is empty, and `problems` says why, when it is broken."""
+
+    def __init__(self, path: Path) -> None:
+        """Use `dump_snapshot`."""
+        self.path = path
+        self.problems: list[Problem] = []
+        self.producers: list[ProducerDump] = []
+        try:
+            states = Producers.decode(path.read_bytes()).states
+        except ValueError as error:
+            self.problems.append(Problem(path, None, f"{error}; a restart does without it"))
+            return
+        for producer_id, state in states.items():
+            last = state.batches[-1] if state.batches else None
+            self.producers.append(
+                ProducerDump(
+                    producer_id,
+                    state.epoch,
+                    -1 if last is None else (last.last_sequence - last.offset_delta) & INT32_MAX,
+                    state.last_sequence,
+                    -1 if last is None else last.last_offset,
+                    0 if last is None else last.offset_delta,
+                    state.last_timestamp_ms,
+                    state.coordinator_epoch,
+                    state.transaction_first_offset,
+                )
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +341,22 @@ def dump_segment(path: Path, *, records: bool = False, verify: bool = False) -> 
     return SegmentDump(log_path, records=records, verify=verify)
 
 
+def dump_snapshot(path: Path) -> SnapshotDump:
+    """The snapshot of producers in a `.snapshot` file.
+
+    Raises:
+        NotALog: it is none.
+    """
+    if not is_snapshot(path):
+        raise NotALog(f"{path} is no snapshot of producers: name a .snapshot file of a partition.")
+    return SnapshotDump(path)
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether the path has a snapshot's name."""
+    return path.suffix == SNAPSHOT_SUFFIX and path.stem.isdecimal() and path.is_file()
+
+
 def dump_log(path: Path, *, records: bool = False, verify: bool = False) -> list[SegmentDump]:
     """The segments of a log's directory in order, or the one segment that `path` names.
 
@@ -310,11 +374,15 @@ def dump_log(path: Path, *, records: bool = False, verify: bool = False) -> list
 
 
 def verify_log(path: Path) -> list[Problem]:
-    """Everything that is wrong with a log, indexes and records included, as `dump_log` finds it.
+    """Everything that is wrong with a log, indexes, records and snapshots of producers included.
+
+    `path` may name one file as well: a segment, or a snapshot.
 
     Raises:
         NotALog: there is no segment.
     """
+    if is_snapshot(path):
+        return dump_snapshot(path).problems
     problems: list[Problem] = []
     end_offset = 0
     for segment in dump_log(path, records=True, verify=True):
@@ -326,6 +394,9 @@ def verify_log(path: Path) -> list[Problem]:
         for batch in segment:
             end_offset = max(end_offset, batch.last_offset + 1)
         problems += segment.problems
+    for snapshot in sorted(path.glob("*" + SNAPSHOT_SUFFIX)):
+        if is_snapshot(snapshot):
+            problems += dump_snapshot(snapshot).problems
     return problems
 
 

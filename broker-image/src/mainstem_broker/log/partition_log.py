@@ -5,8 +5,9 @@ operating system errors. Must not: files and positions (`segment_list`, `segment
 (`recovery`), the rules of retention (`retention`), the high watermark and who may read up to where (the
 replica above).
 
-The directory `<topic>-<partition>/` holds segments, `partition.metadata` (topic id) and
-`leader-epoch-checkpoint`. Renamed to `<topic>-<partition>.<32 hex digits>-delete` it is to be removed.
+The directory `<topic>-<partition>/` holds segments, `partition.metadata` (topic id),
+`leader-epoch-checkpoint` and snapshots of `producers`. Renamed to
+`<topic>-<partition>.<32 hex digits>-delete` it is to be removed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -31,6 +32,7 @@ from mainstem_broker.log.deletion import (
 )
 from mainstem_broker.log.epochs import EpochCache
 from mainstem_broker.log.files import FileSlice, ReadResult, fsync_directory, fsync_file, storage_error
+from mainstem_broker.log.producers import Producers, RememberedBatch
 from mainstem_broker.log.retention import DeletionReason, SegmentAge, segments_due
 from mainstem_broker.log.segment import Segment
 from mainstem_broker.log.segment_list import SegmentList
@@ -45,6 +47,10 @@ from mainstem_broker.protocol.batches import (
 from mainstem_broker.protocol.compression import Buffer
 
 logger = structlog.get_logger(__name__)
+
+SNAPSHOT_BATCHES: Final = 100_000
+"""Batches of producers with ids between two snapshots, where a segment is longer: reading that many again,
+after a truncation, stops the broker for a fifth of a second."""
 
 
 class AppendInfo(NamedTuple):
@@ -94,6 +100,8 @@ class PartitionLog:
         self.last_flush_ms = now_ms
         # Called when a truncation lowered the recovery point: a checkpoint that says more would be a lie.
         self.recovery_point_lowered: Callable[[], None] = _nothing
+        self.producers: Producers = recovered.producers
+        self._snapshots = recovered.snapshots
         self._segments = SegmentList(directory, recovered.segments, schedule_unlink)
         self.log_end_offset = self._segments.newest.next_offset
         self._schedule_unlink = schedule_unlink
@@ -168,9 +176,7 @@ class PartitionLog:
         max_timestamp = header.max_timestamp
         prefix = stamped_prefix(header, base_offset, leader_epoch)
         try:
-            segment = self._segments.for_append(
-                base_offset, last_offset, max_timestamp, size_bytes, self.config, now_ms
-            )
+            segment = self._segment_for(base_offset, last_offset, max_timestamp, size_bytes, now_ms)
             segment.write((prefix, memoryview(batch)[STAMP_BYTES:]), size_bytes)
         except OSError as error:
             raise storage_error(self.directory, "appending", error) from error
@@ -181,6 +187,10 @@ class PartitionLog:
         ):
             self._write_full_index_blocks(segment)
         self.log_end_offset = last_offset + 1
+        if header.producer_id >= 0:
+            self.producers.update(header, base_offset, now_ms)
+            if self.producers.unsaved_batches >= SNAPSHOT_BATCHES:
+                self._snapshot_between()
         return AppendInfo(
             base_offset,
             last_offset,
@@ -220,9 +230,7 @@ class PartitionLog:
         max_timestamp = max(header.max_timestamp for header, _ in batches)
         first_offset, last_offset = batches[0][0].base_offset, end_offset - 1
         try:
-            segment = self._segments.for_append(
-                first_offset, last_offset, max_timestamp, size_bytes, self.config, now_ms
-            )
+            segment = self._segment_for(first_offset, last_offset, max_timestamp, size_bytes, now_ms)
             segment.write((memoryview(records)[:size_bytes],), size_bytes)
         except OSError as error:
             raise storage_error(self.directory, "appending", error) from error
@@ -236,9 +244,36 @@ class PartitionLog:
                 header.max_timestamp,
                 self.config.index_interval_bytes,
             )
+            if header.producer_id >= 0:
+                self.producers.update(header, header.base_offset, now_ms)
         self._write_full_index_blocks(segment)
         self.log_end_offset = end_offset
+        if self.producers.unsaved_batches >= SNAPSHOT_BATCHES:
+            self._snapshot_between()
         return AppendInfo(first_offset, last_offset, max_timestamp, -1, self.log_start_offset)
+
+    def repeated(self, header: BatchHeader, batch: RememberedBatch) -> AppendInfo:
+        """What the append of `batch` did, for a client that sends it again, with `header`."""
+        stamped_ms = batch.timestamp_ms if self.config.log_append_time else -1
+        return AppendInfo(
+            batch.first_offset,
+            batch.last_offset,
+            header.max_timestamp if stamped_ms < 0 else stamped_ms,
+            stamped_ms,
+            self.log_start_offset,
+        )
+
+    def _segment_for(
+        self, base_offset: int, last_offset: int, max_timestamp: int, size_bytes: int, now_ms: int
+    ) -> Segment:
+        """The segment to append to. A new one comes with a snapshot of the producers before it."""
+        newest = self._segments.newest
+        segment = self._segments.for_append(
+            base_offset, last_offset, max_timestamp, size_bytes, self.config, now_ms
+        )
+        if segment is not newest:
+            self._snapshot_producers(segment.base_offset)
+        return segment
 
     def _write_full_index_blocks(self, segment: Segment) -> None:
         try:
@@ -347,6 +382,7 @@ class PartitionLog:
             return
         try:
             self._segments.cut(offset, self.config.file_delete_delay_ms)
+            self._truncate_producers(self._segments.newest.next_offset)
             if self._segments.newest.next_offset < self.log_start_offset:
                 # The batch that held the log's start went whole; what is left can't be read anyway.
                 self._segments.begin_afresh(self.log_start_offset, self.config, self.last_flush_ms)
@@ -361,10 +397,12 @@ class PartitionLog:
             StorageError: the disk failed.
         """
         try:
+            self._snapshots.remove_all()
             self._segments.begin_afresh(offset, self.config, self.last_flush_ms)
             self.log_start_offset = offset
             # Also those that began below `offset`: a follower would name an epoch of which it has nothing.
             self.epochs.clear()
+            self.producers = Producers()
             self._end_moved()
         except OSError as error:
             raise storage_error(self.directory, "truncating", error) from error
@@ -376,9 +414,25 @@ class PartitionLog:
         self._truncated_to = min(self._truncated_to, self.log_end_offset)
         self.epochs.truncate_from_end(self.log_end_offset)
         self._write_epochs()
+        self._snapshot_producers(self.log_end_offset)
         if self.recovery_point > self.log_end_offset:
             self.recovery_point = self.log_end_offset
             self.recovery_point_lowered()
+
+    def _truncate_producers(self, end_offset: int) -> None:
+        self._snapshots.remove_after(end_offset)
+        if not self.producers.truncate_to(end_offset):
+            self.producers = self._snapshots.restore(self._segments.all, end_offset)
+
+    def _snapshot_producers(self, offset: int) -> None:
+        """Keep what is known of producers now, which is their state at `offset`."""
+        self.producers.unsaved_batches = 0
+        self._snapshots.keep(offset, self.producers)
+
+    def _snapshot_between(self) -> None:
+        """Write a snapshot in the midst of a segment, and drop those that it makes superfluous."""
+        self._snapshot_producers(self.log_end_offset)
+        self._snapshots.remove_orphans({segment.base_offset for segment in self._segments.all})
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> list[DeletedSegment]:
         """Drop the segments that retention or the log's start leave behind; the files go after a delay.
@@ -405,7 +459,9 @@ class PartitionLog:
         try:
             if due[-1] is self._segments.newest:
                 self._segments.roll(self.log_end_offset, self.config, now_ms)
+                self._snapshot_producers(self.log_end_offset)
             self._segments.drop(due, self.config.file_delete_delay_ms)
+            self._snapshots.remove_before(self._segments.all[0].base_offset)
         except OSError as error:
             raise storage_error(self.directory, "deleting segments", error) from error
         self.maybe_increment_log_start_offset(self._segments.all[0].base_offset)
@@ -493,6 +549,7 @@ class PartitionLog:
             self.recovery_point = max(self.recovery_point, min(self.flush(), self._truncated_to))
             fsync_file(newest.offset_index.path)
             fsync_file(newest.time_index.path)
+            self._snapshot_producers(self.log_end_offset)
         except OSError as error:
             raise storage_error(self.directory, "closing the log", error) from error
         finally:

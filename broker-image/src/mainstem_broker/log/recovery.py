@@ -10,6 +10,8 @@ Lives here: the passes below, in their order. Must not: anything done while a lo
    ends the log: it and all after it, later segments too, was never flushed, and is cut. Indexes are rebuilt.
 4. The log start offset: at least the first segment's; a log that ends before it starts afresh there.
 5. Leader epochs: those of the segments read through are taken from their batches.
+6. Producers: those of a snapshot, and of the batches after it, in the same reading where there is one. After
+   a crash, only snapshots before the recovery point are surely of this log's present history.
 
 Each pass leaves a state from which all of them can run again: a crash during recovery costs time only.
 """
@@ -32,6 +34,8 @@ from mainstem_broker.log.deletion import DELETED_SUFFIX
 from mainstem_broker.log.epochs import EpochCache
 from mainstem_broker.log.files import LogFile
 from mainstem_broker.log.index import OffsetIndex, TimeIndex
+from mainstem_broker.log.producer_snapshots import ProducerSnapshots
+from mainstem_broker.log.producers import Producers
 from mainstem_broker.log.scanning import scan_batches, scan_headers
 from mainstem_broker.log.segment import COPY_SUFFIX, LOG_SUFFIX, Segment, segment_path
 from mainstem_broker.protocol.batches import BatchHeader, crc_matches
@@ -50,6 +54,8 @@ class RecoveredLog:
 
     segments: list[Segment]
     epochs: EpochCache
+    producers: Producers
+    snapshots: ProducerSnapshots
     log_start_offset: int
     recovery_point: int
 
@@ -67,6 +73,11 @@ def recover(
     _remove_leftovers(directory)
     epochs = checkpoints.read_epochs(directory)
     segments = [Segment(directory, base, config, now_ms) for base in _base_offsets(directory)]
+    snapshots = ProducerSnapshots(directory)
+    if segments and not clean_shutdown:
+        # Retention may have passed the recovery point since that was written down.
+        snapshots.remove_after(max(recovery_point, segments[0].base_offset))
+    producers: Producers | None = None
     kept: list[Segment] = []
     for number, segment in enumerate(segments):
         following = segments[number + 1] if number + 1 < len(segments) else None
@@ -75,7 +86,10 @@ def recover(
         elif following is None and clean_shutdown and _take_newest(segment):
             pass
         else:
-            cut = _read_through(segment, config, epochs)
+            if producers is None:
+                producers = snapshots.restore([*kept, segment], segment.base_offset)
+            snapshots.keep(segment.base_offset, producers)
+            cut = _read_through(segment, config, epochs, producers)
             if cut is not None:
                 _report_cut(segment, cut, segments[number + 1 :])
                 kept.append(segment)
@@ -96,6 +110,7 @@ def recover(
         )
         _remove(kept)
         kept = []
+        producers = None
     if not kept:
         kept = [Segment.create(directory, log_start_offset, config, now_ms)]
     for segment in kept[:-1]:
@@ -104,7 +119,12 @@ def recover(
     start, end = max(log_start_offset, kept[0].base_offset), kept[-1].next_offset
     epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
-    return RecoveredLog(kept, epochs, start, end if clean_shutdown else min(recovery_point, end))
+    snapshots.remove_after(end)
+    if producers is None:
+        producers = snapshots.restore(kept, end)
+    snapshots.remove_orphans({segment.base_offset for segment in kept})
+    recovery_point = end if clean_shutdown else min(recovery_point, end)
+    return RecoveredLog(kept, epochs, producers, snapshots, start, recovery_point)
 
 
 # Pass 1
@@ -199,9 +219,13 @@ class _Cut:
     why: str
 
 
-def _read_through(segment: Segment, config: TopicConfig, epochs: EpochCache) -> _Cut | None:
-    """Check every batch, rebuild the indexes, note the epochs; cut at the first batch that does not hold."""
-    size_bytes = os.fstat(segment.file.descriptor).st_size
+def _read_through(
+    segment: Segment, config: TopicConfig, epochs: EpochCache, producers: Producers
+) -> _Cut | None:
+    """Check every batch, rebuild the indexes, note epochs and producers; cut at the first that is bad."""
+    status = os.fstat(segment.file.descriptor)
+    size_bytes = status.st_size
+    appended_ms = status.st_mtime_ns // 1_000_000  # not later than this, in any case
     epochs.truncate_from_end(segment.base_offset)
     segment.begin_afresh()
     why = "its last batch is incomplete"
@@ -218,6 +242,8 @@ def _read_through(segment: Segment, config: TopicConfig, epochs: EpochCache) -> 
                 break
             if header.partition_leader_epoch != epochs.latest_epoch:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                producers.update(header, header.base_offset, appended_ms)
             _add(segment, header, config)
     except ProtocolError as error:
         why = str(error)

@@ -24,6 +24,7 @@ watermark: a follower knows that one too late, and would cut off records that ot
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,18 +33,20 @@ from uuid import UUID
 
 from mainstem_broker.errors import (
     FencedLeaderEpoch,
+    InvalidTxnState,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetNotAvailable,
     OffsetOutOfRange,
     ProtocolError,
+    StorageError,
     UnknownLeaderEpoch,
 )
 from mainstem_broker.log.epochs import UNDEFINED_EPOCH
 from mainstem_broker.log.files import ReadResult
 from mainstem_broker.log.partition_log import AppendInfo, PartitionLog
-from mainstem_broker.protocol.batches import validate_for_append
+from mainstem_broker.protocol.batches import parse_batch_header, validate_for_append
 from mainstem_broker.replica.office import NO_LIFE, Office
 from mainstem_broker.replica.progress import Progress
 from mainstem_broker.replica.state import PartitionState
@@ -211,26 +214,49 @@ class Partition:
     def append(self, records: bytes | None, *, acks: int, produce_version: int, now_ms: int) -> AppendInfo:
         """Check a client's batch and write it at the log's end.
 
+        A batch that an idempotent producer sends again is not written again; the answer is that of its
+        first append.
+
         Raises:
             NotEnoughReplicas: acks is -1 (all) and the in-sync set is smaller than min.insync.replicas.
-            ProtocolError: of the kinds that `validate_for_append`, `require_leader` and the log raise.
+            ProtocolError: of the kinds that `validate_for_append`, `require_leader`, `Producers.check` and
+                the log raise.
         """
         self.require_leader()
         assert self.state is not None
         config = self.log.config
         if acks == -1 and len(self.state.isr) < config.min_insync_replicas:
+            self._note_refusal(records, now_ms)
             raise NotEnoughReplicas(
                 f"{self!r} has {len(self.state.isr)} in-sync replicas of the {config.min_insync_replicas}"
                 " that min.insync.replicas asks for."
             )
         valid = validate_for_append(records, config, produce_version=produce_version, now_ms=now_ms)
-        info = self.log.append_as_leader(valid.batch, valid.header, self.leader_epoch, now_ms)
+        header = valid.header
+        if header.producer_id >= 0:
+            if header.is_transactional:
+                raise InvalidTxnState("This broker has no transactions yet: send without a transactional id.")
+            repeated = self.log.producers.check(header)
+            if repeated is not None:
+                return self.log.repeated(header, repeated)
+        try:
+            info = self.log.append_as_leader(valid.batch, header, self.leader_epoch, now_ms)
+        except StorageError:
+            self.log.producers.note_refusal(header, now_ms)
+            raise
         if self.log.unflushed_messages >= config.flush_messages:
             # Whoever sets flush.messages wants records on the disk before they are acknowledged.
             self.log.mark_flushed(self.log.flush(), now_ms)
         self._advance_high_watermark()
         self._notify()
         return info
+
+    def _note_refusal(self, records: bytes | None, now_ms: int) -> None:
+        try:
+            header = parse_batch_header(records or b"")
+        except ProtocolError:
+            return  # no batch at all: nothing that could be overtaken
+        self.log.producers.note_refusal(header, now_ms)
 
     def acknowledge(self, waiting: Acknowledgement) -> bool:
         """Whether everything before the offset is below the high watermark; if not, settles it later.
@@ -239,7 +265,12 @@ class Partition:
         """
         if self._high_watermark >= waiting.offset:
             return True
-        self._acknowledgements.append(waiting)
+        waiters = self._acknowledgements
+        if waiters and waiters[-1].offset > waiting.offset:
+            # A batch that is sent again while later ones wait already.
+            bisect.insort(waiters, waiting, key=lambda one: one.offset)
+        else:
+            waiters.append(waiting)
         return False
 
     def stop_waiting(self, waiting: Acknowledgement) -> None:

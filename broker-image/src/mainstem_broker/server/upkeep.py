@@ -1,4 +1,4 @@
-"""The broker's periodic work: retention, flushes that are due, checkpoints, idle connections.
+"""The broker's periodic work: retention, due flushes, checkpoints, expired producers, idle connections.
 
 Each kind of work is one task that wakes at its interval; what blocks on the disk runs in threads. A
 failure is logged and tried again at the next turn.
@@ -45,6 +45,7 @@ class Upkeep:
                 self._checkpoint_high_watermarks,
                 config.integer("replica.high.watermark.checkpoint.interval.ms"),
             ),
+            (self._expire_producers, config.integer("producer.id.expiration.check.interval.ms")),
             (self._close_idle, IDLE_CHECK_INTERVAL_MS),
             # Half the lag, so that a follower is out after at most one and a half times it, as in Kafka.
             (self._consider_isrs, config.integer("replica.lag.time.max.ms") // 2),
@@ -87,6 +88,12 @@ class Upkeep:
     async def _checkpoint_high_watermarks(self) -> None:
         marks = self._broker.replicas.high_watermarks()
         await asyncio.to_thread(self._logs.checkpoint_high_watermarks, marks)
+
+    async def _expire_producers(self) -> None:
+        expiration_ms = self._broker.config.integer("producer.id.expiration.ms")
+        for log in list(self._logs.logs.values()):
+            await asyncio.sleep(0)  # let requests through between two logs
+            log.producers.expire(self._broker.now_ms(), expiration_ms)
 
     async def _consider_isrs(self) -> None:
         self._broker.replicas.consider_all_isrs()

@@ -65,6 +65,7 @@ class PlayedCluster:
     def __init__(self, broker: LocalBroker) -> None:
         self.view = ClusterView(cluster_id="the-cluster", controller_id=2)
         self.administration = self
+        self.producer_ids = self
         self.controller_is_down = False
         self.failure: Exception | None = None
         self.on_catch_up: Callable[[], None] | None = None
@@ -128,6 +129,11 @@ class PlayedCluster:
                 self.view.broker_configs.get(str(BROKER_ID), {}),
                 self.view.broker_configs.get(DEFAULT_ENTITY, {}),
             )
+
+    async def take(self) -> int:
+        """An id for a producer."""
+        self._may_fail()
+        return 1000
 
 
 class LocalBroker:

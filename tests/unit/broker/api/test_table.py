@@ -53,6 +53,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
             for kind, name in ((2, "t"), (4, "1"), (4, ""), (2, "x"))
         ]
     },
+    "DescribeProducers": {"topics": [{"name": "t", "partition_indexes": [0, 1]}]},
     "CreatePartitions": {"topics": [{"name": name, "count": 3} for name in ("t", "x")]},
     "IncrementalAlterConfigs": {
         "resources": [
@@ -112,7 +113,9 @@ def test_the_range_of_every_api_covers_the_clients_that_have_to_be_served() -> N
         assert APIS[key].max_version >= high, APIS[key].name
 
 
-@pytest.mark.parametrize("name", ["Produce", "Fetch", "ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch"])
+@pytest.mark.parametrize(
+    "name", ["Produce", "Fetch", "ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch", "DescribeProducers"]
+)
 def test_requests_about_partitions_say_which(name: str, broker: LocalBroker) -> None:
     (served,) = (served for served in APIS.values() if served.name == name)
     assert served.partitions_of is not None

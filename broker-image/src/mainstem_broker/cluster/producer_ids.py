@@ -1,0 +1,97 @@
+"""Ids for producers, unique in the cluster: taken from ZooKeeper in blocks, handed out one by one.
+
+`/latest_producer_id_block` holds the block given last. Whoever needs one writes the next with the version
+it read, so no two brokers get the same. A block whose writing was not answered is left unused, and so is
+what a broker has left when it stops: there are 2^63 ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.zookeeper import (
+    Conflict,
+    SetData,
+    ZooKeeperSession,
+    ZooKeeperUnavailable,
+)
+from mainstem_broker.config import INT64_MAX
+from mainstem_broker.errors import CoordinatorLoadInProgress, UnknownServerError
+
+logger = structlog.get_logger(__name__)
+
+BLOCK_IDS: Final = 1_000
+PREFETCH_IDS: Final = 100
+"""The next block is taken when this many are left: at 90 % of a block, as Kafka does."""
+WAIT_S_MAX: Final = 2.0
+"""How long a request waits for a block; clients ask again after that."""
+
+
+class ProducerIds:
+    """The ids of one broker, through its session."""
+
+    def __init__(self, zookeeper: ZooKeeperSession, broker_id: int) -> None:
+        self._zookeeper = zookeeper
+        self._broker_id = broker_id
+        self._present = iter(range(0))
+        self._left = 0
+        self._next: range | None = None
+        self._refill: asyncio.Task[None] | None = None
+
+    async def take(self) -> int:
+        """An id that nobody had before.
+
+        Raises:
+            CoordinatorLoadInProgress: ZooKeeper gives no block at the moment; ask again.
+            UnknownServerError: all ids are used up.
+        """
+        while True:
+            if self._left == 0 and self._next is not None:
+                self._present, self._left, self._next = iter(self._next), len(self._next), None
+            if self._left > 0:
+                self._left -= 1
+                if self._left < PREFETCH_IDS and self._next is None:
+                    self._begin_refill()
+                return next(self._present)
+            try:
+                async with asyncio.timeout(WAIT_S_MAX):
+                    # Shielded: others wait for the same block.
+                    await asyncio.shield(self._begin_refill())
+            except (TimeoutError, ZooKeeperUnavailable) as error:
+                raise CoordinatorLoadInProgress(
+                    "ZooKeeper gives this broker no ids for producers at the moment; ask again."
+                ) from error
+
+    def _begin_refill(self) -> asyncio.Task[None]:
+        if self._refill is None:
+            self._refill = asyncio.create_task(self._fill())
+            self._refill.add_done_callback(self._refilled)
+        return self._refill
+
+    def _refilled(self, task: asyncio.Task[None]) -> None:
+        self._refill = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("no block of producer ids", reason=str(error))
+
+    async def _fill(self) -> None:
+        path = znodes.PRODUCER_ID_BLOCK
+        while True:
+            node = await self._zookeeper.get(path)
+            if node is None:
+                await self._zookeeper.ensure_paths([path])
+                continue
+            start = znodes.decode_producer_id_block(node.data).stop
+            if start > INT64_MAX - BLOCK_IDS:
+                raise UnknownServerError("The cluster has no producer ids left.")
+            block = range(start, start + BLOCK_IDS)
+            data = znodes.encode_producer_id_block(self._broker_id, block)
+            try:
+                await self._zookeeper.multi([SetData(path, data, node.version)])
+            except Conflict:
+                continue  # another broker was faster
+            self._next = block
+            return

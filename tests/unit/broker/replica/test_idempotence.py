@@ -1,0 +1,211 @@
+"""Idempotent producers where a partition leads, follows and changes between both (R11)."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from tests.support.record_batches import encode_batch
+from tests.unit.broker.log.logs import NOW_MS, messages, open_log, read_batches, settings
+
+from mainstem_broker.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    NotEnoughReplicas,
+    OutOfOrderSequenceNumber,
+    StorageError,
+)
+from mainstem_broker.log.partition_log import AppendInfo
+from mainstem_broker.log.segment import Segment
+from mainstem_broker.replica.office import Office
+from mainstem_broker.replica.partition import Acknowledgement, Divergence, Partition
+from mainstem_broker.replica.state import PartitionState
+
+US, THEM = 1, 2
+LIFE = 1
+
+
+def replica(directory: Path, broker: int = US, **config: object) -> Partition:
+    """The replica of t-0 on `broker`, before it has any role; its log is below `directory`."""
+    log = open_log(directory / str(broker), settings(**config))
+    office = Office(lambda: 0.0)
+    office.begin(LIFE)
+    office.extend(math.inf)
+    return Partition("t", 0, UUID(int=1), log, broker, office)
+
+
+def lead(partition: Partition, leader: int, epoch: int, isr: tuple[int, ...] = (US, THEM)) -> None:
+    lives = {US: LIFE, THEM: LIFE}
+    partition.update_state(
+        PartitionState(leader, epoch, isr, 1, epoch, incarnations=lives), (US, THEM), NOW_MS
+    )
+
+
+def send(
+    to: Partition,
+    sequence: int,
+    count: int = 1,
+    *,
+    producer_id: int = 7,
+    epoch: int = 0,
+    acks: int = 1,
+    attributes: int = 0,
+) -> AppendInfo:
+    batch = encode_batch(
+        messages([b"v"] * count),
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        attributes=attributes,
+    )
+    return to.append(batch, acks=acks, produce_version=9, now_ms=NOW_MS)
+
+
+def copy(leader: Partition, follower: Partition) -> None:
+    """All that the follower lacks, as its fetches would bring it."""
+    for batch in read_batches(leader.log, follower.log.log_end_offset):
+        follower.append_from_leader(
+            batch,
+            leader_epoch=leader.leader_epoch,
+            high_watermark=leader.high_watermark,
+            log_start_offset=0,
+            now_ms=NOW_MS,
+        )
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Partition:
+    partition = replica(tmp_path)
+    lead(partition, US, 3, isr=(US,))
+    return partition
+
+
+def test_r11_a_batch_sent_again_is_answered_as_the_first_time_and_written_once(led: Partition) -> None:
+    send(led, 0, 5, producer_id=8)
+    first = send(led, 0, 3)
+    assert send(led, 0, 3) == first
+    assert (first.first_offset, first.last_offset, led.log.log_end_offset) == (5, 7, 8)
+
+
+def test_r11_a_repetition_for_all_still_waits_for_the_offset_of_the_first(tmp_path: Path) -> None:
+    partition = replica(tmp_path)
+    lead(partition, US, 3)
+    first = send(partition, 0, 3, acks=-1)
+    again = send(partition, 0, 3, acks=-1)
+    assert again.last_offset + 1 == first.last_offset + 1 > partition.high_watermark
+
+
+def test_who_repeats_an_early_batch_need_not_wait_for_later_ones(tmp_path: Path) -> None:
+    partition = replica(tmp_path)
+    lead(partition, US, 3)
+    settled: list[int] = []
+    for sequence in (0, 1, 2, 0):
+        info = send(partition, sequence, acks=-1)
+        waiting = Acknowledgement(info.last_offset + 1, lambda one, _error: settled.append(one.offset))
+        assert not partition.acknowledge(waiting)
+    for offset, expected in ((1, [1, 1]), (3, [1, 1, 2, 3])):
+        partition.read_as_follower(
+            THEM, LIFE, offset, 3, 1000, leader_epoch=3, min_one_batch=True, now_ms=NOW_MS
+        )
+        assert settled == expected
+
+
+def test_repetitions_of_requests_in_flight_neither_double_nor_reorder(led: Partition) -> None:
+    for start in (0, 5):  # each time the client hears nothing and sends all five again
+        offsets = [send(led, start + at).first_offset for at in range(5)]
+        assert [send(led, start + at).first_offset for at in range(5)] == offsets
+    assert led.log.log_end_offset == 10
+
+
+def test_gaps_and_old_epochs_are_refused_before_anything_is_written(led: Partition) -> None:
+    send(led, 0, epoch=2)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(led, 2, epoch=2)
+    with pytest.raises(InvalidProducerEpoch):
+        send(led, 1, epoch=1)
+    assert led.log.log_end_offset == 1
+
+
+def test_a_first_batch_refused_for_want_of_replicas_is_not_overtaken(tmp_path: Path) -> None:
+    partition = replica(tmp_path, min_insync_replicas=2)
+    lead(partition, US, 3, isr=(US,))
+    with pytest.raises(NotEnoughReplicas):
+        send(partition, 0, acks=-1)
+    lead(partition, US, 3 + 1)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(partition, 1, acks=-1)
+    assert [send(partition, at, acks=-1).first_offset for at in (0, 1)] == [0, 1]
+
+
+def test_a_batch_that_the_disk_did_not_take_counts_as_not_sent(
+    led: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(_segment: Segment, _buffers: object, _size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "write", no_space)
+        with pytest.raises(StorageError):
+            send(led, 0)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(led, 1)
+    assert [send(led, at).first_offset for at in (0, 1)] == [0, 1]
+
+
+def test_batches_of_transactions_are_refused(led: Partition) -> None:
+    with pytest.raises(InvalidTxnState, match="no transactions yet"):
+        send(led, 0, attributes=0x10)
+    assert led.log.log_end_offset == 0
+
+
+def test_r11_a_new_leader_recognises_what_the_old_one_wrote(tmp_path: Path) -> None:
+    old, new = replica(tmp_path, US), replica(tmp_path, THEM)
+    for partition in (old, new):
+        lead(partition, US, 3)
+    written = [send(old, at, 2) for at in range(0, 12, 2)]
+    copy(old, new)
+    for partition in (old, new):
+        lead(partition, THEM, 4)
+    for info, sequence in zip(written[1:], range(2, 12, 2), strict=True):
+        assert send(new, sequence, 2).first_offset == info.first_offset
+    assert send(new, 12).first_offset == 12
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(new, 14)
+
+
+@pytest.mark.parametrize("lost", [2, 9], ids=["few", "more than are remembered"])
+def test_r11_what_a_truncated_follower_lost_is_new_to_it_as_leader(tmp_path: Path, lost: int) -> None:
+    ours, theirs = replica(tmp_path, US), replica(tmp_path, THEM)
+    for partition in (ours, theirs):
+        lead(partition, US, 3)
+    send(ours, 0)
+    send(ours, 1)
+    copy(ours, theirs)
+    for sequence in range(2, 2 + lost):
+        send(ours, sequence)  # acks=1, and the leader dies
+    for partition in (ours, theirs):
+        lead(partition, THEM, 4)
+    send(theirs, 2)
+    ours.truncate_to_divergence(Divergence(3, 2), leader_epoch=4)
+    copy(theirs, ours)
+    assert read_batches(ours.log) == read_batches(theirs.log)
+    for partition in (ours, theirs):
+        lead(partition, US, 5)
+    assert [send(ours, at).first_offset for at in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_follower_that_starts_over_learns_producers_from_what_it_copies(tmp_path: Path) -> None:
+    follower = replica(tmp_path, THEM)
+    lead(follower, US, 3)
+    follower.start_over(40, leader_epoch=3)
+    batch = encode_batch(
+        messages([b"v"]), base_offset=40, leader_epoch=3, producer_id=7, producer_epoch=0, base_sequence=12
+    )
+    follower.append_from_leader(batch, leader_epoch=3, high_watermark=41, log_start_offset=40, now_ms=NOW_MS)
+    lead(follower, THEM, 4)
+    assert send(follower, 12).first_offset == 40
+    assert send(follower, 13).first_offset == 41
