@@ -331,6 +331,8 @@ class Change:
     """Entities whose configuration changed, as `topics/T` or `brokers/N`."""
     deletions: tuple[UUID, ...] = ()
     """Topics that somebody asked to delete."""
+    elections: tuple[tuple[UUID, int, int], ...] = ()
+    """Elections that somebody asks of the controller: topic, partition, kind as in the protocol."""
 
     def encode(self) -> bytes:
         return _dump(
@@ -346,6 +348,9 @@ class Change:
                 "deleted": [[topic, encode_uuid(topic_id)] for topic, topic_id in self.deleted],
                 "configs": list(self.configs),
                 "deletions": [encode_uuid(topic_id) for topic_id in self.deletions],
+                "elections": [
+                    [encode_uuid(topic_id), partition, kind] for topic_id, partition, kind in self.elections
+                ],
             }
         )
 
@@ -363,6 +368,10 @@ class Change:
             deleted=tuple((topic, decode_uuid(text)) for topic, text in body["deleted"]),
             configs=tuple(body["configs"]),
             deletions=tuple(decode_uuid(text) for text in body["deletions"]),
+            elections=tuple(
+                (decode_uuid(topic_id), partition, kind)
+                for topic_id, partition, kind in body.get("elections", ())
+            ),
         )
 
 

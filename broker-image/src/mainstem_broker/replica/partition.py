@@ -47,6 +47,7 @@ from mainstem_broker.protocol.batches import validate_for_append
 from mainstem_broker.replica.office import NO_LIFE, Office
 from mainstem_broker.replica.progress import Progress
 from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.throttle import throttled_replicas
 
 
 class Divergence(NamedTuple):
@@ -137,20 +138,23 @@ class Partition:
         return self._high_watermark
 
     def update_state(self, state: PartitionState, replicas: tuple[int, ...], now_ms: int) -> None:
-        """Take what ZooKeeper holds now; a version older than the known one is ignored.
+        """Take what ZooKeeper holds now and who holds replicas; a state older than the known one is ignored.
 
-        A new leader epoch begins the role anew: a leader knows nothing of its followers yet.
+        A new leader epoch begins the role anew: a leader knows nothing of its followers yet. A state that is
+        known already, as when only the replicas have changed, leaves a proposal under way.
         """
         old = self.state
-        if old is not None and state.partition_epoch < old.partition_epoch:
-            return
         self.replicas = replicas
+        if old is not None and state.partition_epoch <= old.partition_epoch:
+            if self.is_leader:
+                self._know_followers(now_ms)
+            return
         self.state = state
         self._pending = None
         if old is None or state.leader_epoch != old.leader_epoch or state.leader != old.leader:
             self._begin_role(state, now_ms)
         if self.is_leader:
-            self._forget_removed_followers()
+            self._know_followers(now_ms)
             self._advance_high_watermark()
 
     def _begin_role(self, state: PartitionState, now_ms: int) -> None:
@@ -159,14 +163,17 @@ class Partition:
         if self.is_leader:
             self._epoch_start_offset = self.log.log_end_offset
             self.log.begin_epoch(state.leader_epoch)
-            for broker in self.replicas:
-                if broker != self._local_broker_id:
-                    self._progress[broker] = Progress(state.incarnations.get(broker, -1), now_ms)
+            self._know_followers(now_ms)
         self._notify()
 
-    def _forget_removed_followers(self) -> None:
+    def _know_followers(self, now_ms: int) -> None:
+        """As leader: forget who holds no replica any more, and begin with those that are new."""
+        assert self.state is not None
         for broker in self._progress.keys() - set(self.replicas):
             del self._progress[broker]
+        for broker in self.replicas:
+            if broker != self._local_broker_id and broker not in self._progress:
+                self._progress[broker] = Progress(self.state.incarnations.get(broker, -1), now_ms)
 
     def take_offline(self) -> None:
         """The replica is going away: answer whoever waits."""
@@ -442,6 +449,23 @@ class Partition:
     def _truncate(self, offset: int) -> None:
         self.log.truncate_to(offset)
         self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
+
+    # --- Throttling ---
+
+    def throttles(self, follower: int) -> bool:
+        """As leader: whether what `follower` gets counts against the limit on moves."""
+        if self.state is None or follower in self.state.isr:
+            return False
+        named = throttled_replicas(self.log.config.leader_replication_throttled_replicas)
+        return named(self.index, self._local_broker_id)
+
+    @property
+    def is_throttled(self) -> bool:
+        """As follower: whether what this replica fetches counts against the limit on moves."""
+        if self.state is None or self._local_broker_id in self.state.isr:
+            return False
+        named = throttled_replicas(self.log.config.follower_replication_throttled_replicas)
+        return named(self.index, self._local_broker_id)
 
     # --- Waiting for progress ---
 

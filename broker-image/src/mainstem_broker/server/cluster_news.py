@@ -67,18 +67,16 @@ class ClusterNews:
         topic = self._broker.view.topics.get(name)
         if topic is None or index not in topic.states:
             return
-        if self._broker.broker_id in topic.assignment.replicas[index]:
-            self._broker.replicas.update(
-                name,
-                index,
-                topic.topic_id,
-                topic.states[index],
-                topic.assignment.replicas[index],
-                self.topic_config(name),
-            )
+        replicas = topic.assignment.replicas[index]
+        if self._broker.broker_id not in replicas:
+            self._broker.replicas.drop_replica(name, index, topic.topic_id)
+            return
+        self._broker.replicas.update(
+            name, index, topic.topic_id, topic.states[index], replicas, self.topic_config(name)
+        )
 
     async def _remove_deleted(self) -> None:
-        """Drop logs of topics that were deleted while this broker was down.
+        """Drop logs of topics that were deleted, or replicas moved away, while this broker was down.
 
         A log whose topic nobody knows of, and nobody noted as deleted, is set aside and kept: it may be
         all that is left of something that was lost elsewhere.
@@ -88,7 +86,12 @@ class ClusterNews:
         for topic, partition in list(self._logs.logs):
             topic_id = self._logs.topic_id(topic, partition)
             known = self._broker.view.topics.get(topic)
-            if topic_id is None or (known is not None and known.topic_id == topic_id):
+            if topic_id is None:
+                continue
+            if known is not None and known.topic_id == topic_id:
+                holders = known.assignment.replicas.get(partition)
+                if holders is not None and self._broker.broker_id not in holders:
+                    self._logs.delete(topic, partition)
                 continue
             if topic_id in deleted:
                 self._logs.delete(topic, partition)
@@ -121,6 +124,9 @@ class ClusterNews:
             self._broker.config = self._broker.config.with_dynamic(dynamic, for_all)
         except InvalidSetting as error:
             logger.error("dynamic broker settings ignored", reason=str(error))
+        config, replicas = self._broker.config, self._broker.replicas
+        replicas.leader_throttle.set_rate(config.integer("leader.replication.throttled.rate"))
+        replicas.follower_throttle.set_rate(config.integer("follower.replication.throttled.rate"))
 
     # --- Claims ---
 
