@@ -53,6 +53,6 @@ def elect(
         out.done("Every partition is led by its preferred leader.")
     if failed:
         raise ClusterRefused(
-            f"{len(failed):,} of {len(answers):,} partitions did not get the preferred leader: wait until it is"
-            " in sync (`mainstem cluster status` tells), then ask again."
+            f"{len(failed):,} of {len(answers):,} partitions did not get the preferred leader: wait until"
+            " it is in sync (`mainstem cluster status` tells), then ask again."
         )
