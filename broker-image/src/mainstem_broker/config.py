@@ -97,9 +97,7 @@ class Setting:
                     f"Invalid value {text} for {self.name}: it must be at most {self.maximum:g}."
                 )
         if self.pattern is not None and not re.fullmatch(self.pattern, str(value)):
-            raise InvalidSetting(
-                f"Invalid value {text!r} for {self.name}: it does not have the form asked for."
-            )
+            raise InvalidSetting(f"Invalid value {text!r} for {self.name}: it must match {self.pattern}.")
         if self.choices:
             given = str(value).split(",") if self.type is SettingType.LIST else [text]
             if any(item not in self.choices for item in given):
@@ -181,19 +179,19 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = _table(
         fallbacks=(("log.flush.interval.ms", 1),),
     ),
     Setting(
+        "follower.replication.throttled.replicas",
+        _T,
+        "",
+        "Replicas whose fetching is throttled while not in sync: partition:broker,... or * for all.",
+        pattern=_THROTTLED_REPLICAS,
+    ),
+    Setting(
         "index.interval.bytes",
         _I,
         4096,
         "Bytes of log between two entries of its indexes.",
         minimum=0,
         fallbacks=(("log.index.interval.bytes", 1),),
-    ),
-    Setting(
-        "follower.replication.throttled.replicas",
-        _T,
-        "",
-        "Replicas whose fetching is throttled while not in sync: partition:broker,... or * for all.",
-        pattern=_THROTTLED_REPLICAS,
     ),
     Setting(
         "leader.replication.throttled.replicas",

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
+from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.elections import ElectionType, elect_on_request
 from mainstem_broker.errors import (
     ElectionNotNeeded,
@@ -129,7 +130,7 @@ def _obstacle(broker: BrokerContext, kind: ElectionType, partition: Partition) -
             state,
             topic.assignment.replicas[index],
             view.brokers,
-            broker.member.controllership.policy_of(topic),
+            ElectionPolicy(),  # whether it can be held does not depend on the topic's settings
             topic.claims.get(index, {}),
         )
     except ProtocolError as error:

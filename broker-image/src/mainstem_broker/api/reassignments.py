@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (45, versions 0 and 1) and ListPartitionReassignments (46, version 0): KIP-455.
+"""AlterPartitionReassignments (45, versions 0 and 1), ListPartitionReassignments (46, 0 to 0): KIP-455.
 
 Any broker serves both. A reassignment is a wish, written to ZooKeeper and carried out by the controller
 (`cluster/reassignment.py`); the answer waits until this broker's view shows the wish, not its end, which

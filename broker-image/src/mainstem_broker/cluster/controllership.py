@@ -55,7 +55,7 @@ class Controllership:
         self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._view = view
-        self.policy_of = policy_of
+        self._policy_of = policy_of
         self._epoch = 0
         self._epoch_version = 0
         self._stale_topics: set[str] | None = None
@@ -137,12 +137,12 @@ class Controllership:
         for topic in sorted(self._view.pending_deletions & self._view.topics.keys()):
             await self._delete_topic(topic, delta)
         stale, self._stale_topics = self._stale_topics, set()
-        changes = plan_states(self._view, self._epoch, self.policy_of, topics=stale)
+        changes = plan_states(self._view, self._epoch, self._policy_of, topics=stale)
         try:
             for start in range(0, len(changes), STATES_PER_MULTI):
                 await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
             await self._hold_wanted_elections(delta)
-            completed = plan_completions(self._view, self._epoch, self.policy_of, topics=stale)
+            completed = plan_completions(self._view, self._epoch, self._policy_of, topics=stale)
             for topic, moves in completed.items():
                 for start in range(0, len(moves), STATES_PER_MULTI):
                     await self._end_moves(topic, moves[start : start + STATES_PER_MULTI], delta)
@@ -164,7 +164,7 @@ class Controllership:
                     state,
                     topic.assignment.replicas[partition],
                     self._view.brokers,
-                    self.policy_of(topic),
+                    self._policy_of(topic),
                     topic.claims.get(partition, {}),
                 )
             except ProtocolError:
