@@ -123,8 +123,8 @@ def test_a_follower_that_is_held_back_is_known_to_fetch(led: Partition) -> None:
 def test_a_follower_is_throttled_until_it_is_in_sync(tmp_path: Path) -> None:
     config = replace(settings(), follower_replication_throttled_replicas="0:1")
     partition = Partition("t", 0, UUID(int=1), open_log(tmp_path, config), US, Office(lambda: 0.0))
-    assert not partition.is_throttled
-    partition.update_state(state(THEM, THEM), (US, THEM), NOW_MS)
-    assert partition.is_throttled
-    partition.update_state(state(THEM, THEM, US, version=4), (US, THEM), NOW_MS)
-    assert not partition.is_throttled
+    seen = [partition.is_throttled]
+    for version, isr in enumerate([(THEM,), (THEM, US)], start=3):
+        partition.update_state(state(THEM, *isr, version=version), (US, THEM), NOW_MS)
+        seen.append(partition.is_throttled)
+    assert seen == [False, True, False]
