@@ -180,7 +180,10 @@ class Controllership:
         topic = self._view.topics[name]
         known = topic.assignment
         ended = with_moves(known, {move.change.partition: Move(move.replicas) for move in moves})
-        changes = [move.change for move in moves]
+        changes = [
+            replace(move.change, state=replace(move.change.state, assignment_version=known.version + 1))
+            for move in moves
+        ]
         states = tuple((known.topic_id, change.partition, change.state) for change in changes)
         entry = znodes.Change(states=states, topics=(name,)).encode()
         operations: list[Operation] = [

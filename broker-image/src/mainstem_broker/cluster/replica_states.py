@@ -30,10 +30,10 @@ class ReplicaStates:
         zookeeper: ZooKeeperSession,
         broker_id: int,
         view: ClusterView,
-        on_newer_assignment: Callable[[str], None] = lambda _topic: None,
+        on_stale_assignment: Callable[[str], None] = lambda _topic: None,
     ) -> None:
-        """`on_newer_assignment` is told of topics whose assignment turns out to be newer than the view's."""
-        self._on_newer_assignment = on_newer_assignment
+        """`on_stale_assignment` is told of topics whose assignment in the view turns out to be old."""
+        self._on_stale_assignment = on_stale_assignment
         self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._view = view
@@ -52,7 +52,7 @@ class ReplicaStates:
         """As leader of a partition, replace its state: what a leader may change is its in-sync set.
 
         `joined` are the lives of the new members; if one has ended meanwhile, nothing is written. Nor if the
-        assignment has changed: a replica that was moved away must not come back by its old leader's word.
+        leader or this broker has not heard yet of a replica that was moved away: it must not come back.
 
         Returns the state that holds now: the new one, the one that someone else wrote first, or the old
         one; None if it is not known.
@@ -60,13 +60,15 @@ class ReplicaStates:
         known = self._view.topics.get(topic)
         if known is None:
             return None
+        if known.assignment.version < state.assignment_version:
+            self._on_stale_assignment(topic)
+            return await self.read_state(topic, partition)
         if not set(state.isr) <= set(known.assignment.replicas.get(partition, ())):
-            return await self.read_state(topic, partition)  # the leader has not been told yet, see above
+            return await self.read_state(topic, partition)  # the leader will hear of it in a moment
         entry = znodes.Change(states=((known.topic_id, partition, state),)).encode()
         try:
             await self._zookeeper.multi(
                 [
-                    Check(znodes.topic_path(topic), known.assignment.version),
                     *(Check(znodes.incarnation_path(broker), life) for broker, life in joined.items()),
                     SetData(
                         znodes.state_path(topic, partition),
@@ -77,20 +79,10 @@ class ReplicaStates:
                 ]
             )
         except Conflict:
-            await self._look_for_newer_assignment(topic, known.assignment.version)
             return await self.read_state(topic, partition)
         except ZooKeeperUnavailable:
             return None
         return state
-
-    async def _look_for_newer_assignment(self, topic: str, version: int) -> None:
-        """The feed brings it as a rule, but not if somebody wrote it by hand."""
-        try:
-            node = await self._zookeeper.get(znodes.topic_path(topic))
-        except ZooKeeperUnavailable:
-            return
-        if node is not None and node.version > version:
-            self._on_newer_assignment(topic)
 
     async def read_state(self, topic: str, partition: int) -> PartitionState | None:
         """The state as ZooKeeper has it now; None if it does not answer or the partition is gone."""

@@ -1,8 +1,8 @@
 """Where everything lies in ZooKeeper and how it is written: paths and JSON, nothing that talks to it.
 
 The layout is that of Apache Kafka 3.9 in ZooKeeper mode, so that people and scripts that know
-`zookeeper-shell` find what they expect (R18). States carry two keys of ours (`elr`, `incarnations`), which
-others ignore. These nodes are ours alone:
+`zookeeper-shell` find what they expect (R18). States carry keys of ours (`elr`, `incarnations`,
+`assignment_version`), which others ignore. These nodes are ours alone:
 
 - `/mainstem/changes/change_NNNNNNNNNN`: the feed of changes that every broker follows by one watch;
   each entry names or carries what changed (`Change`). The controller trims it.
@@ -214,6 +214,8 @@ def _state_body(state: PartitionState) -> dict[str, Any]:
         body["leader_recovery_state"] = 1
     if state.elr:
         body["elr"] = list(state.elr)
+    if state.assignment_version:
+        body["assignment_version"] = state.assignment_version
     if state.incarnations:
         body["incarnations"] = {str(broker): life for broker, life in state.incarnations.items()}
     return body
@@ -238,6 +240,7 @@ def _state_of(body: Mapping[str, Any], version: int) -> PartitionState:
         recovering=body.get("leader_recovery_state", 0) == 1,
         elr=tuple(body.get("elr", ())),
         incarnations={int(broker): life for broker, life in body.get("incarnations", {}).items()},
+        assignment_version=body.get("assignment_version", 0),
     )
 
 

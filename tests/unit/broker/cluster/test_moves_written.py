@@ -191,16 +191,21 @@ def test_a_leader_cannot_bring_back_who_was_moved_away() -> None:
     run(test())
 
 
-def test_a_leader_that_has_not_heard_of_an_assignment_changes_nothing_and_has_it_read() -> None:
+def test_a_leader_that_has_not_heard_of_a_moves_end_changes_nothing_until_it_has_read_of_it() -> None:
     async def test() -> None:
-        world = World(Move((1, 2, 3)), replace(STATE, isr=(1,)))
+        world = World(Move((1, 2, 3), removing=(3,)), replace(STATE, isr=(1, 2)))
         told: list[str] = []
+        await (await world.controller()).lead(world.delta)
+        assert world.state.assignment_version == world.assignment.version
+        world.view.topics["t"].assignment = replace(world.assignment, replicas={0: (1, 2, 3)}, version=0)
         states = ReplicaStates(await world.session(), 1, world.view, told.append)
-        newer = with_moves(world.assignment, {0: Move((1, 2))})
-        world.server.multi([SetData(znodes.topic_path("t"), newer.encode())], 0)
-        grown = world.state.with_isr((1, 3), {3: 0}, 1)
-        assert await states.change_state("t", 0, grown, {3: 0}) == world.state
-        assert (world.state.isr, told) == ((1,), ["t"])
+        back = world.state.with_isr((1, 2, 3), {3: 0}, 1)
+        assert await states.change_state("t", 0, back, {3: 0}) == world.state
+        assert (world.state.isr, told) == ((1, 2), ["t"])
+        world.view.set_topic(world.assignment, {})
+        shrunk = world.state.with_isr((1,), {}, 1)
+        assert await states.change_state("t", 0, shrunk, {}) == shrunk
+        assert world.state.assignment_version == shrunk.assignment_version, "it stays with the state"
 
     run(test())
 
