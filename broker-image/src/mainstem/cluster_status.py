@@ -102,7 +102,8 @@ def _move_row(move: Move, topics: dict[str, Topic]) -> dict[str, Any]:
 
 def _tables(value: dict[str, Any], lacking: list[dict[str, Any]]) -> list[Any]:
     offline, behind = len(value["offline"]), len(value["under_replicated"])
-    parts = [f"{offline} partitions offline"] * bool(offline) + [f"{behind} under-replicated"] * bool(behind)
+    parts = [f"{offline:,} partition{'s' * (offline != 1)} offline"] * bool(offline)
+    parts += [f"{behind:,} under-replicated"] * bool(behind)
     parts += ["no controller"] * (value["controller"] is None)
     parts += [f"{len(value['moves'])} being moved"] * bool(value["moves"])
     headline = {
