@@ -302,7 +302,7 @@ class ClusterMember:
             await self._read_feed(delta)
         if self._stale_topics:
             stale, self._stale_topics = self._stale_topics, set()
-            await self._read_topics(stale, delta)
+            await self._read_topics(sorted(stale), delta)
         if self._controller_stale:
             controller = self.view.controller_id
             self._controller_stale = False

@@ -73,6 +73,7 @@ class ReplicaManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self.leader_throttle = Throttle(now_ms)
         self.follower_throttle = Throttle(now_ms)
 
@@ -110,6 +111,8 @@ class ReplicaManager:
 
     def follow_leaders(self) -> None:
         """Begin and end fetchers so that every replica follows its leader; call after updates."""
+        if self._stopped:
+            return
         leaders = {
             partition.state.leader
             for partition in self._partitions.values()
@@ -186,7 +189,8 @@ class ReplicaManager:
             partition.update_state(held, partition.replicas, self._now_ms())
 
     async def stop(self) -> None:
-        """End all fetchers and proposals."""
+        """End all fetchers and proposals; none begins any more."""
+        self._stopped = True
         fetchers, self._fetchers = list(self._fetchers.values()), {}
         for task in self._tasks:
             task.cancel()
