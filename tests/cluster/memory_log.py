@@ -1,50 +1,52 @@
-"""A partition's log in memory, with the part of `PartitionLog`'s interface that replicas use.
+"""Logs in memory, with the parts of `PartitionLog`'s and `LogManager`'s interfaces that replicas use.
 
-It remembers how far it was synced, so that a crash can take back what was not.
+A log remembers how far it was synced, so that a crash of the machine can take back what was not.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from mainstem_broker.config import TopicConfig
 from mainstem_broker.errors import OffsetOutOfRange, StorageError
 from mainstem_broker.log.epochs import EpochCache
 from mainstem_broker.log.partition_log import AppendInfo
+from mainstem_broker.protocol.batches import BatchHeader
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRecord:
-    """One batch of one record: enough for what replicas may get wrong."""
+class StoredBatch:
+    """A batch of one record: enough for what replicas may get wrong."""
 
     offset: int
     epoch: int
-    value: bytes
+    batch: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSlice:
+class BatchSlice:
     """What a read found, in place of a slice of a file."""
 
-    records: tuple[StoredRecord, ...]
+    batches: tuple[StoredBatch, ...]
 
     @property
     def size_bytes(self) -> int:
-        return len(self.records)
+        return sum(len(stored.batch) for stored in self.batches)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReadResult:
-    slice: RecordSlice | None
+    slice: BatchSlice | None
     end_offset: int
 
 
 class MemoryLog:
-    """A list of records. `disk_failed` makes writes fail."""
+    """A list of batches. `disk_failed` makes writes fail."""
 
     def __init__(self, config: TopicConfig) -> None:
         self.config = config
-        self.records: list[StoredRecord] = []
+        self.batches: list[StoredBatch] = []
         self.epochs = EpochCache()
         self.log_start_offset = 0
         self.synced_to = 0
@@ -52,7 +54,7 @@ class MemoryLog:
 
     @property
     def log_end_offset(self) -> int:
-        return self.records[-1].offset + 1 if self.records else self.log_start_offset
+        return self.log_start_offset + len(self.batches)
 
     @property
     def unflushed_messages(self) -> int:
@@ -61,21 +63,22 @@ class MemoryLog:
     def begin_epoch(self, leader_epoch: int) -> None:
         self.epochs.assign(leader_epoch, self.log_end_offset)
 
-    def append_value(self, value: bytes, leader_epoch: int) -> AppendInfo:
+    def append_as_leader(
+        self, batch: bytes, _header: BatchHeader, leader_epoch: int, _now_ms: int
+    ) -> AppendInfo:
         self._refuse_when_failed()
         offset = self.log_end_offset
-        self.records.append(StoredRecord(offset, leader_epoch, value))
+        self.batches.append(StoredBatch(offset, leader_epoch, bytes(batch)))
         self.epochs.assign(leader_epoch, offset)
         return AppendInfo(offset, offset, -1, -1, self.log_start_offset)
 
-    def append_as_follower(self, records: tuple[StoredRecord, ...], now_ms: int) -> AppendInfo:
+    def append_as_follower(self, batches: tuple[StoredBatch, ...], _now_ms: int) -> AppendInfo:
         self._refuse_when_failed()
-        for record in records:
-            if record.offset < self.log_end_offset:
-                raise OffsetOutOfRange(f"{record.offset} is below {self.log_end_offset}")
-            assert record.offset == self.log_end_offset
-            self.records.append(record)
-            self.epochs.assign(record.epoch, record.offset)
+        for stored in batches:
+            if stored.offset != self.log_end_offset:
+                raise OffsetOutOfRange(f"{stored.offset} does not follow {self.log_end_offset}")
+            self.batches.append(stored)
+            self.epochs.assign(stored.epoch, stored.offset)
         return AppendInfo(0, 0, -1, -1, self.log_start_offset)
 
     def _refuse_when_failed(self) -> None:
@@ -86,21 +89,21 @@ class MemoryLog:
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"{offset}")
         first = offset - self.log_start_offset
-        last = min(upper_bound, self.log_end_offset) - self.log_start_offset
-        found = tuple(self.records[first : max(last, first)][: max(max_bytes, 1)])
-        return MemoryReadResult(RecordSlice(found) if found else None, offset + len(found))
+        last = max(min(upper_bound, self.log_end_offset) - self.log_start_offset, first)
+        found = tuple(self.batches[first:last][: max(max_bytes // 100, 1)])
+        return MemoryReadResult(BatchSlice(found) if found else None, offset + len(found))
 
     def truncate_to(self, offset: int) -> None:
-        del self.records[max(offset - self.log_start_offset, 0) :]
+        del self.batches[max(offset - self.log_start_offset, 0) :]
         self.epochs.truncate_from_end(self.log_end_offset)
         self.synced_to = min(self.synced_to, self.log_end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        self.records.clear()
+        self.batches.clear()
         self.epochs.clear()
         self.log_start_offset = self.synced_to = offset
 
-    def maybe_increment_log_start_offset(self, offset: int) -> bool:
+    def maybe_increment_log_start_offset(self, _offset: int) -> bool:
         return False
 
     def update_config(self, config: TopicConfig) -> None:
@@ -112,3 +115,26 @@ class MemoryLog:
     def lose_unsynced(self) -> None:
         """What a crash of the machine does."""
         self.truncate_to(self.synced_to)
+
+
+class MemoryLogs:
+    """The disks of one broker. They outlive its lives."""
+
+    def __init__(self) -> None:
+        self.logs: dict[tuple[str, int], MemoryLog] = {}
+        self.high_watermarks: dict[tuple[str, int], int] = {}
+        self._topic_ids: dict[tuple[str, int], UUID] = {}
+
+    def get_or_create(
+        self, topic: str, partition: int, topic_id: UUID, config: TopicConfig, _now_ms: int
+    ) -> MemoryLog:
+        self._topic_ids[topic, partition] = topic_id
+        return self.logs.setdefault((topic, partition), MemoryLog(config))
+
+    def topic_id(self, topic: str, partition: int) -> UUID | None:
+        return self._topic_ids.get((topic, partition))
+
+    def delete(self, topic: str, partition: int) -> None:
+        self.logs.pop((topic, partition), None)
+
+    set_aside = delete

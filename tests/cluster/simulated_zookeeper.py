@@ -178,61 +178,108 @@ def _parent(path: str) -> str:
 
 
 class SimulatedZooKeeper:
-    """A client of the server. `cut` and `mend` its link; a cut of a session's length ends the session."""
+    """A client of the server, with faults.
+
+    `cut` and `mend` its link, `pause` and `resume` its process (`running`). The server ends the session
+    when it has not heard from it for the session's timeout.
+    """
 
     def __init__(
         self,
         server: ZooKeeperServer,
-        random_source: random.Random,
+        source: random.Random,
         session_timeout_s: float,
         listener: Callable[[str], None],
+        running: asyncio.Event,
     ) -> None:
         self._server = server
-        self._random = random_source
+        self._random = source
         self._timeout_s = session_timeout_s
         self._listener = listener
+        self._running = running
         self._linked = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
+        self._notice: asyncio.TimerHandle | None = None
         self._calls = asyncio.Lock()  # one at a time, as the real one's single thread
         self._stopped = False
+        self._suspended = False
+        self._heard_s = 0.0
         self.session_id = 0
 
     # --- Faults ---
 
     def cut(self) -> None:
-        """The link breaks. The client notices after a while; the server ends the session if it lasts."""
+        """The link falls silent. Server and client notice after a while, each by itself."""
         if not self._linked.is_set() or self._stopped:
             return
         self._linked.clear()
         self._server.forget_watches(self.session_id)
+        self._let_expire()
         loop = asyncio.get_running_loop()
-        self._listener("suspended")
-        self._expiry = loop.call_later(self._timeout_s, self._server.expire, self.session_id)
+        self._notice = loop.call_later(self._random.random() * self._timeout_s * 0.66, self._suspend)
 
     def mend(self) -> None:
+        """The client reaches the server again, and learns whether its session is still there."""
         if self._linked.is_set() or self._stopped:
             return
-        if self._expiry is not None:
-            self._expiry.cancel()
-        if self.session_id not in self._server.sessions:
-            self._listener("lost")
-            self.session_id = self._server.open_session()
-        self._linked.set()
-        self._listener("connected")
+        if self._notice is not None:
+            self._notice.cancel()
+        if not self._running.is_set():
+            return  # `resume` finds out
+        self._reconnect()
+
+    def pause(self) -> None:
+        """The process stops: the server hears nothing any more."""
+        if not self._stopped:
+            self._let_expire()
+
+    def resume(self) -> None:
+        """The process goes on as if nothing had been, and hears a little later if its session is gone."""
+        if self._stopped:
+            return
+        if self._linked.is_set() and self.session_id in self._server.sessions:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            return
+        self._linked.clear()
+        asyncio.get_running_loop().call_later(self._random.random() * 0.05, self.mend)
 
     def kill(self) -> None:
         """The process is gone; the server notices when the session runs out."""
         self._stopped = True
         self._linked.clear()
         self._server.forget_watches(self.session_id)
+        self._let_expire()
+
+    def _let_expire(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
-        asyncio.get_running_loop().call_later(self._timeout_s, self._server.expire, self.session_id)
+        loop = asyncio.get_running_loop()
+        at_s = max(self._heard_s + self._timeout_s, loop.time())
+        self._expiry = loop.call_at(at_s, self._server.expire, self.session_id)
+
+    def _suspend(self) -> None:
+        if not self._suspended and not self._stopped:
+            self._suspended = True
+            self._listener("suspended")
+
+    def _reconnect(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._suspend()
+        if self.session_id not in self._server.sessions:
+            self._listener("lost")
+            self.session_id = self._server.open_session()
+        self._heard_s = asyncio.get_running_loop().time()
+        self._suspended = False
+        self._linked.set()
+        self._listener("connected")
 
     # --- The interface of the real one ---
 
     async def start(self, timeout_ms: int) -> None:
         self.session_id = self._server.open_session()
+        self._heard_s = asyncio.get_running_loop().time()
         self._linked.set()
         self._listener("connected")
 
@@ -240,29 +287,59 @@ class SimulatedZooKeeper:
         self._stopped = True
         if self._linked.is_set():
             self._server.expire(self.session_id)
+        else:
+            self._let_expire()
+        self._linked.set()  # whoever waits for the link fails now
 
     async def _call(self, action: Callable[[], Any]) -> Any:
-        """One round trip: the request may be lost, or the answer, when the link breaks on the way."""
+        """One round trip: the request may be lost, or the answer, when the link breaks on the way.
+
+        What is asked while the link is down waits for it, and fails with the session, as in kazoo.
+        """
+        session = self.session_id
         async with self._calls:
-            await self._linked.wait()
-            session = self.session_id
-            await asyncio.sleep(self._random.random() * DELAY_S_MAX)
-            if not self._linked.is_set() or session != self.session_id:
-                raise ZooKeeperUnavailable("the request was lost")
+            await self._travel(session, "request")
+            # Only what the server hears keeps the session; nothing that is sent in one reaches another.
+            self._heard_s = asyncio.get_running_loop().time()
             result = action()
-            await asyncio.sleep(self._random.random() * DELAY_S_MAX)
-            if not self._linked.is_set() or session != self.session_id:
-                raise ZooKeeperUnavailable("the answer was lost")
+            await self._travel(session, "answer")
             return result
+
+    async def _travel(self, session: int, what: str) -> None:
+        if what == "request":
+            await self._linked.wait()
+        await asyncio.sleep(self._random.random() * DELAY_S_MAX)
+        if not self._linked.is_set():
+            await asyncio.sleep(self._random.random() * self._timeout_s * 0.5)
+            raise ZooKeeperUnavailable(f"the {what} was lost")
+        await self._running.wait()
+        if self._stopped:
+            raise ZooKeeperUnavailable(f"the {what} was made by a session that is closed")
+        if session != self.session_id or session not in self._server.sessions:
+            if session == self.session_id:
+                self._lose_session()
+            raise ZooKeeperUnavailable(f"the {what} was lost with the session")
+
+    def _lose_session(self) -> None:
+        """The server has ended the session, of which the client learns by this answer."""
+        self._linked.clear()
+        asyncio.get_running_loop().call_soon(self.mend)
 
     def _later(self, on_change: Callable[[], None]) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
 
         def deliver() -> None:
-            if not self._stopped:
+            if self._stopped:
+                return
+            if self._running.is_set():
                 on_change()
+            else:
+                loop.call_later(DELAY_S_MAX, deliver)
 
-        return lambda: loop.call_later(self._random.random() * DELAY_S_MAX, deliver) and None
+        def fire() -> None:
+            loop.call_later(self._random.random() * DELAY_S_MAX, deliver)
+
+        return fire
 
     async def sync(self) -> None:
         await self._call(lambda: None)

@@ -41,6 +41,10 @@ class Office:
         """The session is gone."""
         self._incarnation = NO_LIFE
 
-    def is_open(self, incarnation: int) -> bool:
-        """Whether what was given to the life `incarnation` may be acted on now."""
-        return incarnation == self._incarnation and self._now_s() < self._until_s
+    def is_held_by(self, incarnation: int) -> bool:
+        """Whether `incarnation` is the present life; what was given to another one is void."""
+        return incarnation == self._incarnation != NO_LIFE
+
+    def is_open(self) -> bool:
+        """Whether the session certainly goes on, so that nobody else can have been elected."""
+        return self._now_s() < self._until_s

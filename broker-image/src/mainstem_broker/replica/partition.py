@@ -108,7 +108,7 @@ class Partition:
         self._local_broker_id = local_broker_id
         self._office = office
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: dict[Callable[[], None], None] = {}  # a set that keeps its order
         # Of a leader only: where its epoch began, its followers, the proposal under way, who waits.
         self._epoch_start_offset = 0
         self._progress: dict[int, Progress] = {}
@@ -122,7 +122,14 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        return self.state is not None and self.state.leader == self._local_broker_id
+        """Whether this replica was elected, in the life that its broker lives now.
+
+        One that was elected in an earlier life may have lost records since, and leads nobody.
+        """
+        state = self.state
+        if state is None or state.leader != self._local_broker_id:
+            return False
+        return self._office.is_held_by(state.incarnations.get(self._local_broker_id, NO_LIFE))
 
     @property
     def leader_epoch(self) -> int:
@@ -190,8 +197,7 @@ class Partition:
                 -1 means that the client does not know one.
         """
         self._require_role(client_epoch)
-        assert self.state is not None
-        if not self._office.is_open(self.state.incarnations.get(self._local_broker_id, NO_LIFE)):
+        if not self._office.is_open():
             raise NotLeaderOrFollower(f"This broker no longer knows whether it leads {self!r}.")
 
     def _require_role(self, client_epoch: int) -> None:
@@ -301,7 +307,7 @@ class Partition:
             leader_epoch: the epoch that it follows.
 
         Raises:
-            ProtocolError: as `require_leader`, but whether this broker's office is open does not matter;
+            ProtocolError: as `require_leader`, but whether the office is open does not matter;
                 NotLeaderOrFollower for a broker that holds no replica; OffsetOutOfRange.
         """
         self._require_role(leader_epoch)
@@ -471,10 +477,10 @@ class Partition:
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever log end or high watermark move, or this replica's role changes."""
-        self._listeners.add(listener)
+        self._listeners[listener] = None
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
-        self._listeners.discard(listener)
+        self._listeners.pop(listener, None)
 
     def _notify(self) -> None:
         if self._listeners:

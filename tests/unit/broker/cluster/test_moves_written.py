@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from uuid import UUID
@@ -64,7 +65,9 @@ class World:
         return [znodes.Change.decode(node.data) for node in nodes if node is not None]
 
     async def session(self) -> SimulatedZooKeeper:
-        zookeeper = SimulatedZooKeeper(self.server, random.Random(1), 1.0, lambda _: None)
+        running = asyncio.Event()
+        running.set()
+        zookeeper = SimulatedZooKeeper(self.server, random.Random(1), 1.0, lambda _: None, running)
         await zookeeper.start(1000)
         return zookeeper
 

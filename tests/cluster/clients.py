@@ -1,0 +1,129 @@
+"""Producers and consumers of a simulated cluster. They believe what they are told, and tell the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from tests.cluster.invariants import Ledger
+from tests.cluster.memory_log import BatchSlice
+from tests.cluster.network import CLIENT, Network
+from tests.cluster.simulated_broker import SimulatedBroker, fetch_request
+from tests.support.messages import Message
+from tests.support.record_batches import encode_batch
+
+from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError
+
+PAUSE_S_MAX = 0.2
+RETRY_S_MAX = 0.1
+
+
+def _leaders(network: Network, topic: str, index: int) -> list[int]:
+    """Who thinks that it leads."""
+    return [
+        broker_id
+        for broker_id, broker in network.brokers.items()
+        if (partition := broker.replicas.find(topic, index)) is not None and partition.is_leader
+    ]
+
+
+class Producer:
+    """Sends records of unique content, one after another, most of them with acks=all."""
+
+    def __init__(
+        self, name: int, topic: str, index: int, network: Network, source: random.Random, ledger: Ledger
+    ) -> None:
+        self._name = name
+        self._topic = topic
+        self._index = index
+        self._network = network
+        self._random = source
+        self._ledger = ledger
+        self._sent = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.random() * PAUSE_S_MAX)
+            acks = 1 if self._random.random() < 0.15 else -1
+            self._sent += 1
+            batch = encode_batch([Message(b"%d-%d" % (self._name, self._sent))])
+            await self._send(batch, acks)
+
+    async def _send(self, batch: bytes, acks: int) -> None:
+        leaders = _leaders(self._network, self._topic, self._index)
+        if not leaders:
+            await asyncio.sleep(self._random.random() * RETRY_S_MAX)
+            return
+        timeout_s = 0.05 + self._random.random()
+
+        async def produce(broker: SimulatedBroker) -> Any:
+            answer = await broker.produce(self._topic, self._index, batch, acks, timeout_s)
+            return answer
+
+        try:
+            async with asyncio.timeout(timeout_s + 0.5):
+                answer = await self._network.call(CLIENT, self._random.choice(leaders), produce)
+        except (PeerUnavailable, TimeoutError):
+            return
+        if answer["error_code"] == 0 and acks == -1:
+            self._ledger.acknowledge(self._index, answer["base_offset"], batch)
+        elif answer["error_code"] != 0:
+            await asyncio.sleep(self._random.random() * RETRY_S_MAX)
+
+
+class Consumer:
+    """Reads a partition from its beginning, wherever its leader is, and asks where it ends."""
+
+    def __init__(
+        self, topic: str, index: int, network: Network, source: random.Random, ledger: Ledger
+    ) -> None:
+        self._topic = topic
+        self._index = index
+        self._network = network
+        self._random = source
+        self._ledger = ledger
+        self.offset = 0
+
+    async def run(self) -> None:
+        while True:
+            leaders = _leaders(self._network, self._topic, self._index)
+            if not leaders or not await self._read(self._random.choice(leaders)):
+                await asyncio.sleep(self._random.random() * RETRY_S_MAX)
+
+    async def _read(self, leader: int) -> bool:
+        async def fetch(broker: SimulatedBroker) -> Any:
+            topic = broker.member.view.topics[self._topic]
+            asked = SimpleNamespace(
+                partition=self._index,
+                current_leader_epoch=-1,
+                fetch_offset=self.offset,
+                partition_max_bytes=10_000,
+            )
+            return await broker.fetch(fetch_request([(topic.topic_id, asked)], 0.2, max_bytes=10_000))
+
+        async def latest(broker: SimulatedBroker) -> int:
+            partition = broker.context.find_replica(self._topic, self._index)
+            partition.require_leader()
+            return partition.latest_offset(committed=False)
+
+        try:
+            async with asyncio.timeout(2):
+                if self._random.random() < 0.2:
+                    # Before the call: another consumer may be told of a later end while this one waits.
+                    self._ledger.latest(self._index, await self._network.call(CLIENT, leader, latest))
+                    return True
+                answer = await self._network.call(CLIENT, leader, fetch)
+        except (PeerUnavailable, ProtocolError, TimeoutError):
+            return False
+        (topic,) = answer["responses"]
+        (partition,) = topic["partitions"]
+        if partition["error_code"] == OffsetOutOfRange.code:
+            self._ledger.out_of_range(self._index, self.offset)
+        records = partition["records"]
+        if isinstance(records, BatchSlice):
+            for stored in records.batches:
+                self._ledger.consumed(self._index, stored)
+            self.offset = records.batches[-1].offset + 1
+        return partition["error_code"] == 0

@@ -1,0 +1,225 @@
+"""What goes wrong in a simulated cluster: one thing after another, chosen and timed by the seed.
+
+What a cluster must survive is bounded as in R22: of the replicas, fewer than min.insync.replicas have lost
+unsynced data, or have a failed disk, at a time. Everything else may happen to all of them at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from tests.cluster.network import Network
+from tests.cluster.simulated_broker import SESSION_TIMEOUT_MS, SimulatedBroker
+
+SESSION_S = SESSION_TIMEOUT_MS / 1000
+
+
+class Faults:
+    """Makes trouble until it is told to stop, and then sees that all is well again."""
+
+    def __init__(
+        self,
+        brokers: dict[int, SimulatedBroker],
+        network: Network,
+        source: random.Random,
+        history: list[str],
+    ) -> None:
+        """`history` gets a line for everything that is done."""
+        self._brokers = brokers
+        self._network = network
+        self._random = source
+        self._busy: set[int] = set()
+        """Brokers that are not running as they should, or are being stopped or started."""
+        self._damaged: int | None = None
+        self._under_way: dict[asyncio.Task[None], None] = {}
+        self._history = history
+
+    async def run(self, duration_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + duration_s
+        while loop.time() < end_s:
+            await asyncio.sleep(self._random.random() * 1.2)
+            fault = self._random.choice(self._kinds())
+            task = asyncio.create_task(fault())
+            self._under_way[task] = None
+            task.add_done_callback(lambda done: self._under_way.pop(done, None))
+
+    async def end(self) -> None:
+        """Let everything that was begun come to its end."""
+        while self._under_way:
+            await asyncio.gather(*self._under_way)
+        self._network.calm = True
+
+    def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
+        return [
+            self._kill,
+            self._kill,
+            self._lose_power,
+            self._stop,
+            self._pause,
+            self._cut_from_zookeeper,
+            self._cut_one_way,
+            self._isolate,
+            self._fail_disk,
+            self._kill_all,
+            self._cut_all_from_zookeeper,
+        ]
+
+    def _note(self, text: str) -> None:
+        self._history.append(f"{asyncio.get_running_loop().time():7.3f} {text}")
+
+    def _duration_s(self) -> float:
+        """Often just about a session's length, where things are awkward."""
+        if self._random.random() < 0.5:
+            return SESSION_S * (0.6 + 0.9 * self._random.random())
+        return self._random.random() * 3
+
+    def _choose(self) -> SimulatedBroker | None:
+        free = [broker_id for broker_id in self._brokers if broker_id not in self._busy]
+        return self._brokers[self._random.choice(free)] if free else None
+
+    # --- Processes ---
+
+    async def _kill(self) -> None:
+        broker = self._choose()
+        if broker is not None:
+            self._busy.add(broker.broker_id)
+            await self._crash(broker, lose_unsynced=False)
+
+    async def _kill_all(self) -> None:
+        if self._random.random() < 0.5:
+            return
+        victims = [broker for broker in self._brokers.values() if broker.broker_id not in self._busy]
+        self._busy.update(broker.broker_id for broker in victims)
+        await asyncio.gather(*(self._crash(broker, lose_unsynced=False) for broker in victims))
+
+    async def _lose_power(self) -> None:
+        broker = self._choose()
+        if broker is None or self._damaged is not None:
+            return
+        self._busy.add(broker.broker_id)
+        self._damaged = broker.broker_id
+        await self._crash(broker, lose_unsynced=True)
+        await self._heal(broker)
+
+    async def _heal(self, broker: SimulatedBroker) -> None:
+        """Wait until a broker that has lost something is in sync everywhere again."""
+        while not self._in_sync_everywhere(broker):
+            await asyncio.sleep(0.1)
+        self._damaged = None
+
+    def _in_sync_everywhere(self, broker: SimulatedBroker) -> bool:
+        ledger = broker.ledger
+        life = ledger.life(broker.broker_id)
+        return broker.alive and all(
+            state is not None
+            and broker.broker_id in state.isr
+            and state.incarnations.get(broker.broker_id) == life
+            for state in (ledger.state(partition) for _, partition in broker.disks.logs)
+        )
+
+    async def _crash(self, broker: SimulatedBroker, *, lose_unsynced: bool) -> None:
+        self._note(f"kill {broker.broker_id}{' and lose what was not synced' if lose_unsynced else ''}")
+        life = broker.ledger.life(broker.broker_id)
+        broker.crash(lose_unsynced=lose_unsynced)
+        if self._random.random() < 0.5:
+            await asyncio.sleep(0.25 + self._random.random() * 0.2)
+            await self._notice_death(broker.broker_id, life)
+        await asyncio.sleep(self._duration_s())
+        await self._start(broker)
+
+    async def _notice_death(self, broker_id: int, life: int) -> None:
+        """What `server/deathwatch.py` does: the controller sees it, or anyone if it was the controller."""
+        for other in list(self._network.brokers.values()):
+            if other.member.is_controller or other.member.view.controller_id == broker_id:
+                other.spawn(other.member.controllership.fence(broker_id, life))
+
+    async def _start(self, broker: SimulatedBroker) -> None:
+        self._note(f"start {broker.broker_id}")
+        await broker.start()
+        self._busy.discard(broker.broker_id)
+
+    async def _stop(self) -> None:
+        broker = self._choose()
+        if broker is None:
+            return
+        self._busy.add(broker.broker_id)
+        self._note(f"stop {broker.broker_id}")
+        await broker.stop()
+        await asyncio.sleep(self._duration_s())
+        await self._start(broker)
+
+    async def _pause(self) -> None:
+        broker = self._choose()
+        if broker is None:
+            return
+        self._busy.add(broker.broker_id)
+        self._note(f"pause {broker.broker_id}")
+        broker.running.clear()
+        broker.zookeeper.pause()
+        await asyncio.sleep(self._duration_s())
+        self._note(f"resume {broker.broker_id}")
+        broker.running.set()
+        broker.zookeeper.resume()
+        self._busy.discard(broker.broker_id)
+
+    # --- Links ---
+
+    async def _cut_from_zookeeper(self) -> None:
+        broker = self._choose()
+        if broker is not None:
+            await self._cut_link(broker)
+
+    async def _cut_all_from_zookeeper(self) -> None:
+        await asyncio.gather(
+            *(
+                self._cut_link(broker)
+                for broker in self._brokers.values()
+                if broker.broker_id not in self._busy
+            )
+        )
+
+    async def _cut_link(self, broker: SimulatedBroker) -> None:
+        self._busy.add(broker.broker_id)
+        self._note(f"cut {broker.broker_id} from ZooKeeper")
+        broker.zookeeper.cut()
+        await asyncio.sleep(self._duration_s())
+        self._note(f"mend {broker.broker_id} to ZooKeeper")
+        broker.zookeeper.mend()
+        self._busy.discard(broker.broker_id)
+
+    async def _cut_one_way(self) -> None:
+        origin, target = self._random.sample(sorted(self._brokers), 2)
+        await self._cut({(origin, target)})
+
+    async def _isolate(self) -> None:
+        alone = self._random.choice(sorted(self._brokers))
+        others = [broker_id for broker_id in self._brokers if broker_id != alone]
+        await self._cut({(alone, other) for other in others} | {(other, alone) for other in others})
+
+    async def _cut(self, pairs: set[tuple[int, int]]) -> None:
+        self._note(f"cut {sorted(pairs)}")
+        self._network.cut |= pairs
+        await asyncio.sleep(self._duration_s())
+        self._note(f"mend {sorted(pairs)}")
+        self._network.cut -= pairs
+
+    # --- Disks ---
+
+    async def _fail_disk(self) -> None:
+        broker = self._choose()
+        if broker is None or self._damaged is not None:
+            return
+        self._damaged = broker.broker_id
+        self._note(f"disk of {broker.broker_id} fails")
+        logs = list(broker.disks.logs.values())
+        for log in logs:
+            log.disk_failed = True
+        await asyncio.sleep(self._duration_s())
+        self._note(f"disk of {broker.broker_id} works")
+        for log in logs:
+            log.disk_failed = False
+        self._damaged = None
+

@@ -1,0 +1,189 @@
+"""What must hold in every simulated history, whatever happens to it; raises `Violation` when it does not.
+
+The ledger sees everything at once, as nobody in the cluster can: all disks, ZooKeeper's tree, what clients
+were told. "Trusted" means: in the in-sync set that ZooKeeper holds, and still in the life that was found in sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tests.cluster.memory_log import MemoryLog, StoredBatch
+from tests.cluster.simulated_zookeeper import ZooKeeperServer
+
+from mainstem_broker.cluster import znodes
+from mainstem_broker.replica.partition import Partition
+from mainstem_broker.replica.state import PartitionState
+
+if TYPE_CHECKING:
+    from tests.cluster.simulated_broker import SimulatedBroker
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Ledger:
+    """All that was promised, and the checks of it. `partition` is the number within the one topic."""
+
+    def __init__(self, server: ZooKeeperServer, topic: str) -> None:
+        self._server = server
+        self._topic = topic
+        self.brokers: Mapping[int, SimulatedBroker] = {}
+        self._acknowledged: dict[int, dict[int, bytes]] = {}
+        """By partition and offset: what was acknowledged with acks=all and not yet read."""
+        self._read: dict[int, list[StoredBatch]] = {}
+        """By partition: what the consumer has read, from offset 0 on without a gap."""
+        self._leaders: dict[tuple[int, int], int] = {}
+        self._appended_epoch: dict[int, int] = {}
+        self._latest: dict[int, int] = {}
+        self.acknowledgements = self.reads = self.checks = 0
+
+    # --- Events ---
+
+    def leads(self, broker: int, partition: Partition) -> None:
+        """`broker` believes to lead."""
+        key = (partition.index, partition.leader_epoch)
+        leader = self._leaders.setdefault(key, broker)
+        if leader != broker:
+            raise Violation(f"{partition!r}: brokers {leader} and {broker} both lead epoch {key[1]}")
+
+    def appended(self, partition: int, epoch: int) -> None:
+        """A leader has taken a record of a client, in its epoch, just now."""
+        latest = self._appended_epoch.get(partition, -1)
+        if epoch < latest:
+            raise Violation(f"{partition}: a leader of epoch {epoch} takes records after one of {latest} did")
+        self._appended_epoch[partition] = epoch
+
+    def acknowledge(self, partition: int, offset: int, batch: bytes) -> None:
+        """A client was told that the record is at `offset`, and safe."""
+        self.acknowledgements += 1
+        read = self._read.setdefault(partition, [])
+        if offset < len(read):
+            known = read[offset].batch
+        else:
+            known = self._acknowledged.setdefault(partition, {}).setdefault(offset, batch)
+        if known != batch:
+            raise Violation(f"{partition}: offset {offset} is acknowledged for a record, and has another one")
+
+    def consumed(self, partition: int, stored: StoredBatch) -> None:
+        """The consumer has read the next record."""
+        self.reads += 1
+        read = self._read.setdefault(partition, [])
+        if stored.offset != len(read):
+            raise Violation(f"{partition}: offset {stored.offset} was read after {len(read) - 1}")
+        promised = self._acknowledged.setdefault(partition, {}).pop(stored.offset, stored.batch)
+        if promised != stored.batch:
+            raise Violation(f"{partition}: offset {stored.offset} was acknowledged for another record than is read")
+        read.append(stored)
+
+    def latest(self, partition: int, offset: int) -> None:
+        """A consumer was told that the partition ends at `offset` (ListOffsets)."""
+        if offset < self._latest.get(partition, 0):
+            raise Violation(f"{partition}: the end went back from {self._latest[partition]} to {offset}")
+        self._latest[partition] = offset
+
+    def out_of_range(self, partition: int, offset: int) -> None:
+        """A consumer that has read up to `offset` was told that there is no such offset."""
+        raise Violation(f"{partition}: a consumer at offset {offset} was sent away")
+
+    # --- The whole ---
+
+    def check(self) -> None:
+        """Everything that can be seen at one moment."""
+        self.checks += 1
+        for partition in self.partitions():
+            state = self.state(partition)
+            if state is None:
+                continue
+            logs = {broker: self._log(broker, partition) for broker in self._trusted(state)}
+            for broker, log in logs.items():
+                self._holds(partition, broker, log)
+            self._agree(partition, logs)
+
+    def check_ends(self, replicas: Mapping[int, tuple[int, ...]]) -> None:
+        """After all is well again: every replica has the same log, and in it all that was promised."""
+        for partition, members in replicas.items():
+            for broker in members:
+                log = self._log(broker, partition)
+                self._holds(partition, broker, log)
+                if log.batches != self._log(members[0], partition).batches:
+                    raise Violation(
+                        f"{partition}: brokers {members[0]} and {broker} hold different logs at the end"
+                    )
+
+    def contents(self, partition: int) -> bytes:
+        """All of the leader's log."""
+        state = self.state(partition)
+        assert state is not None
+        return b"".join(stored.batch for stored in self._log(state.leader, partition).batches)
+
+    def all_in_sync(self, replicas: Mapping[int, tuple[int, ...]]) -> bool:
+        """Whether every partition has a leader and all of its replicas in sync."""
+        return all(
+            state is not None and state.leader >= 0 and set(state.isr) == set(members)
+            for partition, members in replicas.items()
+            for state in [self.state(partition)]
+        )
+
+    def all_level(self, replicas: Mapping[int, tuple[int, ...]]) -> bool:
+        """Whether the logs of all replicas have the same length."""
+        return all(
+            len({self._log(broker, partition).log_end_offset for broker in members}) == 1
+            for partition, members in replicas.items()
+        )
+
+    def life(self, broker: int) -> int:
+        """The number of the broker's present incarnation."""
+        node = self._server.get(znodes.incarnation_path(broker))
+        return -1 if node is None else node.version
+
+    def partitions(self) -> list[int]:
+        return [int(name) for name in self._server.children(znodes.partitions_path(self._topic))]
+
+    def state(self, partition: int) -> PartitionState | None:
+        node = self._server.get(znodes.state_path(self._topic, partition))
+        return None if node is None else znodes.decode_state(node.data, node.version)
+
+    def _trusted(self, state: PartitionState) -> list[int]:
+        trusted = []
+        for broker in state.isr:
+            if (
+                self.brokers[broker].joined
+                and self.life(broker) == state.incarnations.get(broker)
+                and self._server.get(znodes.broker_path(broker)) is not None
+            ):
+                trusted.append(broker)
+        return trusted
+
+    def _log(self, broker: int, partition: int) -> MemoryLog:
+        log = self.brokers[broker].disks.logs.get((self._topic, partition))
+        if log is None:
+            raise Violation(f"{partition}: broker {broker} has no log")
+        return log
+
+    def _holds(self, partition: int, broker: int, log: MemoryLog) -> None:
+        read = self._read.get(partition, [])
+        if log.batches[: len(read)] != read:
+            raise Violation(f"{partition}: in-sync broker {broker} lacks a record that was read")
+        for offset, batch in self._acknowledged.get(partition, {}).items():
+            if offset >= log.log_end_offset or log.batches[offset].batch != batch:
+                raise Violation(
+                    f"{partition}: in-sync broker {broker}, whose log ends at {log.log_end_offset}, lacks offset"
+                    f" {offset}, which was acknowledged"
+                )
+
+    def _agree(self, partition: int, logs: Mapping[int, MemoryLog]) -> None:
+        """Logs of the in-sync set agree below the high watermark, which is where the shortest ends at most."""
+        marks = [
+            replica.high_watermark
+            for broker in logs
+            if (replica := self.brokers[broker].replicas.find(self._topic, partition)) is not None
+            and replica.is_leader
+        ]
+        if not marks:
+            return
+        contents = [log.batches[: max(marks)] for log in logs.values()]
+        if any(content != contents[0] for content in contents):
+            raise Violation(f"{partition}: in-sync logs differ below the high watermark {max(marks)}")

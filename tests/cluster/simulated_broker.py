@@ -1,0 +1,326 @@
+"""A broker without sockets, files and threads: the real member, manager, fetchers, news and handlers.
+
+Replaced are ZooKeeper, the network, the clock and the disk. A broker has lives: `start` begins one,
+`crash` ends it in the middle of whatever it does, `stop` ends it cleanly. Its disks stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+from tests.cluster.invariants import Ledger
+from tests.cluster.memory_log import BatchSlice, MemoryLogs
+from tests.cluster.network import Network
+from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServer
+from tests.cluster.virtual_time import OWNER
+
+from mainstem_broker.api import fetch, produce
+from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.cluster.member import ClusterMember
+from mainstem_broker.cluster.view import Delta
+from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint
+from mainstem_broker.config import BrokerConfig
+from mainstem_broker.errors import PeerUnavailable
+from mainstem_broker.protocol.codec import Body
+from mainstem_broker.replica.manager import ReplicaManager
+from mainstem_broker.replica.office import Office
+from mainstem_broker.server.cluster_news import ClusterNews
+from mainstem_broker.server.peers import LeaderPeer, Peer
+
+T = TypeVar("T")
+
+SESSION_TIMEOUT_MS = 1_500
+LAG_MS_MAX = 600
+FETCH_WAIT_MS = 300
+EPOCH_MS = 1_700_000_000_000
+
+_CONTEXT = RequestContext(11, "simulated", "", "PLAINTEXT")
+
+
+@cache
+def broker_config(broker_id: int) -> BrokerConfig:
+    return BrokerConfig(
+        {"broker.id": str(broker_id), "zookeeper.connect": "simulated", "min.insync.replicas": "2"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """kio's error codes are enumerations."""
+
+    value: int
+
+
+class SimulatedBroker:
+    """One broker over all its lives."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        server: ZooKeeperServer,
+        network: Network,
+        source: random.Random,
+        ledger: Ledger,
+    ) -> None:
+        self.broker_id = broker_id
+        self.disks = MemoryLogs()
+        self.running = asyncio.Event()
+        """Cleared while the process is paused: nothing reaches it and nothing leaves it."""
+        self.running.set()
+        self.alive = False
+        self.joined = False
+        """Whether the broker is registered in its present life."""
+        self.stopped_cleanly = True
+        self._server = server
+        self._network = network
+        self._random = source
+        self.ledger = ledger
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """All that this process does; kept by the loop (`virtual_time.py`)."""
+        self.member: ClusterMember
+        self.replicas: ReplicaManager
+        self.zookeeper: SimulatedZooKeeper
+        self.context: BrokerContext
+
+    # --- Lives ---
+
+    async def start(self) -> None:
+        """Begin a life; returns when the broker serves."""
+        loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._context.run(OWNER.set, self.tasks)
+        self.alive = True
+        await self.spawn(self._start(loop))
+
+    async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        config = broker_config(self.broker_id)
+        endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", f"broker-{self.broker_id}", 9092)
+        office = Office(loop.time)
+
+        def connect(listener: Any) -> SimulatedZooKeeper:
+            self.zookeeper = SimulatedZooKeeper(
+                self._server, self._random, SESSION_TIMEOUT_MS / 1000, listener, self.running
+            )
+            return self.zookeeper
+
+        self.member = ClusterMember(
+            BrokerRegistration(self.broker_id, (endpoint,), None),
+            connect,
+            office,
+            now_s=loop.time,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            connection_timeout_ms=60_000,
+            on_change=self._on_change,
+            policy_of=lambda topic: self._news.election_policy(topic),  # noqa: PLW0108  # made below
+        )
+        self.replicas = ReplicaManager(
+            self.broker_id,
+            cast(Any, self.disks),
+            self.member.states,
+            office,
+            self._connect_leader,
+            self.now_ms,
+            LAG_MS_MAX,
+        )
+        self.context = SimulatedContext(self.broker_id, config, self.member, self.replicas)
+        self._news = ClusterNews(self.context, cast(Any, self.disks))
+        await self.member.connect()
+        await self.member.load()
+        await self._news.open()
+        await self.member.join(stopped_uncleanly=not self.stopped_cleanly)
+        self.stopped_cleanly = False
+        self.joined = True
+        self._network.brokers[self.broker_id] = self
+        self.spawn(self._upkeep())
+
+    def crash(self, *, lose_unsynced: bool) -> None:
+        """End the process at once, and, with the machine, what the disks have not written yet."""
+        self._leave_network()
+        self.zookeeper.kill()
+        if lose_unsynced:
+            for log in self.disks.logs.values():
+                log.lose_unsynced()
+
+    async def stop(self) -> None:
+        """End the process cleanly, as SIGTERM does."""
+        await self.spawn(self._stop())
+        self._leave_network()
+
+    async def _stop(self) -> None:
+        await self.member.retire(3_000)
+        await self.replicas.stop()
+        await self.member.leave()
+        await self._news.stop()
+        for log in self.disks.logs.values():
+            log.sync()
+        self.disks.high_watermarks = self.replicas.high_watermarks()
+        self.stopped_cleanly = True
+
+    def _leave_network(self) -> None:
+        self.alive = self.joined = False
+        self._network.brokers.pop(self.broker_id, None)
+        self.running.set()
+        for task in list(self.tasks):
+            task.cancel()
+        self.tasks = {}
+
+    def spawn(self, work: Coroutine[Any, Any, T] | Any) -> asyncio.Task[T]:
+        """Run `work` as a part of this process: it and all tasks that it makes end with it."""
+        task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work, context=self._context)
+        return task
+
+    async def _upkeep(self) -> None:
+        while True:
+            await asyncio.sleep(LAG_MS_MAX / 2000 * (0.8 + 0.4 * self._random.random()))
+            await self.running.wait()
+            self.replicas.consider_all_isrs()
+            if self._random.random() < 0.5:
+                for log in self.disks.logs.values():
+                    log.sync()
+            if self._random.random() < 0.3:
+                self.disks.high_watermarks = self.replicas.high_watermarks()
+
+    def _on_change(self, delta: Delta) -> None:
+        self._news.take(delta)
+        for partition in self.replicas:
+            if partition.is_leader:
+                self.ledger.leads(self.broker_id, partition)
+
+    @staticmethod
+    def now_ms() -> int:
+        return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+
+    # --- Requests to it ---
+
+    async def produce(self, topic: str, index: int, batch: bytes, acks: int, timeout_s: float) -> Body:
+        """One partition's answer to a produce."""
+        data = SimpleNamespace(index=index, records=batch)
+        request: Any = SimpleNamespace(
+            acks=acks,
+            timeout=Duration(timeout_s),
+            topic_data=(SimpleNamespace(name=topic, partition_data=(data,)),),
+        )
+        replica = self.replicas.find(topic, index)
+        end_before = 0 if replica is None else replica.log.log_end_offset
+        answer = produce.handle(self.context, request, _CONTEXT)
+        if replica is not None and replica.log.log_end_offset > end_before:
+            self.ledger.appended(index, replica.leader_epoch)
+        body = answer if isinstance(answer, dict) else await cast(Any, answer)
+        partition: Body = body["responses"][0]["partition_responses"][0]
+        return partition
+
+    async def fetch(self, request: Any) -> Body:
+        answer = fetch.handle(self.context, request, _CONTEXT)
+        body: Body = answer if isinstance(answer, dict) else await cast(Any, answer)
+        return body
+
+    # --- Following ---
+
+    def _connect_leader(self, leader: int) -> LeaderPeer:
+        def incarnation() -> int:
+            registration = self.member.view.brokers.get(self.broker_id)
+            return -1 if registration is None else registration.incarnation
+
+        return LeaderPeer(
+            cast(Peer, SimulatedPeer(self._network, self.broker_id, leader)),
+            broker_id=self.broker_id,
+            incarnation=incarnation,
+            wait_ms_max=FETCH_WAIT_MS,
+            bytes_max=10_000,
+            partition_bytes_max=2_000,
+        )
+
+
+class SimulatedContext(BrokerContext):
+    """With the simulation's clock."""
+
+    def now_ms(self) -> int:
+        return SimulatedBroker.now_ms()
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """In place of a timedelta."""
+
+    seconds: float
+
+    def total_seconds(self) -> float:
+        return self.seconds
+
+
+class SimulatedPeer:
+    """In place of `server/peers.py`'s `Peer`: carries a fetch's body to the leader's handler and back."""
+
+    def __init__(self, network: Network, origin: int, target: int) -> None:
+        self._network = network
+        self._origin = origin
+        self._target = target
+
+    async def ask(self, _api_key: int, _version: int, body: Body) -> Any:
+        request = fetch_request(
+            [
+                (topic["topic_id"], SimpleNamespace(**partition))
+                for topic in body["topics"]
+                for partition in topic["partitions"]
+            ],
+            body["max_wait"] / 1000,
+            replica=SimpleNamespace(**body["replica_state"]),
+            max_bytes=body["max_bytes"],
+        )
+        timeout_s = body["max_wait"] / 1000 + 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._network.call(
+                    self._origin, self._target, lambda broker: broker.fetch(request)
+                )
+        except TimeoutError:
+            raise PeerUnavailable("no answer in time") from None
+        return SimpleNamespace(
+            error_code=Code(answer["error_code"]),
+            responses=[
+                SimpleNamespace(
+                    topic_id=topic["topic_id"],
+                    partitions=[_fetched(partition) for partition in topic["partitions"]],
+                )
+                for topic in answer["responses"]
+            ],
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def _fetched(body: Body) -> SimpleNamespace:
+    diverging = body.get("diverging_epoch", {"epoch": -1, "end_offset": -1})
+    records = body["records"]
+    return SimpleNamespace(
+        partition_index=body["partition_index"],
+        error_code=Code(body["error_code"]),
+        high_watermark=body["high_watermark"],
+        log_start_offset=body.get("log_start_offset", -1),
+        diverging_epoch=SimpleNamespace(**diverging),
+        records=records.batches if isinstance(records, BatchSlice) else None,
+    )
+
+
+def fetch_request(
+    asked: Sequence[tuple[UUID, SimpleNamespace]], wait_s: float, *, replica: Any = None, max_bytes: int
+) -> SimpleNamespace:
+    """A fetch as the handler sees it; `asked` are topic ids and partitions."""
+    return SimpleNamespace(
+        session_id=0,
+        max_bytes=max_bytes,
+        min_bytes=1,
+        max_wait=Duration(wait_s),
+        isolation_level=0,
+        replica_state=replica,
+        topics=[SimpleNamespace(topic_id=topic_id, partitions=(partition,)) for topic_id, partition in asked],
+    )

@@ -1,0 +1,132 @@
+"""One simulated history: a cluster, its clients, trouble for some seconds, then calm, and the checks.
+
+`run(seed)` is the whole interface; equal seeds make equal histories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from tests.cluster.clients import Consumer, Producer
+from tests.cluster.faults import Faults
+from tests.cluster.invariants import Ledger, Violation
+from tests.cluster.network import Network
+from tests.cluster.simulated_broker import SimulatedBroker
+from tests.cluster.simulated_zookeeper import ZooKeeperServer
+from tests.cluster.virtual_time import run_in_virtual_time
+
+from mainstem_broker.cluster.znodes import TopicAssignment
+
+TOPIC = "t"
+PARTITIONS = 2
+TROUBLE_S = 7.0
+CALM_S_MAX = 60.0
+STORY_S_MAX = 150.0
+CHECK_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a history came to; equal for equal seeds."""
+
+    seed: int
+    acknowledgements: int
+    reads: int
+    virtual_s: float
+    contents: int
+    """A checksum of the logs at the end."""
+
+
+class Failed(AssertionError):
+    """A seed whose history breaks an invariant."""
+
+    def __init__(self, seed: int, error: BaseException, history: list[str]) -> None:
+        told = "\n".join(history)
+        super().__init__(
+            f"seed {seed}: {error}\n{told}\nRun it again: python -m tests.cluster.soak --first {seed} --seeds 1"
+        )
+        self.seed = seed
+        self.error = error
+
+
+def run(seed: int) -> Outcome:
+    """Live through the history of a seed.
+
+    Raises:
+        Failed: an invariant does not hold, or the cluster does not recover.
+    """
+    history: list[str] = []
+    try:
+        return run_in_virtual_time(asyncio.wait_for(_live(seed, history), STORY_S_MAX))
+    except (AssertionError, TimeoutError) as error:
+        raise Failed(seed, error, history) from error
+
+
+async def _live(seed: int, history: list[str]) -> Outcome:
+    source = random.Random(seed)
+    server = ZooKeeperServer()
+    ledger = Ledger(server, TOPIC)
+    network = Network(source, source.choice((0.0, 0.02, 0.1)))
+    brokers = {
+        broker_id: SimulatedBroker(broker_id, server, network, source, ledger)
+        for broker_id in range(1, source.choice((3, 3, 3, 4)) + 1)
+    }
+    ledger.brokers = brokers
+    await asyncio.gather(*(broker.start() for broker in brokers.values()))
+    replicas = {index: tuple(source.sample(sorted(brokers), 3)) for index in range(PARTITIONS)}
+    assignment = TopicAssignment(TOPIC, UUID(int=source.getrandbits(128)), replicas)
+    await brokers[1].member.administration.create_topic(assignment, {})
+    await _until(lambda: ledger.all_in_sync(replicas), "the topic to begin")
+
+    clients = [_check_all_the_time(ledger)]
+    for index in range(PARTITIONS):
+        clients += [
+            Producer(2 * index, TOPIC, index, network, source, ledger).run(),
+            Producer(2 * index + 1, TOPIC, index, network, source, ledger).run(),
+            Consumer(TOPIC, index, network, source, ledger).run(),
+        ]
+    tasks = [asyncio.create_task(client) for client in clients]
+    story = asyncio.create_task(_trouble_and_calm(Faults(brokers, network, source, history), ledger, replicas))
+    done, _ = await asyncio.wait([story, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()  # clients end only by a violation
+    for task in tasks:
+        task.cancel()
+    await _until(lambda: ledger.all_level(replicas), "the followers to have everything")
+    ledger.check()
+    ledger.check_ends(replicas)
+    return Outcome(
+        seed,
+        ledger.acknowledgements,
+        ledger.reads,
+        asyncio.get_running_loop().time(),
+        zlib.crc32(b"".join(ledger.contents(index) for index in replicas)),
+    )
+
+
+async def _trouble_and_calm(faults: Faults, ledger: Ledger, replicas: Mapping[int, tuple[int, ...]]) -> None:
+    await faults.run(TROUBLE_S)
+    await faults.end()
+    await _until(lambda: ledger.all_in_sync(replicas), "all to be in sync")
+    before = ledger.acknowledgements
+    await _until(lambda: ledger.acknowledgements > before + 4, "records to be taken")
+
+
+async def _check_all_the_time(ledger: Ledger) -> None:
+    while True:
+        await asyncio.sleep(CHECK_INTERVAL_S)
+        ledger.check()
+
+
+async def _until(reached: Callable[[], bool], what: str) -> None:
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + CALM_S_MAX
+    while not reached():
+        if loop.time() > end_s:
+            raise Violation(f"waited {CALM_S_MAX:.0f} s for {what}")
+        await asyncio.sleep(0.05)

@@ -1,0 +1,72 @@
+"""Many seeds, on all cores: `python -m tests.cluster.soak --seeds 100000`; `make soak` does that.
+
+Stops at the first seeds that fail and tells them; the last line is the sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+import structlog
+from tests.cluster.simulation import Failed, Outcome, run
+
+FAILURES_MAX = 5
+
+
+def quiet() -> None:
+    """Brokers log what they do; here the history tells it."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def attempt(seed: int) -> Outcome | str:
+    """What became of a seed; a text if it failed."""
+    try:
+        return run(seed)
+    except Failed as failure:
+        return str(failure)
+
+
+def attempts(seeds: Sequence[int], processes: int) -> Iterator[Outcome | str]:
+    """The outcomes in the order of the seeds."""
+    with ProcessPoolExecutor(processes, initializer=quiet) as pool:
+        yield from pool.map(attempt, seeds, chunksize=max(1, min(50, len(seeds) // (4 * processes) or 1)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1_000)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    begun_s = time.monotonic()
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    acknowledgements = reads = done = failures = 0
+    virtual_s = 0.0
+    for outcome in attempts(seeds, arguments.processes):
+        done += 1
+        if isinstance(outcome, str):
+            failures += 1
+            print(outcome, flush=True)
+            if failures == FAILURES_MAX:
+                break
+        else:
+            acknowledgements += outcome.acknowledgements
+            reads += outcome.reads
+            virtual_s += outcome.virtual_s
+        if done % 500 == 0:
+            print(f"{done} seeds, {failures} failed, {time.monotonic() - begun_s:.0f} s", flush=True)
+    print(
+        f"{done} seeds from {arguments.first}: {failures} failed; {acknowledgements} records acknowledged,"
+        f" {reads} read, {virtual_s / 3600:.1f} hours lived through in {time.monotonic() - begun_s:.0f} s"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
