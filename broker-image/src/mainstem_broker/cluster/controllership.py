@@ -137,12 +137,13 @@ class Controllership:
         for topic in sorted(self._view.pending_deletions & self._view.topics.keys()):
             await self._delete_topic(topic, delta)
         stale, self._stale_topics = self._stale_topics, set()
-        changes = plan_states(self._view, self._epoch, self._policy_of, topics=None if stale is None else sorted(stale))
+        topics = None if stale is None else sorted(stale)  # sorted, so that equal histories are equal
+        changes = plan_states(self._view, self._epoch, self._policy_of, topics=topics)
         try:
             for start in range(0, len(changes), STATES_PER_MULTI):
                 await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
             await self._hold_wanted_elections(delta)
-            completed = plan_completions(self._view, self._epoch, self._policy_of, topics=stale)
+            completed = plan_completions(self._view, self._epoch, self._policy_of, topics=topics)
             for topic, moves in completed.items():
                 for start in range(0, len(moves), STATES_PER_MULTI):
                     await self._end_moves(topic, moves[start : start + STATES_PER_MULTI], delta)
