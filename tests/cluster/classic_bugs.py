@@ -69,9 +69,9 @@ def elect_from_outside_the_in_sync_set() -> None:
         claims: Mapping[int, Claim],
     ) -> PartitionState | None:
         live = [broker for broker in replicas if broker in brokers]
-        if controller._holds_office(state, brokers) or not live:
+        if controller.holds_office(state, brokers) or not live:
             return elect(state, replicas, brokers, policy, claims)
-        return controller._elected(state, live[0], (live[0],), brokers, policy)
+        return controller.elected(state, live[0], (live[0],), brokers, policy)
 
     controller.elect = elect_anyone
 

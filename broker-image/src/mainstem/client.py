@@ -68,6 +68,25 @@ class Topic:
         return [TopicPartition(self.name, partition.number) for partition in self.partitions]
 
 
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A live broker."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Who is in the cluster; `controller_id` is None while nobody is known to be controller."""
+
+    cluster_id: str
+    controller_id: int | None
+    brokers: list[Broker]
+
+
 class Cluster:
     """The brokers behind `bootstrap_servers` (`host:port,host:port`). Nothing connects before it is used."""
 
@@ -102,6 +121,21 @@ class Cluster:
                 "fetch.queue.backoff.ms": 10,
                 **settings,
             }
+        )
+
+    def description(self) -> Description:
+        """The live brokers and the controller.
+
+        Raises:
+            ClusterUnreachable: nobody answered.
+        """
+        future = self.admin.describe_cluster(request_timeout=_QUESTION_TIMEOUT_SECONDS)
+        found = self.result(future, "Asking for the brokers failed")
+        nodes = sorted(found.nodes, key=lambda node: node.id)
+        return Description(
+            found.cluster_id or "",
+            None if found.controller is None else found.controller.id,
+            [Broker(node.id, node.host, node.port, node.rack) for node in nodes],
         )
 
     def topics(self) -> dict[str, Topic]:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mainstem import installed_version, logs, topics
+from mainstem import cluster_commands, installed_version, logs, topics
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.consume import consume
 from mainstem.demo import demo
@@ -32,9 +32,11 @@ app = typer.Typer(
     help="Partitioned, replicated logs that every Kafka client uses, from event to warehouse table.",
 )
 
-_LOCAL, _RECORDS, _WAREHOUSE = "On this machine", "Topics and records", "Warehouse"
+_LOCAL, _CLUSTER = "On this machine", "The cluster"
+_RECORDS, _WAREHOUSE = "Topics and records", "Warehouse"
 app.command(rich_help_panel=_LOCAL)(up)
 app.command(rich_help_panel=_LOCAL)(demo)
+app.add_typer(cluster_commands.app, name="cluster", rich_help_panel=_CLUSTER)
 app.add_typer(topics.app, name="topic", rich_help_panel=_RECORDS)
 app.command(rich_help_panel=_RECORDS)(produce)
 app.command(rich_help_panel=_RECORDS)(consume)

@@ -10,6 +10,7 @@ A topic setting falls back to its broker setting (`retention.ms` to `log.retenti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -39,7 +40,10 @@ Dynamic = Literal["read-only", "per-broker", "cluster-wide"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: `minimum` and `maximum` are inclusive; `fallbacks` are (broker setting, factor)."""
+    """One setting: `minimum` and `maximum` are inclusive; `fallbacks` are (broker setting, factor).
+
+    `pattern` is a regular expression that the whole value of a text or list has to match.
+    """
 
     name: str
     type: SettingType
@@ -48,6 +52,7 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    pattern: str | None = None
     dynamic: Dynamic = "read-only"
     fallbacks: tuple[tuple[str, int], ...] = ()
 
@@ -55,7 +60,7 @@ class Setting:
         """The checked value of `text`.
 
         Raises:
-            InvalidSetting: it is not of this type, outside the bounds, or not among the choices.
+            InvalidSetting: it is not of this type, outside the bounds, or not of the form asked for.
         """
         text = text.strip()
         value: Value
@@ -91,6 +96,8 @@ class Setting:
                 raise InvalidSetting(
                     f"Invalid value {text} for {self.name}: it must be at most {self.maximum:g}."
                 )
+        if self.pattern is not None and not re.fullmatch(self.pattern, str(value)):
+            raise InvalidSetting(f"Invalid value {text!r} for {self.name}: it must match {self.pattern}.")
         if self.choices:
             given = str(value).split(",") if self.type is SettingType.LIST else [text]
             if any(item not in self.choices for item in given):
@@ -118,6 +125,7 @@ _B, _S, _I, _L, _D, _T = (
     SettingType.DOUBLE,
     SettingType.LIST,
 )
+_THROTTLED_REPLICAS: Final = r"|\*|\d+:\d+(,\d+:\d+)*"
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 
@@ -171,12 +179,26 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = _table(
         fallbacks=(("log.flush.interval.ms", 1),),
     ),
     Setting(
+        "follower.replication.throttled.replicas",
+        _T,
+        "",
+        "Replicas whose fetching is throttled while not in sync: partition:broker,... or * for all.",
+        pattern=_THROTTLED_REPLICAS,
+    ),
+    Setting(
         "index.interval.bytes",
         _I,
         4096,
         "Bytes of log between two entries of its indexes.",
         minimum=0,
         fallbacks=(("log.index.interval.bytes", 1),),
+    ),
+    Setting(
+        "leader.replication.throttled.replicas",
+        _T,
+        "",
+        "Replicas that send to followers not in sync only throttled: partition:broker,... or * for all.",
+        pattern=_THROTTLED_REPLICAS,
     ),
     Setting(
         "max.compaction.lag.ms",
@@ -405,6 +427,42 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         "Time after which a broker that does not answer another one is given up.",
         minimum=1,
     ),
+    Setting(
+        "leader.replication.throttled.rate",
+        _L,
+        INT64_MAX,
+        "Bytes per second sent to throttled followers that are not in sync.",
+        minimum=0,
+        dynamic="per-broker",
+    ),
+    Setting(
+        "follower.replication.throttled.rate",
+        _L,
+        INT64_MAX,
+        "Bytes per second fetched for throttled replicas that are not in sync.",
+        minimum=0,
+        dynamic="per-broker",
+    ),
+    Setting(
+        "auto.leader.rebalance.enable",
+        _B,
+        True,
+        "Whether leaders move back to preferred replicas by themselves.",
+    ),
+    Setting(
+        "leader.imbalance.check.interval.seconds",
+        _L,
+        300,
+        "How often the controller looks whether leaders should move back.",
+        minimum=1,
+    ),
+    Setting(
+        "leader.imbalance.per.broker.percentage",
+        _I,
+        10,
+        "Share of the partitions a broker is preferred for that it may not lead before they move back.",
+        minimum=0,
+    ),
     Setting("controlled.shutdown.enable", _B, True, "Whether leaders move away before a broker stops."),
     Setting("auto.create.topics.enable", _B, True, "Whether asking for an unknown topic creates it."),
     Setting("delete.topic.enable", _B, True, "Whether topics may be deleted."),
@@ -506,7 +564,9 @@ class TopicConfig:
     file_delete_delay_ms: int
     flush_messages: int
     flush_ms: int
+    follower_replication_throttled_replicas: str
     index_interval_bytes: int
+    leader_replication_throttled_replicas: str
     max_compaction_lag_ms: int
     max_message_bytes: int
     message_timestamp_after_max_ms: int

@@ -201,6 +201,22 @@ class UnsupportedCompressionType(ProtocolError):
     code = 76
 
 
+class PreferredLeaderNotAvailable(ProtocolError):
+    code = 80
+
+
+class EligibleLeadersNotAvailable(ProtocolError):
+    code = 83
+
+
+class ElectionNotNeeded(ProtocolError):
+    code = 84
+
+
+class NoReassignmentInProgress(ProtocolError):
+    code = 85
+
+
 class InvalidRecord(ProtocolError):
     """The batch's records break a rule; `batch_index` names the first that does, where known."""
 

@@ -39,9 +39,7 @@ def test_the_typed_topic_settings_are_the_table() -> None:
 
 
 @pytest.mark.parametrize("setting", TOPIC_SETTINGS.values(), ids=lambda setting: setting.name)
-def test_a_topic_setting_has_a_default_of_its_type_and_a_broker_setting_to_fall_back_to(
-    setting: Setting,
-) -> None:
+def test_a_topic_setting_has_a_default_of_its_type(setting: Setting) -> None:
     types = {
         SettingType.BOOLEAN: bool,
         SettingType.INT: int,
@@ -54,7 +52,6 @@ def test_a_topic_setting_has_a_default_of_its_type_and_a_broker_setting_to_fall_
     text = setting.text(setting.default)
     assert text is not None
     assert setting.parse(text) == setting.default
-    assert setting.fallbacks
     assert all(name in BROKER_SETTINGS for name, _ in setting.fallbacks)
     assert setting.documentation.endswith(".")
 
@@ -163,8 +160,26 @@ def test_segment_age_falls_back_to_hours_as_well() -> None:
     assert (topic.segment_ms, topic.segment_jitter_ms) == (5 * 3_600_000, 3_600_000)
 
 
+def test_only_what_names_partitions_has_no_broker_setting_to_fall_back_to() -> None:
+    assert [name for name, setting in TOPIC_SETTINGS.items() if not setting.fallbacks] == [
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "*", "0:1", "0:1,12:3", " 0:1 , 1:2 "])
+def test_throttled_replicas_are_all_or_pairs_of_partition_and_broker(text: str) -> None:
+    TOPIC_SETTINGS["leader.replication.throttled.replicas"].parse(text)
+
+
+@pytest.mark.parametrize("text", ["1", "0:1;1:2", "0:1,", "*,0:1", "a:b", "-1:2"])
+def test_other_throttled_replicas_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="must match"):
+        TOPIC_SETTINGS["leader.replication.throttled.replicas"].parse(text)
+
+
 @given(
-    name=st.sampled_from(sorted(TOPIC_SETTINGS)),
+    name=st.sampled_from(sorted(name for name, setting in TOPIC_SETTINGS.items() if setting.fallbacks)),
     layers=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
 )
 def test_the_topic_wins_over_this_broker_over_all_brokers_over_the_file(

@@ -6,6 +6,7 @@ file. Altering writes to ZooKeeper, and every broker takes the change from there
 
 DescribeConfigs v1 synonyms; v3 types and documentation. IncrementalAlterConfigs (KIP-339): set 0,
 delete 1, append 2, subtract 3 (the last two for lists); one wrong setting refuses its whole resource.
+Taking back a broker setting that is not known here does nothing: kafka-reassign-partitions does so.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ async def _alter(broker: BrokerContext, resource: Any, validate_only: bool) -> N
         present = broker.view.broker_configs.get(entity, {})
         for item in resource.configs:
             setting = table.get(item.name)
+            if item.config_operation == DELETE and setting is None:
+                continue
             if setting is None or setting.dynamic == "read-only":
                 raise InvalidConfig(f"{item.name} cannot be changed while brokers run.")
     else:
@@ -116,7 +119,10 @@ async def _alter(broker: BrokerContext, resource: Any, validate_only: bool) -> N
     def change(settings: Mapping[str, str]) -> Mapping[str, str]:
         changed = dict(settings)
         for item in resource.configs:
-            _apply(changed, table[item.name], item.config_operation, item.value)
+            if item.config_operation == DELETE:
+                changed.pop(item.name, None)
+            else:
+                _apply(changed, table[item.name], item.config_operation, item.value)
         return changed
 
     change(present)  # refuses what does not fit, before anything is written
@@ -125,16 +131,13 @@ async def _alter(broker: BrokerContext, resource: Any, validate_only: bool) -> N
 
 
 def _apply(settings: dict[str, str], setting: Setting, operation: int, value: str | None) -> None:
-    """Carry out one operation on `settings`.
+    """Carry out one operation other than DELETE on `settings`.
 
     Raises:
         InvalidConfig: the value does not fit, or there is none.
         InvalidRequest: unknown operation.
     """
     name = setting.name
-    if operation == DELETE:
-        settings.pop(name, None)
-        return
     if value is None:
         raise InvalidConfig(f"{name} needs a value.")
     if operation in (APPEND, SUBTRACT):

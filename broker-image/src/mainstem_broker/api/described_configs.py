@@ -21,7 +21,8 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[B
             fallback_source = config.source(fallback)
             if fallback_source is not Source.DEFAULT:
                 synonyms.append(_synonym(fallback, _broker_text(config, fallback), fallback_source))
-        synonyms.append(_synonym(setting.fallbacks[0][0], setting.text(setting.default), Source.DEFAULT))
+        if setting.fallbacks:
+            synonyms.append(_synonym(setting.fallbacks[0][0], setting.text(setting.default), Source.DEFAULT))
         described.append(_described(setting, setting.text(value), source, synonyms, read_only=False))
     return described
 

@@ -10,7 +10,8 @@
   in full with session id 0.
 - Consumers read below the high watermark, or the last stable offset. Followers, which name themselves and
   their life (v15, KIP-903), read to the log's end, and what they ask for tells the leader how far they are.
-  Where a follower's log leaves the leader's, it is told the diverging epoch instead (v12, KIP-595).
+  Where a follower's log leaves the leader's, it is told the diverging epoch instead (v12, KIP-595). One that
+  is being moved here may be held back (`replica/throttle.py`): it then gets nothing of that partition.
 - v4 isolation level; v5 log start offset; v7 sessions; v9 leader epoch fencing; v10 zstd; v11 rack and
   preferred read replica (always -1); v12 flexible; v13 topics by id. v16's hints at new leaders and v17's
   directory ids are left out.
@@ -79,6 +80,7 @@ def _read(broker: BrokerContext, request: Entity) -> tuple[Body, bool, list[Part
     watched: list[Partition] = []
     topics: list[Body] = []
     now_ms = broker.now_ms()
+    throttle = broker.replicas.leader_throttle
     for topic in request.topics:
         name = _topic_name(broker, topic)
         partitions: list[dict[str, Any]] = []
@@ -101,16 +103,20 @@ def _read(broker: BrokerContext, request: Entity) -> tuple[Body, bool, list[Part
                     )
                 else:
                     assert replica is not None
+                    throttled = throttle.is_limited and partition.throttles(follower)
+                    held_back = throttled and not throttle.may_pass()
                     found = partition.read_as_follower(
                         follower,
                         replica.replica_epoch,
                         asked.fetch_offset,
                         asked.last_fetched_epoch,
-                        max_bytes,
+                        0 if held_back else max_bytes,
                         leader_epoch=asked.current_leader_epoch,
-                        min_one_batch=total_bytes == 0,
+                        min_one_batch=total_bytes == 0 and not held_back,
                         now_ms=now_ms,
                     )
+                    if throttled and isinstance(found, ReadResult) and found.slice is not None:
+                        throttle.charge(found.slice.size_bytes)
             except ProtocolError as error:
                 failed = True
                 partitions.append(_failure(index, error, partition))

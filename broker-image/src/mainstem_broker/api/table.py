@@ -15,11 +15,13 @@ from mainstem_broker.api import (
     configs,
     coordinators,
     described_producers,
+    elections,
     fetch,
     metadata,
     offsets,
     produce,
     producer_ids,
+    reassignments,
     topics,
 )
 from mainstem_broker.api.context import BrokerContext, Handler
@@ -92,7 +94,10 @@ APIS: Final[Mapping[int, Api]] = {
         ),
         _api(32, "DescribeConfigs", (1, 4), configs.handle_describe),
         _api(37, "CreatePartitions", (0, 3), topics.handle_create_partitions),
+        _api(43, "ElectLeaders", (0, 2), elections.handle),
         _api(44, "IncrementalAlterConfigs", (0, 1), configs.handle_incremental_alter),
+        _api(45, "AlterPartitionReassignments", (0, 1), reassignments.handle_alter),
+        _api(46, "ListPartitionReassignments", (0, 0), reassignments.handle_list),
         _api(60, "DescribeCluster", (0, 1), metadata.handle_describe_cluster),
         _api(
             61,

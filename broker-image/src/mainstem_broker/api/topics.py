@@ -25,6 +25,7 @@ from uuid import uuid4
 
 from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
 from mainstem_broker.api.described_configs import describe_topic
+from mainstem_broker.cluster.reassignment import move_of
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.config import check_topic_overrides
 from mainstem_broker.errors import (
@@ -288,7 +289,7 @@ async def _grow(broker: BrokerContext, asked: Any, timeout_ms: int, validate_onl
     count = asked.count - present
     if count > PARTITIONS_PER_TOPIC_MAX:
         raise PolicyViolation(f"At most {PARTITIONS_PER_TOPIC_MAX} partitions can be created at once.")
-    replication_factor = len(topic.assignment.replicas[0])
+    replication_factor = len(move_of(topic.assignment, 0).target)
     if asked.assignments is None:
         racks = {broker_id: registration.rack for broker_id, registration in broker.view.brokers.items()}
         start = zlib.crc32(asked.name.encode()) % max(len(racks), 1)

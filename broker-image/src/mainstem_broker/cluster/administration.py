@@ -7,7 +7,7 @@ brokers hear of it and the controller carries it out (`member.py`). Nothing here
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from uuid import UUID
 
 from mainstem_broker.cluster import znodes
@@ -91,6 +91,43 @@ class Administration:
             )
         except Conflict:
             raise InvalidPartitions(f"Topic '{topic}' has changed meanwhile; ask again.") from None
+
+    async def change_assignment(
+        self, topic: str, topic_id: UUID, change: Callable[[znodes.TopicAssignment], znodes.TopicAssignment]
+    ) -> int:
+        """Replace a topic's assignment by `change(present one)`; answer the version that says so.
+
+        `change` may be called several times, as others may change it too.
+
+        Raises:
+            UnknownTopicOrPartition: the topic is gone.
+        """
+        entry = znodes.Change(topics=(topic,)).encode()
+        while True:
+            node = await self._zookeeper.get(znodes.topic_path(topic))
+            if node is None:
+                raise UnknownTopicOrPartition(f"There is no topic '{topic}'.")
+            known = znodes.TopicAssignment.decode(topic, node.data, node.version)
+            if known.topic_id != topic_id:
+                raise UnknownTopicOrPartition(f"Topic '{topic}' has been deleted and made again; ask again.")
+            changed = change(known)
+            if changed == known:
+                return node.version
+            try:
+                await self._zookeeper.multi(
+                    [
+                        SetData(znodes.topic_path(topic), changed.encode(), node.version),
+                        Create(znodes.CHANGE_PREFIX, entry, sequential=True),
+                    ]
+                )
+                return node.version + 1
+            except Conflict:
+                continue
+
+    async def ask_for_elections(self, elections: Iterable[tuple[UUID, int, int]]) -> None:
+        """Ask the controller for elections: (topic id, partition, kind). If it dies meanwhile, ask again."""
+        entry = znodes.Change(elections=tuple(elections)).encode()
+        await self._zookeeper.multi([Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
 
     async def delete_topic(self, topic: str, topic_id: UUID) -> None:
         """Ask the controller to delete a topic; asking twice, or too late, is the same as once.

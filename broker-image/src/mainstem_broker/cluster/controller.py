@@ -96,25 +96,25 @@ def elect(
     claims: Mapping[int, Claim],
 ) -> PartitionState | None:
     """The state that should follow, or None if the present one holds."""
-    in_sync = tuple(broker for broker in state.isr if _stays(state, broker, brokers)) or tuple(
+    in_sync = tuple(broker for broker in state.isr if stays(state, broker, brokers)) or tuple(
         broker for broker in state.isr if is_trusted(state, broker, brokers)
     )
     # The leader itself is always trusted: its present life is the one it was elected in.
-    if _holds_office(state, brokers) and state.leader in in_sync:
+    if holds_office(state, brokers) and state.leader in in_sync:
         return None if in_sync == state.isr else state.with_isr(in_sync, {}, policy.min_insync_replicas)
     for leader in replicas:
         if leader in in_sync:
-            return _elected(state, leader, in_sync, brokers, policy)
+            return elected(state, leader, in_sync, brokers, policy)
     for leader in replicas:
         if leader in state.elr and is_trusted(state, leader, brokers):
-            return _elected(state, leader, (leader,), brokers, policy)
+            return elected(state, leader, (leader,), brokers, policy)
     longest = _longest(state, replicas, brokers, claims)
     if longest is not None:
-        return _elected(state, longest, (longest,), brokers, policy)
+        return elected(state, longest, (longest,), brokers, policy)
     if policy.unclean:
         live = next((broker for broker in replicas if broker in brokers), None)
         if live is not None:
-            return replace(_elected(state, live, (live,), brokers, policy), recovering=True)
+            return replace(elected(state, live, (live,), brokers, policy), recovering=True)
     if state.leader == NO_LEADER:
         return None
     return replace(
@@ -129,13 +129,14 @@ def may_stop(view: ClusterView, broker: int) -> bool:
     """Whether no partition is led by `broker`, or in sync there, that others could carry on without it."""
     return all(
         broker not in (state.leader, *state.isr)
-        or not any(other != broker and _stays(state, other, view.brokers) for other in state.isr)
+        or not any(other != broker and stays(state, other, view.brokers) for other in state.isr)
         for topic in view.topics.values()
         for state in topic.states.values()
     )
 
 
-def _stays(state: PartitionState, broker: int, brokers: Brokers) -> bool:
+def stays(state: PartitionState, broker: int, brokers: Brokers) -> bool:
+    """Whether `broker` is trusted and is not about to stop."""
     return is_trusted(state, broker, brokers) and not brokers[broker].leaving
 
 
@@ -152,12 +153,13 @@ def must_claim(state: PartitionState, brokers: Brokers) -> bool:
     members = state.isr + state.elr
     return (
         len(members) > 1
-        and not _holds_office(state, brokers)
+        and not holds_office(state, brokers)
         and all(broker in brokers and not is_trusted(state, broker, brokers) for broker in members)
     )
 
 
-def _holds_office(state: PartitionState, brokers: Brokers) -> bool:
+def holds_office(state: PartitionState, brokers: Brokers) -> bool:
+    """Whether the leader lives the life in which it was elected."""
     registration = brokers.get(state.leader)
     return registration is not None and state.incarnations.get(state.leader) == registration.incarnation
 
@@ -188,9 +190,10 @@ def _longest(
     )
 
 
-def _elected(
+def elected(
     state: PartitionState, leader: int, isr: tuple[int, ...], brokers: Brokers, policy: ElectionPolicy
 ) -> PartitionState:
+    """The state after `leader` was elected, with `isr` in sync."""
     lives = {leader: brokers[leader].incarnation}
     return replace(
         state.with_isr(isr, lives, policy.min_insync_replicas),

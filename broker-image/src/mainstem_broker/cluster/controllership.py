@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
+from uuid import UUID
 
 import structlog
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, plan_states
+from mainstem_broker.cluster.elections import ElectionType, elect_on_request
+from mainstem_broker.cluster.reassignment import CompletedMove, Move, plan_completions, with_moves
 from mainstem_broker.cluster.view import ClusterView, Delta, Topic
 from mainstem_broker.cluster.zookeeper import (
     Check,
@@ -25,6 +29,7 @@ from mainstem_broker.cluster.zookeeper import (
     ZooKeeperSession,
     ZooKeeperUnavailable,
 )
+from mainstem_broker.errors import ProtocolError
 
 logger = structlog.get_logger(__name__)
 
@@ -54,6 +59,7 @@ class Controllership:
         self._epoch = 0
         self._epoch_version = 0
         self._stale_topics: set[str] | None = None
+        self._wanted_elections: dict[tuple[UUID, int], ElectionType] = {}
 
     # --- The office ---
 
@@ -101,6 +107,7 @@ class Controllership:
     def lose(self) -> None:
         """The session is gone, and the office with it."""
         self.is_held = False
+        self._wanted_elections.clear()
 
     async def vacate(self, session_id: int) -> list[Operation]:
         """The write that ends the office of a session whose process is gone, if that was the controller.
@@ -131,8 +138,12 @@ class Controllership:
         elif self._stale_topics is not None:
             self._stale_topics.update(topics)
 
+    def want_election(self, topic_id: UUID, partition: int, kind: ElectionType) -> None:
+        """Have the next `lead` hold an election that somebody asked for, if it is possible then."""
+        self._wanted_elections[topic_id, partition] = kind
+
     async def lead(self, delta: Delta) -> None:
-        """Carry out deletions, write the states that are due; what changes in the view goes to `delta`."""
+        """Carry out what is due: deletions, elections, the ends of moves. What changes goes to `delta`."""
         for topic in sorted(self._view.pending_deletions & self._view.topics.keys()):
             await self._delete_topic(topic, delta)
         stale, self._stale_topics = self._stale_topics, set()
@@ -141,9 +152,72 @@ class Controllership:
         try:
             for start in range(0, len(changes), STATES_PER_MULTI):
                 await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
+            await self._hold_wanted_elections(delta)
+            completed = plan_completions(self._view, self._epoch, self._policy_of, topics=topics)
+            for topic, moves in completed.items():
+                for start in range(0, len(moves), STATES_PER_MULTI):
+                    await self._end_moves(topic, moves[start : start + STATES_PER_MULTI], delta)
         except BaseException:
             self._stale_topics = None
             raise
+
+    async def _hold_wanted_elections(self, delta: Delta) -> None:
+        wanted = self._wanted_elections
+        changes = []
+        for (topic_id, partition), kind in wanted.items():
+            topic = self._view.topics.get(self._view.topic_names.get(topic_id, ""))
+            state = None if topic is None else topic.states.get(partition)
+            if topic is None or state is None or topic.name in self._view.pending_deletions:
+                continue
+            try:
+                new = elect_on_request(
+                    kind,
+                    state,
+                    topic.assignment.replicas[partition],
+                    self._view.brokers,
+                    self._policy_of(topic),
+                    topic.claims.get(partition, {}),
+                )
+            except ProtocolError:
+                continue  # whoever asked sees from the state why
+            new = replace(new, controller_epoch=self._epoch)
+            changes.append(StateChange(topic.name, partition, new, state.partition_epoch))
+        for start in range(0, len(changes), STATES_PER_MULTI):
+            await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
+        self._wanted_elections = {}
+
+    async def _end_moves(self, name: str, moves: Sequence[CompletedMove], delta: Delta) -> None:
+        """Write the ends of moves in one topic: states and assignment, all together or not at all."""
+        topic = self._view.topics[name]
+        known = topic.assignment
+        ended = with_moves(known, {move.change.partition: Move(move.replicas) for move in moves})
+        changes = [
+            replace(move.change, state=replace(move.change.state, assignment_version=known.version + 1))
+            for move in moves
+        ]
+        states = tuple((known.topic_id, change.partition, change.state) for change in changes)
+        entry = znodes.Change(states=states, topics=(name,)).encode()
+        operations: list[Operation] = [
+            SetData(
+                znodes.state_path(name, change.partition),
+                znodes.encode_state(change.state),
+                change.state.partition_epoch - 1,
+            )
+            for change in changes
+        ]
+        operations.append(SetData(znodes.topic_path(name), ended.encode(), known.version))
+        try:
+            await self.write([*operations, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
+        except Conflict:
+            # An in-sync set or the assignment has changed; the news of that wakes the next pass. If it is
+            # the office that was lost, there is no next one.
+            self.look_again([name])
+            return
+        logger.info("replicas moved", topic=name, count=len(moves))
+        self._view.set_topic(replace(ended, version=known.version + 1), topic.config)
+        for change in changes:
+            self._view.set_state(name, change.partition, change.state)
+            delta.partitions.add((name, change.partition))
 
     async def trim_feed(self, numbers: Sequence[int]) -> None:
         """Remove the oldest of the feed's entries, given all of their numbers, when they have become many."""

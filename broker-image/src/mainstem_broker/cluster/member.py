@@ -27,7 +27,9 @@ from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.administration import Administration
 from mainstem_broker.cluster.controller import ElectionPolicy, may_stop, must_claim
 from mainstem_broker.cluster.controllership import Controllership
+from mainstem_broker.cluster.elections import ElectionType, plan_rebalance
 from mainstem_broker.cluster.producer_ids import ProducerIds
+from mainstem_broker.cluster.reassignment import is_moving
 from mainstem_broker.cluster.replica_states import ReplicaStates
 from mainstem_broker.cluster.view import ClusterView, Delta, Topic
 from mainstem_broker.cluster.zookeeper import (
@@ -83,7 +85,7 @@ class ClusterMember:
         self._zookeeper = connect(self._on_session)
         self.administration = Administration(self._zookeeper, self._broker_id)
         self.controllership = Controllership(self._zookeeper, self._broker_id, self.view, policy_of)
-        self.states = ReplicaStates(self._zookeeper, self._broker_id, self.view)
+        self.states = ReplicaStates(self._zookeeper, self._broker_id, self.view, self._mark_topic)
         self.producer_ids = ProducerIds(self._zookeeper, self._broker_id)
         self._wake = asyncio.Event()
         self._heartbeat_due = asyncio.Event()
@@ -94,6 +96,7 @@ class ClusterMember:
         self._stopped_uncleanly = False
         # What the next pass has to look at again.
         self._brokers_stale = self._feed_stale = self._controller_stale = True
+        self._stale_topics: set[str] = set()
         self._last_change = -1
         self._sync_wanted = False
         self._passes_begun = self._passes_done = 0
@@ -243,6 +246,15 @@ class ClusterMember:
         except RequestTimedOut:
             pass  # the view stays what it is, and the request gets the answer that it gives
 
+    def rebalance_leaders(self, imbalance_percentage: int) -> None:
+        """As controller, give preferred leaders that have lost more than this of their offices those back."""
+        if not self.is_controller:
+            return
+        for name, partition in plan_rebalance(self.view, imbalance_percentage):
+            topic_id = self.view.topics[name].topic_id
+            self.controllership.want_election(topic_id, partition, ElectionType.PREFERRED)
+            self._wake.set()
+
     async def _publish(self) -> None:
         delta, self._delta = self._delta, Delta()
         if delta:
@@ -285,6 +297,9 @@ class ClusterMember:
             await self._read_brokers(delta)
         if self._feed_stale:
             await self._read_feed(delta)
+        if self._stale_topics:
+            stale, self._stale_topics = self._stale_topics, set()
+            await self._read_topics(sorted(stale), delta)
         if self._broker_id not in self.view.brokers:
             # Somebody took this process for dead (see `fence`), or it is a moment before our own news.
             self._office.end()
@@ -309,6 +324,10 @@ class ClusterMember:
 
     def _mark_feed(self) -> None:
         self._feed_stale = True
+        self._wake.set()
+
+    def _mark_topic(self, topic: str) -> None:
+        self._stale_topics.add(topic)
         self._wake.set()
 
     def _mark_controller(self) -> None:
@@ -448,8 +467,15 @@ class ClusterMember:
             if known is not None and known.topic_id != assignment.topic_id:
                 self._remove(name, known.topic_id, delta)
             overrides = {} if config is None else _readable(znodes.decode_config, config.data) or {}
-            self.view.set_topic(assignment, overrides)
+            before = None if known is None else known.assignment.replicas
+            topic = self.view.set_topic(assignment, overrides)
             delta.configs.add(f"topics/{name}")
+            if before is not None:
+                delta.partitions.update(
+                    (name, partition)
+                    for partition, replicas in topic.assignment.replicas.items()
+                    if before.get(partition) != replicas
+                )
             self.controllership.look_again([name])
 
     async def _read_states(self, partitions: list[tuple[str, int]], delta: Delta) -> None:
@@ -516,6 +542,8 @@ class ClusterMember:
             name = self.view.topic_names.get(topic_id)
             if name is not None and self.view.set_state(name, partition, state):
                 delta.partitions.add((name, partition))
+                if is_moving(self.view.topics[name].assignment, partition):
+                    self.controllership.look_again([name])
         for topic, partition in change.claims:
             await self._read_claims(topic, partition)
         self.view.pending_deletions.update(
@@ -523,6 +551,9 @@ class ClusterMember:
             for topic_id in change.deletions
             if topic_id in self.view.topic_names
         )
+        if self.is_controller:
+            for topic_id, partition, election in change.elections:
+                self.controllership.want_election(topic_id, partition, ElectionType(election))
         for entity in change.configs:
             kind, _, name = entity.partition("/")
             if kind == "topics":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -25,7 +25,15 @@ logger = structlog.get_logger(__name__)
 class ReplicaStates:
     """Reads and writes of broker `broker_id` about the partitions that it leads or holds."""
 
-    def __init__(self, zookeeper: ZooKeeperSession, broker_id: int, view: ClusterView) -> None:
+    def __init__(
+        self,
+        zookeeper: ZooKeeperSession,
+        broker_id: int,
+        view: ClusterView,
+        on_stale_assignment: Callable[[str], None] = lambda _topic: None,
+    ) -> None:
+        """`on_stale_assignment` is told of topics whose assignment in the view turns out to be old."""
+        self._on_stale_assignment = on_stale_assignment
         self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._view = view
@@ -43,7 +51,8 @@ class ReplicaStates:
     ) -> PartitionState | None:
         """As leader of a partition, replace its state: what a leader may change is its in-sync set.
 
-        `joined` are the lives of the new members; if one has ended meanwhile, nothing is written.
+        `joined` are the lives of the new members; if one has ended meanwhile, nothing is written. Nor if the
+        leader or this broker has not heard yet of a replica that was moved away: it must not come back.
 
         Returns the state that holds now: the new one, the one that someone else wrote first, or the old
         one; None if it is not known.
@@ -51,6 +60,11 @@ class ReplicaStates:
         known = self._view.topics.get(topic)
         if known is None:
             return None
+        if known.assignment.version < state.assignment_version:
+            self._on_stale_assignment(topic)
+            return await self.read_state(topic, partition)
+        if not set(state.isr) <= set(known.assignment.replicas.get(partition, ())):
+            return await self.read_state(topic, partition)  # the leader will hear of it in a moment
         entry = znodes.Change(states=((known.topic_id, partition, state),)).encode()
         try:
             await self._zookeeper.multi(

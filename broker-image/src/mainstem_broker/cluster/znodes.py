@@ -1,8 +1,8 @@
 """Where everything lies in ZooKeeper and how it is written: paths and JSON, nothing that talks to it.
 
 The layout is that of Apache Kafka 3.9 in ZooKeeper mode, so that people and scripts that know
-`zookeeper-shell` find what they expect (R18). States carry two keys of ours (`elr`, `incarnations`), which
-others ignore. These nodes are ours alone:
+`zookeeper-shell` find what they expect (R18). States carry keys of ours (`elr`, `incarnations`,
+`assignment_version`), which others ignore. These nodes are ours alone:
 
 - `/mainstem/changes/change_NNNNNNNNNN`: the feed of changes that every broker follows by one watch;
   each entry names or carries what changed (`Change`). The controller trims it.
@@ -216,6 +216,8 @@ def _state_body(state: PartitionState) -> dict[str, Any]:
         body["leader_recovery_state"] = 1
     if state.elr:
         body["elr"] = list(state.elr)
+    if state.assignment_version:
+        body["assignment_version"] = state.assignment_version
     if state.incarnations:
         body["incarnations"] = {str(broker): life for broker, life in state.incarnations.items()}
     return body
@@ -240,6 +242,7 @@ def _state_of(body: Mapping[str, Any], version: int) -> PartitionState:
         recovering=body.get("leader_recovery_state", 0) == 1,
         elr=tuple(body.get("elr", ())),
         incarnations={int(broker): life for broker, life in body.get("incarnations", {}).items()},
+        assignment_version=body.get("assignment_version", 0),
     )
 
 
@@ -347,6 +350,8 @@ class Change:
     """Entities whose configuration changed, as `topics/T` or `brokers/N`."""
     deletions: tuple[UUID, ...] = ()
     """Topics that somebody asked to delete."""
+    elections: tuple[tuple[UUID, int, int], ...] = ()
+    """Elections that somebody asks of the controller: topic, partition, kind as in the protocol."""
 
     def encode(self) -> bytes:
         return _dump(
@@ -362,6 +367,9 @@ class Change:
                 "deleted": [[topic, encode_uuid(topic_id)] for topic, topic_id in self.deleted],
                 "configs": list(self.configs),
                 "deletions": [encode_uuid(topic_id) for topic_id in self.deletions],
+                "elections": [
+                    [encode_uuid(topic_id), partition, kind] for topic_id, partition, kind in self.elections
+                ],
             }
         )
 
@@ -379,6 +387,10 @@ class Change:
             deleted=tuple((topic, decode_uuid(text)) for topic, text in body["deleted"]),
             configs=tuple(body["configs"]),
             deletions=tuple(decode_uuid(text) for text in body["deletions"]),
+            elections=tuple(
+                (decode_uuid(topic_id), partition, kind)
+                for topic_id, partition, kind in body.get("elections", ())
+            ),
         )
 
 

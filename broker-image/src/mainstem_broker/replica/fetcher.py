@@ -71,11 +71,14 @@ class Fetcher:
         leader: Leader,
         partitions: Callable[[], list[Partition]],
         now_ms: Callable[[], int],
+        on_records: Callable[[Partition, int], None] = lambda _partition, _size_bytes: None,
     ) -> None:
+        """`on_records` is told how many bytes came for a partition."""
         self._broker_id = broker_id
         self._leader = leader
         self._partitions = partitions
         self._now_ms = now_ms
+        self._on_records = on_records
         self._resting: dict[Partition, float] = {}
         self._asked: dict[Partition, FetchedFrom] = {}
         """The fetch under way; empty while there is none."""
@@ -171,6 +174,8 @@ class Fetcher:
             elif answer.diverging is not None:
                 partition.truncate_to_divergence(answer.diverging, leader_epoch=asked.leader_epoch)
             else:
+                if answer.records:
+                    self._on_records(partition, len(answer.records))
                 partition.append_from_leader(
                     answer.records,
                     leader_epoch=asked.leader_epoch,

@@ -19,6 +19,7 @@ from mainstem_broker.replica.fetcher import Fetcher, Leader
 from mainstem_broker.replica.office import Office
 from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.state import NO_LEADER, PartitionState
+from mainstem_broker.replica.throttle import Throttle
 
 logger = structlog.get_logger(__name__)
 
@@ -72,6 +73,9 @@ class ReplicaManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+        self.leader_throttle = Throttle(now_ms)
+        self.follower_throttle = Throttle(now_ms)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._partitions.values()))
@@ -115,6 +119,8 @@ class ReplicaManager:
 
     def follow_leaders(self) -> None:
         """Begin and end fetchers so that every replica follows its leader; call after updates."""
+        if self._stopped:
+            return
         leaders = {
             partition.state.leader
             for partition in self._partitions.values()
@@ -126,20 +132,31 @@ class ReplicaManager:
             fetcher = self._fetchers.get(broker_id)
             if fetcher is None:
                 self._fetchers[broker_id] = Fetcher(
-                    broker_id, self._connect(broker_id), self._following(broker_id), self._now_ms
+                    broker_id,
+                    self._connect(broker_id),
+                    self._following(broker_id),
+                    self._now_ms,
+                    self._charge_follower,
                 )
             else:
                 fetcher.wake()
 
     def _following(self, leader: int) -> Callable[[], list[Partition]]:
         def partitions() -> list[Partition]:
-            return [
+            following = [
                 partition
                 for partition in self._partitions.values()
                 if partition.state is not None and partition.state.leader == leader
             ]
+            if self.follower_throttle.may_pass():
+                return following
+            return [partition for partition in following if not partition.is_throttled]
 
         return partitions
+
+    def _charge_follower(self, partition: Partition, size_bytes: int) -> None:
+        if self.follower_throttle.is_limited and partition.is_throttled:
+            self.follower_throttle.charge(size_bytes)
 
     # --- The in-sync sets of partitions that are led here ---
 
@@ -180,7 +197,8 @@ class ReplicaManager:
             partition.update_state(held, partition.replicas, self._now_ms())
 
     async def stop(self) -> None:
-        """End all fetchers and proposals."""
+        """End all fetchers and proposals; none begins any more."""
+        self._stopped = True
         fetchers, self._fetchers = list(self._fetchers.values()), {}
         for task in self._tasks:
             task.cancel()
@@ -206,13 +224,23 @@ class ReplicaManager:
 
     def drop(self, topic: str, topic_id: UUID) -> None:
         """Delete all local replicas of a topic that was deleted."""
-        gone = [key for key, partition in self._partitions.items() if partition.topic_id == topic_id]
-        for key in gone:
-            partition = self._partitions.pop(key)
-            partition.take_offline()
-            try:
-                self._logs.delete(partition.topic, partition.index)
-            except StorageError as error:
-                logger.error("replica not deleted", partition=repr(partition), reason=str(error))
+        gone = [partition for partition in self if partition.topic_id == topic_id]
+        for partition in gone:
+            self._delete(partition)
         if gone:
             logger.info("replicas deleted", topic=topic, topic_id=str(topic_id), count=len(gone))
+
+    def drop_replica(self, topic: str, index: int, topic_id: UUID) -> None:
+        """Delete the local replica of a partition that was moved to other brokers, if there is one."""
+        partition = self._partitions.get((topic, index))
+        if partition is not None and partition.topic_id == topic_id:
+            self._delete(partition)
+            logger.info("replica moved away", partition=repr(partition))
+
+    def _delete(self, partition: Partition) -> None:
+        del self._partitions[partition.topic, partition.index]
+        partition.take_offline()
+        try:
+            self._logs.delete(partition.topic, partition.index)
+        except StorageError as error:
+            logger.error("replica not deleted", partition=repr(partition), reason=str(error))

@@ -50,6 +50,7 @@ from mainstem_broker.protocol.batches import parse_batch_header, validate_for_ap
 from mainstem_broker.replica.office import NO_LIFE, Office
 from mainstem_broker.replica.progress import Progress
 from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.throttle import throttled_replicas
 
 
 class Divergence(NamedTuple):
@@ -147,18 +148,19 @@ class Partition:
         return self._high_watermark
 
     def update_state(self, state: PartitionState, replicas: tuple[int, ...], now_ms: int) -> None:
-        """Take what ZooKeeper holds now; a version older than the known one is ignored.
+        """Take what ZooKeeper holds now and who holds replicas; a state older than the known one is ignored.
 
-        A new leader epoch begins the role anew: a leader knows nothing of its followers yet.
+        A new leader epoch begins the role anew: a leader knows nothing of its followers yet. A state that is
+        known already, as when only the replicas have changed, leaves a proposal under way.
         """
         old = self.state
-        if old is not None and state.partition_epoch < old.partition_epoch:
-            return
         self.replicas = replicas
-        if old is None or state.partition_epoch > old.partition_epoch:
-            # Not for one that is heard twice: the proposal under way still counts.
-            self.state = state
-            self._pending = None
+        if old is not None and state.partition_epoch <= old.partition_epoch:
+            if self.is_leader:
+                self._know_followers(now_ms)
+            return
+        self.state = state
+        self._pending = None
         if old is None or state.leader_epoch != old.leader_epoch or state.leader != old.leader:
             self._begin_role(state)
         if self.is_leader:
@@ -491,6 +493,23 @@ class Partition:
     def _truncate(self, offset: int) -> None:
         self.log.truncate_to(offset)
         self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
+
+    # --- Throttling ---
+
+    def throttles(self, follower: int) -> bool:
+        """As leader: whether what `follower` gets counts against the limit on moves."""
+        if self.state is None or follower in self.state.isr:
+            return False
+        named = throttled_replicas(self.log.config.leader_replication_throttled_replicas)
+        return named(self.index, self._local_broker_id)
+
+    @property
+    def is_throttled(self) -> bool:
+        """As follower: whether what this replica fetches counts against the limit on moves."""
+        if self.state is None or self._local_broker_id in self.state.isr:
+            return False
+        named = throttled_replicas(self.log.config.follower_replication_throttled_replicas)
+        return named(self.index, self._local_broker_id)
 
     # --- Waiting for progress ---
 

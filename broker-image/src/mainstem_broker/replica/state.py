@@ -21,6 +21,8 @@ class PartitionState:
     - `controller_epoch`: of the controller that wrote the last election.
     - `recovering`: the leader was elected from outside both sets, and records may have been lost.
     - `partition_epoch`: grows with every write.
+    - `assignment_version`: that of the topic's assignment with which replicas were last moved away. A leader
+      that does not know this assignment yet must not change the in-sync set.
     """
 
     leader: int
@@ -31,6 +33,7 @@ class PartitionState:
     recovering: bool = False
     elr: tuple[int, ...] = ()
     incarnations: Mapping[int, int] = field(default_factory=dict)
+    assignment_version: int = 0
 
     def with_isr(
         self, isr: Iterable[int], incarnations: Mapping[int, int], min_insync_replicas: int

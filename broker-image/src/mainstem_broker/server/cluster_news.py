@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -21,6 +21,9 @@ from mainstem_broker.log.log_manager import LogManager
 
 logger = structlog.get_logger(__name__)
 
+OPENED_TOGETHER: Final = 20
+"""New followers after which fetchers look for them: each look goes over all partitions."""
+
 
 class ClusterNews:
     """From the view to replicas and settings."""
@@ -29,6 +32,8 @@ class ClusterNews:
         self._broker = broker
         self._logs = logs
         self._background: set[asyncio.Task[None]] = set()
+        self._to_open: dict[tuple[str, int], None] = {}
+        self._opening = False
 
     async def open(self) -> None:
         """Open the replicas that the view gives to this broker, and remove the files of deleted topics."""
@@ -39,6 +44,7 @@ class ClusterNews:
         self._broker.replicas.follow_leaders()
 
     async def stop(self) -> None:
+        self._to_open.clear()
         await asyncio.gather(*self._background, return_exceptions=True)
 
     def take(self, delta: Delta) -> None:
@@ -56,29 +62,56 @@ class ClusterNews:
             topics = self._broker.view.topics
         replicas.update_configs(topics, self.topic_config)
         for name, index in sorted(delta.partitions):
-            self._update_replica(name, index)
+            if self._may_open_later(name, index):
+                self._to_open[name, index] = None
+            else:
+                self._update_replica(name, index)
+        if self._to_open and not self._opening:
+            self._spawn(self._open_followers())
         replicas.follow_leaders()
         if delta.brokers:
             replicas.consider_all_isrs()
         if delta.partitions or delta.brokers:
             self._claim()
 
+    def _may_open_later(self, name: str, index: int) -> bool:
+        """Whether a log has to be opened for which nobody waits: a follower's."""
+        topic = self._broker.view.topics.get(name)
+        state = None if topic is None else topic.states.get(index)
+        is_led_here = state is not None and state.leader == self._broker.broker_id
+        return not is_led_here and self._broker.replicas.find(name, index) is None
+
+    async def _open_followers(self) -> None:
+        """Open new logs one by one, letting requests through in between: each costs an fsync or two.
+
+        A move can bring hundreds at once.
+        """
+        self._opening = True
+        try:
+            while self._to_open:
+                for key in list(self._to_open)[:OPENED_TOGETHER]:
+                    del self._to_open[key]
+                    self._update_replica(*key)
+                    await asyncio.sleep(0)
+                self._broker.replicas.follow_leaders()
+            self._claim()
+        finally:
+            self._opening = False
+
     def _update_replica(self, name: str, index: int) -> None:
         topic = self._broker.view.topics.get(name)
         if topic is None or index not in topic.states:
             return
-        if self._broker.broker_id in topic.assignment.replicas[index]:
-            self._broker.replicas.update(
-                name,
-                index,
-                topic.topic_id,
-                topic.states[index],
-                topic.assignment.replicas[index],
-                self.topic_config(name),
-            )
+        replicas = topic.assignment.replicas[index]
+        if self._broker.broker_id not in replicas:
+            self._broker.replicas.drop_replica(name, index, topic.topic_id)
+            return
+        self._broker.replicas.update(
+            name, index, topic.topic_id, topic.states[index], replicas, self.topic_config(name)
+        )
 
     async def _remove_deleted(self) -> None:
-        """Drop logs of topics that were deleted while this broker was down.
+        """Drop logs of topics that were deleted, or replicas moved away, while this broker was down.
 
         A log whose topic nobody knows of, and nobody noted as deleted, is set aside and kept: it may be
         all that is left of something that was lost elsewhere.
@@ -88,7 +121,12 @@ class ClusterNews:
         for topic, partition in list(self._logs.logs):
             topic_id = self._logs.topic_id(topic, partition)
             known = self._broker.view.topics.get(topic)
-            if topic_id is None or (known is not None and known.topic_id == topic_id):
+            if topic_id is None:
+                continue
+            if known is not None and known.topic_id == topic_id:
+                holders = known.assignment.replicas.get(partition)
+                if holders is not None and self._broker.broker_id not in holders:
+                    self._logs.delete(topic, partition)
                 continue
             if topic_id in deleted:
                 self._logs.delete(topic, partition)
@@ -121,6 +159,9 @@ class ClusterNews:
             self._broker.config = self._broker.config.with_dynamic(dynamic, for_all)
         except InvalidSetting as error:
             logger.error("dynamic broker settings ignored", reason=str(error))
+        config, replicas = self._broker.config, self._broker.replicas
+        replicas.leader_throttle.set_rate(config.integer("leader.replication.throttled.rate"))
+        replicas.follower_throttle.set_rate(config.integer("follower.replication.throttled.rate"))
 
     # --- Claims ---
 

@@ -48,6 +48,10 @@ class Upkeep:
             (self._expire_producers, config.integer("producer.id.expiration.check.interval.ms")),
             (self._close_idle, IDLE_CHECK_INTERVAL_MS),
             # Half the lag, so that a follower is out after at most one and a half times it, as in Kafka.
+            (
+                self._rebalance_leaders,
+                1000 * config.integer("leader.imbalance.check.interval.seconds"),
+            ),
             (self._consider_isrs, config.integer("replica.lag.time.max.ms") // 2),
         ):
             self._tasks.append(asyncio.create_task(_repeat(work, max(interval_ms, 1) / 1000)))
@@ -97,6 +101,11 @@ class Upkeep:
 
     async def _consider_isrs(self) -> None:
         self._broker.replicas.consider_all_isrs()
+
+    async def _rebalance_leaders(self) -> None:
+        config = self._broker.config
+        if config.flag("auto.leader.rebalance.enable"):
+            self._broker.member.rebalance_leaders(config.integer("leader.imbalance.per.broker.percentage"))
 
     async def _close_idle(self) -> None:
         idle_ms = self._broker.config.integer("connections.max.idle.ms")

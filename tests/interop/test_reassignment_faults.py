@@ -1,0 +1,194 @@
+"""Moves of replicas under load, while brokers die: delayed, never broken, nothing lost (R20, R22)."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from tests.support.clusters import Cluster, StartCluster
+from tests.support.load import Load, read_all
+from tests.support.moved import ANSWER_SECONDS, Replicas
+from tests.support.waiting import wait_until
+
+BYTES_PER_SECOND = 100_000
+
+
+def set_throttle(replicas: Replicas, topic: str, bytes_per_second: int | None) -> None:
+    """Limit what moves of the topic fetch on every live broker, or lift the limit."""
+    operation = AlterConfigOpType.DELETE if bytes_per_second is None else AlterConfigOpType.SET
+    value = None if bytes_per_second is None else str(bytes_per_second)
+    named = "follower.replication.throttled.replicas"
+    entries = [ConfigEntry(named, value and "*", incremental_operation=operation)]
+    changes = [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)]
+    rate = "follower.replication.throttled.rate"
+    for broker_id in replicas.cluster.brokers:
+        entries = [ConfigEntry(rate, value, incremental_operation=operation)]
+        changes.append(
+            ConfigResource(ConfigResource.Type.BROKER, str(broker_id), incremental_configs=entries)
+        )
+    for change in changes:
+        replicas.admin.incremental_alter_configs([change])[change].result(ANSWER_SECONDS)
+
+
+def check(cluster: Cluster, load: Load, partitions: int) -> None:
+    """Every acknowledged message is at its offset, and offsets have no holes.
+
+    A message may be there twice: librdkafka sends again what a leader refused because it was replaced, though
+    it may have been copied before. That is what idempotent producers are for (R11).
+    """
+    for partition in range(partitions):
+        records = read_all(cluster.bootstrap_servers, load.topic, partition)
+        assert sorted(records) == list(range(len(records))), f"partition {partition} has holes"
+        wrong = [
+            (offset, number)
+            for offset, number in load.acknowledged(partition)
+            if records.get(offset) != f"{load.name}-{number}".encode()
+        ]
+        assert not wrong, f"partition {partition}: {len(wrong)} acknowledged are lost, first {wrong[0]}"
+
+
+@pytest.mark.timeout(240)
+def test_a_move_survives_the_death_of_the_controller_and_of_its_target(
+    own_stack: StartCluster, reference: bool
+) -> None:
+    if reference:
+        pytest.skip("Apache Kafka is one broker here")
+    cluster = own_stack(4)
+    replicas = Replicas(cluster)
+    controller = replicas.controller()
+    one, two, target = (broker_id for broker_id in cluster.brokers if broker_id != controller)
+    replicas.create("moved", [one, two], [two, one], **{"min.insync.replicas": "1"})
+    with Load(cluster.bootstrap_servers, "moved", 2, "load", "all") as load:
+        load.resume()
+        load.wait_for_progress(5_000)
+        set_throttle(replicas, "moved", BYTES_PER_SECOND)
+        assert replicas.wish("moved", {0: [target, two], 1: [target]}) == {0: "none", 1: "none"}
+        before = replicas.listed()
+        assert set(before) == {("moved", 0), ("moved", 1)}
+
+        cluster.kill_broker(controller)
+        load.wait_for_progress(1_000)
+        wait_until(lambda: replicas.controller() not in (-1, controller), "another broker is controller")
+        assert replicas.listed() == before, "the new controller carries the moves on"
+
+        cluster.kill_broker(target)
+        load.wait_for_progress(1_000)
+        assert replicas.listed() == before, "the moves wait"
+        assert replicas.leader("moved", 1) == two
+
+        cluster.start_broker(target)
+        cluster.start_broker(controller)
+        set_throttle(replicas, "moved", None)
+        load.wait_for_progress(1_000)
+        replicas.wait_moved("moved", 0, [target, two])
+        replicas.wait_moved("moved", 1, [target])
+        load.wait_for_progress(1_000)
+        load.pause()
+        check(cluster, load, 2)
+    replicas.wait_held("moved", 0, {target, two})
+    replicas.wait_held("moved", 1, {target})
+
+
+def test_a_broker_that_was_down_removes_what_was_moved_away_when_it_comes_back(
+    own_stack: StartCluster, reference: bool
+) -> None:
+    if reference:
+        pytest.skip("Apache Kafka is one broker here")
+    cluster = own_stack(3)
+    replicas = Replicas(cluster)
+    replicas.create("left", [1, 2, 3], [3, 1, 2])
+    with Load(cluster.bootstrap_servers, "left", 2, "load", "all") as load:
+        load.resume()
+        load.wait_for_progress(1_000)
+        cluster.kill_broker(3)
+        wait_until(lambda: 3 not in replicas.in_sync("left", 0), "broker 3 is known to be gone")
+        assert replicas.wish("left", {0: [3], 1: [1, 2]}) == {0: "none", 1: "none"}
+        replicas.wait_moved("left", 1, [1, 2])
+        assert ("left", 0) in replicas.listed(), "this one waits for broker 3"
+        assert replicas.wish("left", {0: [2, 1]}) == {0: "none"}
+        replicas.wait_moved("left", 0, [2, 1])
+        assert replicas.holders("left", 0) == {1, 2, 3}
+        cluster.start_broker(3)
+        for partition in (0, 1):
+            replicas.wait_held("left", partition, {1, 2})
+        load.wait_for_progress(1_000)
+        load.pause()
+        check(cluster, load, 2)
+
+
+def test_topics_are_made_and_grow_while_a_broker_is_down(own_stack: StartCluster, reference: bool) -> None:
+    if reference:
+        pytest.skip("Apache Kafka is one broker here")
+    cluster = own_stack(3)
+    replicas = Replicas(cluster)
+    replicas.create("here", [1, 2, 3], [2, 3, 1])
+    replicas.create("small", [1, 2])
+    cluster.kill_broker(3)
+    wait_until(lambda: 3 not in replicas.in_sync("here", 0), "broker 3 is known to be gone")
+
+    def create(topic: str, count: int, replication_factor: int) -> str:
+        wanted = {
+            "name": topic,
+            "num_partitions": count,
+            "replication_factor": replication_factor,
+            "assignments": [],
+            "configs": [],
+        }
+        answer = replicas.ask("create_topics", 7, topics=[wanted], validate_only=False)
+        return str(answer.topics[0].error_code.name)
+
+    def grow(topic: str, count: int, assignments: list[list[int]] | None = None) -> str:
+        named = None if assignments is None else [{"broker_ids": brokers} for brokers in assignments]
+        wanted = {"name": topic, "count": count, "assignments": named}
+        answer = replicas.ask("create_partitions", 3, topics=[wanted], validate_only=False)
+        return str(answer.results[0].error_code.name)
+
+    assert create("new", 3, 3) == "invalid_replication_factor"
+    assert create("new", 3, 2) == "none"
+    assert all(set(replicas.replicas("new", partition)) == {1, 2} for partition in range(3))
+    assert grow("here", 3) == "invalid_replication_factor", "three replicas need three live brokers"
+    assert grow("small", 3, [[1, 3], [2, 1]]) == "invalid_replica_assignment"
+    assert grow("small", 3) == "none"
+    assert grow("small", 2) == "invalid_partitions"
+    assert grow("small", 3) == "invalid_partitions"
+    assert all(replicas.leader("small", partition) in (1, 2) for partition in range(3))
+    cluster.start_broker(3)
+    wait_until(lambda: 3 in replicas.in_sync("here", 0), "broker 3 is in sync again")
+    assert grow("here", 3) == "none"
+    assert set(replicas.replicas("here", 2)) == {1, 2, 3}
+
+
+def test_leaders_move_back_by_themselves_when_their_broker_returns(
+    own_stack: StartCluster, reference: bool
+) -> None:
+    if reference:
+        pytest.skip("Apache Kafka is one broker here")
+    cluster = own_stack(2, {"leader.imbalance.check.interval.seconds": "1"})
+    replicas = Replicas(cluster)
+    replicas.create("balanced", [1, 2], [2, 1])
+    cluster.stop_broker(2)
+    wait_until(lambda: replicas.leader("balanced", 1) == 1, "broker 1 leads everything")
+    cluster.start_broker(2)
+    wait_until(lambda: replicas.leader("balanced", 1) == 2, "broker 2 leads again what it is preferred for")
+    assert replicas.leader("balanced", 0) == 1
+
+
+def test_a_preferred_leader_that_is_down_is_not_elected_and_an_unclean_election_takes_what_is_left(
+    own_stack: StartCluster, reference: bool
+) -> None:
+    if reference:
+        pytest.skip("Apache Kafka is one broker here")
+    cluster = own_stack(2)
+    replicas = Replicas(cluster)
+    replicas.create("risky", [2, 1])
+    cluster.kill_broker(2)
+    wait_until(lambda: replicas.in_sync("risky") == {1}, "broker 1 leads alone")
+    assert replicas.elect(0, {"risky": [0]}) == {("risky", 0): "preferred_leader_not_available"}
+    cluster.start_broker(2)
+    wait_until(lambda: replicas.in_sync("risky") == {1, 2}, "broker 2 is in sync again")
+    cluster.kill_broker(2)
+    wait_until(lambda: replicas.in_sync("risky") == {1}, "broker 1 leads alone")
+    cluster.kill_broker(1)
+    cluster.start_broker(2)
+    wait_until(lambda: replicas.leader("risky") == -1, "nobody leads", 30)
+    assert replicas.elect(1, {"risky": [0]}) == {("risky", 0): "none"}
+    assert replicas.leader("risky") == 2

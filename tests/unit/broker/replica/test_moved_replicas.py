@@ -1,0 +1,130 @@
+"""What a replica and its leader do when the assignment changes (R20)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from tests.support.record_batches import encode_batch
+from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
+
+from mainstem_broker.errors import NotLeaderOrFollower, ProtocolError
+from mainstem_broker.log.files import ReadResult
+from mainstem_broker.replica.office import Office
+from mainstem_broker.replica.partition import Acknowledgement, Partition
+from mainstem_broker.replica.state import PartitionState
+
+US, THEM, NEW = 1, 2, 3
+LIFE = 7
+LIVES = {US: LIFE, THEM: LIFE, NEW: LIFE}
+LAG_MS = 30_000
+
+
+def state(leader: int, *isr: int, leader_epoch: int = 3, version: int = 3) -> PartitionState:
+    lives = dict.fromkeys(isr, LIFE)
+    return PartitionState(leader, leader_epoch, isr, 1, version, incarnations=lives)
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Partition:
+    """t-0, led here, held here and by THEM; one record."""
+    office = Office(lambda: 0.0)
+    office.begin(LIFE)
+    office.extend(1.0)
+    config = replace(settings(), leader_replication_throttled_replicas="0:1")
+    made = Partition("t", 0, UUID(int=1), open_log(tmp_path, config), US, office)
+    made.update_state(state(US, US, THEM), (US, THEM), NOW_MS)
+    append(made)
+    return made
+
+
+def append(to: Partition) -> None:
+    to.append(encode_batch(messages([b"v"])), acks=-1, produce_version=9, now_ms=NOW_MS)
+
+
+def fetch(leader: Partition, follower: int, offset: int, max_bytes: int = 1 << 20) -> ReadResult:
+    last_epoch = leader.leader_epoch if offset else -1
+    found = leader.read_as_follower(
+        *(follower, LIFE, offset, last_epoch, max_bytes),
+        leader_epoch=leader.leader_epoch,
+        min_one_batch=max_bytes > 0,
+        now_ms=NOW_MS,
+    )
+    assert isinstance(found, ReadResult)
+    return found
+
+
+def test_a_new_replica_may_fetch_as_soon_as_the_assignment_names_it(led: Partition) -> None:
+    with pytest.raises(NotLeaderOrFollower, match="Broker 3 holds no replica"):
+        fetch(led, NEW, 0)
+    assert led.state is not None
+    led.update_state(led.state, (NEW, US, THEM), NOW_MS)
+    assert fetch(led, NEW, 0).slice is not None
+    fetch(led, THEM, 1)
+    fetch(led, NEW, 1)
+    proposal = led.propose_isr(LIVES, NOW_MS, LAG_MS)
+    assert proposal is not None
+    assert set(proposal.isr) == {US, THEM, NEW}
+
+
+def test_another_assignment_leaves_a_proposal_under_way(led: Partition) -> None:
+    """Else records could be acknowledged that who is about to be in sync lacks."""
+    assert led.state is not None
+    led.update_state(led.state, (NEW, US, THEM), NOW_MS)
+    fetch(led, THEM, 1)
+    fetch(led, NEW, 1)
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is not None
+    led.update_state(led.state, (US, THEM, NEW), NOW_MS)
+    append(led)
+    fetch(led, THEM, 2)
+    assert led.high_watermark == 1, "the proposal may be written any moment"
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is None
+
+
+def test_an_assignment_that_comes_with_an_old_state_counts(led: Partition) -> None:
+    led.update_state(state(US, US, version=1), (US, THEM, NEW), NOW_MS)
+    assert led.state is not None
+    assert led.state.isr == (US, THEM)
+    fetch(led, NEW, 0)
+
+
+def test_who_was_moved_away_holds_nothing_back_and_never_comes_back(led: Partition) -> None:
+    led.update_state(state(US, US, version=4), (US,), NOW_MS)
+    assert led.high_watermark == 1
+    with pytest.raises(NotLeaderOrFollower):
+        fetch(led, THEM, 1)
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is None
+
+
+def test_a_leader_that_is_moved_away_tells_those_who_wait(led: Partition) -> None:
+    answers: list[ProtocolError | None] = []
+    assert not led.acknowledge(Acknowledgement(1, lambda _waiting, error: answers.append(error)))
+    led.take_offline()
+    assert [type(answer) for answer in answers] == [NotLeaderOrFollower]
+
+
+def test_only_followers_out_of_sync_are_throttled(led: Partition) -> None:
+    assert led.state is not None
+    led.update_state(led.state, (NEW, US, THEM), NOW_MS)
+    assert (led.throttles(NEW), led.throttles(THEM)) == (True, False)
+    led.log.update_config(settings())
+    assert not led.throttles(NEW), "the topic names no replicas"
+
+
+def test_a_follower_that_is_held_back_is_known_to_fetch(led: Partition) -> None:
+    assert led.state is not None
+    led.update_state(led.state, (NEW, US, THEM), NOW_MS)
+    found = fetch(led, NEW, 0, max_bytes=0)
+    assert (found.slice, found.end_offset) == (None, 0)
+
+
+def test_a_follower_is_throttled_until_it_is_in_sync(tmp_path: Path) -> None:
+    config = replace(settings(), follower_replication_throttled_replicas="0:1")
+    partition = Partition("t", 0, UUID(int=1), open_log(tmp_path, config), US, Office(lambda: 0.0))
+    seen = [partition.is_throttled]
+    for version, isr in enumerate([(THEM,), (THEM, US)], start=3):
+        partition.update_state(state(THEM, *isr, version=version), (US, THEM), NOW_MS)
+        seen.append(partition.is_throttled)
+    assert seen == [False, True, False]
