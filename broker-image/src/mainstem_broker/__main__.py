@@ -82,6 +82,7 @@ async def _serve(config: BrokerConfig) -> None:
     broker = Broker(config)
     starting = asyncio.create_task(broker.start())
     stopped = asyncio.create_task(stopping.wait())
+    failed = asyncio.create_task(broker.failed.wait())
     try:
         await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -92,7 +93,12 @@ async def _serve(config: BrokerConfig) -> None:
             gc.collect()
             gc.freeze()
             gc.set_threshold(GARBAGE_THRESHOLD, 50, 50)
-            await stopped
+            await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                raise StartupError(
+                    "The last data directory failed, so this broker stops: see to its disks, or name others"
+                    " in log.dirs, and start it again."
+                )
     finally:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)

@@ -19,7 +19,7 @@ class MainstemError(Exception):
 
 
 class StartupError(MainstemError):
-    """The broker cannot start as configured; the message says what to change."""
+    """The broker cannot start, or go on, as configured; the message says what to change."""
 
 
 class InvalidRequestBytes(MainstemError):
@@ -176,9 +176,13 @@ class OffsetNotAvailable(ProtocolError):
 
 
 class StorageError(ProtocolError):
-    """KAFKA_STORAGE_ERROR: the partition's disk failed or is full."""
+    """KAFKA_STORAGE_ERROR: the partition's disk failed or is full.
+
+    `is_failure` says that the disk can't be used any more, which a full one can.
+    """
 
     code = 56
+    is_failure = False
 
 
 class FetchSessionIdNotFound(ProtocolError):

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.config import BrokerConfig
-from mainstem_broker.errors import NotLeaderOrFollower, UnknownTopicOrPartition
+from mainstem_broker.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
 from mainstem_broker.protocol.codec import Body, Entity
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
@@ -36,12 +36,15 @@ class BrokerContext:
         """The local replica of a partition.
 
         Raises:
+            StorageError: its disk failed.
             NotLeaderOrFollower: the cluster has the partition, but this broker does not, or not yet.
             UnknownTopicOrPartition: the cluster does not have it.
         """
         found = self.replicas.find(topic, partition)
         if found is not None:
             return found
+        if (topic, partition) in self.replicas.offline:
+            raise StorageError(f"{topic}-{partition} is offline here: its data directory failed.")
         known = self.view.topics.get(topic)
         if known is not None and partition in known.assignment.replicas:
             raise NotLeaderOrFollower(f"{topic}-{partition} is not on this broker.")

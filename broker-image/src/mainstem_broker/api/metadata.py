@@ -139,7 +139,8 @@ def _known(view: ClusterView, topic: Topic) -> Body:
 def _partition(view: ClusterView, topic: Topic, partition: int) -> Body:
     replicas = topic.assignment.replicas[partition]
     state = topic.states.get(partition)
-    leader = -1 if state is None or state.leader not in view.brokers else state.leader
+    serving = view.brokers_for(topic.topic_id, partition)
+    leader = -1 if state is None or state.leader not in serving else state.leader
     return {
         "error_code": 0 if leader >= 0 else LeaderNotAvailable.code,
         "partition_index": partition,
@@ -147,7 +148,7 @@ def _partition(view: ClusterView, topic: Topic, partition: int) -> Body:
         "leader_epoch": -1 if state is None else state.leader_epoch,
         "replica_nodes": replicas,
         "isr_nodes": () if state is None else state.isr,
-        "offline_replicas": [broker for broker in replicas if broker not in view.brokers],
+        "offline_replicas": [broker for broker in replicas if broker not in serving],
     }
 
 

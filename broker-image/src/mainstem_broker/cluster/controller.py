@@ -3,7 +3,8 @@
 Every pass looks at the state of things, not at the event that woke it, so a pass may be repeated, and a
 new controller carries on where the last one died.
 
-A broker is *trusted* for a partition if it lives, and if no life of its since the one that was found in sync
+A broker lives, for a partition, if it is registered and its replica is not offline by a failed disk. It is
+*trusted* for a partition if it lives, and if no life of its since the one that was found in sync
 began after an unclean stop: such a one may have lost the end of its log (KIP-903, KIP-966). Rules:
 
 - A partition without a state is new: the first live replica of its assignment leads at epoch 0, the
@@ -64,16 +65,15 @@ def plan_states(
         change
         for name in names
         if name in view.topics and name not in view.pending_deletions
-        for change in _plan_topic(
-            view.topics[name], view.brokers, policy_of(view.topics[name]), controller_epoch
-        )
+        for change in _plan_topic(view.topics[name], view, policy_of(view.topics[name]), controller_epoch)
     ]
 
 
 def _plan_topic(
-    topic: Topic, brokers: Brokers, policy: ElectionPolicy, controller_epoch: int
+    topic: Topic, view: ClusterView, policy: ElectionPolicy, controller_epoch: int
 ) -> Iterator[StateChange]:
     for partition, replicas in topic.assignment.replicas.items():
+        brokers = view.brokers_for(topic.topic_id, partition)
         state = topic.states.get(partition)
         if state is None:
             present = tuple(broker for broker in replicas if broker in brokers)
@@ -127,12 +127,16 @@ def elect(
 
 def may_stop(view: ClusterView, broker: int) -> bool:
     """Whether no partition is led by `broker`, or in sync there, that others could carry on without it."""
-    return all(
-        broker not in (state.leader, *state.isr)
-        or not any(other != broker and stays(state, other, view.brokers) for other in state.isr)
+    return not any(
+        broker in (state.leader, *state.isr)
+        and _others_stay(state, broker, view.brokers_for(topic.topic_id, partition))
         for topic in view.topics.values()
-        for state in topic.states.values()
+        for partition, state in topic.states.items()
     )
+
+
+def _others_stay(state: PartitionState, broker: int, brokers: Brokers) -> bool:
+    return any(other != broker and stays(state, other, brokers) for other in state.isr)
 
 
 def stays(state: PartitionState, broker: int, brokers: Brokers) -> bool:

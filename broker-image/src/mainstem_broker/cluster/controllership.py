@@ -174,7 +174,7 @@ class Controllership:
                     kind,
                     state,
                     topic.assignment.replicas[partition],
-                    self._view.brokers,
+                    self._view.brokers_for(topic_id, partition),
                     self._policy_of(topic),
                     topic.claims.get(partition, {}),
                 )

@@ -77,10 +77,11 @@ def plan_rebalance(view: ClusterView, imbalance_percentage: int) -> list[tuple[s
             continue
         for partition, state in topic.states.items():
             broker = topic.assignment.replicas[partition][0]
-            if broker not in view.brokers or is_moving(topic.assignment, partition):
+            brokers = view.brokers_for(topic.topic_id, partition)
+            if broker not in brokers or is_moving(topic.assignment, partition):
                 continue
             preferred[broker] = preferred.get(broker, 0) + 1
-            if state.leader != broker and stays(state, broker, view.brokers) and broker in state.isr:
+            if state.leader != broker and stays(state, broker, brokers) and broker in state.isr:
                 astray.setdefault(broker, []).append((name, partition))
     return [
         partition

@@ -94,6 +94,8 @@ class ClusterMember:
         self._connected = False
         self._registered = False
         self._stopped_uncleanly = False
+        self._offline: frozenset[tuple[UUID, int]] = frozenset()
+        self._offline_untold = False
         # What the next pass has to look at again.
         self._brokers_stale = self._feed_stale = self._controller_stale = True
         self._stale_topics: set[str] = set()
@@ -181,6 +183,24 @@ class ClusterMember:
     def _may_stop(self) -> bool:
         me = self.view.brokers.get(self._broker_id)
         return me is None or (me.leaving and may_stop(self.view, self._broker_id))
+
+    def report_offline(self, partitions: Iterable[tuple[UUID, int]]) -> None:
+        """Tell the cluster, soon, that this broker cannot serve these partitions, by topic id and number."""
+        self._offline = frozenset(partitions)
+        self._offline_untold = True
+        self._wake.set()
+
+    async def _tell_offline(self) -> None:
+        path = znodes.offline_path(self._broker_id)
+        data = znodes.encode_offline(self._offline)
+        node = await self._zookeeper.get(path)
+        operations: list[Operation] = [
+            Create(path, data, ephemeral=True),
+            Create(znodes.CHANGE_PREFIX, znodes.Change(brokers=(self._broker_id,)).encode(), sequential=True),
+        ]
+        # That of an earlier session goes, or it would take this one's word with it.
+        await self._zookeeper.multi(operations if node is None else [Delete(path, node.version), *operations])
+        self._offline_untold = False
 
     async def leave(self) -> None:
         """Stop following; the broker's and the controller's nodes go at once."""
@@ -305,6 +325,8 @@ class ClusterMember:
             self._office.end()
             await self._register()
             await self._read_brokers(delta)
+        if self._offline_untold:
+            await self._tell_offline()
         if self._controller_stale:
             controller = self.view.controller_id
             self._controller_stale = False
@@ -361,6 +383,7 @@ class ClusterMember:
             except Conflict:
                 return False
             logger.info("broker registered", path=path, unclean=self._stopped_uncleanly)
+            self._offline_untold = bool(self._offline)  # it was told by the session before
             # As controller it must count itself among the living, in its new life.
             self._brokers_stale = True
         life = await self._zookeeper.get(znodes.incarnation_path(self._broker_id))
@@ -424,7 +447,7 @@ class ClusterMember:
         await self._read_states(paths, delta)
         for known in self.view.topics.values():
             for partition, state in known.states.items():
-                if must_claim(state, self.view.brokers):
+                if must_claim(state, self.view.brokers_for(known.topic_id, partition)):
                     await self._read_claims(known.name, partition)
         self.view.pending_deletions = set(await zookeeper.children(znodes.DELETE_TOPICS))
         entities = await zookeeper.children(znodes.BROKER_CONFIGS)
@@ -438,10 +461,16 @@ class ClusterMember:
         ids = [int(name) for name in names if name.isdecimal()]
         nodes = await self._zookeeper.get_many([znodes.broker_path(broker_id) for broker_id in ids])
         lives = await self._zookeeper.get_many([znodes.incarnation_path(broker_id) for broker_id in ids])
+        offline = await self._zookeeper.get_many([znodes.offline_path(broker_id) for broker_id in ids])
         known = dict(self.view.brokers)
         self.view.set_brokers(
-            replace(registration, incarnation=life.version, last_unclean=last_unclean)
-            for broker_id, node, life in zip(ids, nodes, lives, strict=True)
+            replace(
+                registration,
+                incarnation=life.version,
+                last_unclean=last_unclean,
+                offline=(gone and _readable(znodes.decode_offline, gone.data)) or frozenset(),
+            )
+            for broker_id, node, life, gone in zip(ids, nodes, lives, offline, strict=True)
             if node is not None
             and life is not None
             and (

@@ -118,7 +118,8 @@ def plan_completions(
             continue
         for partition in moving_partitions(topic.assignment):
             move, state = move_of(topic.assignment, partition), topic.states.get(partition)
-            new = None if state is None else complete(state, move, view.brokers, policy_of(topic))
+            brokers = view.brokers_for(topic.topic_id, partition)
+            new = None if state is None else complete(state, move, brokers, policy_of(topic))
             if state is not None and new is not None:
                 new = replace(new, controller_epoch=controller_epoch)
                 change = StateChange(name, partition, new, state.partition_epoch)

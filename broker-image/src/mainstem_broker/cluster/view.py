@@ -52,9 +52,18 @@ class ClusterView:
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     pending_deletions: set[str] = field(default_factory=set)
     """Topics that somebody asked to delete and that are still there."""
+    _some_offline: bool = False
+
+    def brokers_for(self, topic_id: UUID, partition: int) -> Mapping[int, BrokerRegistration]:
+        """The live brokers, without those whose replica of the partition is offline."""
+        if not self._some_offline:
+            return self.brokers
+        key = (topic_id, partition)
+        return {number: broker for number, broker in self.brokers.items() if key not in broker.offline}
 
     def set_brokers(self, registrations: Iterable[BrokerRegistration]) -> None:
         self.brokers = {registration.broker_id: registration for registration in registrations}
+        self._some_offline = any(broker.offline for broker in self.brokers.values())
 
     def set_topic(self, assignment: TopicAssignment, config: Mapping[str, str]) -> Topic:
         """Take a topic's assignment and settings; its states stay if it is still the same topic."""

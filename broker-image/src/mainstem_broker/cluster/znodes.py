@@ -8,6 +8,7 @@ The layout is that of Apache Kafka 3.9 in ZooKeeper mode, so that people and scr
   each entry names or carries what changed (`Change`). The controller trims it.
 - `/mainstem/incarnations/N`: the lives of broker N. The node's version is the number of the present one
   and grows with each registration; the text says which was the last that began after an unclean stop.
+- `/mainstem/offline/N`, ephemeral: the replicas of broker N whose data directory failed.
 - `/brokers/topics/T/partitions/P/claim_N`: how far the log of broker N reaches, written when all who might
   lead P have come back from unclean stops.
 - `/mainstem/deleted_topics/ID`: a deleted topic whose files some broker still has to remove; the
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -37,6 +38,7 @@ PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 DEFAULT_ENTITY: Final = "<default>"
 CHANGES: Final = "/mainstem/changes"
 INCARNATIONS: Final = "/mainstem/incarnations"
+OFFLINE: Final = "/mainstem/offline"
 CHANGE_PREFIX: Final = CHANGES + "/change_"
 DELETED_TOPICS: Final = "/mainstem/deleted_topics"
 
@@ -52,6 +54,7 @@ PERSISTENT_PATHS: Final = (
     "/consumers",
     CHANGES,
     INCARNATIONS,
+    OFFLINE,
     DELETED_TOPICS,
     PRODUCER_ID_BLOCK,
 )  # fmt: skip
@@ -83,6 +86,10 @@ def claim_path(topic: str, partition: int, broker_id: int) -> str:
 
 def incarnation_path(broker_id: int) -> str:
     return f"{INCARNATIONS}/{broker_id}"
+
+
+def offline_path(broker_id: int) -> str:
+    return f"{OFFLINE}/{broker_id}"
 
 
 def deletion_path(topic: str) -> str:
@@ -117,7 +124,8 @@ class BrokerRegistration:
 
     `incarnation` is the number of its present life, and `last_unclean` that of the last one that began
     without a clean stop before it; both from `/mainstem/incarnations/N`. `leaving` says that it is about
-    to stop and gives its leaderships away (a key of ours, which others ignore).
+    to stop and gives its leaderships away (a key of ours, which others ignore). `offline` are the partitions
+    whose replica it cannot serve, by topic id and number, from `/mainstem/offline/N`.
     """
 
     broker_id: int
@@ -127,6 +135,7 @@ class BrokerRegistration:
     incarnation: int = 0
     last_unclean: int = 0
     leaving: bool = False
+    offline: frozenset[tuple[UUID, int]] = frozenset()
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
@@ -252,6 +261,19 @@ def encode_incarnation(last_unclean: int) -> bytes:
 
 def decode_incarnation(data: bytes) -> int:
     return int(json.loads(data)["last_unclean"])
+
+
+def encode_offline(partitions: Iterable[tuple[UUID, int]]) -> bytes:
+    """`/mainstem/offline/N`."""
+    by_topic: dict[str, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        by_topic.setdefault(encode_uuid(topic_id), []).append(partition)
+    return _dump({"version": 1, "partitions": by_topic})
+
+
+def decode_offline(data: bytes) -> frozenset[tuple[UUID, int]]:
+    by_topic = json.loads(data)["partitions"]
+    return frozenset((decode_uuid(text), index) for text, indexes in by_topic.items() for index in indexes)
 
 
 @dataclass(frozen=True, slots=True)

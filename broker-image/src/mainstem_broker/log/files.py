@@ -6,11 +6,16 @@ Lives here: who keeps a file descriptor open, and the one translation of operati
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from mainstem_broker.errors import StorageError
+
+PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
+"""Errors that say nothing against the disk: it is full, or this process has too much open."""
 
 
 def storage_error(directory: Path, doing: str, error: OSError) -> StorageError:
@@ -19,6 +24,7 @@ def storage_error(directory: Path, doing: str, error: OSError) -> StorageError:
     The only place where an operating system error becomes a protocol error.
     """
     failure = StorageError(f"{directory}: {doing} failed: {error.strerror or error}.")
+    failure.is_failure = error.errno not in PASSING
     failure.__cause__ = error
     return failure
 

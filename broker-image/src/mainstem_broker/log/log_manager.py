@@ -22,6 +22,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +56,7 @@ class LogManager:
         broker_id: int,
         recovery_threads_per_directory: int,
         schedule_unlink: ScheduleUnlink,
+        on_failure: Callable[[Path], None],
     ) -> None:
         """Take the settings; nothing is touched yet.
 
@@ -63,15 +65,20 @@ class LogManager:
             broker_id: must be the one in each directory's meta.properties.
             recovery_threads_per_directory: `num.recovery.threads.per.data.dir`.
             schedule_unlink: called with files to unlink (`unlink_all`) after a delay in ms.
+            on_failure: called, from any thread, with a data directory whose disk failed while it was in use;
+                once or more. Its owner then calls `fail`.
         """
         self.directories = list(directories)
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._broker_id = broker_id
         self._recovery_threads = recovery_threads_per_directory
         self._schedule_unlink = schedule_unlink
+        self._on_failure = on_failure
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._locks: list[int] = []
         self._checkpoint_lock = threading.Lock()
+        self.failed: set[Path] = set()
+        """Data directories that are not used any more, until the next start."""
         self.stopped_cleanly = False
         """Whether every directory was closed cleanly the last time; known after `load_all`."""
 
@@ -96,10 +103,13 @@ class LogManager:
                 self._lock(directory)
                 self._check_owner(directory, cluster_id)
             except OSError as error:
-                raise StartupError(
-                    f"The data directory {directory} cannot be used ({error.strerror}): "
-                    "make it writable, or name another in log.dirs."
-                ) from error
+                self.failed.add(directory)
+                logger.error("data directory failed", path=str(directory), reason=error.strerror)
+                if len(self.failed) == len(self.directories):
+                    raise StartupError(
+                        f"The data directory {directory} cannot be used ({error.strerror}): "
+                        "make it writable, or name another in log.dirs."
+                    ) from error
 
     def _lock(self, directory: Path) -> None:
         descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -144,21 +154,25 @@ class LogManager:
 
         `config_of` answers a topic's settings. `progress` is told how many of how many logs are open.
 
+        A directory whose disk fails is left out, with its logs.
+
         Raises:
-            StorageError: a disk failed or is full.
+            StorageError: a disk is full, or the last one failed.
             StartupError: two directories hold the same partition.
         """
         recovery_points: dict[TopicPartition, int] = {}
         start_offsets: dict[TopicPartition, int] = {}
         found: list[tuple[Path, bool]] = []
-        self.stopped_cleanly = True
-        for directory in self.directories:
+        self.stopped_cleanly = not self.failed
+        for directory in self.usable_directories:
             try:
                 clean = self._take_clean_shutdown_mark(directory)
                 self.stopped_cleanly &= clean
-                found += [(path, clean) for path in self._log_directories(directory)]
+                logs = self._log_directories(directory)
             except OSError as error:
-                raise storage_error(directory, "looking for logs", error) from error
+                self._leave_out(directory, storage_error(directory, "looking for logs", error))
+                continue
+            found += [(path, clean) for path in logs]
             recovery_points.update(checkpoints.read_offsets(directory, checkpoints.RECOVERY_POINTS))
             start_offsets.update(checkpoints.read_offsets(directory, checkpoints.LOG_START_OFFSETS))
             self.high_watermarks.update(checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS))
@@ -179,15 +193,44 @@ class LogManager:
         topics = {parse_directory_name(path.name)[0] for path, _ in found}
         configs = {topic: config_of(topic) for topic in topics}
         with ThreadPoolExecutor(max(1, self._recovery_threads * len(self.directories))) as pool:
-            futures = [pool.submit(open_log, path, clean) for path, clean in found]
+            futures = {pool.submit(open_log, path, clean): path.parent for path, clean in found}
             try:
                 for done, future in enumerate(as_completed(futures), start=1):
-                    self._add(future.result())
+                    try:
+                        self._add(future.result())
+                    except StorageError as error:
+                        self._leave_out(futures[future], error)
                     if progress:
                         progress(done, len(futures))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+        for directory in self.failed:
+            self.fail(directory)
+
+    def _leave_out(self, directory: Path, error: StorageError) -> None:
+        """At the start: go on without a directory whose disk failed, if another one is left."""
+        if not error.is_failure or len(self.failed | {directory}) == len(self.directories):
+            raise error
+        logger.error("data directory failed", path=str(directory), reason=str(error))
+        self.failed.add(directory)
+        self.stopped_cleanly = False
+
+    @property
+    def usable_directories(self) -> list[Path]:
+        return [directory for directory in self.directories if directory not in self.failed]
+
+    def fail(self, directory: Path) -> list[TopicPartition]:
+        """Take a directory out of use; answer which partitions' logs are gone with it.
+
+        From now on a stop does not count as clean: what this broker had may come back without its logs.
+        """
+        self.failed.add(directory)
+        gone = [key for key, _ in self._logs_in(directory)]
+        for key in gone:
+            del self._logs[key]
+            self.high_watermarks.pop(key, None)
+        return gone
 
     def _take_clean_shutdown_mark(self, directory: Path) -> bool:
         """Whether the last stop was clean; from here on it no longer counts as such."""
@@ -236,14 +279,15 @@ class LogManager:
                 except StorageError as error:
                     failed.add(futures[future].directory.parent)
                     logger.error("log is not closed cleanly", why=str(error))
-        for directory in self.directories:
+        for directory in self.usable_directories:
             if directory in failed:
                 continue
             try:
                 self._checkpoint(directory, checkpoints.RECOVERY_POINTS, _recovery_point)
                 self._checkpoint(directory, checkpoints.LOG_START_OFFSETS, _log_start_offset)
                 self._write_high_watermarks(directory, high_watermarks)
-                checkpoints.write_atomically(directory / _CLEAN_SHUTDOWN, json.dumps({"version": 0}))
+                if not self.failed:
+                    checkpoints.write_atomically(directory / _CLEAN_SHUTDOWN, json.dumps({"version": 0}))
             except OSError as error:
                 logger.error("data directory is not closed cleanly", path=str(directory), why=str(error))
         self.release()
@@ -326,17 +370,19 @@ class LogManager:
     def _add(self, log: PartitionLog) -> None:
         self._logs[log.topic, log.partition] = log
         log.recovery_point_lowered = self._recovery_point_lowered_in(log.directory.parent)
+        log.disk_failed = partial(self._on_failure, log.directory.parent)
 
     def _recovery_point_lowered_in(self, directory: Path) -> Callable[[], None]:
         return lambda: self._checkpoint(directory, checkpoints.RECOVERY_POINTS, _recovery_point)
 
     def _emptiest_directory(self) -> Path:
-        if len(self.directories) == 1:
-            return self.directories[0]
-        counts = dict.fromkeys(self.directories, 0)
+        usable = self.usable_directories
+        if len(usable) == 1:
+            return usable[0]
+        counts = dict.fromkeys(usable, 0)
         for log in self._logs.values():
             counts[log.directory.parent] += 1
-        return min(self.directories, key=lambda directory: counts[directory])
+        return min(usable, key=lambda directory: counts[directory])
 
     def _write_topic_id(self, directory: Path, topic_id: uuid.UUID) -> None:
         try:
@@ -357,18 +403,24 @@ class LogManager:
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write down what their owner knows. Any thread may call it. Raises StorageError."""
-        for directory in self.directories:
+        for directory in self.usable_directories:
             try:
                 self._write_high_watermarks(directory, high_watermarks)
             except OSError as error:
-                raise storage_error(directory, "writing a checkpoint", error) from error
+                raise self._checkpoint_failed(directory, error) from error
 
     def _checkpoint_all(self, name: str, value_of: Callable[[PartitionLog], int]) -> None:
-        for directory in self.directories:
+        for directory in self.usable_directories:
             try:
                 self._checkpoint(directory, name, value_of)
             except OSError as error:
-                raise storage_error(directory, "writing a checkpoint", error) from error
+                raise self._checkpoint_failed(directory, error) from error
+
+    def _checkpoint_failed(self, directory: Path, error: OSError) -> StorageError:
+        failure = storage_error(directory, "writing a checkpoint", error)
+        if failure.is_failure:
+            self._on_failure(directory)
+        return failure
 
     def _checkpoint(self, directory: Path, name: str, value_of: Callable[[PartitionLog], int]) -> None:
         with self._checkpoint_lock:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from mainstem_broker.config import INT64_MAX, TopicConfig
-from mainstem_broker.errors import CorruptMessage, OffsetOutOfRange
+from mainstem_broker.errors import CorruptMessage, OffsetOutOfRange, StorageError
 from mainstem_broker.log import checkpoints, recovery, time_lookup
 from mainstem_broker.log.deletion import (
     DELETED_DIRECTORY_SUFFIX,
@@ -100,6 +100,8 @@ class PartitionLog:
         self.last_flush_ms = now_ms
         # Called when a truncation lowered the recovery point: a checkpoint that says more would be a lie.
         self.recovery_point_lowered: Callable[[], None] = _nothing
+        # Called, from any thread, when the disk has failed and will not do better the next time.
+        self.disk_failed: Callable[[], None] = _nothing
         self.producers: Producers = recovered.producers
         self._snapshots = recovered.snapshots
         self._segments = SegmentList(directory, recovered.segments, schedule_unlink)
@@ -179,7 +181,7 @@ class PartitionLog:
             segment = self._segment_for(base_offset, last_offset, max_timestamp, size_bytes, now_ms)
             segment.write((prefix, memoryview(batch)[STAMP_BYTES:]), size_bytes)
         except OSError as error:
-            raise storage_error(self.directory, "appending", error) from error
+            raise self._failed("appending", error) from error
         if leader_epoch != self.epochs.latest_epoch:
             self._epochs_changed |= self.epochs.assign(leader_epoch, base_offset)
         if segment.added(
@@ -233,7 +235,7 @@ class PartitionLog:
             segment = self._segment_for(first_offset, last_offset, max_timestamp, size_bytes, now_ms)
             segment.write((memoryview(records)[:size_bytes],), size_bytes)
         except OSError as error:
-            raise storage_error(self.directory, "appending", error) from error
+            raise self._failed("appending", error) from error
         for header, _ in batches:
             if header.partition_leader_epoch != self.epochs.latest_epoch:
                 self._epochs_changed |= self.epochs.assign(header.partition_leader_epoch, header.base_offset)
@@ -316,7 +318,7 @@ class PartitionLog:
                     return ReadResult(None, offset)
             return ReadResult(FileSlice(segment.file, start, end - start, base_offset), end_offset)
         except OSError as error:
-            raise storage_error(self.directory, "reading", error) from error
+            raise self._failed("reading", error) from error
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after `timestamp_ms`, by offset; None when there is none.
@@ -329,7 +331,7 @@ class PartitionLog:
         try:
             return time_lookup.first_at_or_after(self._segments.all, timestamp_ms, self.log_start_offset)
         except OSError as error:
-            raise storage_error(self.directory, "reading", error) from error
+            raise self._failed("reading", error) from error
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The record with the largest timestamp, the first of several (KIP-734); None when none has one.
@@ -340,7 +342,7 @@ class PartitionLog:
         try:
             return time_lookup.latest(self._segments.all, self.log_start_offset)
         except OSError as error:
-            raise storage_error(self.directory, "reading", error) from error
+            raise self._failed("reading", error) from error
 
     # Moving the start and the end
 
@@ -388,7 +390,7 @@ class PartitionLog:
                 self._segments.begin_afresh(self.log_start_offset, self.config, self.last_flush_ms)
             self._end_moved()
         except OSError as error:
-            raise storage_error(self.directory, "truncating", error) from error
+            raise self._failed("truncating", error) from error
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the log is empty, knows no epochs, and starts and ends at `offset`.
@@ -405,7 +407,7 @@ class PartitionLog:
             self.producers = Producers()
             self._end_moved()
         except OSError as error:
-            raise storage_error(self.directory, "truncating", error) from error
+            raise self._failed("truncating", error) from error
 
     def _end_moved(self) -> None:
         """Bring all that depends on the log's end in line after a truncation."""
@@ -418,6 +420,12 @@ class PartitionLog:
         if self.recovery_point > self.log_end_offset:
             self.recovery_point = self.log_end_offset
             self.recovery_point_lowered()
+
+    def _failed(self, doing: str, error: OSError) -> StorageError:
+        failure = storage_error(self.directory, doing, error)
+        if failure.is_failure:
+            self.disk_failed()
+        return failure
 
     def _truncate_producers(self, end_offset: int) -> None:
         self._snapshots.remove_after(end_offset)
@@ -463,7 +471,7 @@ class PartitionLog:
             self._segments.drop(due, self.config.file_delete_delay_ms)
             self._snapshots.remove_before(self._segments.all[0].base_offset)
         except OSError as error:
-            raise storage_error(self.directory, "deleting segments", error) from error
+            raise self._failed("deleting segments", error) from error
         self.maybe_increment_log_start_offset(self._segments.all[0].base_offset)
         return [
             DeletedSegment(age.base_offset, age.end_offset, age.size_bytes, reason)
@@ -510,7 +518,7 @@ class PartitionLog:
             if self._segments.directory_changed:
                 self._flush_names()
         except OSError as error:
-            raise storage_error(self.directory, "flushing", error) from error
+            raise self._failed("flushing", error) from error
         return end_offset
 
     def _flush_names(self) -> None:
@@ -551,7 +559,7 @@ class PartitionLog:
             fsync_file(newest.time_index.path)
             self._snapshot_producers(self.log_end_offset)
         except OSError as error:
-            raise storage_error(self.directory, "closing the log", error) from error
+            raise self._failed("closing the log", error) from error
         finally:
             self._segments.release_files()
 
@@ -577,7 +585,7 @@ class PartitionLog:
         try:
             self.directory.rename(target)
         except OSError as error:
-            raise storage_error(self.directory, "renaming the log", error) from error
+            raise self._failed("renaming the log", error) from error
         self._segments.release_files()
         return target
 

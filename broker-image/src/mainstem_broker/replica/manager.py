@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -71,6 +72,8 @@ class ReplicaManager:
         self._now_ms = now_ms
         self._lag_ms_max = lag_ms_max
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self.offline: dict[tuple[str, int], UUID] = {}
+        """Topic ids of the replicas whose disk failed; they come back with the next start, if it is well."""
         self._fetchers: dict[int, Fetcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -96,6 +99,8 @@ class ReplicaManager:
 
         A log that cannot be opened is logged and left out, so that it harms no other partition.
         """
+        if self.offline.get((topic, index)) == topic_id:
+            return
         now_ms = self._now_ms()
         partition = self._partitions.get((topic, index))
         if partition is None:
@@ -116,6 +121,18 @@ class ReplicaManager:
                 from_offset=partition.log.log_end_offset,
             )
         partition.update_state(state, replicas, now_ms)
+
+    def fail(self, directory: Path) -> None:
+        """The disk of a data directory failed: its replicas are no longer here."""
+        for key in self._logs.fail(directory):
+            partition = self._partitions.pop(key, None)
+            if partition is not None:
+                self.offline[key] = partition.topic_id
+                partition.take_offline()
+
+    def begin_offline(self, topic: str, index: int, topic_id: UUID) -> None:
+        """At the start: a replica whose log is not in the directories that work."""
+        self.offline[topic, index] = topic_id
 
     def follow_leaders(self) -> None:
         """Begin and end fetchers so that every replica follows its leader; call after updates."""

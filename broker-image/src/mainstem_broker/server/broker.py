@@ -57,6 +57,8 @@ class Broker:
             StartupError: the listeners cannot be had.
         """
         self._loop = asyncio.get_running_loop()
+        self.failed = asyncio.Event()
+        """Set when no data directory is left, and the broker has to stop."""
         self._unlinking: set[asyncio.Future[None]] = set()
         self._loading: asyncio.Future[None] | None = None
         pairs = parse_listeners(config)
@@ -73,6 +75,7 @@ class Broker:
             broker_id=broker_id,
             recovery_threads_per_directory=config.integer("num.recovery.threads.per.data.dir"),
             schedule_unlink=self._schedule_unlink,
+            on_failure=self._on_disk_failure,
         )
         registration = BrokerRegistration(
             broker_id, tuple(advertised for _, advertised in pairs), config.optional_string("broker.rack")
@@ -196,6 +199,20 @@ class Broker:
             bytes_max=config.integer("replica.fetch.response.max.bytes"),
             partition_bytes_max=config.integer("replica.fetch.max.bytes"),
         )
+
+    # --- Disks ---
+
+    def _on_disk_failure(self, directory: Path) -> None:
+        """Called by logs, from any thread, once or more."""
+        self._loop.call_soon_threadsafe(self._take_offline, directory)
+
+    def _take_offline(self, directory: Path) -> None:
+        if directory in self._logs.failed:
+            return
+        logger.error("data directory failed", path=str(directory))
+        self._news.disk_failed(directory)
+        if not self._logs.usable_directories:
+            self.failed.set()
 
     # --- Files to unlink later ---
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -40,8 +41,9 @@ class ClusterNews:
         await self._remove_deleted()
         for topic in self._broker.view.topics.values():
             for index in topic.states:
-                self._update_replica(topic.name, index)
+                self._open_replica(topic, index)
         self._broker.replicas.follow_leaders()
+        self._report_offline()
 
     async def stop(self) -> None:
         self._to_open.clear()
@@ -97,6 +99,25 @@ class ClusterNews:
             self._claim()
         finally:
             self._opening = False
+
+    def disk_failed(self, directory: Path) -> None:
+        """A data directory is lost, while this broker runs: others lead what was there."""
+        self._broker.replicas.fail(directory)
+        self._report_offline()
+
+    def _report_offline(self) -> None:
+        offline = self._broker.replicas.offline
+        if offline:
+            logger.error("replicas offline", count=len(offline))
+            self._broker.member.report_offline((topic_id, index) for (_, index), topic_id in offline.items())
+
+    def _open_replica(self, topic: Topic, index: int) -> None:
+        """At the start. A log that is in no directory is not made anew while one of them does not work."""
+        held = self._broker.broker_id in topic.assignment.replicas[index]
+        if held and self._logs.failed and self._logs.get(topic.name, index) is None:
+            self._broker.replicas.begin_offline(topic.name, index, topic.topic_id)
+        else:
+            self._update_replica(topic.name, index)
 
     def _update_replica(self, name: str, index: int) -> None:
         topic = self._broker.view.topics.get(name)
@@ -178,7 +199,8 @@ class ClusterNews:
             if topic is None or state is None or broker_id not in state.isr + state.elr:
                 continue
             known = topic.claims.get(partition.index, {}).get(broker_id)
-            if must_claim(state, view.brokers) and (known is None or known.incarnation != me.incarnation):
+            brokers = view.brokers_for(partition.topic_id, partition.index)
+            if must_claim(state, brokers) and (known is None or known.incarnation != me.incarnation):
                 offset, epoch = partition.fetch_position()
                 claim = Claim(broker_id, me.incarnation, epoch, offset)
                 self._spawn(self._broker.member.states.claim(partition.topic, partition.index, claim))

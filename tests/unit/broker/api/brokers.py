@@ -146,6 +146,7 @@ class LocalBroker:
             broker_id=BROKER_ID,
             recovery_threads_per_directory=1,
             schedule_unlink=lambda paths, _delay_ms: unlink_all(paths),
+            on_failure=lambda directory: None,
         )
         self.coordination = PlayedCoordination()
         self.replicas = replica_manager(logs, self.coordination, broker_id=BROKER_ID, now_ms=lambda: NOW_MS)

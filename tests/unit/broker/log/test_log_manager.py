@@ -24,6 +24,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.started: list[LogManager] = []
+        self.failures: list[Path] = []
 
     def start(self, *directories: Path, broker_id: int = 1, cluster_id: str = "cluster") -> LogManager:
         manager = self.prepared(*directories, broker_id=broker_id, cluster_id=cluster_id)
@@ -32,7 +33,11 @@ class Brokers:
 
     def prepared(self, *directories: Path, broker_id: int = 1, cluster_id: str = "cluster") -> LogManager:
         manager = LogManager(
-            directories, broker_id=broker_id, recovery_threads_per_directory=2, schedule_unlink=unlink_now
+            directories,
+            broker_id=broker_id,
+            recovery_threads_per_directory=2,
+            schedule_unlink=unlink_now,
+            on_failure=self.failures.append,
         )
         self.started.append(manager)
         manager.prepare(cluster_id)
@@ -147,6 +152,7 @@ def test_a_deleted_log_is_gone_at_once_and_after_a_restart(tmp_path: Path, broke
         broker_id=1,
         recovery_threads_per_directory=1,
         schedule_unlink=lambda paths, delay_ms: None,  # the process dies before the delay is over
+        on_failure=brokers.failures.append,
     )
     brokers.started.append(manager)
     manager.prepare("cluster")
