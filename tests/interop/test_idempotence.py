@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from kio.schema.errors import ErrorCode
 from tests.interop.test_command_basics import mainstem
-from tests.support.clusters import Cluster, StartCluster, partition_directory
+from tests.support.clusters import Cluster, RunCluster, StartCluster, partition_directory
 from tests.support.load import read_all
 from tests.support.lossy_proxy import LossyProxy
 from tests.support.messages import Message
@@ -314,7 +314,7 @@ def test_stock_clients_produce_with_idempotence(local_stack: Cluster, topic: str
 
 
 @pytest.fixture(scope="module")
-def lossy(run_cluster: Any) -> Iterator[tuple[LossyProxy, Cluster]]:
+def lossy(run_cluster: RunCluster) -> Iterator[tuple[LossyProxy, Cluster]]:
     """A broker whose clients are sent through a proxy that loses every third answer to a Produce."""
     with (
         LossyProxy(lambda number: number % 3 == 1) as proxy,
@@ -420,3 +420,48 @@ def test_r11_leaders_killed_under_load_make_no_record_twice_and_none_out_of_orde
             return known
 
         wait_until(lambda: len(told_by_all()) == 1, "all replicas remember the producer alike")
+
+
+def test_a_client_that_gave_records_up_goes_on_under_the_next_epoch(run_cluster: RunCluster) -> None:
+    """librdkafka then asks for it (KIP-360), for it cannot know which of them were stored."""
+    losing = threading.Event()
+    with (
+        LossyProxy(lambda _: losing.is_set()) as proxy,
+        run_cluster(1, {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}) as cluster,
+        TopicFactory(cluster) as new_topic,
+    ):
+        proxy.target_port = int(cluster.brokers[1].rpartition(":")[2])
+        topic = new_topic()
+        told: dict[int, int] = {}
+        given_up: list[int] = []
+        producer: Any = confluent_kafka.Producer(
+            {**IDEMPOTENT, "bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 1_500}
+        )
+
+        def delivered(error: Any, message: Any) -> None:
+            number = int(message.value())
+            if error:
+                given_up.append(number)
+            else:
+                told[number] = message.offset()
+
+        def send(numbers: range) -> None:
+            for number in numbers:
+                producer.produce(topic, value=b"%d" % number, partition=0, on_delivery=delivered)
+            assert producer.flush(PATIENCE_SECONDS) == 0
+
+        send(range(10))
+        losing.set()
+        send(range(10, 20))
+        losing.clear()
+        send(range(20, 30))
+
+        assert given_up == list(range(10, 20))
+        assert sorted(told) == [*range(10), *range(20, 30)]
+        records = read_all(cluster.bootstrap_servers, topic, 0)
+        numbers = [int(records[offset]) for offset in sorted(records)]
+        assert numbers == sorted(set(numbers))
+        assert all(records[offset] == b"%d" % number for number, offset in told.items())
+        with Connection(cluster.brokers[1]) as connection:
+            (one,) = remembered(connection, topic)
+        assert one.producer_epoch == 1
