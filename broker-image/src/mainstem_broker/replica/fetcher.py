@@ -91,21 +91,28 @@ class Fetcher:
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            wanted = self._wanted()
-            if not wanted:
-                await self._pause()
-                continue
             try:
-                answers = await self._leader.fetch(list(wanted.values()))
+                if not await self._fetch():
+                    await self._pause()
             except PeerUnavailable as error:
                 logger.info("leader not reached", broker_id=self._broker_id, reason=str(error))
                 await self._pause()
-                continue
-            by_id = {(partition.topic_id, partition.index): partition for partition in wanted}
-            for answer in answers:
-                partition = by_id.get((answer.topic_id, answer.partition))
-                if partition is not None:
-                    self._take(partition, wanted[partition], answer)
+            except Exception:
+                # Without this loop the replicas would stay behind for ever, and nobody would know.
+                logger.exception("fetch failed", broker_id=self._broker_id)
+                await self._pause()
+
+    async def _fetch(self) -> bool:
+        """One fetch for all that is to be followed now; whether there was anything."""
+        wanted = self._wanted()
+        if not wanted:
+            return False
+        by_id = {(partition.topic_id, partition.index): partition for partition in wanted}
+        for answer in await self._leader.fetch(list(wanted.values())):
+            partition = by_id.get((answer.topic_id, answer.partition))
+            if partition is not None:
+                self._take(partition, wanted[partition], answer)
+        return True
 
     async def _pause(self) -> None:
         try:
