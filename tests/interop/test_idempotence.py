@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
-import aiokafka
-import confluent_kafka
-import kafka
 import pytest
-from confluent_kafka.admin import NewTopic
 from kio.schema.errors import ErrorCode
 from tests.interop.test_command_basics import mainstem
 from tests.support.clusters import Cluster, StartCluster, partition_directory
-from tests.support.load import read_all
-from tests.support.lossy_proxy import LossyProxy
+from tests.support.idempotence import (
+    broker_at,
+    init_producer_id,
+    remembered,
+    replicated_topic,
+    sequence_batch,
+)
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch, read_headers
-from tests.support.topics import ANSWER_SECONDS, TopicFactory
+from tests.support.topics import TopicFactory
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection, fetch, list_offset, produce
-
-MESSAGES: Final = 300
-PATIENCE_SECONDS: Final = 60
-"""Clients wait after each lost answer, and the machine may be busy."""
-OUTSTANDING_MAX: Final = 500
-
-
-def sequence_batch(producer_id: int, sequence: int, count: int = 1, epoch: int = 0) -> bytes:
-    return encode_batch(
-        [Message(b"%d" % (sequence + number)) for number in range(count)],
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-    )
-
-
-def init_producer_id(connection: Connection, version: int = 4, **fields: object) -> Any:
-    asked: dict[str, Any] = {"transactional_id": None, "transaction_timeout": 60_000}
-    if version >= 3:
-        asked |= {"producer_id": -1, "producer_epoch": -1}
-    return connection.ask("init_producer_id", version, **{**asked, **fields})
-
-
-def remembered(connection: Connection, topic: str) -> Sequence[Any]:
-    """What a replica of partition 0 remembers of producers."""
-    answer = connection.ask("describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}])
-    (told,) = answer.topics[0].partitions
-    assert told.error_code == ErrorCode.none
-    producers: Sequence[Any] = told.active_producers
-    return producers
-
 
 # --- Ids ---
 
@@ -180,19 +147,6 @@ def test_the_command_shows_what_a_stopped_broker_remembered(own_stack: StartClus
         cluster.start_broker(1)
 
 
-def replicated_topic(new_topic: TopicFactory, replicas: int) -> str:
-    """A topic of one partition, two of whose replicas have to be in sync."""
-    name = f"replicated-{replicas}"
-    wanted = NewTopic(name, 1, replicas, config={"min.insync.replicas": "2"})
-    new_topic.admin.create_topics([wanted], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
-    return name
-
-
-def broker_at(cluster: Cluster, address: str) -> int:
-    (found,) = (broker_id for broker_id, its_address in cluster.brokers.items() if its_address == address)
-    return found
-
-
 def test_r11_a_new_leader_recognises_what_the_old_one_acknowledged(own_stack: StartCluster) -> None:
     cluster = own_stack(3)
     with TopicFactory(cluster) as new_topic:
@@ -223,200 +177,3 @@ def test_r11_a_new_leader_recognises_what_the_old_one_acknowledged(own_stack: St
             assert (fourth.error_code, fourth.base_offset) == (ErrorCode.none, 9)
             new = produce(connection, topic, 0, sequence_batch(producer_id, 24), acks=-1)
             assert (new.error_code, new.base_offset) == (ErrorCode.none, 24)
-
-
-# --- Stock clients, with it switched on ---
-
-Send = Callable[[str, str, int], list[int]]
-"""Sends so many numbered messages to partition 0 and returns the offsets it was told."""
-
-
-IDEMPOTENT: Final[dict[str, Any]] = {
-    "enable.idempotence": True,
-    "max.in.flight": 5,
-    "batch.num.messages": 3,
-    "linger.ms": 1,
-    "reconnect.backoff.ms": 10,
-    "reconnect.backoff.max.ms": 50,
-    "retry.backoff.ms": 10,
-    "log_level": 0,
-}
-
-
-def by_confluent(servers: str, topic: str, count: int) -> list[int]:
-    producer: Any = confluent_kafka.Producer({**IDEMPOTENT, "bootstrap.servers": servers})
-    told: list[tuple[bytes, int]] = []
-    failures: list[Any] = []
-
-    def delivered(error: Any, message: Any) -> None:
-        if error:
-            failures.append(error)
-        else:
-            told.append((message.value(), message.offset()))
-
-    for number in range(count):
-        producer.produce(topic, value=b"%d" % number, partition=0, on_delivery=delivered)
-        producer.poll(0)
-    assert producer.flush(PATIENCE_SECONDS) == 0
-    assert not failures
-    return [offset for _, offset in sorted(told, key=lambda one: int(one[0]))]
-
-
-def by_kafka_python(servers: str, topic: str, count: int) -> list[int]:
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=servers,
-        enable_idempotence=True,
-        batch_size=200,
-        retry_backoff_ms=10,
-        reconnect_backoff_ms=10,
-        reconnect_backoff_max_ms=50,
-    )
-    try:
-        answers = [producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)]
-        return [answer.get(PATIENCE_SECONDS).offset for answer in answers]
-    finally:
-        producer.close(timeout=5)
-
-
-def by_aiokafka(servers: str, topic: str, count: int) -> list[int]:
-    async def send() -> list[int]:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=servers, enable_idempotence=True, max_batch_size=200, retry_backoff_ms=10
-        )
-        await producer.start()
-        try:
-            answers = [
-                await producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)
-            ]
-            told = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_SECONDS)
-            return [one.offset for one in told]
-        finally:
-            await producer.stop()
-
-    return asyncio.run(send())
-
-
-every_sender = pytest.mark.parametrize(
-    "send", [by_confluent, by_kafka_python, by_aiokafka], ids=["confluent-kafka", "kafka-python", "aiokafka"]
-)
-
-
-def assert_once_and_in_order(servers: str, topic: str, offsets: list[int], count: int) -> None:
-    records = read_all(servers, topic, 0)
-    assert [records[offset] for offset in sorted(records)] == [b"%d" % number for number in range(count)]
-    assert offsets == sorted(records), "the client was told other offsets"
-
-
-@every_sender
-def test_stock_clients_produce_with_idempotence(local_stack: Cluster, topic: str, send: Send) -> None:
-    offsets = send(local_stack.bootstrap_servers, topic, MESSAGES)
-    assert_once_and_in_order(local_stack.bootstrap_servers, topic, offsets, MESSAGES)
-
-
-@pytest.fixture(scope="module")
-def lossy(run_cluster: Any) -> Iterator[tuple[LossyProxy, Cluster]]:
-    """A broker whose clients are sent through a proxy that loses every third answer to a Produce."""
-    with (
-        LossyProxy(lambda number: number % 3 == 1) as proxy,
-        run_cluster(1, {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}) as cluster,
-    ):
-        proxy.target_port = int(cluster.brokers[1].rpartition(":")[2])
-        yield proxy, cluster
-
-
-@every_sender
-def test_r11_answers_that_are_lost_make_no_record_twice_and_none_out_of_order(
-    lossy: tuple[LossyProxy, Cluster], send: Send
-) -> None:
-    proxy, cluster = lossy
-    with TopicFactory(cluster) as new_topic:
-        topic = new_topic()
-        lost_before = proxy.lost_count
-        offsets = send(cluster.bootstrap_servers, topic, MESSAGES // 2)
-        assert proxy.lost_count > lost_before
-        assert_once_and_in_order(cluster.bootstrap_servers, topic, offsets, MESSAGES // 2)
-
-
-def test_r11_a_producer_that_begins_without_enough_replicas_is_not_reordered(
-    own_stack: StartCluster,
-) -> None:
-    cluster = own_stack(2)
-    with TopicFactory(cluster) as new_topic:
-        topic = replicated_topic(new_topic, 2)
-        leader = new_topic.leader_address(topic)
-        (follower,) = cluster.brokers.keys() - {broker_at(cluster, leader)}
-        cluster.kill_broker(follower)
-        refused = ErrorCode.not_enough_replicas
-        with Connection(leader) as connection:
-            wait_until(
-                lambda: produce(connection, topic, 0, sequence_batch(-1, -1), acks=-1).error_code == refused,
-                "the follower left the in-sync set",
-                30,
-            )
-        back = threading.Thread(target=cluster.start_broker, args=(follower,))
-        back.start()
-        offsets = by_confluent(cluster.bootstrap_servers, topic, MESSAGES)
-        back.join()
-        # The first question may have come before the follower was out, and stays in the log then.
-        records = read_all(cluster.bootstrap_servers, topic, 0)
-        asked = sum(value == b"-1" for value in records.values())
-        assert [records[offset] for offset in sorted(records)] == [
-            *[b"-1"] * asked,
-            *(b"%d" % number for number in range(MESSAGES)),
-        ]
-        assert offsets == sorted(records)[asked:]
-
-
-@pytest.mark.timeout(180)
-def test_r11_leaders_killed_under_load_make_no_record_twice_and_none_out_of_order(
-    own_stack: StartCluster,
-) -> None:
-    cluster = own_stack(3)
-    with TopicFactory(cluster) as new_topic:
-        topic = replicated_topic(new_topic, 3)
-        told: list[tuple[int, int]] = []
-        failures: list[Any] = []
-        producer: Any = confluent_kafka.Producer(
-            {**IDEMPOTENT, "bootstrap.servers": cluster.bootstrap_servers}
-        )
-
-        def delivered(error: Any, message: Any) -> None:
-            if error:
-                failures.append(error)
-            else:
-                told.append((int(message.value()), message.offset()))
-
-        sent = 0
-
-        def go_on_until_told(count: int, what: str) -> None:
-            def is_told() -> bool:
-                nonlocal sent
-                while sent - len(told) < OUTSTANDING_MAX:
-                    producer.produce(topic, value=b"%d" % sent, partition=0, on_delivery=delivered)
-                    sent += 1
-                producer.poll(0.01)
-                return len(told) >= count
-
-            wait_until(is_told, what, 30, step_seconds=0)
-
-        for _ in range(3):
-            go_on_until_told(len(told) + 2_000, "the producer makes progress")
-            killed = broker_at(cluster, new_topic.leader_address(topic))
-            cluster.kill_broker(killed)
-            go_on_until_told(len(told) + 1_000, "another leader takes records")
-            cluster.start_broker(killed)
-        assert producer.flush(PATIENCE_SECONDS) == 0
-        assert not failures
-        records = read_all(cluster.bootstrap_servers, topic, 0)
-        assert [records[offset] for offset in sorted(records)] == [b"%d" % number for number in range(sent)]
-        assert [offset for _, offset in sorted(told)] == sorted(records)
-
-        def told_by_all() -> set[tuple[int, int, int]]:
-            known = set()
-            for address in cluster.brokers.values():
-                with Connection(address) as connection:
-                    (one,) = remembered(connection, topic)
-                    known.add((one.producer_id, one.producer_epoch, one.last_sequence))
-            return known
-
-        wait_until(lambda: len(told_by_all()) == 1, "all replicas remember the producer alike")

@@ -1,0 +1,266 @@
+"""Stock clients with idempotence on: every record once, in order, where the client was told (R11)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.support.clusters import Cluster, RunCluster, StartCluster
+from tests.support.idempotence import broker_at, remembered, replicated_topic, sequence_batch
+from tests.support.load import read_all
+from tests.support.lossy_proxy import LossyProxy
+from tests.support.topics import TopicFactory
+from tests.support.waiting import wait_until
+from tests.support.wire import Connection, produce
+
+MESSAGES: Final = 300
+PATIENCE_SECONDS: Final = 60
+"""Clients wait after each lost answer, and the machine may be busy."""
+OUTSTANDING_MAX: Final = 500
+
+
+Send = Callable[[str, str, int], list[int]]
+"""Sends so many numbered messages to partition 0 and returns the offsets it was told."""
+
+
+IDEMPOTENT: Final[dict[str, Any]] = {
+    "enable.idempotence": True,
+    "max.in.flight": 5,
+    "batch.num.messages": 3,
+    "linger.ms": 1,
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 50,
+    "retry.backoff.ms": 10,
+    "log_level": 0,
+}
+
+
+def by_confluent(servers: str, topic: str, count: int) -> list[int]:
+    producer: Any = confluent_kafka.Producer({**IDEMPOTENT, "bootstrap.servers": servers})
+    told: list[tuple[bytes, int]] = []
+    failures: list[Any] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        if error:
+            failures.append(error)
+        else:
+            told.append((message.value(), message.offset()))
+
+    for number in range(count):
+        producer.produce(topic, value=b"%d" % number, partition=0, on_delivery=delivered)
+        producer.poll(0)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert not failures
+    return [offset for _, offset in sorted(told, key=lambda one: int(one[0]))]
+
+
+def by_kafka_python(servers: str, topic: str, count: int) -> list[int]:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=servers,
+        enable_idempotence=True,
+        batch_size=200,
+        retry_backoff_ms=10,
+        reconnect_backoff_ms=10,
+        reconnect_backoff_max_ms=50,
+    )
+    try:
+        answers = [producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)]
+        return [answer.get(PATIENCE_SECONDS).offset for answer in answers]
+    finally:
+        producer.close(timeout=5)
+
+
+def by_aiokafka(servers: str, topic: str, count: int) -> list[int]:
+    async def send() -> list[int]:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=servers, enable_idempotence=True, max_batch_size=200, retry_backoff_ms=10
+        )
+        await producer.start()
+        try:
+            answers = [
+                await producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)
+            ]
+            told = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_SECONDS)
+            return [one.offset for one in told]
+        finally:
+            await producer.stop()
+
+    return asyncio.run(send())
+
+
+every_sender = pytest.mark.parametrize(
+    "send", [by_confluent, by_kafka_python, by_aiokafka], ids=["confluent-kafka", "kafka-python", "aiokafka"]
+)
+
+
+def assert_once_and_in_order(servers: str, topic: str, offsets: list[int], count: int) -> None:
+    records = read_all(servers, topic, 0)
+    assert [records[offset] for offset in sorted(records)] == [b"%d" % number for number in range(count)]
+    assert offsets == sorted(records), "the client was told other offsets"
+
+
+@every_sender
+def test_stock_clients_produce_with_idempotence(local_stack: Cluster, topic: str, send: Send) -> None:
+    offsets = send(local_stack.bootstrap_servers, topic, MESSAGES)
+    assert_once_and_in_order(local_stack.bootstrap_servers, topic, offsets, MESSAGES)
+
+
+@pytest.fixture(scope="module")
+def lossy(run_cluster: RunCluster) -> Iterator[tuple[LossyProxy, Cluster]]:
+    """A broker whose clients are sent through a proxy that loses every third answer to a Produce."""
+    with (
+        LossyProxy(lambda number: number % 3 == 1) as proxy,
+        run_cluster(1, {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}) as cluster,
+    ):
+        proxy.target_port = int(cluster.brokers[1].rpartition(":")[2])
+        yield proxy, cluster
+
+
+@every_sender
+def test_r11_answers_that_are_lost_make_no_record_twice_and_none_out_of_order(
+    lossy: tuple[LossyProxy, Cluster], send: Send
+) -> None:
+    proxy, cluster = lossy
+    with TopicFactory(cluster) as new_topic:
+        topic = new_topic()
+        lost_before = proxy.lost_count
+        offsets = send(cluster.bootstrap_servers, topic, MESSAGES // 2)
+        assert proxy.lost_count > lost_before
+        assert_once_and_in_order(cluster.bootstrap_servers, topic, offsets, MESSAGES // 2)
+
+
+def test_r11_a_producer_that_begins_without_enough_replicas_is_not_reordered(
+    own_stack: StartCluster,
+) -> None:
+    cluster = own_stack(2)
+    with TopicFactory(cluster) as new_topic:
+        topic = replicated_topic(new_topic, 2)
+        leader = new_topic.leader_address(topic)
+        (follower,) = cluster.brokers.keys() - {broker_at(cluster, leader)}
+        cluster.kill_broker(follower)
+        refused = ErrorCode.not_enough_replicas
+        with Connection(leader) as connection:
+            wait_until(
+                lambda: produce(connection, topic, 0, sequence_batch(-1, -1), acks=-1).error_code == refused,
+                "the follower left the in-sync set",
+                30,
+            )
+        back = threading.Thread(target=cluster.start_broker, args=(follower,))
+        back.start()
+        offsets = by_confluent(cluster.bootstrap_servers, topic, MESSAGES)
+        back.join()
+        # The first question may have come before the follower was out, and stays in the log then.
+        records = read_all(cluster.bootstrap_servers, topic, 0)
+        asked = sum(value == b"-1" for value in records.values())
+        assert [records[offset] for offset in sorted(records)] == [
+            *[b"-1"] * asked,
+            *(b"%d" % number for number in range(MESSAGES)),
+        ]
+        assert offsets == sorted(records)[asked:]
+
+
+@pytest.mark.timeout(180)
+def test_r11_leaders_killed_under_load_make_no_record_twice_and_none_out_of_order(
+    own_stack: StartCluster,
+) -> None:
+    cluster = own_stack(3)
+    with TopicFactory(cluster) as new_topic:
+        topic = replicated_topic(new_topic, 3)
+        told: list[tuple[int, int]] = []
+        failures: list[Any] = []
+        producer: Any = confluent_kafka.Producer(
+            {**IDEMPOTENT, "bootstrap.servers": cluster.bootstrap_servers}
+        )
+
+        def delivered(error: Any, message: Any) -> None:
+            if error:
+                failures.append(error)
+            else:
+                told.append((int(message.value()), message.offset()))
+
+        sent = 0
+
+        def go_on_until_told(count: int, what: str) -> None:
+            def is_told() -> bool:
+                nonlocal sent
+                while sent - len(told) < OUTSTANDING_MAX:
+                    producer.produce(topic, value=b"%d" % sent, partition=0, on_delivery=delivered)
+                    sent += 1
+                producer.poll(0.01)
+                return len(told) >= count
+
+            wait_until(is_told, what, 30, step_seconds=0)
+
+        for _ in range(3):
+            go_on_until_told(len(told) + 2_000, "the producer makes progress")
+            killed = broker_at(cluster, new_topic.leader_address(topic))
+            cluster.kill_broker(killed)
+            go_on_until_told(len(told) + 1_000, "another leader takes records")
+            cluster.start_broker(killed)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        assert not failures
+        records = read_all(cluster.bootstrap_servers, topic, 0)
+        assert [records[offset] for offset in sorted(records)] == [b"%d" % number for number in range(sent)]
+        assert [offset for _, offset in sorted(told)] == sorted(records)
+
+        def told_by_all() -> set[tuple[int, int, int]]:
+            known = set()
+            for address in cluster.brokers.values():
+                with Connection(address) as connection:
+                    (one,) = remembered(connection, topic)
+                    known.add((one.producer_id, one.producer_epoch, one.last_sequence))
+            return known
+
+        wait_until(lambda: len(told_by_all()) == 1, "all replicas remember the producer alike")
+
+
+def test_a_client_that_gave_records_up_goes_on_under_the_next_epoch(run_cluster: RunCluster) -> None:
+    """librdkafka then asks for it (KIP-360), for it cannot know which of them were stored."""
+    losing = threading.Event()
+    with (
+        LossyProxy(lambda _: losing.is_set()) as proxy,
+        run_cluster(1, {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}) as cluster,
+        TopicFactory(cluster) as new_topic,
+    ):
+        proxy.target_port = int(cluster.brokers[1].rpartition(":")[2])
+        topic = new_topic()
+        told: dict[int, int] = {}
+        given_up: list[int] = []
+        producer: Any = confluent_kafka.Producer(
+            {**IDEMPOTENT, "bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 1_500}
+        )
+
+        def delivered(error: Any, message: Any) -> None:
+            number = int(message.value())
+            if error:
+                given_up.append(number)
+            else:
+                told[number] = message.offset()
+
+        def send(numbers: range) -> None:
+            for number in numbers:
+                producer.produce(topic, value=b"%d" % number, partition=0, on_delivery=delivered)
+            assert producer.flush(PATIENCE_SECONDS) == 0
+
+        send(range(10))
+        losing.set()
+        send(range(10, 20))
+        losing.clear()
+        send(range(20, 30))
+
+        assert given_up == list(range(10, 20))
+        assert sorted(told) == [*range(10), *range(20, 30)]
+        records = read_all(cluster.bootstrap_servers, topic, 0)
+        numbers = [int(records[offset]) for offset in sorted(records)]
+        assert numbers == sorted(set(numbers))
+        assert all(records[offset] == b"%d" % number for number, offset in told.items())
+        with Connection(cluster.brokers[1]) as connection:
+            (one,) = remembered(connection, topic)
+        assert one.producer_epoch == 1
