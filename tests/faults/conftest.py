@@ -53,6 +53,12 @@ def results(request: pytest.FixtureRequest) -> list[Result]:
     return request.config.stash[RESULTS]
 
 
+@pytest.fixture(scope="session")
+def ours_only(reference: bool) -> None:
+    if reference:
+        pytest.skip("the Apache Kafka to compare with is one broker, which nobody can replace")
+
+
 @contextmanager
 def _cluster(
     factory: pytest.TempPathFactory, settings: dict[str, str], *, wires: bool
@@ -67,14 +73,14 @@ def _cluster(
 
 
 @pytest.fixture(scope="module")
-def plain_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
+def plain_cluster(ours_only: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
     """Three brokers with the default timeouts; each test leaves it whole."""
     with _cluster(tmp_path_factory, DEFAULT_TIMEOUTS, wires=False) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def wired_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
+def wired_cluster(ours_only: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
     """Three brokers whose wires can be cut, with short timeouts; each test leaves it whole."""
     with _cluster(tmp_path_factory, SHORT_TIMEOUTS, wires=True) as cluster:
         yield cluster

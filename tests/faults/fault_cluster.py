@@ -138,11 +138,11 @@ class FaultCluster:
         return {int(partition.leader_id) for partition in self.partitions_of(topic, asked)}
 
     def wait_until_whole(self, topic: str, seconds: float = 30.0) -> None:
-        """Wait until every replica of a topic is in sync, in the eyes of every broker."""
+        """Wait until all of a topic is led, and every replica in sync, in the eyes of every broker."""
 
         def is_whole() -> bool:
             return all(
-                set(partition.isr_nodes) == set(partition.replica_nodes)
+                partition.leader_id >= 0 and set(partition.isr_nodes) == set(partition.replica_nodes)
                 for broker_id in BROKERS
                 for partition in self.partitions_of(topic, broker_id)
             )

@@ -13,13 +13,14 @@ from tests.faults.fault_cluster import BROKERS, FaultCluster
 from tests.faults.workload import read_all
 from tests.support.messages import Message
 from tests.support.stock_clients import Confluent
+from tests.support.waiting import wait_until
 
 SYNCED: Final = 60
 RECORDS: Final = 100
 WAITING_S: Final = 2.0
 
 
-def test_while_the_only_broker_with_all_records_is_away_its_partition_waits(
+def test_a_partition_waits_for_the_only_broker_that_has_all_records(
     plain_cluster: FaultCluster,
 ) -> None:
     cluster = plain_cluster
@@ -36,8 +37,8 @@ def test_while_the_only_broker_with_all_records_is_away_its_partition_waits(
         assert follower not in cluster.leaders(topic, controller), "a broker leads that has lost records"
     cluster.start(leader)
 
+    wait_until(lambda: cluster.leaders(topic, controller) == {leader}, "who has all records leads")
     cluster.wait_until_whole(topic)
-    assert cluster.leaders(topic, controller) == {leader}
     assert len(read_all(cluster.bootstrap_servers, topic, 0)) == RECORDS
     cluster.delete_topic(topic)
 
@@ -55,8 +56,8 @@ def test_after_a_crash_of_all_the_longest_log_leads(plain_cluster: FaultCluster)
     for broker_id in BROKERS:
         cluster.start(broker_id)
 
+    wait_until(lambda: cluster.leaders(topic, first) == {third}, "who has all records leads")
     cluster.wait_until_whole(topic)
-    assert cluster.leaders(topic, first) == {third}
     assert len(read_all(cluster.bootstrap_servers, topic, 0)) == RECORDS
     cluster.delete_topic(topic)
 
