@@ -281,3 +281,10 @@ def test_kafka_python_moves_replicas_and_elects_leaders(
         wait_until(lambda: replicas.leader(topic) == 3, "the preferred leader leads")
     finally:
         client.close()
+
+
+def test_limits_are_lifted_the_way_the_stock_tool_does_it(replicas: Replicas) -> None:
+    """kafka-reassign-partitions takes back a setting that has no meaning here, together with the others."""
+    names = ("leader.replication.throttled.rate", "replica.alter.log.dirs.io.max.bytes.per.second")
+    gone = {name.replace(".", "_"): None for name in names}
+    configure(replicas, ConfigResource.Type.BROKER, "1", **gone)

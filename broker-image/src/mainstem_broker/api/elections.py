@@ -1,8 +1,8 @@
 """ElectLeaders (key 43, versions 0 to 2): preferred and unclean elections on request (KIP-183, KIP-460).
 
-Any broker serves it: it asks the controller through the feed of changes and answers when its view shows
-the outcome of every partition, REQUEST_TIMED_OUT for those of which it does not in time. v1 adds the kind
-of election; v0 means preferred ones.
+Any broker serves it: it asks through the feed of changes (the leaders for preferred elections, the controller
+for unclean ones) and answers when its view shows the outcome of every partition, REQUEST_TIMED_OUT for those
+of which it does not in time. v1 adds the kind of election; v0 means preferred ones.
 
 Null asks for all partitions, of which those that need no election are left out of the answer. Otherwise
 each is answered: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE

@@ -125,7 +125,7 @@ class Administration:
                 continue
 
     async def ask_for_elections(self, elections: Iterable[tuple[UUID, int, int]]) -> None:
-        """Ask the controller for elections: (topic id, partition, kind). If it dies meanwhile, ask again."""
+        """Ask for elections: (topic id, partition, kind). Whoever dies before it has heard does nothing."""
         entry = znodes.Change(elections=tuple(elections)).encode()
         await self._zookeeper.multi([Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
 

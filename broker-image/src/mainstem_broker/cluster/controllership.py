@@ -59,7 +59,7 @@ class Controllership:
         self._epoch = 0
         self._epoch_version = 0
         self._stale_topics: set[str] | None = None
-        self._wanted_elections: dict[tuple[UUID, int], ElectionType] = {}
+        self._wanted_elections: dict[tuple[UUID, int], None] = {}
 
     # --- The office ---
 
@@ -138,9 +138,9 @@ class Controllership:
         elif self._stale_topics is not None:
             self._stale_topics.update(topics)
 
-    def want_election(self, topic_id: UUID, partition: int, kind: ElectionType) -> None:
+    def want_unclean_election(self, topic_id: UUID, partition: int) -> None:
         """Have the next `lead` hold an election that somebody asked for, if it is possible then."""
-        self._wanted_elections[topic_id, partition] = kind
+        self._wanted_elections[topic_id, partition] = None
 
     async def lead(self, delta: Delta) -> None:
         """Carry out what is due: deletions, elections, the ends of moves. What changes goes to `delta`."""
@@ -164,14 +164,14 @@ class Controllership:
     async def _hold_wanted_elections(self, delta: Delta) -> None:
         wanted = self._wanted_elections
         changes = []
-        for (topic_id, partition), kind in wanted.items():
+        for topic_id, partition in wanted:
             topic = self._view.topics.get(self._view.topic_names.get(topic_id, ""))
             state = None if topic is None else topic.states.get(partition)
             if topic is None or state is None or topic.name in self._view.pending_deletions:
                 continue
             try:
                 new = elect_on_request(
-                    kind,
+                    ElectionType.UNCLEAN,
                     state,
                     topic.assignment.replicas[partition],
                     self._view.brokers_for(topic_id, partition),

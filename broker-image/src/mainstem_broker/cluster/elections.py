@@ -1,7 +1,9 @@
 """Elections that somebody asks for, and those that bring leaders back where they belong. Pure.
 
-- *Preferred*: the first replica of the assignment leads, if it is in sync (KIP-460).
-- *Unclean*: a partition without a leader gets one, out of sync if need be, whatever the topic's setting says.
+- *Preferred*: the first replica of the assignment leads, if it is in sync (KIP-460). The present leader hands
+  over to it, so that there are never two; one that is down is replaced by the controller anyway.
+- *Unclean*: a partition without a leader gets one from the controller, out of sync if need be, whatever the
+  topic's setting says.
 - Rebalancing: leaders drift away from the preferred ones as brokers come and go. A broker that leads too few
   of the partitions whose preferred leader it is gets them back (`auto.leader.rebalance.enable`).
 """

@@ -266,14 +266,14 @@ class ClusterMember:
         except RequestTimedOut:
             pass  # the view stays what it is, and the request gets the answer that it gives
 
-    def rebalance_leaders(self, imbalance_percentage: int) -> None:
-        """As controller, give preferred leaders that have lost more than this of their offices those back."""
-        if not self.is_controller:
-            return
-        for name, partition in plan_rebalance(self.view, imbalance_percentage):
-            topic_id = self.view.topics[name].topic_id
-            self.controllership.want_election(topic_id, partition, ElectionType.PREFERRED)
-            self._wake.set()
+    async def rebalance_leaders(self, imbalance_percentage: int) -> None:
+        """As controller, ask leaders to hand over to preferred ones that have lost more than this."""
+        wanted = plan_rebalance(self.view, imbalance_percentage) if self.is_controller else []
+        if wanted:
+            await self.administration.ask_for_elections(
+                (self.view.topics[name].topic_id, partition, int(ElectionType.PREFERRED))
+                for name, partition in wanted
+            )
 
     async def _publish(self) -> None:
         delta, self._delta = self._delta, Delta()
@@ -580,9 +580,11 @@ class ClusterMember:
             for topic_id in change.deletions
             if topic_id in self.view.topic_names
         )
-        if self.is_controller:
-            for topic_id, partition, election in change.elections:
-                self.controllership.want_election(topic_id, partition, ElectionType(election))
+        for topic_id, partition, election in change.elections:
+            if election == ElectionType.PREFERRED:
+                delta.elections.add((topic_id, partition))
+            elif self.is_controller:
+                self.controllership.want_unclean_election(topic_id, partition)
         for entity in change.configs:
             kind, _, name = entity.partition("/")
             if kind == "topics":

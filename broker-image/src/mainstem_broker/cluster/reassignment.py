@@ -5,9 +5,9 @@ A move is written in `/brokers/topics/T` and nowhere else, so whoever is control
 1. Somebody wishes for a target. The partition's replicas become the target followed by those of before;
    `adding_replicas` are those that were not there before, `removing_replicas` those that the target lacks.
    New replicas follow the leader, which takes them into the in-sync set as it would any other follower.
-2. When the whole target is in sync, the controller elects within it, lets the others out of the in-sync
-   set and writes the target as the replicas: one multi, so nobody ever sees one without the other. Brokers
-   that are no longer named delete their files.
+2. When the whole target is in sync, a leader that is not in it hands over to its first member. Then the
+   controller lets the others out of the in-sync set and writes the target as the replicas: one multi, so
+   nobody ever sees one without the other. Brokers that are no longer named delete their files.
 
 The two lists do not depend on each other: what was there before is all but `adding`, what is wanted is all
 but `removing`. A wish that replaces another one, or takes it back, only changes the target; a replica
@@ -26,7 +26,6 @@ from mainstem_broker.cluster.controller import (
     Brokers,
     ElectionPolicy,
     StateChange,
-    elected,
     holds_office,
     stays,
 )
@@ -127,27 +126,39 @@ def plan_completions(
     return completed
 
 
+def successor(state: PartitionState, move: Move, brokers: Brokers) -> int | None:
+    """To whom a leader that is moved away has to hand over now; None while it has to go on.
+
+    It does so itself: a leader that others replace while it lives may not hear of it for a while.
+    """
+    if not move.is_under_way or state.leader in move.target or not _is_reached(state, move, brokers):
+        return None
+    return move.target[0]
+
+
+def _is_reached(state: PartitionState, move: Move, brokers: Brokers) -> bool:
+    """Whether nobody has to be waited for any more."""
+    in_sync = {broker for broker in state.isr if stays(state, broker, brokers)}
+    costs_a_copy = not set(move.removing).isdisjoint(state.isr + state.elr)
+    needed = set(move.target) if costs_a_copy else set(move.adding).difference(move.removing)
+    return needed <= in_sync
+
+
 def complete(
     state: PartitionState, move: Move, brokers: Brokers, policy: ElectionPolicy
 ) -> PartitionState | None:
     """The state with which the move ends, or None if it cannot end yet.
 
     The partition epoch grows in any case, so that a leader that does not know of the end can't change the
-    in-sync set any more. The leader stays if it may.
+    in-sync set any more.
     """
-    if not holds_office(state, brokers):
-        return None
-    in_sync = {broker for broker in state.isr if stays(state, broker, brokers)}
     target = move.target
-    costs_a_copy = not set(move.removing).isdisjoint(state.isr + state.elr)
-    needed = set(target) if costs_a_copy else set(move.adding).difference(move.removing)
-    if not needed <= in_sync:
+    if not holds_office(state, brokers) or not _is_reached(state, move, brokers):
         return None
+    if state.leader not in target:
+        return None  # it hands over first, see `successor`
     isr = tuple(broker for broker in state.isr if broker in target)
-    if state.leader in target:
-        after = state.with_isr(isr, {}, policy.min_insync_replicas)
-    else:
-        after = elected(state, target[0], isr, brokers, policy)
+    after = state.with_isr(isr, {}, policy.min_insync_replicas)
     known = after.isr + tuple(broker for broker in after.elr if broker in target)
     return replace(
         after,

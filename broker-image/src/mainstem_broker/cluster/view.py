@@ -113,8 +113,10 @@ class Delta:
     deleted: list[tuple[str, UUID]] = field(default_factory=list)
     configs: set[str] = field(default_factory=set)
     """Entities as `topics/T`, `brokers/N`, `brokers/<default>`."""
+    elections: set[tuple[UUID, int]] = field(default_factory=set)
+    """Partitions (topic, number) that somebody asks the preferred leader to lead."""
     brokers: bool = False
     """Whether brokers came, went or began a new life."""
 
     def __bool__(self) -> bool:
-        return bool(self.partitions or self.deleted or self.configs or self.brokers)
+        return bool(self.partitions or self.deleted or self.configs or self.elections or self.brokers)

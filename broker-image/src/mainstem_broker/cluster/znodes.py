@@ -373,7 +373,7 @@ class Change:
     deletions: tuple[UUID, ...] = ()
     """Topics that somebody asked to delete."""
     elections: tuple[tuple[UUID, int, int], ...] = ()
-    """Elections that somebody asks of the controller: topic, partition, kind as in the protocol."""
+    """Elections that somebody asks for: topic, partition, kind as in the protocol."""
 
     def encode(self) -> bytes:
         return _dump(

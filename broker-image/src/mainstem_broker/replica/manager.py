@@ -25,6 +25,8 @@ from mainstem_broker.replica.throttle import Throttle
 logger = structlog.get_logger(__name__)
 
 
+HANDOVER_DELAY_S: Final = 0.02
+"""Between two tries to hand a partition over: while another proposal is under way, or its heir behind."""
 RETRY_DELAY_S: Final = 0.2
 """Between two tries to learn what became of a write whose answer was lost."""
 
@@ -76,6 +78,7 @@ class ReplicaManager:
         """Topic ids of the replicas whose disk failed; they come back with the next start, if it is well."""
         self._fetchers: dict[int, Fetcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._heirs: dict[Partition, int] = {}
         self._stopped = False
         self.leader_throttle = Throttle(now_ms)
         self.follower_throttle = Throttle(now_ms)
@@ -189,11 +192,31 @@ class ReplicaManager:
         for partition in self:
             self.consider_isr(partition)
 
-    async def _change_isr(self, partition: Partition, proposal: PartitionState) -> None:
-        """Have a proposal written, and give the partition what holds then.
+    def hand_over(self, partition: Partition, heir: int) -> None:
+        """Have another in-sync replica lead a partition that is led here; the last heir named counts."""
+        if not partition.is_leader or heir == self._broker_id:
+            return
+        is_under_way = partition in self._heirs
+        self._heirs[partition] = heir
+        if not is_under_way:
+            self._spawn(self._hand_over(partition))
 
-        While it is not known whether it was written, the partition keeps to the stricter of both sets.
-        """
+    async def _hand_over(self, partition: Partition) -> None:
+        """Try until it is done, or the heir is out of sync: one that does not fetch soon is."""
+        try:
+            while partition.is_leader and partition.state is not None:
+                heir = self._heirs[partition]
+                if heir not in partition.state.isr:
+                    return
+                lives = self._coordination.lives()
+                proposal = partition.propose_handover(heir, lives)
+                if proposal is not None:
+                    await self._propose(partition, proposal, {heir: lives[heir]})
+                await asyncio.sleep(HANDOVER_DELAY_S)
+        finally:
+            del self._heirs[partition]
+
+    async def _change_isr(self, partition: Partition, proposal: PartitionState) -> None:
         before = partition.state
         assert before is not None
         joined = {
@@ -201,6 +224,17 @@ class ReplicaManager:
             for broker in proposal.isr
             if broker not in before.isr and broker in proposal.incarnations
         }
+        await self._propose(partition, proposal, joined)
+
+    async def _propose(
+        self, partition: Partition, proposal: PartitionState, joined: Mapping[int, int]
+    ) -> None:
+        """Have a proposal written, and give the partition what holds then.
+
+        While it is not known whether it was written, the partition keeps to the stricter of both sets.
+        """
+        before = partition.state
+        assert before is not None
         held = await self._coordination.change_state(partition.topic, partition.index, proposal, joined)
         while held is None:
             if partition.state is not before:
@@ -210,7 +244,13 @@ class ReplicaManager:
         if partition.state is before and held.partition_epoch == before.partition_epoch:
             partition.isr_refused()
         elif partition.state is not None:
-            logger.info("in-sync set changed", partition=repr(partition), isr=held.isr, elr=held.elr)
+            logger.info(
+                "partition state changed",
+                partition=repr(partition),
+                leader=held.leader,
+                isr=held.isr,
+                elr=held.elr,
+            )
             partition.update_state(held, partition.replicas, self._now_ms())
 
     async def stop(self) -> None:

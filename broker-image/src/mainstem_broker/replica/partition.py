@@ -27,7 +27,7 @@ from __future__ import annotations
 import bisect
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -200,6 +200,8 @@ class Partition:
                 -1 means that the client does not know one.
         """
         self._require_role(client_epoch)
+        if self._pending is not None and self._pending.leader != self._local_broker_id:
+            raise NotLeaderOrFollower(f"This broker hands {self!r} over to another one.")
         if not self._office.is_open():
             raise NotLeaderOrFollower(f"This broker no longer knows whether it leads {self!r}.")
 
@@ -403,6 +405,36 @@ class Partition:
             return None
         self._pending = self.state.with_isr(isr, joined, self.log.config.min_insync_replicas)
         return self._pending
+
+    def propose_handover(self, leader: int, incarnations: Mapping[int, int]) -> PartitionState | None:
+        """The state to write so that another in-sync replica leads; None if it cannot, or one is under way.
+
+        From now on clients are refused until it is known what became of it: there are never two leaders.
+
+        Args:
+            incarnations: the present life of each live broker.
+        """
+        if not self.is_leader or self._pending is not None or leader == self._local_broker_id:
+            return None
+        assert self.state is not None
+        progress = self._progress.get(leader)
+        if leader not in self.state.isr or progress is None:
+            return None
+        if progress.incarnation != incarnations.get(leader) or progress.log_end_offset < self._high_watermark:
+            return None  # in its present life it has not shown yet that it has everything
+        lives = {leader: progress.incarnation}
+        self._pending = replace(
+            self.state.with_isr(self.state.isr, lives, self.log.config.min_insync_replicas),
+            leader=leader,
+            leader_epoch=self.state.leader_epoch + 1,
+            recovering=False,
+        )
+        return self._pending
+
+    @property
+    def has_proposal(self) -> bool:
+        """Whether a proposal is under way."""
+        return self._pending is not None
 
     def isr_refused(self) -> None:
         """The proposal was not written, and it is certain that it will not be: propose anew."""

@@ -14,6 +14,7 @@ import structlog
 
 from mainstem_broker.api.context import BrokerContext
 from mainstem_broker.cluster.controller import ElectionPolicy, must_claim
+from mainstem_broker.cluster.reassignment import move_of, moving_partitions, successor
 from mainstem_broker.cluster.view import Delta, Topic
 from mainstem_broker.cluster.znodes import Claim
 from mainstem_broker.config import TopicConfig
@@ -71,10 +72,31 @@ class ClusterNews:
         if self._to_open and not self._opening:
             self._spawn(self._open_followers())
         replicas.follow_leaders()
+        self._hand_over(delta)
         if delta.brokers:
             replicas.consider_all_isrs()
         if delta.partitions or delta.brokers:
             self._claim()
+
+    def _hand_over(self, delta: Delta) -> None:
+        """Pass on what is led here and should be led elsewhere: by request, or because it is moved away."""
+        view, replicas = self._broker.view, self._broker.replicas
+        for topic_id, index in sorted(delta.elections):
+            name = view.topic_names.get(topic_id, "")
+            partition = replicas.find(name, index)
+            if partition is not None and partition.is_leader:
+                replicas.hand_over(partition, view.topics[name].assignment.replicas[index][0])
+        for name, index in [
+            (topic.name, index)
+            for topic in view.topics.values()
+            for index in moving_partitions(topic.assignment)
+        ]:
+            partition, topic = replicas.find(name, index), view.topics[name]
+            if partition is None or not partition.is_leader or partition.state is None:
+                continue
+            leader = successor(partition.state, move_of(topic.assignment, index), view.brokers)
+            if leader is not None:
+                replicas.hand_over(partition, leader)
 
     def _may_open_later(self, name: str, index: int) -> bool:
         """Whether a log has to be opened for which nobody waits: a follower's."""

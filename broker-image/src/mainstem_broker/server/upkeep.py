@@ -105,7 +105,9 @@ class Upkeep:
     async def _rebalance_leaders(self) -> None:
         config = self._broker.config
         if config.flag("auto.leader.rebalance.enable"):
-            self._broker.member.rebalance_leaders(config.integer("leader.imbalance.per.broker.percentage"))
+            await self._broker.member.rebalance_leaders(
+                config.integer("leader.imbalance.per.broker.percentage")
+            )
 
     async def _close_idle(self) -> None:
         idle_ms = self._broker.config.integer("connections.max.idle.ms")

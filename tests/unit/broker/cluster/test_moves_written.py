@@ -15,21 +15,20 @@ from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.administration import Administration
 from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.controllership import Controllership
-from mainstem_broker.cluster.elections import ElectionType
 from mainstem_broker.cluster.reassignment import Move, with_moves
 from mainstem_broker.cluster.replica_states import ReplicaStates
 from mainstem_broker.cluster.view import ClusterView, Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, TopicAssignment
 from mainstem_broker.cluster.zookeeper import Create, SetData
 from mainstem_broker.errors import UnknownTopicOrPartition
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.state import NO_LEADER, PartitionState
 
 TOPIC_ID = UUID(int=1)
-STATE = PartitionState(1, 4, (1, 2, 3), 1, 0, incarnations={1: 0, 2: 0, 3: 0})
+STATE = PartitionState(2, 4, (1, 2, 3), 1, 0, incarnations={1: 0, 2: 0, 3: 0})
 
 
 class World:
-    """Brokers 1 to 3 live, t-0 is led by 1 and held by `replicas`; broker 1 becomes controller."""
+    """Brokers 1 to 3 live, t-0 is led by 2 and held by `replicas`; broker 1 becomes controller."""
 
     def __init__(self, move: Move, state: PartitionState = STATE) -> None:
         self.server = ZooKeeperServer()
@@ -89,7 +88,7 @@ def test_states_and_assignment_end_a_move_in_one_write_that_the_feed_tells_of() 
         world = World(MOVE)
         await (await world.controller()).lead(world.delta)
         assert (world.assignment.replicas, world.assignment.adding_replicas) == ({0: (3, 2)}, {})
-        assert (world.state.leader, world.state.isr, world.state.leader_epoch) == (3, (2, 3), 5)
+        assert (world.state.leader, world.state.isr, world.state.leader_epoch) == (2, (2, 3), 4)
         (entry,) = world.feed
         assert entry.topics == ("t",)
         assert entry.states == ((TOPIC_ID, 0, world.state),)
@@ -133,7 +132,7 @@ def test_a_move_does_not_end_over_another_wish() -> None:
         world.view.set_topic(world.assignment, {})
         await office.lead(world.delta)
         assert world.assignment.replicas == {0: (1, 2)}
-        assert (world.state.leader, world.state.leader_epoch, world.state.isr) == (1, 4, (1, 2))
+        assert (world.state.leader, world.state.leader_epoch, world.state.isr) == (2, 4, (1, 2))
 
     run(test())
 
@@ -150,32 +149,37 @@ def test_a_controller_that_was_replaced_ends_no_move() -> None:
     run(test())
 
 
-def test_an_election_that_was_asked_for_is_held_once() -> None:
+LOST = PartitionState(1, 4, (1,), 1, 0, incarnations={1: 0})
+
+
+def test_an_unclean_election_that_was_asked_for_is_held_once() -> None:
     async def test() -> None:
-        world = World(Move((2, 1, 3)))
+        world = World(Move((1, 2, 3)), LOST)
         office = await world.controller()
-        office.want_election(TOPIC_ID, 0, ElectionType.PREFERRED)
-        office.want_election(TOPIC_ID, 7, ElectionType.PREFERRED)
-        office.want_election(UUID(int=9), 0, ElectionType.UNCLEAN)
+        del world.view.brokers[1]
+        office.want_unclean_election(TOPIC_ID, 0)
+        office.want_unclean_election(TOPIC_ID, 7)
+        office.want_unclean_election(UUID(int=9), 0)
         await office.lead(world.delta)
-        assert (world.state.leader, world.state.leader_epoch) == (2, 5)
+        assert (world.state.leader, world.state.recovering) == (2, True)
+        written = len(world.feed)
         await office.lead(world.delta)
-        assert len(world.feed) == 1
+        assert len(world.feed) == written
 
     run(test())
 
 
 def test_an_election_that_has_become_impossible_is_forgotten() -> None:
     async def test() -> None:
-        world = World(Move((2, 1, 3)))
+        world = World(Move((1, 2, 3)), LOST)
         office = await world.controller()
-        del world.view.brokers[2]
-        office.want_election(TOPIC_ID, 0, ElectionType.PREFERRED)
+        world.view.brokers.clear()
+        office.want_unclean_election(TOPIC_ID, 0)
         await office.lead(world.delta)
-        assert world.state.leader == 1
         world.view.brokers[2] = BrokerRegistration(2, (), None)
+        office.look_again()
         await office.lead(world.delta)
-        assert world.state.leader == 1
+        assert world.state.leader == NO_LEADER
 
     run(test())
 
@@ -185,7 +189,7 @@ def test_an_election_that_has_become_impossible_is_forgotten() -> None:
 
 def test_a_leader_cannot_bring_back_who_was_moved_away() -> None:
     async def test() -> None:
-        world = World(Move((1, 2)), replace(STATE, isr=(1,)))
+        world = World(Move((1, 2)), LOST)
         states = ReplicaStates(await world.session(), 1, world.view)
         back = world.state.with_isr((1, 3), {3: 0}, 1)
         assert await states.change_state("t", 0, back, {3: 0}) == world.state
@@ -196,7 +200,7 @@ def test_a_leader_cannot_bring_back_who_was_moved_away() -> None:
 
 def test_a_leader_that_has_not_heard_of_a_moves_end_changes_nothing_until_it_has_read_of_it() -> None:
     async def test() -> None:
-        world = World(Move((1, 2, 3), removing=(3,)), replace(STATE, isr=(1, 2)))
+        world = World(Move((1, 2, 3), removing=(3,)), replace(STATE, leader=1, isr=(1, 2)))
         told: list[str] = []
         await (await world.controller()).lead(world.delta)
         assert world.state.assignment_version == world.assignment.version

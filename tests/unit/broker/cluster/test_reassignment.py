@@ -7,13 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, plan_states
+from mainstem_broker.cluster.controller import (
+    ElectionPolicy,
+    StateChange,
+    elected,
+    holds_office,
+    plan_states,
+)
 from mainstem_broker.cluster.reassignment import (
     Move,
     complete,
     move_of,
     moving_partitions,
     plan_completions,
+    successor,
     with_moves,
 )
 from mainstem_broker.cluster.view import ClusterView
@@ -96,13 +103,24 @@ def test_moves_are_written_beside_those_of_other_partitions() -> None:
 # --- When a move ends ---
 
 
-def test_a_move_ends_when_its_whole_target_is_in_sync() -> None:
+def test_a_move_ends_when_its_whole_target_is_in_sync_and_leads() -> None:
     move = Move((3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
-    assert complete(state_of(1, 1, 2, 3), move, brokers_of(1, 2, 3, 4), POLICY) is None
-    new = complete(state_of(1, 1, 2, 3, 4), move, brokers_of(1, 2, 3, 4), POLICY)
+    brokers = brokers_of(1, 2, 3, 4)
+    assert complete(state_of(1, 1, 2, 3), move, brokers, POLICY) is None
+    assert successor(state_of(1, 1, 2, 3), move, brokers) is None, "it is too early to hand over"
+    assert complete(state_of(1, 1, 2, 3, 4), move, brokers, POLICY) is None, (
+        "the leader is to hand over first"
+    )
+    assert successor(state_of(1, 1, 2, 3, 4), move, brokers) == 3
+    assert successor(state_of(4, 1, 2, 3, 4), move, brokers) is None, "4 may go on leading"
+    new = complete(state_of(3, 1, 2, 3, 4), move, brokers, POLICY)
     assert new is not None
-    assert (new.leader, new.leader_epoch, new.isr, new.partition_epoch) == (3, 5, (3, 4), 7)
+    assert (new.leader, new.leader_epoch, new.isr, new.partition_epoch) == (3, 4, (3, 4), 7)
     assert set(new.incarnations) == {3, 4}
+
+
+def test_nobody_hands_over_while_nothing_moves() -> None:
+    assert successor(state_of(1, 1, 2), Move((2, 1)), brokers_of(1, 2)) is None
 
 
 def test_a_leader_that_stays_is_not_elected_anew() -> None:
@@ -151,7 +169,8 @@ def test_a_move_that_was_taken_back_early_ends_at_once_though_another_replica_is
 
 def test_a_move_that_was_taken_back_late_gives_the_lead_back_too() -> None:
     back = Move((3, 1, 2), adding=(3,), removing=(3,))
-    new = complete(state_of(3, 3, 1, 2), back, brokers_of(1, 2, 3), POLICY)
+    assert successor(state_of(3, 3, 1, 2), back, brokers_of(1, 2, 3)) == 1
+    new = complete(state_of(1, 3, 1, 2), back, brokers_of(1, 2, 3), POLICY)
     assert new is not None
     assert (new.leader, set(new.isr)) == (1, {1, 2})
 
@@ -167,7 +186,7 @@ def test_topics_that_are_to_be_deleted_or_not_asked_for_are_left_alone() -> None
     view = ClusterView(brokers=brokers_of(1, 2))
     for number, name in enumerate(("a", "b", "c")):
         view.set_topic(TopicAssignment(name, UUID(int=number), {0: (2, 1)}, {0: (2,)}, {0: (1,)}), {})
-        view.set_state(name, 0, state_of(1, 1, 2))
+        view.set_state(name, 0, state_of(2, 1, 2))
     view.pending_deletions.add("a")
     assert list(plan_completions(view, EPOCH, lambda _: POLICY)) == ["b", "c"]
     (move,) = plan_completions(view, EPOCH, lambda _: POLICY, topics=["b", "gone"])["b"]
@@ -228,7 +247,12 @@ class Cluster:
             assert self.view.set_state("t", 0, new)
 
     def lead(self) -> None:
-        """One pass of the controller."""
+        """One pass of the controller, after the leader has handed over if it has to."""
+        state = self.view.topics["t"].states.get(0)
+        heir = None if state is None else successor(state, self.move, self.view.brokers)
+        if state is not None and heir is not None and holds_office(state, self.view.brokers):
+            assert heir in state.isr, "whoever leads has every acknowledged record"
+            self.view.set_state("t", 0, elected(state, heir, state.isr, self.view.brokers, self.policy))
         for change in plan_states(self.view, EPOCH, lambda _: self.policy):
             self._carry_out(change)
         before, move = self.view.topics["t"].states.get(0), self.move

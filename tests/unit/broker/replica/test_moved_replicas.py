@@ -105,6 +105,35 @@ def test_a_leader_that_is_moved_away_tells_those_who_wait(led: Partition) -> Non
     assert [type(answer) for answer in answers] == [NotLeaderOrFollower]
 
 
+# --- Handing over ---
+
+
+def test_who_hands_over_refuses_clients_until_it_is_known_what_became_of_it(led: Partition) -> None:
+    fetch(led, THEM, 1)
+    new = led.propose_handover(THEM, LIVES)
+    assert new is not None
+    assert (new.leader, new.leader_epoch, set(new.isr), new.partition_epoch) == (THEM, 4, {US, THEM}, 4)
+    with pytest.raises(NotLeaderOrFollower, match="hands t-0 over"):
+        append(led)
+    with pytest.raises(NotLeaderOrFollower, match="hands t-0 over"):
+        led.require_leader()
+    fetch(led, THEM, 1)  # followers are served: they know the epoch
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is None, "one proposal at a time"
+    led.isr_refused()
+    append(led)
+
+
+def test_an_heir_must_have_shown_in_its_present_life_that_it_has_everything(led: Partition) -> None:
+    assert led.propose_handover(THEM, LIVES) is None, "it has not fetched from this leader yet"
+    fetch(led, THEM, 1)
+    assert led.propose_handover(THEM, {**LIVES, THEM: LIFE + 1}) is None
+    assert led.propose_handover(THEM, {US: LIFE}) is None
+    assert led.propose_handover(NEW, LIVES) is None, "it is not in sync"
+    assert led.propose_handover(US, LIVES) is None
+    assert led.propose_handover(THEM, LIVES) is not None
+    assert led.propose_handover(THEM, LIVES) is None, "one is under way"
+
+
 def test_only_followers_out_of_sync_are_throttled(led: Partition) -> None:
     assert led.state is not None
     led.update_state(led.state, (NEW, US, THEM), NOW_MS)
