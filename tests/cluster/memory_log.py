@@ -149,6 +149,7 @@ class MemoryLogs:
     def __init__(self) -> None:
         self.logs: dict[tuple[str, int], MemoryLog] = {}
         self.high_watermarks: dict[tuple[str, int], int] = {}
+        self.failed: frozenset[str] = frozenset()
         self._topic_ids: dict[tuple[str, int], UUID] = {}
 
     def get_or_create(
