@@ -57,14 +57,23 @@ class Ledger:
                 Violation(f"{partition!r}: brokers {leader} and {broker} both lead epoch {key[1]}")
             )
 
-    def _written(self, path: str, before: bytes, after: bytes) -> None:
-        """A node's data changes: elections are the present controller's alone."""
+    def _written(self, path: str, before: bytes, after: bytes, session: int) -> None:
+        """A node's data changes: the present controller elects, and a leader may hand over what it leads."""
         if not path.endswith("/state"):
             return
         old, new = znodes.decode_state(before, 0), znodes.decode_state(after, 0)
+        if new.leader_epoch == old.leader_epoch:
+            return
         epoch_node = self._server.get(znodes.CONTROLLER_EPOCH)
         assert epoch_node is not None
-        if new.leader_epoch != old.leader_epoch and new.controller_epoch != int(epoch_node.data):
+        leader = self._server.get(znodes.broker_path(old.leader))
+        hands_over = (
+            leader is not None
+            and leader.ephemeral_owner == session
+            and self.life(old.leader) == old.incarnations.get(old.leader)
+            and new.leader in old.isr
+        )
+        if new.controller_epoch != int(epoch_node.data) and not hands_over:
             self._violations.append(
                 Violation(
                     f"{path}: a controller of epoch {new.controller_epoch} elected after one of epoch"

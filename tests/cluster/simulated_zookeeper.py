@@ -47,8 +47,8 @@ class ZooKeeperServer:
         self._data_watches: dict[str, list[tuple[int, Callable[[], None]]]] = {}
         self._child_watches: dict[str, list[tuple[int, Callable[[], None]]]] = {}
         self.sessions: set[int] = set()
-        self.on_write: Callable[[str, bytes, bytes], None] = lambda path, before, after: None
-        """Told of every change of a node's data."""
+        self.on_write: Callable[[str, bytes, bytes, int], None] = lambda path, before, after, session: None
+        """Told of every change of a node's data, and which session makes it."""
 
     def open_session(self) -> int:
         session = self._next_session
@@ -103,7 +103,7 @@ class ZooKeeperServer:
                 case SetData(path, data):
                     node = self._nodes[path]
                     self._zxid += 1
-                    self.on_write(path, node.data, data)
+                    self.on_write(path, node.data, data, session)
                     node.data = data
                     node.version += 1
                     self._fire(self._data_watches, path)

@@ -3,7 +3,7 @@
 Every pass looks at the state of things, not at the event that woke it, so a pass may be repeated, and a
 new controller carries on where the last one died.
 
-A broker lives, for a partition, if it is registered and its replica is not offline by a failed disk. It is
+A broker lives, for a partition, if it is registered and the disk of its replica has not failed. It is
 *trusted* for a partition if it lives, and if no life of its since the one that was found in sync
 began after an unclean stop: such a one may have lost the end of its log (KIP-903, KIP-966). Rules:
 
@@ -11,8 +11,9 @@ began after an unclean stop: such a one may have lost the end of its log (KIP-90
   in-sync set is all live replicas.
 - A leader holds its office while it lives the life it was elected in. Members of the in-sync set that are no
   longer trusted leave it; that alone is no election.
-- Members that are *leaving* (they stop soon, cleanly) leave the set and their offices likewise, if another
-  member stays to lead; if none does, nothing changes until they are gone.
+- Members that are *leaving* (they stop soon, cleanly) leave the set, if another member stays. A leader that
+  is leaving hands over by itself (`heir_of`): one that others replace while it lives may not hear of it for
+  a while, and there would be two.
 - Else the first trusted replica of the assignment leads that is in sync; failing that, the first trusted
   eligible leader replica, with itself as the in-sync set. The leader epoch grows by one.
 - If all who might lead live, and none is trusted (the whole set stopped uncleanly), each claims how far its
@@ -96,12 +97,17 @@ def elect(
     claims: Mapping[int, Claim],
 ) -> PartitionState | None:
     """The state that should follow, or None if the present one holds."""
+    if holds_office(state, brokers):
+        in_sync = tuple(
+            broker for broker in state.isr if broker == state.leader or stays(state, broker, brokers)
+        )
+        if len(in_sync) == 1 and brokers[state.leader].leaving:
+            # Nobody is left to hand over to but those that leave as well.
+            in_sync = tuple(broker for broker in state.isr if is_trusted(state, broker, brokers))
+        return None if in_sync == state.isr else state.with_isr(in_sync, {}, policy.min_insync_replicas)
     in_sync = tuple(broker for broker in state.isr if stays(state, broker, brokers)) or tuple(
         broker for broker in state.isr if is_trusted(state, broker, brokers)
     )
-    # The leader itself is always trusted: its present life is the one it was elected in.
-    if holds_office(state, brokers) and state.leader in in_sync:
-        return None if in_sync == state.isr else state.with_isr(in_sync, {}, policy.min_insync_replicas)
     for leader in replicas:
         if leader in in_sync:
             return elected(state, leader, in_sync, brokers, policy)
@@ -137,6 +143,12 @@ def may_stop(view: ClusterView, broker: int) -> bool:
 
 def _others_stay(state: PartitionState, broker: int, brokers: Brokers) -> bool:
     return any(other != broker and stays(state, other, brokers) for other in state.isr)
+
+
+def heir_of(state: PartitionState, replicas: tuple[int, ...], brokers: Brokers) -> int | None:
+    """To whom a leader that is leaving hands over: the first in-sync replica that stays, if one does."""
+    heirs = (broker for broker in replicas if broker in state.isr and broker != state.leader)
+    return next((broker for broker in heirs if stays(state, broker, brokers)), None)
 
 
 def stays(state: PartitionState, broker: int, brokers: Brokers) -> bool:

@@ -44,6 +44,7 @@ from mainstem_broker.cluster.zookeeper import (
 )
 from mainstem_broker.errors import RequestTimedOut, StartupError
 from mainstem_broker.replica.office import Office
+from mainstem_broker.replica.state import PartitionState
 
 logger = structlog.get_logger(__name__)
 
@@ -560,6 +561,13 @@ class ClusterMember:
         if self.is_controller:
             await self.controllership.trim_feed(numbers)
 
+    def _is_unfinished(self, topic: str, partition: int, state: PartitionState) -> bool:
+        """Whether what a leader wrote, its in-sync set or its heir, is for the controller to carry on."""
+        leaving = any(
+            broker in self.view.brokers and self.view.brokers[broker].leaving for broker in state.isr
+        )
+        return leaving or is_moving(self.view.topics[topic].assignment, partition)
+
     async def _apply(self, change: znodes.Change, delta: Delta) -> None:
         if change.brokers:
             await self._read_brokers(delta)
@@ -571,7 +579,7 @@ class ClusterMember:
             name = self.view.topic_names.get(topic_id)
             if name is not None and self.view.set_state(name, partition, state):
                 delta.partitions.add((name, partition))
-                if is_moving(self.view.topics[name].assignment, partition):
+                if self._is_unfinished(name, partition, state):
                     self.controllership.look_again([name])
         for topic, partition in change.claims:
             await self._read_claims(topic, partition)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from mainstem_broker.api.context import BrokerContext
-from mainstem_broker.cluster.controller import ElectionPolicy, must_claim
+from mainstem_broker.cluster.controller import ElectionPolicy, heir_of, must_claim
 from mainstem_broker.cluster.reassignment import move_of, moving_partitions, successor
 from mainstem_broker.cluster.view import Delta, Topic
 from mainstem_broker.cluster.znodes import Claim
@@ -79,7 +79,7 @@ class ClusterNews:
             self._claim()
 
     def _hand_over(self, delta: Delta) -> None:
-        """Pass on what is led here and should be led elsewhere: by request, or because it is moved away."""
+        """Pass on what is led here and should be led elsewhere: by request, moved away, or at the end."""
         view, replicas = self._broker.view, self._broker.replicas
         for topic_id, index in sorted(delta.elections):
             name = view.topic_names.get(topic_id, "")
@@ -94,9 +94,22 @@ class ClusterNews:
             partition, topic = replicas.find(name, index), view.topics[name]
             if partition is None or not partition.is_leader or partition.state is None:
                 continue
-            leader = successor(partition.state, move_of(topic.assignment, index), view.brokers)
+            brokers = view.brokers_for(topic.topic_id, index)
+            leader = successor(partition.state, move_of(topic.assignment, index), brokers)
             if leader is not None:
                 replicas.hand_over(partition, leader)
+        me = view.brokers.get(self._broker.broker_id)
+        if me is not None and me.leaving:
+            self._hand_over_all()
+
+    def _hand_over_all(self) -> None:
+        """This broker is about to stop."""
+        for partition in self._broker.replicas:
+            if partition.is_leader and partition.state is not None:
+                brokers = self._broker.view.brokers_for(partition.topic_id, partition.index)
+                heir = heir_of(partition.state, partition.replicas, brokers)
+                if heir is not None:
+                    self._broker.replicas.hand_over(partition, heir)
 
     def _may_open_later(self, name: str, index: int) -> bool:
         """Whether a log has to be opened for which nobody waits: a follower's."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mainstem_broker.cluster.controller import (
     ElectionPolicy,
     StateChange,
+    heir_of,
     is_trusted,
     may_stop,
     must_claim,
@@ -243,9 +244,15 @@ def test_an_eligible_replica_that_stopped_uncleanly_does_not_lead() -> None:
 # --- Brokers that leave ---
 
 
-def test_a_leaving_leader_gives_its_office_away_and_leaves_the_set() -> None:
-    view = one_partition({1: LEAVING, 2: FIRST, 3: FIRST}, (1, 2, 3), 1, (1, 2, 3))
-    assert planned(view) == state_of(2, 5, (2, 3), 7)
+def test_a_leaving_leader_is_left_in_its_office_to_hand_it_over_itself() -> None:
+    view = one_partition({1: LEAVING, 2: LEAVING, 3: FIRST}, (1, 2, 3), 1, (1, 2, 3))
+    assert planned(view) == state_of(1, 4, (1, 3), 7)
+    assert heir_of(view.topics["t"].states[0], (1, 2, 3), view.brokers) == 3
+
+
+def test_nobody_inherits_from_a_leaving_leader_whose_followers_leave_as_well_or_are_not_in_sync() -> None:
+    view = one_partition({1: LEAVING, 2: LEAVING, 3: FIRST}, (1, 2, 3), 1, (1, 2))
+    assert heir_of(view.topics["t"].states[0], (1, 2, 3), view.brokers) is None
 
 
 def test_a_leaving_follower_leaves_the_set_without_an_election() -> None:
@@ -260,6 +267,9 @@ def test_nothing_changes_for_a_leaving_broker_that_nobody_could_replace() -> Non
 
 def test_a_broker_may_stop_once_others_have_what_they_can_take_of_it() -> None:
     view = one_partition({1: LEAVING, 2: FIRST}, (1, 2), 1, (1, 2))
+    assert plan(view) == []
+    assert not may_stop(view, 1)
+    view = one_partition({1: LEAVING, 2: FIRST}, (1, 2), 2, (1, 2))  # it has handed over
     assert not may_stop(view, 1)
     carry_out(view, plan(view))
     assert may_stop(view, 1)

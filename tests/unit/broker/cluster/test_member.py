@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -669,7 +670,13 @@ def test_a_broker_that_retires_gives_its_leaderships_away_before_it_goes(servers
             await one.until(lambda: one.view.brokers.keys() == {1, 2})
             await one.create_replicated("t", [(2, 1), (1, 2), (2,)])
             await two.until(lambda: two.knows("t"))
-            await two.retire(WAIT_MS)
+            retiring = asyncio.ensure_future(two.retire(WAIT_MS))
+            await two.until(lambda: two.view.brokers[2].leaving)
+            # What its replicas do then: a leader hands over by itself.
+            await two.until(lambda: two.states_of("t")[1].isr == (1,))
+            given = replace(two.states_of("t")[0], leader=1, leader_epoch=1, partition_epoch=1)
+            assert await two.states.change_state("t", 0, given, {}) == given
+            await retiring
             states = two.states_of("t")
             assert {index: (state.leader, state.isr) for index, state in states.items()} == {
                 0: (1, (1,)),
