@@ -1,6 +1,6 @@
 # Each target sets up what it needs. `make demo` and `make test` are all a newcomer has to know.
 
-.PHONY: help demo test lint types contracts unit interop faults bench format clean
+.PHONY: help demo test lint types contracts unit interop faults soak bench format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,10 @@ interop: ## Run the tests with real brokers, ZooKeeper, Spark and stock clients
 faults: ## Kill, stop, pause and cut off brokers under load; shows how long nothing was acknowledged
 	@scripts/setup test
 	.venv/bin/python -m pytest tests/faults
+
+soak: ## Live through 100,000 simulated histories of a cluster in trouble (SEEDS=n for another number)
+	@scripts/setup test
+	.venv/bin/python -m tests.cluster.soak --seeds $(or $(SEEDS),100000) --first $(or $(FIRST),0)
 
 bench: ## Measure side by side with Apache Kafka (needs Maven for that half)
 	@scripts/setup test

@@ -82,14 +82,14 @@ def measure(systems: Sequence[System], scale: Scale, warm_up: Scale, say: Say) -
         say(f"round {number + 1} of {scale.rounds}; meanwhile other programs used {neighbours[-1]:.2f} cores")
     for system in systems:
         _memory(system, samples[system.name])
+    topics = {system.name: create_topic(system) for system in systems}
+    for system in systems:
+        produce(system, topics[system.name], messages=1, message_bytes=SMALL_BYTES, batching=BATCHES_OF_1)
     for number in range(scale.rounds):
         say(f"start {number + 1} of {scale.rounds}")
         for system in _turn(systems, number):
-            with _topics([system]) as topics:
-                topic = topics[system.name]
-                produce(system, topic, messages=1, message_bytes=SMALL_BYTES, batching=BATCHES_OF_1)
-                seconds = restart_until_first_acknowledgement(system, topic)
-                samples[system.name]["start-up"].append(seconds)
+            seconds = restart_until_first_acknowledgement(system, topics[system.name])
+            samples[system.name]["start-up"].append(seconds)
     return Measured([Figure(*row, samples=samples) for row in FIGURES], neighbours)
 
 

@@ -15,6 +15,7 @@ from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 
 from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError
+from mainstem_broker.protocol.codec import Body
 
 PAUSE_S_MAX = 0.2
 RETRY_S_MAX = 0.1
@@ -58,9 +59,8 @@ class Producer:
             return
         timeout_s = 0.05 + self._random.random()
 
-        async def produce(broker: SimulatedBroker) -> Any:
-            answer = await broker.produce(self._topic, self._index, batch, acks, timeout_s)
-            return answer
+        async def produce(broker: SimulatedBroker) -> Body:
+            return await broker.produce(self._topic, self._index, batch, acks, timeout_s)
 
         try:
             async with asyncio.timeout(timeout_s + 0.5):
@@ -101,29 +101,30 @@ class Consumer:
                 fetch_offset=self.offset,
                 partition_max_bytes=10_000,
             )
-            return await broker.fetch(fetch_request([(topic.topic_id, asked)], 0.2, max_bytes=10_000))
+            answer = await broker.fetch(fetch_request([(topic.topic_id, asked)], 0.2, max_bytes=10_000))
+            if answer["responses"][0]["partitions"][0]["error_code"] == OffsetOutOfRange.code:
+                partition = broker.context.find_replica(self._topic, self._index)
+                self._ledger.out_of_range(self._index, self.offset, partition.leader_epoch)
+            return answer
 
-        async def latest(broker: SimulatedBroker) -> int:
+        async def latest(broker: SimulatedBroker) -> None:
             partition = broker.context.find_replica(self._topic, self._index)
             partition.require_leader()
-            return partition.latest_offset(committed=False)
+            self._ledger.latest(self._index, partition.latest_offset(committed=False), partition.leader_epoch)
 
         try:
             async with asyncio.timeout(2):
                 if self._random.random() < 0.2:
-                    # Before the call: another consumer may be told of a later end while this one waits.
-                    self._ledger.latest(self._index, await self._network.call(CLIENT, leader, latest))
+                    await self._network.call(CLIENT, leader, latest)
                     return True
                 answer = await self._network.call(CLIENT, leader, fetch)
         except (PeerUnavailable, ProtocolError, TimeoutError):
             return False
         (topic,) = answer["responses"]
         (partition,) = topic["partitions"]
-        if partition["error_code"] == OffsetOutOfRange.code:
-            self._ledger.out_of_range(self._index, self.offset)
         records = partition["records"]
         if isinstance(records, BatchSlice):
             for stored in records.batches:
                 self._ledger.consumed(self._index, stored)
             self.offset = records.batches[-1].offset + 1
-        return partition["error_code"] == 0
+        return bool(partition["error_code"] == 0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from tests.cluster.network import Network
 from tests.cluster.simulated_broker import SESSION_TIMEOUT_MS, SimulatedBroker
@@ -34,6 +35,9 @@ class Faults:
         """Brokers that are not running as they should, or are being stopped or started."""
         self._damaged: int | None = None
         self._under_way: dict[asyncio.Task[None], None] = {}
+        everything = self._kinds()
+        # Few kinds in a history let each go further than all of them at once would (swarm testing).
+        self._chosen = source.sample(everything, source.randint(1, len(everything)))
         self._history = history
 
     async def run(self, duration_s: float) -> None:
@@ -41,7 +45,7 @@ class Faults:
         end_s = loop.time() + duration_s
         while loop.time() < end_s:
             await asyncio.sleep(self._random.random() * 1.2)
-            fault = self._random.choice(self._kinds())
+            fault = self._random.choice(self._chosen)
             task = asyncio.create_task(fault())
             self._under_way[task] = None
             task.add_done_callback(lambda done: self._under_way.pop(done, None))
@@ -52,7 +56,7 @@ class Faults:
             await asyncio.gather(*self._under_way)
         self._network.calm = True
 
-    def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
+    def _kinds(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         return [
             self._kill,
             self._kill,
@@ -65,6 +69,7 @@ class Faults:
             self._fail_disk,
             self._kill_all,
             self._cut_all_from_zookeeper,
+            self._misjudge,
         ]
 
     def _note(self, text: str) -> None:
@@ -106,7 +111,7 @@ class Faults:
 
     async def _heal(self, broker: SimulatedBroker) -> None:
         """Wait until a broker that has lost something is in sync everywhere again."""
-        while not self._in_sync_everywhere(broker):
+        while not self._in_sync_everywhere(broker):  # noqa: ASYNC110  # ZooKeeper's tree tells nobody here
             await asyncio.sleep(0.1)
         self._damaged = None
 
@@ -133,7 +138,8 @@ class Faults:
     async def _notice_death(self, broker_id: int, life: int) -> None:
         """What `server/deathwatch.py` does: the controller sees it, or anyone if it was the controller."""
         for other in list(self._network.brokers.values()):
-            if other.member.is_controller or other.member.view.controller_id == broker_id:
+            watches = other.member.is_controller or other.member.view.controller_id == broker_id
+            if watches and other.broker_id != broker_id:
                 other.spawn(other.member.controllership.fence(broker_id, life))
 
     async def _start(self, broker: SimulatedBroker) -> None:
@@ -160,10 +166,42 @@ class Faults:
         broker.running.clear()
         broker.zookeeper.pause()
         await asyncio.sleep(self._duration_s())
+        self._resume(broker)
+
+    def _resume(self, broker: SimulatedBroker) -> None:
         self._note(f"resume {broker.broker_id}")
         broker.running.set()
         broker.zookeeper.resume()
         self._busy.discard(broker.broker_id)
+
+    async def _misjudge(self) -> None:
+        """The controller pauses while it carries out a failover, and the others take it for dead.
+
+        As when a firewall refuses in its place: it lives, its session too, but not its office.
+        """
+        controllers = [broker for broker in self._network.brokers.values() if broker.member.is_controller]
+        if not controllers or controllers[0].broker_id in self._busy:
+            return
+        controller = controllers[0]
+        self._busy.add(controller.broker_id)
+        controller.ledger.offices_are_exclusive = False
+        victim = self._choose()
+        crash = None
+        if victim is not None:
+            self._busy.add(victim.broker_id)
+            life = victim.ledger.life(victim.broker_id)
+            crash = asyncio.create_task(self._crash(victim, lose_unsynced=False))
+            await asyncio.sleep(0.001)
+            await self._notice_death(victim.broker_id, life)
+        await asyncio.sleep(self._random.random() * 0.05)
+        self._note(f"pause {controller.broker_id} and take it for dead")
+        controller.running.clear()
+        controller.zookeeper.pause()
+        await self._notice_death(controller.broker_id, controller.ledger.life(controller.broker_id))
+        await asyncio.sleep(SESSION_S * (0.2 + 0.6 * self._random.random()))
+        self._resume(controller)
+        if crash is not None:
+            await crash
 
     # --- Links ---
 
@@ -222,4 +260,3 @@ class Faults:
         for log in logs:
             log.disk_failed = False
         self._damaged = None
-

@@ -1,7 +1,8 @@
 """What must hold in every simulated history, whatever happens to it; raises `Violation` when it does not.
 
 The ledger sees everything at once, as nobody in the cluster can: all disks, ZooKeeper's tree, what clients
-were told. "Trusted" means: in the in-sync set that ZooKeeper holds, and still in the life that was found in sync.
+were told. "Trusted" means: in the in-sync set that ZooKeeper holds, and still in the life that was found in
+sync.
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ class Ledger:
         self._leaders: dict[tuple[int, int], int] = {}
         self._appended_epoch: dict[int, int] = {}
         self._latest: dict[int, int] = {}
-        self.acknowledgements = self.reads = self.checks = 0
+        self._violations: list[Violation] = []
+        """Seen where raising would only stop the broker that did it."""
+        self.acknowledgements = self.reads = 0
+        self.offices_are_exclusive = True
+        """Until a broker that lives is taken for dead: only acks=all is safe then."""
+        server.on_write = self._written
 
     # --- Events ---
 
@@ -47,13 +53,32 @@ class Ledger:
         key = (partition.index, partition.leader_epoch)
         leader = self._leaders.setdefault(key, broker)
         if leader != broker:
-            raise Violation(f"{partition!r}: brokers {leader} and {broker} both lead epoch {key[1]}")
+            self._violations.append(
+                Violation(f"{partition!r}: brokers {leader} and {broker} both lead epoch {key[1]}")
+            )
+
+    def _written(self, path: str, before: bytes, after: bytes) -> None:
+        """A node's data changes: elections are the present controller's alone."""
+        if not path.endswith("/state"):
+            return
+        old, new = znodes.decode_state(before, 0), znodes.decode_state(after, 0)
+        epoch_node = self._server.get(znodes.CONTROLLER_EPOCH)
+        assert epoch_node is not None
+        if new.leader_epoch != old.leader_epoch and new.controller_epoch != int(epoch_node.data):
+            self._violations.append(
+                Violation(
+                    f"{path}: a controller of epoch {new.controller_epoch} elected after one of epoch"
+                    f" {int(epoch_node.data)} had taken its place"
+                )
+            )
 
     def appended(self, partition: int, epoch: int) -> None:
         """A leader has taken a record of a client, in its epoch, just now."""
         latest = self._appended_epoch.get(partition, -1)
-        if epoch < latest:
-            raise Violation(f"{partition}: a leader of epoch {epoch} takes records after one of {latest} did")
+        if epoch < latest and self.offices_are_exclusive:
+            self._violations.append(
+                Violation(f"{partition}: a leader of epoch {epoch} takes records after one of {latest} did")
+            )
         self._appended_epoch[partition] = epoch
 
     def acknowledge(self, partition: int, offset: int, batch: bytes) -> None:
@@ -75,24 +100,37 @@ class Ledger:
             raise Violation(f"{partition}: offset {stored.offset} was read after {len(read) - 1}")
         promised = self._acknowledged.setdefault(partition, {}).pop(stored.offset, stored.batch)
         if promised != stored.batch:
-            raise Violation(f"{partition}: offset {stored.offset} was acknowledged for another record than is read")
+            raise Violation(
+                f"{partition}: offset {stored.offset} was acknowledged for another record than is read"
+            )
         read.append(stored)
 
-    def latest(self, partition: int, offset: int) -> None:
-        """A consumer was told that the partition ends at `offset` (ListOffsets)."""
+    def latest(self, partition: int, offset: int, epoch: int) -> None:
+        """A consumer is told by a leader of `epoch` that the partition ends at `offset` (ListOffsets)."""
+        if self._is_deposed(partition, epoch):
+            return
         if offset < self._latest.get(partition, 0):
-            raise Violation(f"{partition}: the end went back from {self._latest[partition]} to {offset}")
+            self._violations.append(
+                Violation(f"{partition}: the end went back from {self._latest[partition]} to {offset}")
+            )
         self._latest[partition] = offset
 
-    def out_of_range(self, partition: int, offset: int) -> None:
-        """A consumer that has read up to `offset` was told that there is no such offset."""
-        raise Violation(f"{partition}: a consumer at offset {offset} was sent away")
+    def out_of_range(self, partition: int, offset: int, epoch: int) -> None:
+        """A consumer that has read up to `offset` is told by a leader of `epoch` that it ends earlier."""
+        if not self._is_deposed(partition, epoch):
+            self._violations.append(Violation(f"{partition}: a consumer at offset {offset} was sent away"))
+
+    def _is_deposed(self, partition: int, epoch: int) -> bool:
+        """Whether a leader that was wrongly taken for dead answers; clients know by its epoch (KIP-320)."""
+        state = self.state(partition)
+        return not self.offices_are_exclusive and state is not None and epoch < state.leader_epoch
 
     # --- The whole ---
 
     def check(self) -> None:
         """Everything that can be seen at one moment."""
-        self.checks += 1
+        if self._violations:
+            raise self._violations[0]
         for partition in self.partitions():
             state = self.state(partition)
             if state is None:
@@ -147,15 +185,13 @@ class Ledger:
         return None if node is None else znodes.decode_state(node.data, node.version)
 
     def _trusted(self, state: PartitionState) -> list[int]:
-        trusted = []
-        for broker in state.isr:
-            if (
-                self.brokers[broker].joined
-                and self.life(broker) == state.incarnations.get(broker)
-                and self._server.get(znodes.broker_path(broker)) is not None
-            ):
-                trusted.append(broker)
-        return trusted
+        return [
+            broker
+            for broker in state.isr
+            if self.brokers[broker].joined
+            and self.life(broker) == state.incarnations.get(broker)
+            and self._server.get(znodes.broker_path(broker)) is not None
+        ]
 
     def _log(self, broker: int, partition: int) -> MemoryLog:
         log = self.brokers[broker].disks.logs.get((self._topic, partition))
@@ -170,12 +206,12 @@ class Ledger:
         for offset, batch in self._acknowledged.get(partition, {}).items():
             if offset >= log.log_end_offset or log.batches[offset].batch != batch:
                 raise Violation(
-                    f"{partition}: in-sync broker {broker}, whose log ends at {log.log_end_offset}, lacks offset"
-                    f" {offset}, which was acknowledged"
+                    f"{partition}: in-sync broker {broker} lacks offset {offset}, which was acknowledged; its"
+                    f" log ends at {log.log_end_offset}"
                 )
 
     def _agree(self, partition: int, logs: Mapping[int, MemoryLog]) -> None:
-        """Logs of the in-sync set agree below the high watermark, which is where the shortest ends at most."""
+        """Logs of the in-sync set agree below the high watermark."""
         marks = [
             replica.high_watermark
             for broker in logs

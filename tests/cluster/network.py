@@ -72,7 +72,7 @@ class Network:
         broker = self.brokers.get(target)
         if broker is None:
             raise PeerUnavailable("connection refused")
-        task = broker.spawn(handle(broker))
+        task: asyncio.Task[Answer] = broker.spawn(handle(broker))
         try:
             return await task
         except asyncio.CancelledError:

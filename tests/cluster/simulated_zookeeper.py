@@ -47,6 +47,8 @@ class ZooKeeperServer:
         self._data_watches: dict[str, list[tuple[int, Callable[[], None]]]] = {}
         self._child_watches: dict[str, list[tuple[int, Callable[[], None]]]] = {}
         self.sessions: set[int] = set()
+        self.on_write: Callable[[str, bytes, bytes], None] = lambda path, before, after: None
+        """Told of every change of a node's data."""
 
     def open_session(self) -> int:
         session = self._next_session
@@ -101,6 +103,7 @@ class ZooKeeperServer:
                 case SetData(path, data):
                     node = self._nodes[path]
                     self._zxid += 1
+                    self.on_write(path, node.data, data)
                     node.data = data
                     node.version += 1
                     self._fire(self._data_watches, path)

@@ -48,7 +48,8 @@ class Failed(AssertionError):
     def __init__(self, seed: int, error: BaseException, history: list[str]) -> None:
         told = "\n".join(history)
         super().__init__(
-            f"seed {seed}: {error}\n{told}\nRun it again: python -m tests.cluster.soak --first {seed} --seeds 1"
+            f"seed {seed}: {error}\n{told}\n"
+            f"Run it again: python -m tests.cluster.soak --first {seed} --seeds 1"
         )
         self.seed = seed
         self.error = error
@@ -91,7 +92,8 @@ async def _live(seed: int, history: list[str]) -> Outcome:
             Consumer(TOPIC, index, network, source, ledger).run(),
         ]
     tasks = [asyncio.create_task(client) for client in clients]
-    story = asyncio.create_task(_trouble_and_calm(Faults(brokers, network, source, history), ledger, replicas))
+    faults = Faults(brokers, network, source, history)
+    story = asyncio.create_task(_trouble_and_calm(faults, ledger, replicas))
     done, _ = await asyncio.wait([story, *tasks], return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()  # clients end only by a violation

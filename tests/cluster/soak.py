@@ -10,13 +10,19 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import structlog
+from tests.cluster.classic_bugs import BUGS, put_back
 from tests.cluster.simulation import Failed, Outcome, run
 
 FAILURES_MAX = 5
+
+
+def nothing() -> None:
+    """No bug."""
 
 
 def quiet() -> None:
@@ -32,10 +38,21 @@ def attempt(seed: int) -> Outcome | str:
         return str(failure)
 
 
-def attempts(seeds: Sequence[int], processes: int) -> Iterator[Outcome | str]:
-    """The outcomes in the order of the seeds."""
-    with ProcessPoolExecutor(processes, initializer=quiet) as pool:
-        yield from pool.map(attempt, seeds, chunksize=max(1, min(50, len(seeds) // (4 * processes) or 1)))
+def attempts(
+    seeds: Sequence[int], processes: int, prepare: Callable[[], None]
+) -> Generator[Outcome | str, None, None]:
+    """The outcomes in the order of the seeds; `prepare` is called in each process that runs some."""
+    chunk = max(1, min(25, len(seeds) // (4 * processes)))
+    pool = ProcessPoolExecutor(processes, initializer=_prepare, initargs=(prepare,))
+    try:
+        yield from pool.map(attempt, seeds, chunksize=chunk)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _prepare(prepare: Callable[[], None]) -> None:
+    quiet()
+    prepare()
 
 
 def main() -> int:
@@ -43,12 +60,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1_000)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--bug", choices=sorted(BUGS), help="a fault to put back first; see classic_bugs.py")
+    parser.add_argument("--outcomes", action="store_true", help="tell what became of each seed")
     arguments = parser.parse_args()
+    prepare = partial(put_back, arguments.bug) if arguments.bug else nothing
     begun_s = time.monotonic()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     acknowledgements = reads = done = failures = 0
     virtual_s = 0.0
-    for outcome in attempts(seeds, arguments.processes):
+    for outcome in attempts(seeds, arguments.processes, prepare):
         done += 1
         if isinstance(outcome, str):
             failures += 1
@@ -56,6 +76,8 @@ def main() -> int:
             if failures == FAILURES_MAX:
                 break
         else:
+            if arguments.outcomes:
+                print(outcome)
             acknowledgements += outcome.acknowledgements
             reads += outcome.reads
             virtual_s += outcome.virtual_s

@@ -136,7 +136,8 @@ class Controllership:
         for topic in sorted(self._view.pending_deletions & self._view.topics.keys()):
             await self._delete_topic(topic, delta)
         stale, self._stale_topics = self._stale_topics, set()
-        changes = plan_states(self._view, self._epoch, self._policy_of, topics=None if stale is None else sorted(stale))
+        topics = None if stale is None else sorted(stale)
+        changes = plan_states(self._view, self._epoch, self._policy_of, topics=topics)
         try:
             for start in range(0, len(changes), STATES_PER_MULTI):
                 await self._write_states(changes[start : start + STATES_PER_MULTI], delta)

@@ -281,13 +281,13 @@ class ClusterMember:
             await self._register()
         if self._brokers_stale:
             await self._read_brokers(delta)
-            if self._broker_id not in self.view.brokers:
-                # Somebody took this process for dead (see `fence`), or it is a moment before our own news.
-                self._office.end()
-                await self._register()
-                await self._read_brokers(delta)
         if self._feed_stale:
             await self._read_feed(delta)
+        if self._broker_id not in self.view.brokers:
+            # Somebody took this process for dead (see `fence`), or it is a moment before our own news.
+            self._office.end()
+            await self._register()
+            await self._read_brokers(delta)
         if self._controller_stale:
             controller = self.view.controller_id
             self._controller_stale = False

@@ -355,7 +355,7 @@ class PartitionLog:
             raise storage_error(self.directory, "truncating", error) from error
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the log is empty and starts and ends at `offset`.
+        """Drop everything; the log is empty, knows no epochs, and starts and ends at `offset`.
 
         Raises:
             StorageError: the disk failed.
@@ -363,6 +363,8 @@ class PartitionLog:
         try:
             self._segments.begin_afresh(offset, self.config, self.last_flush_ms)
             self.log_start_offset = offset
+            # Also those that began below `offset`: a follower would name an epoch of which it has nothing.
+            self.epochs.clear()
             self._end_moved()
         except OSError as error:
             raise storage_error(self.directory, "truncating", error) from error

@@ -105,26 +105,35 @@ class Fetcher:
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            wanted = self._wanted()
-            if not wanted:
-                await self._pause()
-                continue
-            self._asked = wanted
             try:
-                answers = await self._leader.fetch(list(wanted.values()))
+                if not await self._fetch():
+                    await self._pause()
             except PeerUnavailable as error:
                 if self._changed.is_set():
                     continue  # broken off, or worth a try with what has changed
                 logger.info("leader not reached", broker_id=self._broker_id, reason=str(error))
                 await self._pause()
-                continue
-            finally:
-                self._asked = {}
-            by_id = {(partition.topic_id, partition.index): partition for partition in wanted}
-            for answer in answers:
-                partition = by_id.get((answer.topic_id, answer.partition))
-                if partition is not None:
-                    self._take(partition, wanted[partition], answer)
+            except Exception:
+                # Without this loop the replicas would stay behind for ever, and nobody would know.
+                logger.exception("fetch failed", broker_id=self._broker_id)
+                await self._pause()
+
+    async def _fetch(self) -> bool:
+        """One fetch for all that is to be followed now; whether there was anything."""
+        wanted = self._wanted()
+        if not wanted:
+            return False
+        self._asked = wanted
+        try:
+            answers = await self._leader.fetch(list(wanted.values()))
+        finally:
+            self._asked = {}
+        by_id = {(partition.topic_id, partition.index): partition for partition in wanted}
+        for answer in answers:
+            partition = by_id.get((answer.topic_id, answer.partition))
+            if partition is not None:
+                self._take(partition, wanted[partition], answer)
+        return True
 
     async def _pause(self) -> None:
         try:

@@ -157,30 +157,33 @@ class Partition:
             self.state = state
             self._pending = None
         if old is None or state.leader_epoch != old.leader_epoch or state.leader != old.leader:
-            self._begin_role(state, now_ms)
+            self._begin_role(state)
         if self.is_leader:
-            self._forget_removed_followers()
+            self._know_followers(now_ms)
             self._advance_high_watermark()
+            self._refuse_if_too_few()
 
-    def _begin_role(self, state: PartitionState, now_ms: int) -> None:
+    def _begin_role(self, state: PartitionState) -> None:
         self._progress = {}
-        self._give_up_waiting()
+        self._give_up_waiting(NotLeaderOrFollower(f"{self!r} has another leader."))
         if self.is_leader:
             self._epoch_start_offset = self.log.log_end_offset
             self.log.begin_epoch(state.leader_epoch)
-            for broker in self.replicas:
-                if broker != self._local_broker_id:
-                    self._progress[broker] = Progress(state.incarnations.get(broker, -1), now_ms)
         self._notify()
 
-    def _forget_removed_followers(self) -> None:
+    def _know_followers(self, now_ms: int) -> None:
+        """Keep a progress for each other replica; the assignment may change within an epoch."""
+        assert self.state is not None
         for broker in self._progress.keys() - set(self.replicas):
             del self._progress[broker]
+        for broker in self.replicas:
+            if broker != self._local_broker_id and broker not in self._progress:
+                self._progress[broker] = Progress(self.state.incarnations.get(broker, NO_LIFE), now_ms)
 
     def take_offline(self) -> None:
         """The replica is going away: answer whoever waits."""
         self.state = None
-        self._give_up_waiting()
+        self._give_up_waiting(NotLeaderOrFollower(f"{self!r} is no longer on this broker."))
         self._notify()
 
     def require_leader(self, client_epoch: int = -1) -> None:
@@ -230,7 +233,10 @@ class Partition:
         return info
 
     def acknowledge(self, waiting: Acknowledgement) -> bool:
-        """Whether everything before the offset is below the high watermark; if not, settles it later."""
+        """Whether everything before the offset is below the high watermark; if not, settles it later.
+
+        To be called right after the append, before anything else may happen to this replica.
+        """
         if self._high_watermark >= waiting.offset:
             return True
         self._acknowledgements.append(waiting)
@@ -389,16 +395,20 @@ class Partition:
 
     def _settle(self) -> None:
         assert self.state is not None
-        enough = len(self.state.isr) >= self.log.config.min_insync_replicas
         while self._acknowledgements and self._acknowledgements[0].offset <= self._high_watermark:
-            error = None if enough else NotEnoughReplicasAfterAppend(f"{self!r} lost in-sync replicas.")
             acknowledgement = self._acknowledgements.popleft()
-            acknowledgement.settle(acknowledgement, error)
+            acknowledgement.settle(acknowledgement, None)
 
-    def _give_up_waiting(self) -> None:
+    def _refuse_if_too_few(self) -> None:
+        """Tell whoever waits at once that the in-sync set has become too small, not after a timeout."""
+        assert self.state is not None
+        if len(self.state.isr) < self.log.config.min_insync_replicas:
+            self._give_up_waiting(NotEnoughReplicasAfterAppend(f"{self!r} lost in-sync replicas."))
+
+    def _give_up_waiting(self, error: ProtocolError) -> None:
         waiting, self._acknowledgements = self._acknowledgements, deque()
         for acknowledgement in waiting:
-            acknowledgement.settle(acknowledgement, NotLeaderOrFollower(f"{self!r} has another leader."))
+            acknowledgement.settle(acknowledgement, error)
 
     # --- Follower ---
 

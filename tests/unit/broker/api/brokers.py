@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -26,6 +26,7 @@ from tests.unit.broker.protocol.schemas import (
     response_schema,
     unknown_fields,
 )
+from tests.unit.broker.replica.replicas import LIFE, PlayedCoordination, replica_manager
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.api.table import APIS
@@ -38,8 +39,8 @@ from mainstem_broker.errors import RequestTimedOut, TopicAlreadyExists
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.protocol.codec import Body, Entity, decode_header, decode_request, encode_response
-from mainstem_broker.replica.manager import ReplicaManager
-from mainstem_broker.replica.partition import Partition, PartitionState
+from mainstem_broker.replica.partition import Partition
+from mainstem_broker.replica.state import PartitionState
 
 BROKER_ID: Final = 1
 NOW_MS: Final = 1_750_000_000_000
@@ -140,7 +141,8 @@ class LocalBroker:
             recovery_threads_per_directory=1,
             schedule_unlink=lambda paths, _delay_ms: unlink_all(paths),
         )
-        self.replicas = ReplicaManager(BROKER_ID, logs)
+        self.coordination = PlayedCoordination()
+        self.replicas = replica_manager(logs, self.coordination, broker_id=BROKER_ID, now_ms=lambda: NOW_MS)
         self.cluster = PlayedCluster(self)
         self.context = BrokerContext(BROKER_ID, config, cast(ClusterMember, self.cluster), self.replicas)
         self.context.member.administration = cast(Administration, self.cluster)
@@ -180,11 +182,15 @@ class LocalBroker:
                 self.set_state(name, index, PartitionState(replicas[0], 0, replicas, 1))
 
     def set_state(self, name: str, index: int, state: PartitionState) -> None:
+        """As the feed would bring it; a state that names no lives was written in those that are."""
+        if not state.incarnations:
+            state = replace(state, incarnations=dict.fromkeys((state.leader, *state.isr), LIFE))
         assert self.view.set_state(name, index, state)
         topic = self.view.topics[name]
-        if BROKER_ID in topic.assignment.replicas[index]:
+        replicas = topic.assignment.replicas[index]
+        if BROKER_ID in replicas:
             config = self.context.config.topic(topic.config)
-            self.replicas.update(name, index, topic.topic_id, state, config, NOW_MS)
+            self.replicas.update(name, index, topic.topic_id, state, replicas, config)
 
     def delete(self, name: str) -> None:
         topic_id = self.view.topics[name].topic_id
@@ -214,7 +220,7 @@ class LocalBroker:
         (api,) = (api for api in APIS.values() if api.name == name)
         frame = memoryview(encode_request(make(request_schema(api.key, version), request), 1, "client"))
         header, position = decode_header(frame)
-        entity = decode_request(header, frame, position, api.model_version)
+        entity = decode_request(header, frame, position, api.model_for(version))
         context = RequestContext(version, header.client_id, "127.0.0.1:1", LISTENER)
         answer = api.handler(self.context, entity, context)
         # As a task of its own, as a connection does: what comes between must not be missed.

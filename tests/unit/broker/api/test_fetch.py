@@ -11,7 +11,7 @@ from tests.unit.broker.api.brokers import LocalBroker, run
 
 from mainstem_broker.log.files import FileSlice
 from mainstem_broker.protocol.codec import Body
-from mainstem_broker.replica.partition import PartitionState
+from mainstem_broker.replica.state import PartitionState
 
 LONG_MS = 60_000
 

@@ -13,7 +13,7 @@ from mainstem_broker.api.metadata import handle_describe_cluster
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.errors import TopicAlreadyExists
 from mainstem_broker.protocol.codec import Body
-from mainstem_broker.replica.partition import PartitionState
+from mainstem_broker.replica.state import PartitionState
 
 
 def named(*names: str | None, create: bool | None = False) -> dict[str, Any]:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker, batch, run
+from tests.unit.broker.server.peers import until
 
+from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.codec import Body
-from mainstem_broker.replica.partition import PartitionState
+from mainstem_broker.replica.state import PartitionState
 
 
 def request(partitions: dict[int, bytes | None], acks: int = -1, topic: str = "t") -> dict[str, Any]:
@@ -169,5 +173,69 @@ def test_flush_messages_puts_records_on_the_disk_before_the_answer(broker: Local
         assert broker.partition("t").log.recovery_point == 0
         await broker.answer("Produce", 9, request({0: batch([b"b"])}))
         assert broker.partition("t").log.recovery_point == 2
+
+    run(test())
+
+
+# --- Waiting for replicas (R10, R22) ---
+
+
+def replicated(broker: LocalBroker, topic: str) -> None:
+    """A topic with one partition, led here; broker 2 is in sync as well."""
+    broker.view.set_topic(TopicAssignment(topic, uuid4(), {0: (1, 2)}), {})
+    broker.set_state(topic, 0, PartitionState(1, 0, (1, 2), 1))
+
+
+def fetched_by_follower(broker: LocalBroker, topic: str, offset: int) -> None:
+    broker.partition(topic).read_as_follower(
+        2, 0, offset, 0, 1000, leader_epoch=0, min_one_batch=True, now_ms=NOW_MS
+    )
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_only_acks_all_waits_for_replicas(broker: LocalBroker, acks: int) -> None:
+    async def test() -> None:
+        replicated(broker, "t")
+        body = await broker.answer_or_none("Produce", 9, request({0: batch([b"a"])}, acks))
+        assert (body is None) == (acks == 0)
+        assert broker.partition("t").high_watermark == 0
+
+    run(test())
+
+
+def test_acks_all_is_answered_when_the_in_sync_replicas_have_the_records(broker: LocalBroker) -> None:
+    async def test() -> None:
+        replicated(broker, "t")
+        answering = asyncio.create_task(broker.answer("Produce", 9, request({0: batch([b"a", b"b"])})))
+        await until(lambda: broker.partition("t").log.log_end_offset == 2)
+        fetched_by_follower(broker, "t", 1)
+        await asyncio.sleep(0)
+        assert not answering.done()
+        fetched_by_follower(broker, "t", 2)
+        body = await answering
+        assert codes(body) == {0: "none"}
+        assert answers(body)[0]["base_offset"] == 0
+
+    run(test())
+
+
+def test_acks_all_is_refused_when_the_time_is_over_and_nobody_waits_on(broker: LocalBroker) -> None:
+    async def test() -> None:
+        replicated(broker, "t")
+        body = await broker.answer("Produce", 9, {**request({0: batch([b"a"])}), "timeout": 10})
+        assert codes(body) == {0: "request_timed_out"}
+        assert not broker.partition("t")._acknowledgements
+        assert broker.partition("t").log.log_end_offset == 1, "it may still be replicated"
+
+    run(test())
+
+
+def test_acks_all_is_refused_when_another_leader_is_elected_meanwhile(broker: LocalBroker) -> None:
+    async def test() -> None:
+        replicated(broker, "t")
+        answering = asyncio.create_task(broker.answer("Produce", 9, request({0: batch([b"a"])})))
+        await until(lambda: broker.partition("t").log.log_end_offset == 1)
+        broker.set_state("t", 0, PartitionState(2, 1, (2,), 1, 1))
+        assert codes(await answering) == {0: "not_leader_or_follower"}
 
     run(test())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -11,6 +12,8 @@ from tests.unit.broker.protocol.schemas import REQUESTS, request_schema
 
 from mainstem_broker import api
 from mainstem_broker.api.table import APIS
+
+TOPIC_ID = UUID(int=7)
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "Produce": {
@@ -72,6 +75,10 @@ def sample(name: str, version: int) -> dict[str, Any]:
         return {"topic_names": ["t", "x"]}
     if name == "FindCoordinator":
         return {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
+    if name == "Fetch" and version >= 13:
+        (topic,) = SAMPLES["Fetch"]["topics"]
+        by_id = {"topic_id": TOPIC_ID, "partitions": topic["partitions"]}
+        return {**SAMPLES["Fetch"], "topics": [by_id]}
     return SAMPLES.get(name, {})
 
 
@@ -82,7 +89,7 @@ def test_every_version_of_every_api_answers_in_its_schema(
     broker: LocalBroker, key: int, version: int
 ) -> None:
     """With only fields that the schema knows, success and failure: see `LocalBroker.answer`."""
-    broker.create("t", (1, 2))
+    broker.create("t", (1, 2), topic_id=TOPIC_ID)
     body = run(broker.answer(APIS[key].name, version, sample(APIS[key].name, version)))
     assert read_by_client(key, version, body) is not None
 
@@ -90,7 +97,8 @@ def test_every_version_of_every_api_answers_in_its_schema(
 def test_the_versions_served_all_have_schemas() -> None:
     for served in APIS.values():
         assert served.announced_min_version <= served.min_version <= served.max_version
-        assert served.model_version in (None, served.max_version)
+        assert list(served.models) == sorted(set(served.models))
+        assert served.models[-1] == served.max_version
         for version in range(served.min_version, served.max_version + 1):
             assert request_schema(served.key, version).__api_key__ == served.key
 
@@ -108,8 +116,10 @@ def test_the_range_of_every_api_covers_the_clients_that_have_to_be_served() -> N
 def test_requests_about_partitions_say_which(name: str, broker: LocalBroker) -> None:
     (served,) = (served for served in APIS.values() if served.name == name)
     assert served.partitions_of is not None
-    request = make(request_schema(served.key, served.max_version), sample(name, served.max_version))
-    assert list(served.partitions_of(request)) == [("t", 0), ("t", 1)]
+    broker.create("t", (1, 2), topic_id=TOPIC_ID)
+    for model in served.models:
+        request = make(request_schema(served.key, model), sample(name, model))
+        assert list(served.partitions_of(broker.context, request)) == [("t", 0), ("t", 1)]
 
 
 def test_each_api_file_says_on_top_which_versions_it_serves() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -10,9 +11,13 @@ from uuid import UUID, uuid4
 
 from kazoo.client import KazooClient
 
-from mainstem_broker.cluster.member import ClusterMember, Delta
+from mainstem_broker.cluster.controller import ElectionPolicy
+from mainstem_broker.cluster.member import ClusterMember
+from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
-from mainstem_broker.replica.partition import PartitionState
+from mainstem_broker.cluster.zookeeper import ZooKeeper
+from mainstem_broker.replica.office import Office
+from mainstem_broker.replica.state import PartitionState
 
 SESSION_TIMEOUT_MS: Final = 4000
 WAIT_MS: Final = 8000
@@ -25,15 +30,22 @@ class Member(ClusterMember):
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", host, 9090 + broker_id)
         self.news: list[Delta] = []
         self.broker_id = broker_id
+        self.office = Office(time.monotonic)
         self._may_pass = asyncio.Event()
         self._may_pass.set()
         self._stands_still = asyncio.Event()
         super().__init__(
             BrokerRegistration(broker_id, (endpoint,), None),
-            servers,
+            lambda listener: ZooKeeper(servers, session_timeout_ms, listener),
+            self.office,
+            now_s=time.monotonic,
             session_timeout_ms=session_timeout_ms,
             connection_timeout_ms=WAIT_MS,
             on_change=self.news.append,
+            policy_of=lambda topic: ElectionPolicy(
+                int(topic.config.get("min.insync.replicas", "1")),
+                topic.config.get("unclean.leader.election.enable") == "true",
+            ),
         )
 
     async def hold_back(self) -> None:
@@ -70,7 +82,7 @@ class Member(ClusterMember):
             and known.all_led(known.assignment.replicas)
         )
 
-    def states(self, topic: str) -> dict[int, PartitionState]:
+    def states_of(self, topic: str) -> dict[int, PartitionState]:
         return dict(self.view.topics[topic].states)
 
     def told(self, topic: str) -> set[int]:
@@ -78,10 +90,16 @@ class Member(ClusterMember):
         return {index for delta in self.news for name, index in delta.partitions if name == topic}
 
     async def create(
-        self, topic: str, replicas: Sequence[int], config: Mapping[str, str] | None = None
+        self, topic: str, leaders: Sequence[int], config: Mapping[str, str] | None = None
     ) -> UUID:
         """Wish for a topic with one partition for each of these brokers; does not wait for it."""
-        assignment = TopicAssignment(topic, uuid4(), {i: (broker,) for i, broker in enumerate(replicas)})
+        return await self.create_replicated(topic, [(leader,) for leader in leaders], config)
+
+    async def create_replicated(
+        self, topic: str, replicas: Sequence[tuple[int, ...]], config: Mapping[str, str] | None = None
+    ) -> UUID:
+        """Likewise, with one partition for each of these sets of replicas."""
+        assignment = TopicAssignment(topic, uuid4(), dict(enumerate(replicas)))
         await self.administration.create_topic(assignment, config or {})
         return assignment.topic_id
 
@@ -93,22 +111,29 @@ async def joined(
     *,
     host: str = "127.0.0.1",
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    stopped_uncleanly: bool = False,
 ) -> AsyncIterator[Member]:
     """A member from its start to its end."""
     member = Member(broker_id, servers, host, session_timeout_ms)
     try:
         await member.connect()
         await member.load()
-        await member.join()
+        await member.join(stopped_uncleanly=stopped_uncleanly)
         yield member
     finally:
         member.let_go()
         await member.leave()
 
 
+def client_of(member: Member) -> KazooClient:
+    """The client of a member's session."""
+    assert isinstance(member._zookeeper, ZooKeeper)
+    return member._zookeeper._client
+
+
 async def end_session(member: Member, servers: str) -> None:
     """End a member's session from outside, as if ZooKeeper had not heard from it for too long."""
-    session = member._zookeeper._client.client_id
+    session = client_of(member).client_id
 
     def end() -> None:
         other = KazooClient(servers, client_id=session, timeout=SESSION_TIMEOUT_MS / 1000)

@@ -77,7 +77,7 @@ def test_a_topic_grows_and_old_assignments_stay(servers: str) -> None:
         async with joined(1, servers) as member:
             await member.create("t", [1])
             await member.administration.grow_topic("t", {1: (1,), 2: (1,)})
-            await member.until(lambda: member.knows("t") and len(member.states("t")) == 3)
+            await member.until(lambda: member.knows("t") and len(member.states_of("t")) == 3)
 
     run(test())
 
@@ -93,7 +93,7 @@ def test_growth_of_nothing_and_growth_that_comes_too_late_are_refused(servers: s
             )
             refused = [result for result in results if isinstance(result, InvalidPartitions)]
             assert (len(refused), results.count(None)) == (3, 1)
-            await member.until(lambda: member.knows("t") and len(member.states("t")) == 2)
+            await member.until(lambda: member.knows("t") and len(member.states_of("t")) == 2)
 
     run(test())
 
@@ -270,7 +270,7 @@ def test_what_is_written_is_what_zookeeper_shell_shows(servers: str, shell: Kazo
             assert TopicAssignment.decode("t", data, stat.version).topic_id == topic_id
             assert shell.get("/config/topics/t")[0] == b'{"version":1,"config":{"retention.ms":"5"}}'
             assert shell.get("/brokers/topics/t/partitions/0/state")[0] == (
-                b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'
+                b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1],"incarnations":{"1":0}}'
             )
 
     run(test())

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
-from tests.unit.broker.cluster.members import Member, end_session, joined
+from tests.unit.broker.cluster.members import WAIT_MS, Member, client_of, end_session, joined
 from tests.unit.broker.server.peers import run, until
 
-from mainstem_broker.cluster import member as module
-from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster import controllership, znodes
+from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.zookeeper import Conflict, Create, Operation, ZooKeeperUnavailable
 from mainstem_broker.errors import RequestTimedOut, StartupError
-from mainstem_broker.replica.partition import NO_LEADER
+from mainstem_broker.replica.state import NO_LEADER
 
 pytestmark = pytest.mark.processes
 
@@ -111,7 +111,7 @@ def test_a_stale_registration_that_vanishes_meanwhile_does_not_stop_the_start(
         try:
             await member.connect()
             await member.load()
-            await member.join()
+            await member.join(stopped_uncleanly=False)
             assert shell.get("/brokers/ids/1")[1].ephemeralOwner == member.session_id
         finally:
             await member.leave()
@@ -160,13 +160,13 @@ def test_a_topic_is_seen_by_all_from_its_creation_to_its_end(servers: str, shell
             topic_id = await two.create("t", [1, 2], {"retention.ms": "5"})
             for member in (one, two):
                 await member.until(lambda member=member: member.knows("t", topic_id))
-                assert {index: state.leader for index, state in member.states("t").items()} == {0: 1, 1: 2}
+                assert {index: state.leader for index, state in member.states_of("t").items()} == {0: 1, 1: 2}
                 assert member.view.topics["t"].config == {"retention.ms": "5"}
                 assert member.told("t") == {0, 1}
 
             await one.administration.grow_topic("t", {2: (2,)})
             for member in (one, two):
-                await member.until(lambda member=member: len(member.states("t")) == 3)
+                await member.until(lambda member=member: len(member.states_of("t")) == 3)
                 assert member.told("t") == {0, 1, 2}
 
             await two.administration.change_config("topics", "t", lambda _: {"segment.ms": "7"})
@@ -201,7 +201,7 @@ def test_settings_of_brokers_are_heard_of_by_all(servers: str) -> None:
 
 
 def test_a_topic_of_many_partitions_is_written_in_several_steps(servers: str) -> None:
-    count = 2 * module.STATES_PER_MULTI + 10
+    count = 2 * controllership.STATES_PER_MULTI + 10
 
     async def test() -> None:
         async with joined(1, servers) as one, joined(2, servers) as two:
@@ -220,11 +220,11 @@ def test_the_partitions_of_a_dead_broker_lose_their_leader_and_get_it_back(serve
             async with joined(2, servers):
                 await one.create("t", [2])
                 await one.until(lambda: one.knows("t"))
-            await one.until(lambda: one.states("t")[0].leader == NO_LEADER)
-            assert one.states("t")[0].isr == (2,)
+            await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
+            assert one.states_of("t")[0].isr == (2,)
             async with joined(2, servers) as two:
                 await two.until(lambda: two.knows("t"))
-                assert (two.states("t")[0].leader, two.states("t")[0].leader_epoch) == (2, 2)
+                assert (two.states_of("t")[0].leader, two.states_of("t")[0].leader_epoch) == (2, 2)
 
     run(test())
 
@@ -237,9 +237,9 @@ def test_a_lone_broker_that_restarts_leads_on_at_once_under_a_new_epoch(
             await member.create("t", [1])
             await member.until(lambda: member.knows("t"))
         async with joined(1, servers) as member:
-            await member.until(lambda: member.states("t")[0].leader_epoch == 1)
+            await member.until(lambda: member.states_of("t")[0].leader_epoch == 1)
             await member.catch_up(8000)
-            assert member.states("t")[0].leader == 1
+            assert member.states_of("t")[0].leader == 1
             stat = shell.get("/brokers/topics/t/partitions/0/state")[1]
             assert stat.version == 1, "one write: it was never without a leader"
 
@@ -280,8 +280,8 @@ def test_a_broker_that_lags_takes_nothing_of_an_earlier_topic_for_the_later_one(
             two.let_go()
             await two.until(lambda: two.knows("t", topic_id))
             await two.catch_up(8000)
-            assert two.states("t") == one.states("t")
-            assert two.states("t")[0].leader == 2
+            assert two.states_of("t") == one.states_of("t")
+            assert two.states_of("t")[0].leader == 2
             assert two.view.pending_deletions == set()
 
     run(test())
@@ -294,7 +294,7 @@ def numbered(number: int, _: Mapping[str, str]) -> Mapping[str, str]:
 def test_a_broker_for_which_the_feed_has_a_gap_loads_everything(
     servers: str, shell: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FEED_ENTRIES_KEPT", 3)
+    monkeypatch.setattr(controllership, "FEED_ENTRIES_KEPT", 3)
 
     async def test() -> None:
         async with joined(1, servers) as one, joined(2, servers) as two:
@@ -328,7 +328,7 @@ def test_news_that_a_failing_pass_had_heard_are_told_by_the_next(servers: str) -
             follow = two._read_feed
             failures: list[int] = []
 
-            async def failing(delta: module.Delta) -> None:
+            async def failing(delta: Delta) -> None:
                 await follow(delta)
                 if delta.partitions and not failures:
                     failures.append(1)
@@ -365,12 +365,12 @@ def test_after_any_failure_a_pass_looks_at_everything_again(servers: str, failur
             read = two._read_brokers
             failures: list[int] = []
 
-            async def failing() -> None:
+            async def failing(delta: Delta) -> None:
                 two._brokers_stale = False  # as the real one does first
                 if not failures:
                     failures.append(1)
                     raise failure
-                await read()
+                await read(delta)
 
             two._read_brokers = failing  # type: ignore[method-assign]  # stands in between
             async with joined(3, servers):
@@ -465,7 +465,7 @@ def test_a_controller_that_was_replaced_without_knowing_writes_nothing(
                 assert two.is_controller
                 assert one.is_controller, "it has not heard of it"
                 with pytest.raises(Conflict, match="Check /controller_epoch"):
-                    await one._fenced([Create("/written", b"")])
+                    await one.controllership.write([Create("/written", b"")])
                 assert shell.exists("/written") is None
                 one.let_go()
                 await one.until(lambda: not one.is_controller)
@@ -493,13 +493,13 @@ def test_a_controller_elected_by_a_write_whose_answer_was_lost_leads(
                 return results
 
             one._zookeeper.multi = losing  # type: ignore[method-assign]  # stands in between
-            one.is_controller = False
+            one.controllership.is_held = False
             shell.delete("/controller")
             await one.until(lambda: bool(lost) and one.is_controller)
             assert shell.get("/controller_epoch")[0] == b"2"
             await one.create("t", [1])
             await one.until(lambda: one.knows("t"))
-            assert one.states("t")[0].controller_epoch == 2
+            assert one.states_of("t")[0].controller_epoch == 2
 
     run(test())
 
@@ -514,8 +514,8 @@ def test_states_that_another_wrote_first_are_read_and_planned_anew(servers: str,
                 await one.until(lambda: one.knows("u"))
                 path = "/brokers/topics/u/partitions/0/state"
                 shell.set(path, shell.get(path)[0])  # its version is now another than the controller knows
-            await one.until(lambda: one.states("u")[0].leader == NO_LEADER)
-            assert one.states("u")[0].partition_epoch == 2
+            await one.until(lambda: one.states_of("u")[0].leader == NO_LEADER)
+            assert one.states_of("u")[0].partition_epoch == 2
 
     run(test())
 
@@ -562,7 +562,9 @@ def test_a_broker_that_lost_its_session_registers_anew_and_knows_what_it_missed(
             assert two.session_id != old_session
             await two.until(lambda: two.knows("t", topic_id) and two.knows("u"))
             await one.until(lambda: 2 in one.view.brokers and one.view.brokers[2].epoch > old_epoch)
-            await one.until(lambda: one.states("t")[1].leader == 2 and one.states("t")[1].leader_epoch >= 1)
+            await one.until(
+                lambda: one.states_of("t")[1].leader == 2 and one.states_of("t")[1].leader_epoch >= 1
+            )
 
     run(test())
 
@@ -577,7 +579,7 @@ def test_a_controller_that_lost_its_session_leads_no_more_and_may_be_elected_aga
             assert shell.get("/controller_epoch")[0] == b"2"
             await one.create("t", [1])
             await one.until(lambda: one.knows("t"))
-            assert one.states("t")[0].controller_epoch == 2
+            assert one.states_of("t")[0].controller_epoch == 2
 
     run(test())
 
@@ -619,7 +621,7 @@ def test_wishes_of_a_lost_session_fail_with_an_error_that_clients_retry(servers:
                 lambda: one.administration.change_config("brokers", "1", lambda _: {}),
                 one.administration.deleted_topics,
             ]
-            one._zookeeper._client.stop()
+            client_of(one).stop()
             for call in calls:
                 with pytest.raises(ZooKeeperUnavailable):
                     await call()
@@ -635,5 +637,64 @@ def test_to_leave_before_joining_and_to_leave_twice_are_no_errors(servers: str) 
         await other.connect()
         await other.leave()
         await other.leave()
+
+    run(test())
+
+
+# --- Lives, and stopping ---
+
+
+def test_each_registration_begins_a_new_life_and_an_unclean_stop_is_noted(servers: str) -> None:
+    """KIP-903: what a life after an unclean stop says of its logs is not trusted."""
+
+    async def test() -> None:
+        lives = []
+        for stopped_uncleanly in (True, False, True, False):
+            async with joined(1, servers, stopped_uncleanly=stopped_uncleanly) as one:
+                me = one.view.brokers[1]
+                lives.append((me.incarnation, me.last_unclean))
+                assert one.office.is_held_by(me.incarnation)
+            assert not one.office.is_held_by(me.incarnation), "it has left"
+        assert lives == [(0, 0), (1, 0), (2, 2), (3, 2)]
+
+    run(test())
+
+
+def test_a_broker_that_retires_gives_its_leaderships_away_before_it_goes(servers: str) -> None:
+    """R20: controlled shutdown."""
+
+    async def test() -> None:
+        async with joined(1, servers) as one, joined(2, servers) as two:
+            await two.until(lambda: two.view.brokers.keys() == {1, 2})
+            await one.until(lambda: one.view.brokers.keys() == {1, 2})
+            await one.create_replicated("t", [(2, 1), (1, 2), (2,)])
+            await two.until(lambda: two.knows("t"))
+            await two.retire(WAIT_MS)
+            states = two.states_of("t")
+            assert {index: (state.leader, state.isr) for index, state in states.items()} == {
+                0: (1, (1,)),
+                1: (1, (1,)),
+                2: (2, (2,)),
+            }
+            assert [states[index].leader_epoch for index in range(3)] == [1, 0, 0]
+            assert two.states.lives().keys() == {1}
+
+    run(test())
+
+
+def test_a_broker_that_was_taken_for_dead_registers_anew_in_a_new_life(
+    servers: str, shell: KazooClient
+) -> None:
+    async def test() -> None:
+        async with joined(1, servers) as one, joined(2, servers) as two:
+            await one.until(lambda: 2 in one.view.brokers)
+            await one.create("t", [2])
+            await one.until(lambda: one.knows("t"))
+            await one.controllership.fence(2, 0)
+            await one.until(lambda: 2 in one.view.brokers and one.view.brokers[2].incarnation == 1)
+            await until(lambda: two.office.is_held_by(1) and two.office.is_open())
+            assert not two.office.is_held_by(0)
+            await one.until(lambda: one.states_of("t")[0].incarnations == {2: 1})
+            assert registered(shell, two)
 
     run(test())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.znodes import BrokerRegistration, Change, Endpoint, TopicAssignment
-from mainstem_broker.replica.partition import PartitionState
+from mainstem_broker.replica.state import PartitionState
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 TOPIC_ID_TEXT = "ABEiM0RVZneImaq7zN3u_w"

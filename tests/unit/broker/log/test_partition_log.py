@@ -340,6 +340,7 @@ def test_a_log_begun_afresh_starts_and_ends_where_told(tmp_path: Path) -> None:
     append(log, [b"x"] * 10)
     log.truncate_fully_and_start_at(1000)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1000, 1000, 0)
+    assert log.epochs.entries == ()
     append(log, [b"y"])
     assert read_all(log) == [Stored(1000, b"y")]
 

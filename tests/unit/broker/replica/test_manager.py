@@ -1,17 +1,28 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 from structlog.testing import capture_logs
-from tests.unit.broker.log.logs import DEFAULTS, NOW_MS, settings
+from tests.unit.broker.log.logs import DEFAULTS, settings
+from tests.unit.broker.replica.replicas import (
+    LIFE,
+    PlayedCoordination,
+    UnreachableLeader,
+    replica_manager,
+    state_of,
+)
+from tests.unit.broker.server.peers import run, until
 
 from mainstem_broker.errors import StorageError
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.replica import manager
 from mainstem_broker.replica.manager import ReplicaManager
-from mainstem_broker.replica.partition import PartitionState
+from mainstem_broker.replica.state import PartitionState
 
 T = UUID(int=1)
 
@@ -28,14 +39,13 @@ def logs(tmp_path: Path) -> LogManager:
 
 @pytest.fixture
 def replicas(logs: LogManager) -> ReplicaManager:
-    return ReplicaManager(1, logs)
+    return replica_manager(logs)
 
 
 def update(
     replicas: ReplicaManager, topic: str = "t", index: int = 0, topic_id: UUID = T, epoch: int = 0
 ) -> None:
-    state = PartitionState(1, epoch, (1,), 1, epoch)
-    replicas.update(topic, index, topic_id, state, DEFAULTS, NOW_MS)
+    replicas.update(topic, index, topic_id, state_of(1, epoch, (1,), epoch), (1,), DEFAULTS)
 
 
 def test_a_replica_is_opened_when_its_state_is_first_heard_of(
@@ -70,7 +80,7 @@ def test_a_log_that_cannot_be_opened_harms_no_other(replicas: ReplicaManager, tm
 
 def test_the_log_of_an_earlier_topic_of_that_name_is_not_taken(replicas: ReplicaManager) -> None:
     update(replicas)
-    later = ReplicaManager(1, replicas._logs)
+    later = replica_manager(replicas._logs)
     with capture_logs() as lines:
         update(later, topic_id=uuid4())
     assert later.find("t", 0) is None
@@ -156,3 +166,155 @@ def test_replicas_may_come_and_go_while_they_are_walked(replicas: ReplicaManager
     for _ in replicas:
         update(replicas, "u", 0, UUID(int=2))
         replicas.drop("t", T)
+
+
+# --- Whom to follow ---
+
+
+class Connections:
+    """Leaders that cannot be reached, by broker, in the order they were asked for."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[int, UnreachableLeader]] = []
+
+    def __call__(self, broker_id: int) -> UnreachableLeader:
+        self.made.append((broker_id, UnreachableLeader()))
+        return self.made[-1][1]
+
+    def open_to(self) -> list[int]:
+        return [broker_id for broker_id, leader in self.made if not leader.closed]
+
+
+def follow(
+    replicas: ReplicaManager, leaders: Mapping[str, int], epoch: int, isr: tuple[int, ...] = (1, 2, 3)
+) -> None:
+    """Give the topics these leaders, under that leader and partition epoch."""
+    for number, (topic, leader) in enumerate(leaders.items()):
+        state = state_of(leader, epoch, isr, epoch)
+        replicas.update(topic, 0, UUID(int=number + 1), state, (1, 2, 3), DEFAULTS)
+    replicas.follow_leaders()
+
+
+def test_there_is_one_fetcher_for_each_broker_that_leads_what_is_held_here(logs: LogManager) -> None:
+    async def test() -> None:
+        connections = Connections()
+        replicas = replica_manager(logs, connect=connections)
+        follow(replicas, {"a": 2, "b": 2, "c": 3, "d": 1, "e": -1}, 0)
+        assert sorted(connections.open_to()) == [2, 3]
+        follow(replicas, {"a": 2, "b": 1, "c": -1, "d": 1, "e": -1}, 1)
+        await until(lambda: connections.open_to() == [2])
+        follow(replicas, {"c": 3}, 2)
+        assert sorted(connections.open_to()) == [2, 3]
+        await replicas.stop()
+        assert connections.open_to() == []
+
+    run(test())
+
+
+# --- In-sync sets ---
+
+
+def led_with_a_follower_that_came(logs: LogManager, coordination: PlayedCoordination) -> ReplicaManager:
+    """t-0 is led here with only us in sync; broker 2 has fetched all there is."""
+    replicas = replica_manager(logs, coordination)
+    follow(replicas, {"t": 1}, 0, (1,))
+    partition = replicas.find("t", 0)
+    assert partition is not None
+    partition.read_as_follower(2, LIFE, 0, -1, 100, leader_epoch=0, min_one_batch=True, now_ms=0)
+    return replicas
+
+
+def test_a_follower_that_has_caught_up_is_written_into_the_set_with_its_life(logs: LogManager) -> None:
+    async def test() -> None:
+        coordination = PlayedCoordination()
+        replicas = led_with_a_follower_that_came(logs, coordination)
+        partition = replicas.find("t", 0)
+        assert partition is not None
+        replicas.consider_all_isrs()
+        await until(lambda: partition.state is not None and partition.state.isr == (1, 2))
+        ((topic, index, state, joined),) = coordination.written
+        assert (topic, index, state.partition_epoch, joined) == ("t", 0, 1, {2: LIFE})
+        await replicas.stop()
+
+    run(test())
+
+
+class Forgetful(PlayedCoordination):
+    """Gives no answer to a proposal, nor to the first question what became of it; then it tells `held`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: PartitionState | None = None
+        self.questions = 0
+
+    async def change_state(
+        self, topic: str, partition: int, state: PartitionState, joined: Mapping[int, int]
+    ) -> PartitionState | None:
+        self.written.append((topic, partition, state, joined))
+        return None
+
+    async def read_state(self, topic: str, partition: int) -> PartitionState | None:
+        self.questions += 1
+        return self.held if self.questions > 1 else None
+
+
+@pytest.mark.parametrize("was_written", [True, False])
+def test_a_proposal_whose_answer_was_lost_counts_by_what_is_read_then(
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch, was_written: bool
+) -> None:
+    monkeypatch.setattr(manager, "RETRY_DELAY_S", 0.001)
+
+    async def test() -> None:
+        coordination = Forgetful()
+        replicas = led_with_a_follower_that_came(logs, coordination)
+        partition = replicas.find("t", 0)
+        assert partition is not None
+        before = partition.state
+        assert before is not None
+        replicas.consider_all_isrs()
+        await until(lambda: coordination.written)
+        coordination.held = coordination.written[0][2] if was_written else before
+        await until(lambda: coordination.questions > 1)
+        if was_written:
+            await until(lambda: partition.state is coordination.held)
+        else:
+            await until(lambda: partition._pending is None)
+            assert partition.state is before
+            replicas.consider_all_isrs()
+            await until(lambda: len(coordination.written) == 2)
+        await replicas.stop()
+
+    run(test())
+
+
+def test_a_proposal_of_unknown_fate_is_settled_by_the_feed(
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "RETRY_DELAY_S", 0.001)
+
+    async def test() -> None:
+        coordination = Forgetful()
+        replicas = led_with_a_follower_that_came(logs, coordination)
+        replicas.consider_all_isrs()
+        await until(lambda: coordination.questions > 1)
+        follow(replicas, {"t": 2}, 1)
+        await until(lambda: not replicas._tasks)
+        partition = replicas.find("t", 0)
+        assert partition is not None
+        assert partition.leader_epoch == 1
+        await replicas.stop()
+
+    run(test())
+
+
+def test_a_follower_proposes_nothing(logs: LogManager) -> None:
+    async def test() -> None:
+        coordination = PlayedCoordination()
+        replicas = replica_manager(logs, coordination, now_ms=lambda: 10**9)
+        follow(replicas, {"t": 2}, 0)
+        replicas.consider_all_isrs()
+        await asyncio.sleep(0)
+        assert coordination.written == []
+        await replicas.stop()
+
+    run(test())

@@ -119,6 +119,7 @@ class Listening:
     ) -> None:
         self.listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), options, may_accept)
         self.address = self.listener._socket.getsockname()
+        self.listener.listen()
         self.listener.start(Script().handle)
 
     def __enter__(self) -> Self:
@@ -146,6 +147,22 @@ def test_clients_are_refused_before_the_start() -> None:
         listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), OPTIONS, lambda: True)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*listener._socket.getsockname())
+        listener.close()
+
+    run(test())
+
+
+def test_clients_that_come_between_listening_and_the_start_wait_and_are_served_then() -> None:
+    async def test() -> None:
+        listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), OPTIONS, lambda: True)
+        listener.listen()
+        reader, writer = await asyncio.open_connection(*listener._socket.getsockname())
+        writer.write(frame_of(b"echo early"))
+        assert not listener.connections
+        listener.start(Script().handle)
+        size = int.from_bytes(await reader.readexactly(4))
+        assert await reader.readexactly(size) == b"early"
+        writer.close()
         listener.close()
 
     run(test())

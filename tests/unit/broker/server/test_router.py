@@ -93,7 +93,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_the_ra
         (-1, 0, "API key -1 is not served here"),
         (999, 0, "API key 999 is not served here"),
         (0, 2, "Produce version 2 is not served here; 3 to 11 are"),
-        (1, 13, "Fetch version 13 is not served here; 4 to 12 are"),
+        (1, 18, "Fetch version 18 is not served here; 4 to 17 are"),
         (3, -1, "Metadata version -1 is not served here; 0 to 12 are"),
     ],
 )

@@ -1,0 +1,118 @@
+"""Faults that replicated logs have had, to be put back one at a time: each must be found.
+
+The first five are classics of Kafka's history; the last two were in this broker until the simulation found
+them.
+`put_back` patches the present process; use it in one that is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from mainstem_broker.cluster import controller
+from mainstem_broker.cluster.controller import Brokers, ElectionPolicy
+from mainstem_broker.cluster.controllership import Controllership
+from mainstem_broker.cluster.znodes import Claim
+from mainstem_broker.cluster.zookeeper import Operation, SetData
+from mainstem_broker.replica.partition import Partition
+from mainstem_broker.replica.state import PartitionState
+
+
+def truncate_to_the_high_watermark() -> None:
+    """As before KIP-101: a follower cuts its log at its own high watermark, and nobody compares epochs."""
+    begin_role = Partition._begin_role
+
+    def begin(self: Partition, state: PartitionState) -> None:
+        begin_role(self, state)
+        if not self.is_leader:
+            self._truncate(self.high_watermark)
+
+    Partition._begin_role = begin  # type: ignore[method-assign]  # the bug
+    Partition._divergence = lambda self, offset, last_epoch: None  # type: ignore[method-assign]  # the bug
+
+
+def advance_over_an_unconfirmed_set() -> None:
+    """The high watermark goes by the set that was proposed, though ZooKeeper may refuse it."""
+
+    def proposed(self: Partition) -> set[int]:
+        assert self.state is not None
+        return set((self._pending or self.state).isr)
+
+    Partition._maximal_isr = proposed  # type: ignore[method-assign]  # the bug
+
+
+def let_a_stale_controller_write() -> None:
+    """A controller's writes check nothing: neither that it still is the controller, nor what they replace.
+
+    Either check alone keeps a stale controller's elections out.
+    """
+
+    async def write(self: Controllership, operations: Sequence[Operation]) -> None:
+        await self._zookeeper.multi(
+            [replace(each, version=-1) if isinstance(each, SetData) else each for each in operations]
+        )
+
+    Controllership.write = write  # type: ignore[method-assign]  # the bug
+
+
+def elect_from_outside_the_in_sync_set() -> None:
+    """The first live replica of the assignment leads."""
+    elect = controller.elect
+
+    def elect_anyone(
+        state: PartitionState,
+        replicas: tuple[int, ...],
+        brokers: Brokers,
+        policy: ElectionPolicy,
+        claims: Mapping[int, Claim],
+    ) -> PartitionState | None:
+        live = [broker for broker in replicas if broker in brokers]
+        if controller._holds_office(state, brokers) or not live:
+            return elect(state, replicas, brokers, policy, claims)
+        return controller._elected(state, live[0], (live[0],), brokers, policy)
+
+    controller.elect = elect_anyone
+
+
+def acknowledge_before_the_followers() -> None:
+    """acks=all is answered when the leader has the record."""
+    Partition.acknowledge = lambda self, waiting: True  # type: ignore[method-assign]  # the bug
+
+
+def lead_in_a_later_life() -> None:
+    """A broker that restarted goes on leading what it led before."""
+    Partition.is_leader = property(  # type: ignore[method-assign,assignment]  # the bug
+        lambda self: self.state is not None and self.state.leader == self._local_broker_id
+    )
+
+
+def forget_the_proposal() -> None:
+    """Hearing the known state once more ends the proposal under way."""
+    update_state = Partition.update_state
+
+    def update(self: Partition, state: PartitionState, replicas: tuple[int, ...], now_ms: int) -> None:
+        if self.state is not None and state.partition_epoch == self.state.partition_epoch:
+            self._pending = None
+        update_state(self, state, replicas, now_ms)
+
+    Partition.update_state = update  # type: ignore[method-assign]  # the bug
+
+
+BUGS: Final[Mapping[str, Callable[[], None]]] = {
+    bug.__name__: bug
+    for bug in (
+        truncate_to_the_high_watermark,
+        advance_over_an_unconfirmed_set,
+        let_a_stale_controller_write,
+        elect_from_outside_the_in_sync_set,
+        acknowledge_before_the_followers,
+        lead_in_a_later_life,
+        forget_the_proposal,
+    )
+}
+
+
+def put_back(name: str) -> None:
+    BUGS[name]()

@@ -1,0 +1,340 @@
+"""The office of controller over a ZooKeeper in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServer
+from tests.unit.broker.cluster.small_clusters import (
+    TOPIC_ID,
+    create_topic,
+    empty_server,
+    feed,
+    register,
+    session_with,
+    view_of,
+    written_states,
+)
+from tests.unit.broker.server.peers import run, until
+
+from mainstem_broker.cluster import controllership as module
+from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.controller import ElectionPolicy
+from mainstem_broker.cluster.controllership import Controllership
+from mainstem_broker.cluster.view import ClusterView, Delta
+from mainstem_broker.cluster.zookeeper import (
+    Conflict,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+    ZooKeeperUnavailable,
+)
+
+
+def office_of(
+    broker_id: int, zookeeper: SimulatedZooKeeper, view: ClusterView | None = None
+) -> Controllership:
+    return Controllership(zookeeper, broker_id, view or ClusterView(), lambda _: ElectionPolicy())
+
+
+def nobody() -> None:
+    """Whoever would hear of changes."""
+
+
+def epoch_of(server: ZooKeeperServer) -> bytes:
+    node = server.get(znodes.CONTROLLER_EPOCH)
+    assert node is not None
+    return node.data
+
+
+# --- Winning and losing ---
+
+
+def test_the_first_who_seeks_holds_the_office_and_others_learn_who_it_is() -> None:
+    async def test() -> None:
+        server = empty_server()
+        views = {1: ClusterView(), 2: ClusterView()}
+        first = office_of(1, await session_with(server), views[1])
+        second = office_of(2, await session_with(server), views[2])
+        await first.seek(nobody)
+        await second.seek(nobody)
+        assert (first.is_held, second.is_held) == (True, False)
+        assert [view.controller_id for view in views.values()] == [1, 1]
+        assert epoch_of(server) == b"1"
+
+    run(test())
+
+
+def test_who_waits_hears_that_the_office_is_free_and_holds_it_under_the_next_epoch() -> None:
+    async def test() -> None:
+        server = empty_server()
+        one, two = await session_with(server), await session_with(server)
+        first, second = office_of(1, one), office_of(2, two)
+        await first.seek(nobody)
+        heard: list[int] = []
+        await second.seek(lambda: heard.append(1))
+        await one.stop()
+        await until(lambda: heard)
+        await second.seek(nobody)
+        assert second.is_held
+        assert epoch_of(server) == b"2"
+
+    run(test())
+
+
+def test_who_was_slower_is_told_to_look_again() -> None:
+    async def test() -> None:
+        server = empty_server()
+        zookeeper = await session_with(server)
+        slow = office_of(2, zookeeper)
+        multi = zookeeper.multi
+
+        async def too_late(operations: Sequence[Operation]) -> list[Any]:
+            server.multi([SetData(znodes.CONTROLLER_EPOCH, b"1")], 0)
+            server.multi([Create(znodes.CONTROLLER, znodes.encode_controller(1, 0))], 0)
+            return await multi(operations)
+
+        zookeeper.multi = too_late  # type: ignore[method-assign]  # stands in between
+        heard: list[int] = []
+        await slow.seek(lambda: heard.append(1))
+        assert heard
+        assert not slow.is_held
+        assert epoch_of(server) == b"1"
+
+    run(test())
+
+
+def test_an_election_whose_answer_was_lost_counts_when_it_is_seen() -> None:
+    async def test() -> None:
+        server = empty_server()
+        zookeeper = await session_with(server)
+        office = office_of(1, zookeeper)
+        multi = zookeeper.multi
+
+        async def losing(operations: Sequence[Operation]) -> list[Any]:
+            await multi(operations)
+            raise ZooKeeperUnavailable("The answer was lost.")
+
+        zookeeper.multi = losing  # type: ignore[method-assign]  # stands in between
+        with pytest.raises(ZooKeeperUnavailable):
+            await office.seek(nobody)
+        assert (office.is_held, epoch_of(server)) == (False, b"1")
+        zookeeper.multi = multi  # type: ignore[method-assign]  # as it was
+        await office.seek(nobody)
+        assert office.is_held
+        await office.write([Create("/written", b"")])
+        assert epoch_of(server) == b"1"
+
+    run(test())
+
+
+def test_a_controller_that_was_replaced_writes_nothing_and_finds_out() -> None:
+    """R20: fenced by the epoch."""
+
+    async def test() -> None:
+        server = empty_server()
+        old, new = office_of(1, await session_with(server)), office_of(2, await session_with(server))
+        await old.seek(nobody)
+        server.multi([Delete(znodes.CONTROLLER)], 0)
+        await new.seek(nobody)
+        assert old.is_held, "it has not heard of it"
+        with pytest.raises(Conflict, match="Check /controller_epoch"):
+            await old.write([Create("/written", b"")])
+        assert server.get("/written") is None
+        await old.seek(nobody)
+        assert not old.is_held
+
+    run(test())
+
+
+# --- States ---
+
+
+def test_states_are_written_with_the_feeds_entry_that_carries_them() -> None:
+    async def test() -> None:
+        server = empty_server()
+        create_topic(server, {0: (1, 2), 1: (2, 1)})
+        view = view_of({1: 3, 2: 5}, {0: (1, 2), 1: (2, 1)})
+        office = office_of(1, await session_with(server), view)
+        await office.seek(nobody)
+        delta = Delta()
+        await office.lead(delta)
+        assert delta.partitions == {("t", 0), ("t", 1)}
+        assert written_states(server) == view.topics["t"].states
+        assert [state.leader for state in written_states(server).values()] == [1, 2]
+        (entry,) = feed(server)
+        assert {(topic_id, index) for topic_id, index, _ in entry.states} == {(TOPIC_ID, 0), (TOPIC_ID, 1)}
+        before = len(feed(server))
+        await office.lead(Delta())
+        assert len(feed(server)) == before, "there is nothing left to do"
+
+    run(test())
+
+
+def test_after_a_write_that_failed_everything_is_planned_anew() -> None:
+    async def test() -> None:
+        server = empty_server()
+        create_topic(server, {0: (1,)})
+        view = view_of({1: 0}, {0: (1,)})
+        zookeeper = await session_with(server)
+        office = office_of(1, zookeeper, view)
+        await office.seek(nobody)
+        multi = zookeeper.multi
+
+        async def failing(operations: Sequence[Operation]) -> list[Any]:
+            raise ZooKeeperUnavailable("The connection broke.")
+
+        zookeeper.multi = failing  # type: ignore[method-assign]  # stands in between
+        with pytest.raises(ZooKeeperUnavailable):
+            await office.lead(Delta())
+        zookeeper.multi = multi  # type: ignore[method-assign]  # as it was
+        await office.lead(Delta())
+        assert list(written_states(server)) == [0]
+
+    run(test())
+
+
+def test_only_topics_that_have_to_be_looked_at_again_are_planned() -> None:
+    async def test() -> None:
+        server = empty_server()
+        create_topic(server, {0: (1,)})
+        view = view_of({1: 0}, {0: (1,)})
+        office = office_of(1, await session_with(server), view)
+        await office.seek(nobody)
+        await office.lead(Delta())
+        view.set_topic(znodes.TopicAssignment("t", TOPIC_ID, {0: (1,), 1: (1,)}, version=1), {})
+        await office.lead(Delta())
+        assert list(written_states(server)) == [0]
+        office.look_again(["t"])
+        await office.lead(Delta())
+        assert list(written_states(server)) == [0, 1]
+
+    run(test())
+
+
+def test_many_states_are_written_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STATES_PER_MULTI", 2)
+
+    async def test() -> None:
+        server = empty_server()
+        replicas = dict.fromkeys(range(5), (1,))
+        create_topic(server, replicas)
+        office = office_of(1, await session_with(server), view_of({1: 0}, replicas))
+        await office.seek(nobody)
+        await office.lead(Delta())
+        assert sorted(written_states(server)) == [0, 1, 2, 3, 4]
+        assert [len(entry.states) for entry in feed(server)] == [2, 2, 1]
+
+    run(test())
+
+
+def test_a_topic_is_deleted_with_all_its_nodes_and_who_held_it_is_noted() -> None:
+    async def test() -> None:
+        server = empty_server()
+        create_topic(server, {0: (1, 2)})
+        view = view_of({1: 0, 2: 0}, {0: (1, 2)})
+        office = office_of(1, await session_with(server), view)
+        await office.seek(nobody)
+        await office.lead(Delta())
+        claim = znodes.Claim(2, 0, 1, 1)
+        server.multi([Create(znodes.claim_path("t", 0, 2), claim.encode())], 0)
+        server.multi([Create(znodes.deletion_path("t"), b"")], 0)
+        view.pending_deletions.add("t")
+        delta = Delta()
+        await office.lead(delta)
+        assert delta.deleted == [("t", TOPIC_ID)]
+        assert (server.children(znodes.TOPICS), server.children(znodes.DELETE_TOPICS)) == ([], [])
+        assert server.children(znodes.DELETED_TOPICS) == [znodes.encode_uuid(TOPIC_ID)]
+        assert feed(server)[-1].deleted == (("t", TOPIC_ID),)
+
+    run(test())
+
+
+def test_the_feed_is_trimmed_to_its_newest_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FEED_ENTRIES_KEPT", 3)
+
+    async def test() -> None:
+        server = empty_server()
+        for _ in range(7):
+            server.multi([Create(znodes.CHANGE_PREFIX, znodes.Change().encode(), sequential=True)], 0)
+        office = office_of(1, await session_with(server))
+        await office.seek(nobody)
+        await office.trim_feed(range(6))
+        assert len(feed(server)) == 7, "not worth it yet"
+        await office.trim_feed(range(7))
+        assert [znodes.change_number(name) for name in server.children(znodes.CHANGES)] == [4, 5, 6]
+
+    run(test())
+
+
+# --- Fencing brokers whose process is gone ---
+
+
+def is_registered(server: ZooKeeperServer, broker_id: int) -> bool:
+    return server.get(znodes.broker_path(broker_id)) is not None
+
+
+def test_the_controller_fences_a_broker_in_the_life_that_was_watched_and_in_no_other() -> None:
+    async def test() -> None:
+        server = empty_server()
+        gone = await session_with(server)
+        register(server, 2, gone.session_id)
+        office = office_of(1, await session_with(server))
+        await office.seek(nobody)
+        await office.fence(2, 7)
+        assert is_registered(server, 2)
+        await office.fence(2, 0)
+        assert not is_registered(server, 2)
+        await office.fence(2, 0)  # it is gone already
+
+    with capture_logs() as lines:
+        run(test())
+    assert [line["event"] for line in lines if "fenced" in line["event"]] == ["broker not fenced"] * 2
+
+
+def test_anyone_fences_the_controller_and_its_office_goes_with_it() -> None:
+    async def test() -> None:
+        server = empty_server()
+        one, two = await session_with(server), await session_with(server)
+        register(server, 1, one.session_id)
+        controller, other = office_of(1, one), office_of(2, two)
+        await controller.seek(nobody)
+        await other.seek(nobody)
+        await other.fence(1, 0)
+        assert not is_registered(server, 1)
+        assert server.get(znodes.CONTROLLER) is None
+        await other.seek(nobody)
+        assert other.is_held
+
+    run(test())
+
+
+def test_who_is_not_controller_fences_nobody_else() -> None:
+    async def test() -> None:
+        server = empty_server()
+        one, two, three = [await session_with(server) for _ in range(3)]
+        register(server, 3, three.session_id)
+        await office_of(1, one).seek(nobody)
+        await office_of(2, two).fence(3, 0)
+        assert is_registered(server, 3)
+
+    run(test())
+
+
+def test_the_office_of_a_later_session_is_left_alone() -> None:
+    """The broker has come back as controller while its former registration still stands."""
+
+    async def test() -> None:
+        server = empty_server()
+        former, present, two = [await session_with(server) for _ in range(3)]
+        register(server, 1, former.session_id)
+        await office_of(1, present).seek(nobody)
+        await office_of(2, two).fence(1, 0)
+        assert not is_registered(server, 1)
+        assert server.get(znodes.CONTROLLER) is not None
+
+    run(test())

@@ -1,0 +1,137 @@
+"""What replicas read and write of the cluster, over a ZooKeeper in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+from structlog.testing import capture_logs
+from tests.cluster.simulated_zookeeper import ZooKeeperServer
+from tests.unit.broker.cluster.small_clusters import (
+    ENDPOINT,
+    TOPIC_ID,
+    create_topic,
+    empty_server,
+    feed,
+    register,
+    session_with,
+    view_of,
+    written_states,
+)
+from tests.unit.broker.server.peers import run
+
+from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.replica_states import ReplicaStates
+from mainstem_broker.cluster.view import ClusterView
+from mainstem_broker.cluster.zookeeper import Create
+from mainstem_broker.replica.state import PartitionState
+
+BEFORE = PartitionState(1, 4, (1,), 1, 0, incarnations={1: 0})
+AFTER = BEFORE.with_isr((1, 2), {2: 0}, 1)
+
+
+def server_with_state() -> ZooKeeperServer:
+    """t-0 is led by broker 1; broker 2 lives its first life."""
+    server = empty_server()
+    create_topic(server, {0: (1, 2)})
+    for path in (znodes.partitions_path("t"), znodes.partition_path("t", 0)):
+        server.ensure(path)
+    server.multi([Create(znodes.state_path("t", 0), znodes.encode_state(BEFORE))], 0)
+    register(server, 2, server.open_session())
+    return server
+
+
+async def states_of(server: ZooKeeperServer, view: ClusterView | None = None) -> ReplicaStates:
+    return ReplicaStates(await session_with(server), 1, view or view_of({1: 0, 2: 0}, {0: (1, 2)}))
+
+
+def test_the_living_are_those_who_are_not_about_to_stop() -> None:
+    async def test() -> None:
+        view = view_of({1: 3, 2: 5})
+        leaving = znodes.BrokerRegistration(3, (ENDPOINT,), None, incarnation=7, leaving=True)
+        view.set_brokers([*view.brokers.values(), leaving])
+        assert (await states_of(empty_server(), view)).lives() == {1: 3, 2: 5}
+
+    run(test())
+
+
+def test_a_leaders_proposal_is_written_with_the_feeds_entry_that_carries_it() -> None:
+    async def test() -> None:
+        server = server_with_state()
+        states = await states_of(server)
+        assert await states.change_state("t", 0, AFTER, {2: 0}) == AFTER
+        assert written_states(server) == {0: AFTER}
+        assert feed(server)[-1].states == ((TOPIC_ID, 0, AFTER),)
+        assert await states.read_state("t", 0) == AFTER
+
+    run(test())
+
+
+def test_a_proposal_that_comes_too_late_changes_nothing_and_is_told_what_holds() -> None:
+    async def test() -> None:
+        server = server_with_state()
+        states = await states_of(server)
+        await states.change_state("t", 0, AFTER, {})
+        late = BEFORE.with_isr((1, 3), {3: 0}, 1)
+        assert await states.change_state("t", 0, late, {}) == AFTER
+        assert written_states(server) == {0: AFTER}
+        assert len(feed(server)) == 1
+
+    run(test())
+
+
+def test_a_member_whose_life_has_ended_meanwhile_does_not_join() -> None:
+    """KIP-903: the new life may have lost what the old one had."""
+
+    async def test() -> None:
+        server = server_with_state()
+        states = await states_of(server)
+        assert await states.change_state("t", 0, AFTER, {2: 1}) == BEFORE
+        assert written_states(server) == {0: BEFORE}
+
+    run(test())
+
+
+def test_without_an_answer_nothing_is_known() -> None:
+    async def test() -> None:
+        zookeeper = await session_with(server_with_state())
+        states = ReplicaStates(zookeeper, 1, view_of({1: 0, 2: 0}, {0: (1, 2)}))
+        for ask in (states.change_state("t", 0, AFTER, {}), states.read_state("t", 0)):
+            asking = asyncio.create_task(ask)
+            await asyncio.sleep(0)  # the request is on its way
+            zookeeper.cut()
+            assert await asking is None
+            zookeeper.mend()
+
+    run(test())
+
+
+def test_what_does_not_exist_is_not_known() -> None:
+    async def test() -> None:
+        states = await states_of(server_with_state(), view_of({1: 0}))
+        assert await states.change_state("t", 0, AFTER, {}) is None
+        assert await states.read_state("t", 9) is None
+
+    run(test())
+
+
+def test_a_claim_is_written_and_a_later_one_takes_its_place() -> None:
+    async def test() -> None:
+        server = server_with_state()
+        states = await states_of(server)
+        for claim in (znodes.Claim(1, 0, 4, 10), znodes.Claim(1, 1, 4, 8)):
+            await states.claim("t", 0, claim)
+            node = server.get(znodes.claim_path("t", 0, 1))
+            assert node is not None
+            assert znodes.Claim.decode(1, node.data) == claim
+        assert [entry.claims for entry in feed(server)] == [(("t", 0),)] * 2
+
+    run(test())
+
+
+def test_a_claim_that_cannot_be_written_is_told_and_no_error() -> None:
+    async def test() -> None:
+        await (await states_of(empty_server())).claim("gone", 0, znodes.Claim(1, 0, 4, 10))
+
+    with capture_logs() as lines:
+        run(test())
+    assert [line["event"] for line in lines] == ["claim not written"]

@@ -1,0 +1,86 @@
+"""What replicas need around them, played.
+
+An office that is open, a cluster that grants every wish, and leaders that cannot be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from mainstem_broker.errors import PeerUnavailable
+from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Leader
+from mainstem_broker.replica.manager import ReplicaManager
+from mainstem_broker.replica.office import Office
+from mainstem_broker.replica.state import PartitionState
+
+LIFE: Final = 0
+"""The life in which every broker is, unless a test says otherwise."""
+LAG_MS_MAX: Final = 30_000
+
+
+def state_of(
+    leader: int, leader_epoch: int, isr: tuple[int, ...], partition_epoch: int = 0, **rest: object
+) -> PartitionState:
+    """A state by controller epoch 1, all of whose members were found in sync in `LIFE`."""
+    lives = {broker: LIFE for broker in (*isr, leader) if broker >= 0}
+    given: dict[str, object] = {"incarnations": lives, **rest}
+    return PartitionState(leader, leader_epoch, isr, 1, partition_epoch, **given)  # type: ignore[arg-type]  # names are fields
+
+
+def open_office() -> Office:
+    """An office in `LIFE` that does not run out."""
+    office = Office(lambda: 0.0)
+    office.begin(LIFE)
+    office.extend(1.0)
+    return office
+
+
+class PlayedCoordination:
+    """Brokers 1 to 3 live; every proposal is written at once, and noted."""
+
+    def __init__(self) -> None:
+        self.live = {1: LIFE, 2: LIFE, 3: LIFE}
+        self.written: list[tuple[str, int, PartitionState, Mapping[int, int]]] = []
+
+    def lives(self) -> Mapping[int, int]:
+        return self.live
+
+    async def change_state(
+        self, topic: str, partition: int, state: PartitionState, joined: Mapping[int, int]
+    ) -> PartitionState | None:
+        self.written.append((topic, partition, state, joined))
+        return state
+
+    async def read_state(self, topic: str, partition: int) -> PartitionState | None:
+        return None
+
+
+class UnreachableLeader:
+    """Notes that it was asked, and closed."""
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[FetchedFrom]] = []
+        self.closed = False
+
+    async def fetch(self, wanted: Sequence[FetchedFrom]) -> Iterable[Fetched]:
+        self.asked.append(wanted)
+        raise PeerUnavailable("Nobody plays this leader.")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def replica_manager(
+    logs: LogManager,
+    coordination: PlayedCoordination | None = None,
+    *,
+    broker_id: int = 1,
+    connect: Callable[[int], Leader] = lambda _: UnreachableLeader(),
+    now_ms: Callable[[], int] = lambda: 0,
+) -> ReplicaManager:
+    """The manager of a broker's replicas in that company."""
+    return ReplicaManager(
+        broker_id, logs, coordination or PlayedCoordination(), open_office(), connect, now_ms, LAG_MS_MAX
+    )

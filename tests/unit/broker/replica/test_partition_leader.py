@@ -1,0 +1,446 @@
+"""A partition as the leader of followers: progress, high watermark, in-sync set, who waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from tests.support.record_batches import encode_batch
+from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
+from tests.unit.broker.log.logs import append as append_to_log
+from tests.unit.broker.replica.replicas import LAG_MS_MAX, LIFE, open_office, state_of
+
+from mainstem_broker.config import TopicConfig
+from mainstem_broker.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    ProtocolError,
+    UnknownLeaderEpoch,
+)
+from mainstem_broker.log.files import ReadResult
+from mainstem_broker.replica.office import Office
+from mainstem_broker.replica.partition import Acknowledgement, Divergence, Partition
+
+US, TWO, THREE = 1, 2, 3
+REPLICAS = (US, TWO, THREE)
+EPOCH = 3
+LIVES = dict.fromkeys(REPLICAS, LIFE)
+
+
+def led(
+    directory: Path,
+    isr: tuple[int, ...] = (US, TWO),
+    config: TopicConfig | None = None,
+    office: Office | None = None,
+) -> Partition:
+    """t-0 with three replicas, led by us at leader epoch 3 and partition epoch 3."""
+    log = open_log(directory, config or settings())
+    made = Partition("t", 0, UUID(int=1), log, US, office or open_office())
+    made.update_state(state_of(US, EPOCH, isr, 3), REPLICAS, NOW_MS)
+    return made
+
+
+def append(to: Partition, count: int = 1, acks: int = 1) -> None:
+    for _ in range(count):
+        to.append(encode_batch(messages([b"a"])), acks=acks, produce_version=9, now_ms=NOW_MS)
+
+
+def fetch(
+    at: Partition,
+    broker: int,
+    offset: int,
+    *,
+    last_epoch: int | None = None,
+    life: int = LIFE,
+    leader_epoch: int = EPOCH,
+    now_ms: int = NOW_MS,
+) -> ReadResult | Divergence:
+    """A follower's fetch; the last epoch it has is that of the leader, if it has records."""
+    epoch = (EPOCH if offset else -1) if last_epoch is None else last_epoch
+    return at.read_as_follower(
+        broker,
+        life,
+        offset,
+        epoch,
+        1000,
+        leader_epoch=leader_epoch,
+        min_one_batch=True,
+        now_ms=now_ms,
+    )
+
+
+def propose(
+    at: Partition, now_ms: int = NOW_MS, lives: dict[int, int] | None = None
+) -> tuple[int, ...] | None:
+    proposal = at.propose_isr(LIVES if lives is None else lives, now_ms, LAG_MS_MAX)
+    return None if proposal is None else proposal.isr
+
+
+# --- The high watermark ---
+
+
+def test_the_high_watermark_is_the_lowest_log_end_of_the_in_sync_set(tmp_path: Path) -> None:
+    """R19."""
+    partition = led(tmp_path, REPLICAS)
+    append(partition, 3)
+    marks = []
+    for broker, offset in ((TWO, 3), (THREE, 1), (THREE, 2), (THREE, 3)):
+        fetch(partition, broker, offset)
+        marks.append(partition.high_watermark)
+    assert marks == [0, 1, 2, 3]
+
+
+def test_who_is_not_in_sync_does_not_hold_the_high_watermark_back(tmp_path: Path) -> None:
+    partition = led(tmp_path, (US, TWO))
+    append(partition, 2)
+    fetch(partition, THREE, 0)
+    fetch(partition, TWO, 2)
+    assert partition.high_watermark == 2
+
+
+def test_a_new_leader_knows_nothing_of_its_followers_and_waits_for_them(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition, 2)
+    fetch(partition, TWO, 2)
+    partition.update_state(state_of(US, 4, (US, TWO), 4), REPLICAS, NOW_MS)
+    append(partition)
+    assert partition.high_watermark == 2
+    fetch(partition, TWO, 3, last_epoch=4, leader_epoch=4)
+    assert partition.high_watermark == 3
+
+
+def test_a_follower_that_truncates_does_not_take_the_high_watermark_back(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition, 2)
+    fetch(partition, TWO, 2)
+    fetch(partition, TWO, 1)
+    assert partition.high_watermark == 2
+
+
+def test_the_high_watermark_stands_still_while_the_set_is_too_small(tmp_path: Path) -> None:
+    """KIP-966, R22: or the eligible replicas would lack what consumers have read."""
+    partition = led(tmp_path, (US,), settings(min_insync_replicas=2))
+    append(partition, 2)
+    assert partition.high_watermark == 0
+    fetch(partition, TWO, 2)
+    assert partition.high_watermark == 0
+    partition.update_state(state_of(US, EPOCH, (US, TWO), 4), REPLICAS, NOW_MS)
+    assert partition.high_watermark == 2
+
+
+def test_a_joining_member_holds_the_high_watermark_back_before_it_is_in(tmp_path: Path) -> None:
+    partition = led(tmp_path, (US, TWO))
+    append(partition, 2)
+    fetch(partition, TWO, 2)
+    fetch(partition, THREE, 2)
+    assert propose(partition) == REPLICAS
+    append(partition)
+    fetch(partition, TWO, 3)
+    assert partition.high_watermark == 2
+    partition.isr_refused()
+    append(partition)
+    fetch(partition, TWO, 4)
+    assert partition.high_watermark == 4, "once it is certain that it will not join"
+
+
+def test_a_leaving_member_holds_the_high_watermark_back_until_it_is_out(tmp_path: Path) -> None:
+    partition = led(tmp_path, REPLICAS)
+    append(partition, 2)
+    late_ms = NOW_MS + LAG_MS_MAX + 1
+    fetch(partition, TWO, 2, now_ms=late_ms)
+    assert propose(partition, late_ms) == (US, TWO)
+    assert partition.high_watermark == 0
+    partition.update_state(state_of(US, EPOCH, (US, TWO), 4), REPLICAS, late_ms)
+    assert partition.high_watermark == 2
+
+
+def test_where_consumers_end_is_not_known_until_the_followers_have_come_to_a_new_leader(
+    tmp_path: Path,
+) -> None:
+    """KIP-207: or a consumer that starts at the end would begin before records that others have read."""
+    log = open_log(tmp_path, settings())
+    for _ in range(3):
+        append_to_log(log, [b"a"], leader_epoch=2)
+    partition = Partition("t", 0, UUID(int=1), log, US, open_office(), high_watermark=1)
+    partition.update_state(state_of(US, EPOCH, (US, TWO), 3), REPLICAS, NOW_MS)
+    with pytest.raises(OffsetNotAvailable, match="t-0 has a new leader"):
+        partition.latest_offset(committed=False)
+    fetch(partition, TWO, 2, last_epoch=2)
+    with pytest.raises(OffsetNotAvailable):
+        partition.latest_offset(committed=True)
+    fetch(partition, TWO, 3, last_epoch=2)
+    assert [partition.latest_offset(committed=flag) for flag in (False, True)] == [3, 3]
+
+
+def test_consumers_read_to_the_high_watermark_and_followers_to_the_end(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition, 3)
+    fetch(partition, TWO, 1)
+    found = partition.read(0, 1000, client_epoch=-1, min_one_batch=True, committed=False)
+    assert found.end_offset == 1
+    to_follower = fetch(partition, TWO, 1)
+    assert isinstance(to_follower, ReadResult)
+    assert to_follower.end_offset == 3
+
+
+# --- The office ---
+
+
+def test_a_leader_whose_office_is_closed_serves_followers_but_no_clients(tmp_path: Path) -> None:
+    """Another one may be elected in its place, and it would not know (R20)."""
+    now_s = [0.0]
+    office = Office(lambda: now_s[0])
+    office.begin(LIFE)
+    office.extend(1.0)
+    partition = led(tmp_path, office=office)
+    append(partition)
+    now_s[0] = 1.0
+    with pytest.raises(NotLeaderOrFollower, match="no longer knows whether it leads t-0"):
+        append(partition)
+    with pytest.raises(NotLeaderOrFollower):
+        partition.read(0, 1000, client_epoch=-1, min_one_batch=True, committed=False)
+    assert isinstance(fetch(partition, TWO, 0), ReadResult)
+
+
+def test_a_leadership_of_a_former_life_is_void(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    state = state_of(US, 4, (US,), 4, incarnations={US: LIFE + 1})
+    partition.update_state(state, REPLICAS, NOW_MS)
+    with pytest.raises(NotLeaderOrFollower, match="does not lead"):
+        partition.require_leader()
+
+
+# --- What followers are told ---
+
+
+def test_a_follower_of_another_epoch_or_without_a_replica_is_turned_away(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    with pytest.raises(FencedLeaderEpoch):
+        fetch(partition, TWO, 0, leader_epoch=2)
+    with pytest.raises(UnknownLeaderEpoch):
+        fetch(partition, TWO, 0, leader_epoch=4)
+    with pytest.raises(NotLeaderOrFollower, match="Broker 9 holds no replica of t-0"):
+        fetch(partition, 9, 0)
+    partition.update_state(state_of(US, EPOCH, (US, TWO), 4), (US, TWO), NOW_MS)
+    with pytest.raises(NotLeaderOrFollower, match="Broker 3 holds no replica"):
+        fetch(partition, THREE, 0)
+
+
+def with_epochs(directory: Path) -> Partition:
+    """Led at epoch 5; offsets 0-1 are of epoch 1, 2-3 of epoch 3, 4 of epoch 5."""
+    log = open_log(directory, settings())
+    for epoch in (1, 1, 3, 3):
+        append_to_log(log, [b"a"], leader_epoch=epoch)
+    made = Partition("t", 0, UUID(int=1), log, US, open_office())
+    made.update_state(state_of(US, 5, (US, TWO), 3), REPLICAS, NOW_MS)
+    append(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "diverging"),
+    [
+        (4, 3, None),
+        (1, 1, None),
+        (2, 1, None),
+        (0, -1, None),
+        (5, 5, None),
+        (3, 1, Divergence(1, 2)),  # it has more of that epoch
+        (9, 3, Divergence(3, 4)),
+        (4, 2, Divergence(1, 2)),  # an epoch that is not here: the next lower one
+        (7, 4, Divergence(3, 4)),
+        (1, 0, Divergence(0, 0)),  # older than all that is here: nothing in common
+    ],
+)
+def test_a_log_that_leaves_the_leaders_is_told_where(
+    tmp_path: Path, offset: int, last_epoch: int, diverging: Divergence | None
+) -> None:
+    """KIP-101, KIP-279."""
+    answer = fetch(with_epochs(tmp_path), TWO, offset, last_epoch=last_epoch, leader_epoch=5)
+    assert (answer if isinstance(answer, Divergence) else None) == diverging
+
+
+def test_a_diverging_fetch_or_one_out_of_range_says_nothing_of_the_followers_progress(tmp_path: Path) -> None:
+    partition = with_epochs(tmp_path)
+    assert isinstance(fetch(partition, TWO, 9, last_epoch=3, leader_epoch=5), Divergence)
+    with pytest.raises(OffsetOutOfRange):
+        fetch(partition, TWO, 9, last_epoch=-1, leader_epoch=5)
+    assert partition.high_watermark == 0
+
+
+# --- The in-sync set ---
+
+
+def test_nothing_is_proposed_while_all_is_well_or_by_who_does_not_lead(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    assert propose(partition) is None
+    partition.update_state(state_of(TWO, 4, (TWO,), 4), REPLICAS, NOW_MS)
+    assert propose(partition, NOW_MS + 10 * LAG_MS_MAX) is None
+
+
+def test_a_follower_joins_when_it_has_reached_the_high_watermark(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition, 3)
+    fetch(partition, TWO, 2)
+    fetch(partition, THREE, 1)
+    assert propose(partition) is None
+    fetch(partition, THREE, 2)
+    proposal = partition.propose_isr(LIVES, NOW_MS, LAG_MS_MAX)
+    assert proposal is not None
+    assert proposal.isr == REPLICAS
+    assert proposal.partition_epoch == 4
+    assert (proposal.leader, proposal.leader_epoch) == (US, EPOCH)
+    assert propose(partition) is None, "one at a time"
+
+
+def test_a_follower_joins_only_when_it_has_reached_the_start_of_the_leaders_epoch(tmp_path: Path) -> None:
+    """A new leader's high watermark may be older than what was acknowledged before it."""
+    log = open_log(tmp_path, settings())
+    for _ in range(3):
+        append_to_log(log, [b"a"], leader_epoch=2)
+    partition = Partition("t", 0, UUID(int=1), log, US, open_office(), high_watermark=1)
+    partition.update_state(state_of(US, EPOCH, (US, TWO), 3), REPLICAS, NOW_MS)
+    fetch(partition, THREE, 2, last_epoch=2)
+    assert propose(partition) is None
+    fetch(partition, THREE, 3, last_epoch=2)
+    assert propose(partition) == REPLICAS
+
+
+def test_a_follower_joins_only_in_the_life_that_its_broker_lives_now(tmp_path: Path) -> None:
+    """KIP-903: its fetch may have been sent before the crash that took its records."""
+    partition = led(tmp_path)
+    fetch(partition, THREE, 0, life=4)
+    assert propose(partition, lives={US: LIFE, TWO: LIFE, THREE: 5}) is None
+    assert propose(partition, lives={US: LIFE, TWO: LIFE}) is None, "it is dead, or about to stop"
+    fetch(partition, THREE, 0, life=5)
+    proposal = partition.propose_isr({US: LIFE, TWO: LIFE, THREE: 5}, NOW_MS, LAG_MS_MAX)
+    assert proposal is not None
+    assert proposal.incarnations == {US: LIFE, TWO: LIFE, THREE: 5}
+
+
+def test_a_follower_that_lags_for_too_long_leaves_and_not_before(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition)
+    assert propose(partition, NOW_MS + LAG_MS_MAX) is None
+    assert propose(partition, NOW_MS + LAG_MS_MAX + 1) == (US,)
+
+
+def test_a_follower_with_every_record_stays_however_silent(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition)
+    fetch(partition, TWO, 1)
+    assert propose(partition, NOW_MS + 10 * LAG_MS_MAX) is None
+
+
+def test_a_dead_follower_is_left_to_the_controller(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition)
+    assert propose(partition, NOW_MS + 10 * LAG_MS_MAX, {US: LIFE}) is None
+
+
+def test_a_new_life_begins_without_the_log_end_of_the_former_one(tmp_path: Path) -> None:
+    partition = led(tmp_path, REPLICAS)
+    append(partition, 2)
+    fetch(partition, TWO, 2)
+    fetch(partition, THREE, 2)
+    append(partition)
+    fetch(partition, THREE, 0, life=LIFE + 1)
+    fetch(partition, TWO, 3)
+    assert partition.high_watermark == 2
+    fetch(partition, THREE, 3, life=LIFE + 1)
+    assert partition.high_watermark == 3
+
+
+def test_a_refused_proposal_is_made_anew(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    fetch(partition, THREE, 0)
+    assert propose(partition) == REPLICAS
+    assert propose(partition) is None
+    partition.isr_refused()
+    assert propose(partition) == REPLICAS
+    partition.update_state(state_of(US, EPOCH, (US, TWO, THREE), 4), REPLICAS, NOW_MS)
+    assert propose(partition) is None
+
+
+# --- Acknowledgements ---
+
+
+class Waiting:
+    """Waits for an offset and notes how that ended."""
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        self.ends: list[type[ProtocolError] | None] = []
+        self.acknowledgement = Acknowledgement(offset, self._settle)
+        self.at_once = partition.acknowledge(self.acknowledgement)
+
+    def _settle(self, acknowledgement: Acknowledgement, error: ProtocolError | None) -> None:
+        assert acknowledgement is self.acknowledgement
+        self.ends.append(None if error is None else type(error))
+
+
+def test_an_acknowledgement_comes_when_all_in_sync_have_the_records(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition, 2, acks=-1)
+    first, second = Waiting(partition, 1), Waiting(partition, 2)
+    assert not (first.at_once or second.at_once)
+    fetch(partition, TWO, 1)
+    assert (first.ends, second.ends) == ([None], [])
+    fetch(partition, TWO, 2)
+    fetch(partition, TWO, 2)
+    assert (first.ends, second.ends) == ([None], [None])
+    late = Waiting(partition, 2)
+    assert (late.at_once, late.ends) == (True, [])
+
+
+def test_a_member_that_leaves_lets_the_acknowledgement_come(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition, acks=-1)
+    waiting = Waiting(partition, 1)
+    partition.update_state(state_of(US, EPOCH, (US,), 4), REPLICAS, NOW_MS)
+    assert waiting.ends == [None]
+
+
+def test_nothing_is_acknowledged_while_the_set_is_too_small(tmp_path: Path) -> None:
+    """R22: who waits is told at once, and the record stays; it counts when the set is large enough again."""
+    partition = led(tmp_path, config=settings(min_insync_replicas=2))
+    append(partition, acks=-1)
+    waiting = Waiting(partition, 1)
+    partition.update_state(state_of(US, EPOCH, (US,), 4), REPLICAS, NOW_MS)
+    assert waiting.ends == [NotEnoughReplicasAfterAppend]
+    fetch(partition, TWO, 1)
+    assert partition.high_watermark == 0
+    partition.update_state(state_of(US, EPOCH, (US, TWO), 5), REPLICAS, NOW_MS)
+    assert partition.high_watermark == 1
+
+
+@pytest.mark.parametrize("leader", [US, TWO, -1])
+def test_a_change_of_leadership_refuses_who_waits(tmp_path: Path, leader: int) -> None:
+    """Also for the same leader under a new epoch: between them another one may have cut the records off."""
+    partition = led(tmp_path)
+    append(partition, acks=-1)
+    waiting = Waiting(partition, 1)
+    partition.update_state(state_of(leader, 4, (US, TWO), 4), REPLICAS, NOW_MS)
+    assert waiting.ends == [NotLeaderOrFollower]
+
+
+def test_a_replica_that_goes_away_refuses_who_waits(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition, acks=-1)
+    waiting = Waiting(partition, 1)
+    partition.take_offline()
+    assert waiting.ends == [NotLeaderOrFollower]
+
+
+def test_who_has_given_up_hears_nothing_and_may_give_up_twice(tmp_path: Path) -> None:
+    partition = led(tmp_path)
+    append(partition, acks=-1)
+    gone, other = Waiting(partition, 1), Waiting(partition, 1)
+    partition.stop_waiting(gone.acknowledgement)
+    partition.stop_waiting(gone.acknowledgement)
+    fetch(partition, TWO, 1)
+    assert (gone.ends, other.ends) == ([], [None])
+    partition.stop_waiting(other.acknowledgement)

@@ -1,0 +1,221 @@
+"""What becomes of the cluster's news on this broker; the cluster is played, replicas and logs are real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+from structlog.testing import capture_logs
+from tests.unit.broker.api.brokers import LocalBroker, run
+from tests.unit.broker.log.logs import DEFAULTS
+from tests.unit.broker.replica.replicas import state_of
+from tests.unit.broker.server.peers import until
+
+from mainstem_broker.cluster.controller import ElectionPolicy
+from mainstem_broker.cluster.view import Delta
+from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint, TopicAssignment
+from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.server.cluster_news import ClusterNews
+
+
+class PlayedAdministration:
+    """Notes of deleted topics, and which were forgotten."""
+
+    def __init__(self, deleted: Mapping[UUID, str]) -> None:
+        self.deleted = deleted
+        self.forgotten: list[UUID] = []
+
+    async def deleted_topics(self) -> Mapping[UUID, str]:
+        return self.deleted
+
+    async def forget_deleted_topic(self, topic_id: UUID) -> None:
+        self.forgotten.append(topic_id)
+
+
+class PlayedStates:
+    """Notes claims."""
+
+    def __init__(self) -> None:
+        self.claims: list[tuple[str, int, Claim]] = []
+
+    async def claim(self, topic: str, partition: int, claim: Claim) -> None:
+        self.claims.append((topic, partition, claim))
+
+
+class Listening(LocalBroker):
+    """A broker whose news come through `news`."""
+
+    def __init__(self, directory: Path, deleted: Mapping[UUID, str] | None = None) -> None:
+        super().__init__(directory)
+        self.administration = PlayedAdministration(deleted or {})
+        self.states = PlayedStates()
+        member = cast(Any, self.context.member)
+        member.administration, member.states = self.administration, self.states
+        self.logs: LogManager = self.replicas._logs
+        self.news = ClusterNews(self.context, self.logs)
+
+    def hear_of(self, topic: str, replicas: tuple[int, ...], leader: int, config: Mapping[str, str]) -> UUID:
+        """Put a topic with one partition into the view, and nowhere else."""
+        assignment = TopicAssignment(topic, uuid4(), {0: replicas})
+        self.view.set_topic(assignment, config)
+        self.view.set_state(topic, 0, state_of(leader, 0, replicas))
+        return assignment.topic_id
+
+    async def stop(self) -> None:
+        await self.news.stop()
+        await self.replicas.stop()
+
+
+def test_at_the_start_all_that_the_view_gives_to_this_broker_is_opened(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        broker.hear_of("ours", (1, 2), 1, {"retention.ms": "5"})
+        broker.hear_of("theirs", (2, 3), 2, {})
+        await broker.news.open()
+        assert [repr(partition) for partition in broker.replicas] == ["ours-0"]
+        assert broker.partition("ours").log.config.retention_ms == 5
+        await broker.stop()
+
+    run(test())
+
+
+def test_at_the_start_logs_of_deleted_topics_go_and_those_that_nobody_knows_are_set_aside(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        deleted, unknown = uuid4(), uuid4()
+        broker = Listening(tmp_path, {deleted: "deleted"})
+        known = broker.hear_of("kept", (1,), 1, {})
+        for topic, topic_id in (("deleted", deleted), ("unknown", unknown), ("kept", known)):
+            broker.logs.get_or_create(topic, 0, topic_id, DEFAULTS, 0)
+        await broker.news.open()
+        assert list(broker.logs.logs) == [("kept", 0)]
+        assert broker.administration.forgotten == [deleted]
+        await broker.stop()
+
+    run(test())
+    kept, aside = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert kept == "kept-0"
+    assert aside.startswith("unknown-0")
+    assert aside.endswith("-stray")
+
+
+def test_partitions_topics_and_settings_follow_the_news(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        topic_id = broker.hear_of("t", (1,), 1, {})
+        broker.news.take(Delta(partitions={("t", 0), ("gone", 3)}))
+        assert broker.partition("t").is_leader
+        broker.view.topics["t"].config = {"retention.ms": "7"}
+        broker.news.take(Delta(configs={"topics/t"}))
+        assert broker.partition("t").log.config.retention_ms == 7
+        broker.view.topics["t"].config = {}
+        broker.view.broker_configs["1"] = {"log.retention.ms": "8"}
+        broker.news.take(Delta(configs={"brokers/1"}))
+        assert broker.partition("t").log.config.retention_ms == 8
+        broker.view.remove_topic("t", topic_id)
+        broker.news.take(Delta(deleted=[("t", topic_id)]))
+        assert broker.replicas.find("t", 0) is None
+        await broker.stop()
+        assert broker.administration.forgotten == [topic_id]
+
+    run(test())
+
+
+def test_settings_that_are_wrong_do_not_count_and_are_told(tmp_path: Path) -> None:
+    broker = Listening(tmp_path)
+    broker.hear_of("t", (1,), 1, {"retention.ms": "soon"})
+    broker.view.broker_configs["1"] = {"log.retention.ms": "later"}
+    with capture_logs() as lines:
+        assert broker.news.topic_config("t") == broker.context.config.topic({})
+        broker.news.take_broker_config()
+    assert [line["event"] for line in lines] == [
+        "topic settings ignored",
+        "dynamic broker settings ignored",
+    ]
+
+
+def test_elections_go_by_the_topics_settings(tmp_path: Path) -> None:
+    broker = Listening(tmp_path)
+    strict = {"min.insync.replicas": "2", "unclean.leader.election.enable": "true"}
+    broker.hear_of("strict", (1,), 1, strict)
+    broker.hear_of("plain", (1,), 1, {})
+    policies = [broker.news.election_policy(broker.view.topics[name]) for name in ("strict", "plain")]
+    assert policies == [ElectionPolicy(2, unclean=True), ElectionPolicy(1, unclean=False)]
+
+
+# --- In-sync sets ---
+
+
+def test_a_change_of_brokers_has_the_in_sync_sets_looked_at(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        assignment = TopicAssignment("t", UUID(int=1), {0: (1, 2)})
+        broker.view.set_topic(assignment, {})
+        broker.set_state("t", 0, state_of(1, 0, (1,)))
+        partition = broker.partition("t")
+        partition.read_as_follower(2, 0, 0, -1, 10, leader_epoch=0, min_one_batch=True, now_ms=0)
+        broker.news.take(Delta(partitions={("t", 0)}))
+        await asyncio.sleep(0)
+        written = broker.coordination.written
+        assert written == []
+        broker.news.take(Delta(brokers=True))
+        await until(lambda: written)
+        assert written[0][2].isr == (1, 2)
+        await broker.stop()
+
+    run(test())
+
+
+# --- Claims (see `controller.py`) ---
+
+
+def return_uncleanly(broker: Listening, *ids: int) -> None:
+    endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092)
+    broker.view.set_brokers(
+        BrokerRegistration(number, (endpoint,), None, incarnation=1, last_unclean=1) for number in ids
+    )
+
+
+def test_when_the_whole_set_stopped_uncleanly_each_says_once_how_far_its_log_reaches(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        broker.hear_of("t", (1, 2), 1, {})
+        broker.hear_of("alone", (1,), 1, {})
+        await broker.news.open()
+        broker.append("t", [b"a", b"b"])
+        return_uncleanly(broker, 1)
+        broker.news.take(Delta(brokers=True))
+        await broker.news.stop()
+        assert broker.states.claims == [], "broker 2 may still come back with all of it"
+        return_uncleanly(broker, 1, 2)
+        broker.news.take(Delta(brokers=True))
+        await broker.news.stop()
+        claim = Claim(1, 1, 0, 2)
+        assert broker.states.claims == [("t", 0, claim)]
+        broker.view.topics["t"].claims[0] = {1: claim}
+        broker.news.take(Delta(partitions={("t", 0)}))
+        await broker.news.stop()
+        assert len(broker.states.claims) == 1
+        await broker.stop()
+
+    run(test())
+
+
+def test_background_work_that_fails_is_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+
+        async def fail(topic_id: UUID) -> None:
+            raise OSError("ZooKeeper is gone.")
+
+        broker.administration.forget_deleted_topic = fail  # type: ignore[method-assign]  # fails
+        broker.news.take(Delta(deleted=[("t", uuid4())]))
+        await broker.stop()
+
+    with capture_logs() as lines:
+        run(test())
+    assert [line["event"] for line in lines] == ["background work failed"]

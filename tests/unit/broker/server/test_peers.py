@@ -1,0 +1,262 @@
+"""Requests from one broker to another, over real sockets; the other side is played, or a real listener."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.unit.broker.api.brokers import LocalBroker
+from tests.unit.broker.replica.replicas import state_of
+from tests.unit.broker.server.peers import frame_of, run
+
+from mainstem.child_process import free_ports
+from mainstem_broker.cluster.znodes import Endpoint, TopicAssignment
+from mainstem_broker.errors import PeerUnavailable
+from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom
+from mainstem_broker.replica.partition import Divergence
+from mainstem_broker.server.listeners import Listener, SocketOptions
+from mainstem_broker.server.peers import FETCH_KEY, FETCH_VERSION, LeaderPeer, Peer
+from mainstem_broker.server.router import Router
+
+METADATA = (3, 12)
+QUESTION: dict[str, Any] = {
+    "topics": None,
+    "allow_auto_topic_creation": False,
+    "include_topic_authorized_operations": False,
+}
+ANSWER: dict[str, Any] = {
+    "throttle_time": 0,
+    "brokers": (),
+    "cluster_id": "c",
+    "controller_id": 7,
+    "topics": (),
+}
+
+Reply = Callable[[bytes], Awaitable[bytes | None]]
+"""From a request's frame to what is sent for it; None hangs up."""
+
+
+def joined(key: int, version: int, correlation_id: int, body: dict[str, Any]) -> bytes:
+    parts = encode_response(key, version, correlation_id, body)
+    return b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def correlation_id_of(frame: bytes) -> int:
+    return decode_header(memoryview(frame).toreadonly())[0].correlation_id
+
+
+async def well(frame: bytes) -> bytes:
+    return joined(*METADATA, correlation_id_of(frame), ANSWER)
+
+
+@asynccontextmanager
+async def played(reply: Reply, timeout_s: float = 5) -> AsyncIterator[tuple[Peer, list[int]]]:
+    """A peer of a broker that answers by `reply`; the list has an item for each connection that was made."""
+    connections: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4))
+                answer = await reply(await reader.readexactly(size))
+                if answer is None:
+                    break
+                writer.write(answer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    peer = Peer(lambda: Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port), "test", timeout_s)
+    try:
+        yield peer, connections
+    finally:
+        peer.close()
+        server.close()
+
+
+def test_questions_are_answered_in_turn_over_one_connection() -> None:
+    async def test() -> None:
+        async with played(well) as (peer, connections):
+            for _ in range(3):
+                assert (await peer.ask(*METADATA, QUESTION)).controller_id == 7
+            assert len(connections) == 1
+
+    run(test())
+
+
+async def hang_up(_: bytes) -> None:
+    return None
+
+
+async def nonsense(frame: bytes) -> bytes:
+    return frame_of(struct.pack(">i", correlation_id_of(frame)) + b"\xff" * 9)
+
+
+async def tiny(_: bytes) -> bytes:
+    return struct.pack(">i", 3) + b"abc"
+
+
+async def huge(_: bytes) -> bytes:
+    return struct.pack(">i", 2**31 - 1)
+
+
+async def to_another(frame: bytes) -> bytes:
+    return joined(*METADATA, correlation_id_of(frame) + 1, ANSWER)
+
+
+@pytest.mark.parametrize("reply", [hang_up, nonsense, tiny, huge, to_another])
+def test_an_answer_that_is_none_ends_the_connection_and_the_next_question_makes_another(reply: Reply) -> None:
+    async def test() -> None:
+        replies = [reply, well]
+
+        async def first_badly(frame: bytes) -> bytes | None:
+            return await replies.pop(0)(frame)
+
+        async with played(first_badly) as (peer, connections):
+            with pytest.raises(PeerUnavailable):
+                await peer.ask(*METADATA, QUESTION)
+            assert (await peer.ask(*METADATA, QUESTION)).cluster_id == "c"
+            assert len(connections) == 2
+
+    run(test())
+
+
+def test_an_answer_that_does_not_come_in_time_is_none_and_is_not_taken_for_the_next() -> None:
+    async def test() -> None:
+        may_answer = asyncio.Event()
+
+        async def late(frame: bytes) -> bytes:
+            await may_answer.wait()
+            return await well(frame)
+
+        async with played(late, timeout_s=0.05) as (peer, connections):
+            with pytest.raises(PeerUnavailable, match="TimeoutError"):
+                await peer.ask(*METADATA, QUESTION)
+            may_answer.set()
+            assert (await peer.ask(*METADATA, QUESTION)).cluster_id == "c"
+            assert len(connections) == 2
+
+    run(test())
+
+
+def test_a_question_that_is_given_up_leaves_no_answer_behind() -> None:
+    async def test() -> None:
+        asked, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def late(frame: bytes) -> bytes:
+            asked.set()
+            await may_answer.wait()
+            return await well(frame)
+
+        async with played(late) as (peer, connections):
+            asking = asyncio.create_task(peer.ask(*METADATA, QUESTION))
+            await asked.wait()
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            may_answer.set()
+            await peer.ask(*METADATA, QUESTION)
+            assert len(connections) == 2
+
+    run(test())
+
+
+def test_a_broker_that_is_not_registered_or_refuses_is_not_reached() -> None:
+    async def test() -> None:
+        with pytest.raises(PeerUnavailable, match="not registered"):
+            await Peer(lambda: None, "test", 1).ask(*METADATA, QUESTION)
+        nowhere = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", int(free_ports()))
+        with pytest.raises(PeerUnavailable, match="ConnectionRefusedError"):
+            await Peer(lambda: nowhere, "test", 1).ask(*METADATA, QUESTION)
+
+    run(test())
+
+
+# --- Fetches ---
+
+
+def leader_over(peer: Peer) -> LeaderPeer:
+    return LeaderPeer(
+        peer, broker_id=2, incarnation=lambda: 0, wait_ms_max=0, bytes_max=1000, partition_bytes_max=500
+    )
+
+
+def wanted(topic_id: UUID, partition: int = 0, offset: int = 0, epoch: int = 0) -> FetchedFrom:
+    return FetchedFrom("t", topic_id, partition, epoch, offset, -1 if offset == 0 else 0, 0)
+
+
+def test_a_fetch_says_who_asks_in_which_life_and_what_he_has() -> None:
+    async def test() -> None:
+        received: list[Any] = []
+
+        async def note(frame: bytes) -> bytes:
+            view = memoryview(frame).toreadonly()
+            header, position = decode_header(view)
+            received.append(decode_request(header, view, position, FETCH_VERSION))
+            body = {"throttle_time": 0, "error_code": 0, "session_id": 0, "responses": ()}
+            return joined(FETCH_KEY, FETCH_VERSION, header.correlation_id, body)
+
+        one, two = UUID(int=1), UUID(int=2)
+        async with played(note) as (peer, _):
+            assert list(await leader_over(peer).fetch([wanted(one), wanted(one, 1, 5, 3), wanted(two)])) == []
+        (request,) = received
+        assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (2, 0)
+        assert [topic.topic_id for topic in request.topics] == [one, two]
+        _, asked = request.topics[0].partitions
+        assert (asked.partition, asked.fetch_offset, asked.last_fetched_epoch) == (1, 5, 0)
+        assert (asked.current_leader_epoch, asked.partition_max_bytes) == (3, 500)
+
+    run(test())
+
+
+def test_a_leader_that_fails_as_a_whole_is_not_reached() -> None:
+    async def test() -> None:
+        async def fail(frame: bytes) -> bytes:
+            body = {"throttle_time": 0, "error_code": 70, "session_id": 0, "responses": ()}
+            return joined(FETCH_KEY, FETCH_VERSION, correlation_id_of(frame), body)
+
+        async with played(fail) as (peer, _):
+            with pytest.raises(PeerUnavailable, match="answered error 70"):
+                await leader_over(peer).fetch([wanted(UUID(int=1))])
+
+    run(test())
+
+
+def test_a_real_leader_gives_records_divergence_and_errors_by_partition(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = LocalBroker(tmp_path)
+        topic_id = UUID(int=1)
+        broker.view.set_topic(TopicAssignment("t", topic_id, {0: (1, 2)}), {})
+        broker.set_state("t", 0, state_of(1, 0, (1,)))
+        broker.append("t", [b"a", b"b"])
+        options = SocketOptions(-1, -1, 50, 1 << 20)
+        listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), options, lambda: True)
+        host, port = listener._socket.getsockname()
+        listener.listen()
+        listener.start(Router(broker.context, "PLAINTEXT").handle)
+        leader = leader_over(Peer(lambda: Endpoint("PLAINTEXT", "PLAINTEXT", host, port), "test", 5))
+        try:
+            (whole,) = await leader.fetch([wanted(topic_id)])
+            assert (whole.error_code, whole.high_watermark, whole.diverging) == (0, 2, None)
+            assert b"a" in whole.records
+            (ahead,) = await leader.fetch([wanted(topic_id, offset=9)])
+            assert ahead == Fetched(topic_id, 0, 0, 2, 0, Divergence(0, 2), b"")
+            strange = UUID(int=99)
+            (unknown,) = await leader.fetch([wanted(strange)])
+            assert (unknown.topic_id, unknown.error_code, unknown.records) == (strange, 100, b"")
+        finally:
+            leader.close()
+            listener.close()
+
+    run(test())
