@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mainstem_broker.api import api_versions, configs, coordinators, fetch, metadata, offsets, produce, topics
+from mainstem_broker.api import (
+    api_versions,
+    commits,
+    configs,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    topics,
+)
 from mainstem_broker.api.context import BrokerContext, Handler
 from mainstem_broker.protocol.codec import Entity
 
@@ -64,7 +74,31 @@ APIS: Final[Mapping[int, Api]] = {
         _api(1, "Fetch", (4, 17), fetch.handle, models=(12, 17), partitions_of=fetch.partitions_of),
         _api(2, "ListOffsets", (1, 9), offsets.handle_list_offsets, partitions_of=offsets.listed_partitions),
         _api(3, "Metadata", (0, 12), metadata.handle),
-        _api(10, "FindCoordinator", (0, 6), coordinators.handle),
+        _api(
+            8,
+            "OffsetCommit",
+            (2, 10),
+            commits.handle_commit,
+            models=(4, 9, 10),
+            partitions_of=groups.partitions_of,
+        ),
+        _api(
+            9,
+            "OffsetFetch",
+            (1, 10),
+            commits.handle_fetch,
+            models=(7, 9, 10),
+            partitions_of=commits.fetched_groups,
+        ),
+        _api(10, "FindCoordinator", (0, 6), groups.handle_find_coordinator, models=(3, 6)),
+        _api(11, "JoinGroup", (0, 9), groups.handle_join, partitions_of=groups.partitions_of),
+        _api(12, "Heartbeat", (0, 4), groups.handle_heartbeat, partitions_of=groups.partitions_of),
+        _api(
+            13, "LeaveGroup", (0, 5), groups.handle_leave, models=(2, 5), partitions_of=groups.partitions_of
+        ),
+        _api(14, "SyncGroup", (0, 5), groups.handle_sync, partitions_of=groups.partitions_of),
+        _api(15, "DescribeGroups", (0, 6), groups.handle_describe, partitions_of=groups.described_groups),
+        _api(16, "ListGroups", (0, 5), groups.handle_list),
         _api(18, "ApiVersions", (0, 4), api_versions.handle),
         _api(19, "CreateTopics", (2, 7), topics.handle_create_topics),
         _api(20, "DeleteTopics", (1, 6), topics.handle_delete_topics, models=(5, 6)),
@@ -80,7 +114,9 @@ APIS: Final[Mapping[int, Api]] = {
         ),
         _api(32, "DescribeConfigs", (1, 4), configs.handle_describe),
         _api(37, "CreatePartitions", (0, 3), topics.handle_create_partitions),
+        _api(42, "DeleteGroups", (0, 2), groups.handle_delete, partitions_of=groups.deleted_groups),
         _api(44, "IncrementalAlterConfigs", (0, 1), configs.handle_incremental_alter),
+        _api(47, "OffsetDelete", (0, 0), commits.handle_delete, partitions_of=groups.partitions_of),
         _api(60, "DescribeCluster", (0, 1), metadata.handle_describe_cluster),
     )
 }

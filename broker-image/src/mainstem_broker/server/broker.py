@@ -29,6 +29,7 @@ from mainstem_broker.cluster.view import Topic
 from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint
 from mainstem_broker.config import BrokerConfig, TopicConfig
 from mainstem_broker.errors import InvalidSetting, StartupError
+from mainstem_broker.group.coordinator import OFFSETS_TOPIC
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.replica.manager import ReplicaManager
@@ -126,6 +127,7 @@ class Broker:
         """Stop cleanly. Safe to call after a failed start."""
         await self._upkeep.stop()
         await self._deathwatch.stop()
+        await self.context.groups.stop()
         await self._replicas.stop()
         await self._member.leave()
         for listener in self._listeners:
@@ -159,6 +161,9 @@ class Broker:
             self._replicas.drop(topic, topic_id)
             # Also if there was none: whoever deleted the topic waits for all that were to hold it.
             self._spawn(self._member.administration.forget_deleted_topic(topic_id))
+        if delta.deleted:
+            self.context.groups.topics_deleted({topic_id for _, topic_id in delta.deleted})
+            self.context.groups.follow_all()
         topics: Collection[str] = {
             name for kind, _, name in (entity.partition("/") for entity in delta.configs) if kind == "topics"
         }
@@ -168,6 +173,8 @@ class Broker:
         self._replicas.update_configs(topics, self._topic_config)
         for name, index in delta.partitions:
             self._update_replica(name, index)
+            if name == OFFSETS_TOPIC:
+                self.context.groups.follow(index)
         self._replicas.follow_leaders()
         self._deathwatch.look_again()
         if delta.brokers:
@@ -193,6 +200,8 @@ class Broker:
         for topic in self.context.view.topics.values():
             for index in topic.states:
                 self._update_replica(topic.name, index)
+                if topic.name == OFFSETS_TOPIC:
+                    self.context.groups.follow(index)
         self._replicas.follow_leaders()
 
     async def _remove_deleted(self) -> None:
