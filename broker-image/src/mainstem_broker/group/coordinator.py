@@ -177,7 +177,7 @@ class GroupCoordinator:
         low, high = self.settings.session_timeout_ms_min, self.settings.session_timeout_ms_max
         if not low <= first.session_timeout_ms <= high:
             raise InvalidSessionTimeout(
-                f"A session of {first.session_timeout_ms} ms lies outside group.min.session.timeout.ms = {low}"
+                f"{first.session_timeout_ms} ms lie outside group.min.session.timeout.ms = {low}"
                 f" and group.max.session.timeout.ms = {high}."
             )
         if group is None:

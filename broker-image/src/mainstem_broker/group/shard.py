@@ -206,7 +206,7 @@ class Shard:
             (OffsetKey(group.group_id, topic, partition).encode(), offset.encode(), offset.headers)
             for (topic, partition), offset in offsets.items()
         ]
-        group.commits_under_way.update(offsets)
+        group.commits_under_way.update(offsets.keys())
 
         def settle(error: ProtocolError | None) -> None:
             _count_down(group.commits_under_way, offsets)
