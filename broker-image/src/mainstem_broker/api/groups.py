@@ -329,7 +329,7 @@ def _described(broker: BrokerContext, group_id: str, version: int) -> Body:
                 "member_metadata": member.metadata(group.protocol) if is_stable else b"",
                 "member_assignment": member.assignment if is_stable else b"",
             }
-            for member in group.members.values()
+            for member in group.members
         ],
     }
 

@@ -42,7 +42,7 @@ from mainstem_broker.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from mainstem_broker.group.member import NEW_MEMBER_TIMEOUT_MS, Member, common_protocols, elect_protocol
+from mainstem_broker.group.member import NEW_MEMBER_TIMEOUT_MS, Member, elect_protocol
 from mainstem_broker.group.messages import (
     Answer,
     Decisions,
@@ -53,7 +53,8 @@ from mainstem_broker.group.messages import (
     Sync,
     SyncAnswer,
 )
-from mainstem_broker.group.records import GroupMetadata, MemberMetadata
+from mainstem_broker.group.records import GroupMetadata
+from mainstem_broker.group.roster import Roster
 
 NO_GENERATION: Final = -1
 """What a client says that commits without being a member."""
@@ -86,15 +87,10 @@ class Group:
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members = Roster()
         self.wake_ms: int | None = None
-        """When `tick` is due, at the latest; None: there is nothing to wait for."""
+        """When `tick` is to be called, perhaps too early, never too late; None: nothing is waited for."""
         self._policy = policy
-        self._static: dict[str, str] = {}
-        """Instance id to member id."""
-        self._pending: dict[str, int] = {}
-        """Ids that were given out and not yet joined with, and until when they are waited for."""
         self._join_deadline_ms = 0
         self._initial_wait_left_ms: int | None = None
         """How much longer the first join may still wait for newcomers; None: it is not a first join."""
@@ -119,7 +115,6 @@ class Group:
         if stored.members:
             group.state = State.STABLE
             group.protocol = stored.protocol
-            group.leader = stored.leader
         for told in stored.members:
             member = Member(
                 told.member_id,
@@ -132,8 +127,10 @@ class Group:
                 now_ms + told.session_timeout_ms,
                 assignment=told.assignment,
             )
-            group._insert(member)
+            group.members.insert(member)
             group._wake_by(member.expires_ms)
+        if stored.leader is not None and stored.leader in group.members:
+            group.members.leader = stored.leader
         return group
 
     # --- What members ask ---
@@ -161,7 +158,7 @@ class Group:
             UnknownMemberId, FencedInstanceId, IllegalGeneration: it has to join anew, or end.
             RebalanceInProgress: it has to join again.
         """
-        member = self._require(member_id, instance_id)
+        member = self.members.require(member_id, instance_id)
         self._require_generation(generation)
         self._renew(member, now_ms)
         if self.state is State.PREPARING_REBALANCE:
@@ -173,12 +170,13 @@ class Group:
         Raises:
             UnknownMemberId, FencedInstanceId: there is no such member.
         """
-        if not member_id and instance_id is not None and instance_id in self._static:
-            member_id = self._static[instance_id]
-        if instance_id is None and self._pending.pop(member_id, None) is not None:
+        static = self.members.static_member(instance_id)
+        if not member_id and static is not None:
+            member_id = static.member_id
+        if instance_id is None and self.members.pending.pop(member_id, None) is not None:
             self._try_to_end_join(now_ms)
         else:
-            self._remove([self._require(member_id, instance_id)], now_ms)
+            self._remove([self.members.require(member_id, instance_id)], now_ms)
         return self._decided()
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> None:
@@ -191,7 +189,7 @@ class Group:
         """
         if generation < 0 and self.state is State.EMPTY:
             return
-        member = self._require(member_id, instance_id)
+        member = self.members.require(member_id, instance_id)
         self._require_generation(generation)
         if self.state is State.COMPLETING_REBALANCE:
             raise RebalanceInProgress
@@ -218,12 +216,13 @@ class Group:
 
     def tick(self, now_ms: int) -> Decisions:
         """Time has passed: drop whom it has run out for, end phases that are over."""
-        expired = [member_id for member_id, until_ms in self._pending.items() if until_ms <= now_ms]
+        pending = self.members.pending
+        expired = [member_id for member_id, until_ms in pending.items() if until_ms <= now_ms]
         for member_id in expired:
-            del self._pending[member_id]
+            del pending[member_id]
         late = [
             member
-            for member in self.members.values()
+            for member in self.members
             if (deadline := member.deadline_ms()) is not None and deadline <= now_ms
         ]
         if late:
@@ -234,7 +233,7 @@ class Group:
             self._end_join_in_time(now_ms)
         if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
             self._sync_deadline_ms = None
-            missing = [self.members[member_id] for member_id in self.members if member_id in self._unsynced]
+            missing = [member for member in self.members if member.member_id in self._unsynced]
             self._unsynced.clear()
             self._remove(missing, now_ms)
         self._find_wake()
@@ -242,17 +241,14 @@ class Group:
 
     def close(self, error_code: int) -> Decisions:
         """This coordinator is no longer in charge: whoever waits gets this error."""
-        for member in self.members.values():
+        for member in self.members:
             self._dismiss(member, error_code)
         for request, answer in self._returning.values():
             self._answer(request, JoinAnswer(answer.member_id, error_code))
         self._returning.clear()
         self._assigning = None
         self.members.clear()
-        self._static.clear()
-        self._pending.clear()
         self._unsynced.clear()
-        self.leader = None
         self.state = State.DEAD
         self.wake_ms = None
         return self._decided()
@@ -262,65 +258,59 @@ class Group:
     @property
     def is_idle(self) -> bool:
         """Whether there are no members, nor any about to be."""
-        return self.state in (State.EMPTY, State.DEAD) and not self._pending
+        return self.state in (State.EMPTY, State.DEAD) and not self.members.pending
 
     def metadata(self) -> GroupMetadata:
         """The group as its record is to tell of it."""
-        return self._metadata({member.member_id: member.assignment for member in self.members.values()})
+        return self._metadata(None)
 
     # --- Joining ---
 
     def _join(self, asked: Join, now_ms: int) -> None:
         if self.state is State.DEAD:
             raise CoordinatorNotAvailable
-        if asked.member_id in self._pending:
+        if asked.member_id in self.members.pending:
             if asked.instance_id is not None:
                 raise UnknownMemberId("The id was given to a member without an instance id.")
             self._require_protocols(asked, None)
             self._require_place(asked)
-            del self._pending[asked.member_id]
+            del self.members.pending[asked.member_id]
             self._add(asked.member_id, asked, now_ms)
         elif asked.member_id:
-            member = self._require(asked.member_id, asked.instance_id)
+            member = self.members.require(asked.member_id, asked.instance_id)
             self._require_protocols(asked, member)
             self._rejoin(member, asked, now_ms)
-        elif asked.instance_id is not None and asked.instance_id in self._static:
-            member = self.members[self._static[asked.instance_id]]
-            self._require_protocols(asked, member)
-            self._return(member, asked, now_ms)
+        elif (static := self.members.static_member(asked.instance_id)) is not None:
+            self._require_protocols(asked, static)
+            self._return(static, asked, now_ms)
         else:
             self._require_protocols(asked, None)
             self._require_place(asked)
             if asked.must_know_id and asked.instance_id is None:
-                self._pending[asked.fresh_id] = now_ms + asked.session_timeout_ms
+                self.members.pending[asked.fresh_id] = now_ms + asked.session_timeout_ms
                 self._wake_by(now_ms + asked.session_timeout_ms)
                 self._answer(asked.request, JoinAnswer(asked.fresh_id, MemberIdRequired.code))
             else:
                 self._add(asked.fresh_id, asked, now_ms)
 
     def _require_protocols(self, asked: Join, known: Member | None) -> None:
-        """Raise InconsistentGroupProtocol unless all others can work with this member."""
-        others = [member for member in self.members.values() if member is not known]
-        common = common_protocols(others)
-        names = {name for name, _ in asked.protocols}
-        if not names or not asked.protocol_type:
-            raise InconsistentGroupProtocol("A member needs a protocol type and at least one protocol.")
-        if others and asked.protocol_type != self.protocol_type:
+        if not asked.protocol_type:
+            raise InconsistentGroupProtocol("A member needs a protocol type.")
+        if any(member is not known for member in self.members) and asked.protocol_type != self.protocol_type:
             raise InconsistentGroupProtocol(
                 f"The group's protocol type is '{self.protocol_type}', not '{asked.protocol_type}'."
             )
-        if common is not None and not common & names:
-            raise InconsistentGroupProtocol("The member has no protocol in common with all others.")
+        self.members.require_common_protocol(asked.protocols, known)
 
     def _require_place(self, asked: Join) -> None:
         limit = self._policy.members_max
         if self.state is State.PREPARING_REBALANCE:
             # Those who do not come back will be dropped, so only those who did count.
-            count = sum(member.joining is not None for member in self.members.values())
+            count = sum(member.joining is not None for member in self.members)
         else:
             count = len(self.members)
         if count >= limit:
-            self._pending.pop(asked.member_id, None)
+            self.members.pending.pop(asked.member_id, None)
             raise GroupMaxSizeReached(f"The group has {limit} members, as many as group.max.size allows.")
 
     def _add(self, member_id: str, asked: Join, now_ms: int) -> None:
@@ -338,7 +328,7 @@ class Group:
             joining=asked.request,
             is_new=True,
         )
-        self._insert(member)
+        self.members.insert(member)
         self._wake_by(member.expires_ms)
         if self.state is State.PREPARING_REBALANCE:
             self._newcomers = True
@@ -346,16 +336,9 @@ class Group:
         else:
             self._prepare(now_ms)
 
-    def _insert(self, member: Member) -> None:
-        self.members[member.member_id] = member
-        if member.instance_id is not None:
-            self._static[member.instance_id] = member.member_id
-        if self.leader is None:
-            self.leader = member.member_id
-
     def _rejoin(self, member: Member, asked: Join, now_ms: int) -> None:
         unchanged = member.protocols == asked.protocols
-        is_leader = member.member_id == self.leader
+        is_leader = member.member_id == self.members.leader
         if unchanged and (
             self.state is State.COMPLETING_REBALANCE or (self.state is State.STABLE and not is_leader)
         ):
@@ -371,6 +354,8 @@ class Group:
             self._prepare(now_ms)
 
     def _update(self, member: Member, asked: Join, now_ms: int) -> None:
+        if len(self.members) == 1:
+            self.protocol_type = asked.protocol_type
         member.client_id, member.client_host = asked.client_id, asked.client_host
         member.session_timeout_ms = asked.session_timeout_ms
         member.rebalance_timeout_ms = asked.rebalance_timeout_ms
@@ -385,15 +370,18 @@ class Group:
 
     def _return(self, member: Member, asked: Join, now_ms: int) -> None:
         """A static member has come back: the same member under a new id (KIP-345)."""
-        was_leader = member.member_id == self.leader
-        old_leader = self.leader
+        old_leader = self.members.leader
+        was_leader = member.member_id == old_leader
         self._dismiss(member, FencedInstanceId.code)
-        self._rename(member, asked.fresh_id)
+        if member.member_id in self._unsynced:
+            self._unsynced.remove(member.member_id)
+            self._unsynced.add(asked.fresh_id)
+        self.members.rename(member, asked.fresh_id)
         self._update(member, asked, now_ms)
         if self.state is State.PREPARING_REBALANCE:
             member.joining = asked.request
             self._try_to_end_join(now_ms)
-        elif self.state is State.STABLE and elect_protocol(self.members.values()) == self.protocol:
+        elif self.state is State.STABLE and elect_protocol(tuple(self.members)) == self.protocol:
             answer = self._joined(member)
             if was_leader and not asked.may_skip_assignment:
                 # Told that another one leads, it assigns nothing; what is assigned stays.
@@ -406,18 +394,6 @@ class Group:
             member.joining = asked.request
             self._prepare(now_ms)
 
-    def _rename(self, member: Member, member_id: str) -> None:
-        assert member.instance_id is not None
-        old_id = member.member_id
-        member.member_id = member_id
-        self._static[member.instance_id] = member_id
-        self.members = {one.member_id: one for one in self.members.values()}
-        if self.leader == old_id:
-            self.leader = member_id
-        if old_id in self._unsynced:
-            self._unsynced.remove(old_id)
-            self._unsynced.add(member_id)
-
     def _joined(
         self,
         member: Member,
@@ -428,19 +404,15 @@ class Group:
     ) -> JoinAnswer:
         """The answer that tells a member of the present generation."""
         if members is None:
-            members = ()
-            if member.member_id == self.leader:
-                members = tuple(
-                    JoinedMember(one.member_id, one.instance_id, one.metadata(self.protocol))
-                    for one in self.members.values()
-                )
+            is_leader = member.member_id == self.members.leader
+            members = self.members.as_joined(self.protocol) if is_leader else ()
         return JoinAnswer(
             member.member_id,
             0,
             self.generation,
             self.protocol_type,
             self.protocol,
-            leader or self.leader or "",
+            leader or self.members.leader or "",
             skip_assignment,
             members,
         )
@@ -456,7 +428,7 @@ class Group:
         self._unsynced.clear()
         self._newcomers = False
         self.state = State.PREPARING_REBALANCE
-        timeout_ms = self._rebalance_timeout_ms()
+        timeout_ms = self.members.rebalance_timeout_ms()
         if was_empty:
             delay_ms = self._policy.initial_delay_ms
             self._initial_wait_left_ms = max(timeout_ms - delay_ms, 0)
@@ -467,19 +439,16 @@ class Group:
         self._wake_by(self._join_deadline_ms)
         self._try_to_end_join(now_ms)
 
-    def _rebalance_timeout_ms(self) -> int:
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
-
     def _try_to_end_join(self, now_ms: int) -> None:
         """End the join phase if nobody is left to be waited for."""
         if self.state is not State.PREPARING_REBALANCE:
             return
-        if not self.members and not self._pending:
+        if not self.members and not self.members.pending:
             self._end_join(now_ms)
         elif self._initial_wait_left_ms is not None:
             if self._join_deadline_ms <= now_ms:
                 self._end_join_in_time(now_ms)
-        elif not self._pending and all(member.joining is not None for member in self.members.values()):
+        elif not self.members.pending and all(member.joining is not None for member in self.members):
             self._end_join(now_ms)
 
     def _end_join_in_time(self, now_ms: int) -> None:
@@ -495,31 +464,32 @@ class Group:
 
     def _end_join(self, now_ms: int) -> None:
         """Begin a generation with those who joined; static members stay though they did not come."""
-        for member in list(self.members.values()):
+        for member in self.members:
             if member.joining is None and member.instance_id is None:
                 self._forget(member)
         if not self.members:
             self.generation += 1
             self.state = State.EMPTY
-            self.protocol = self.leader = None
+            self.protocol = None
             self._initial_wait_left_ms = None
             self._store(self.metadata())
             return
-        joined = [member for member in self.members.values() if member.joining is not None]
+        joined = [member for member in self.members if member.joining is not None]
         if not joined:
             # Only static members that are away: wait for one of them, or for their sessions to end.
             self._initial_wait_left_ms = None
-            self._join_deadline_ms = now_ms + max(self._rebalance_timeout_ms(), 1)
+            self._join_deadline_ms = now_ms + max(self.members.rebalance_timeout_ms(), 1)
             self._wake_by(self._join_deadline_ms)
             return
-        if self.leader is None or self.members[self.leader].joining is None:
-            self.leader = joined[0].member_id
+        leader = self.members.leader
+        if leader is None or self.members[leader].joining is None:
+            self.members.leader = joined[0].member_id
         self.generation += 1
-        self.protocol = elect_protocol(self.members.values())
+        self.protocol = elect_protocol(tuple(self.members))
         self.state = State.COMPLETING_REBALANCE
         self._initial_wait_left_ms = None
-        self._unsynced = set(self.members)
-        self._sync_deadline_ms = now_ms + self._rebalance_timeout_ms()
+        self._unsynced = set(self.members.ids())
+        self._sync_deadline_ms = now_ms + self.members.rebalance_timeout_ms()
         self._wake_by(self._sync_deadline_ms)
         for member in joined:
             assert member.joining is not None
@@ -531,7 +501,7 @@ class Group:
     # --- Syncing ---
 
     def _sync(self, asked: Sync, now_ms: int) -> None:
-        member = self._require(asked.member_id, asked.instance_id)
+        member = self.members.require(asked.member_id, asked.instance_id)
         self._require_generation(asked.generation)
         for said, known in ((asked.protocol_type, self.protocol_type), (asked.protocol, self.protocol)):
             if said is not None and said != known:
@@ -548,14 +518,14 @@ class Group:
         if member.syncing is not None:
             self._answer(member.syncing, SyncAnswer(RebalanceInProgress.code))  # given up by its client
         member.syncing = asked.request
-        if member.member_id == self.leader and self._assigning is None:
+        if member.member_id == self.members.leader and self._assigning is None:
             given = dict(asked.assignments)
-            assignments = {member_id: given.get(member_id, b"") for member_id in self.members}
+            assignments = {member_id: given.get(member_id, b"") for member_id in self.members.ids()}
             self._assigning = (self._store(self._metadata(assignments)), assignments)
 
     def _become_stable(self, assignments: dict[str, bytes], now_ms: int) -> None:
         self.state = State.STABLE
-        for member in self.members.values():
+        for member in self.members:
             member.assignment = assignments.get(member.member_id, b"")
             if member.syncing is not None:
                 self._answer(member.syncing, self._synced(member))
@@ -566,7 +536,7 @@ class Group:
         return SyncAnswer(0, self.protocol_type, self.protocol, member.assignment)
 
     def _answer_syncs(self, error_code: int) -> None:
-        for member in self.members.values():
+        for member in self.members:
             if member.syncing is not None:
                 self._answer(member.syncing, SyncAnswer(error_code))
                 member.syncing = None
@@ -598,26 +568,10 @@ class Group:
             member.syncing = None
 
     def _forget(self, member: Member) -> None:
-        del self.members[member.member_id]
-        if member.instance_id is not None:
-            del self._static[member.instance_id]
+        self.members.forget(member)
         self._unsynced.discard(member.member_id)
-        if self.leader == member.member_id:
-            self.leader = next(iter(self.members), None)
 
     # --- Helpers ---
-
-    def _require(self, member_id: str, instance_id: str | None) -> Member:
-        if instance_id is not None:
-            known = self._static.get(instance_id)
-            if known is None:
-                raise UnknownMemberId(f"The group has no member with the instance id '{instance_id}'.")
-            if known != member_id:
-                raise FencedInstanceId(f"Another process has taken the instance id '{instance_id}'.")
-        member = self.members.get(member_id)
-        if member is None:
-            raise UnknownMemberId("The group has no such member.")
-        return member
 
     def _require_generation(self, generation: int) -> None:
         if generation != self.generation:
@@ -628,26 +582,14 @@ class Group:
             member.expires_ms = now_ms + member.session_timeout_ms
             self._wake_by(member.expires_ms)
 
-    def _metadata(self, assignments: dict[str, bytes]) -> GroupMetadata:
+    def _metadata(self, assignments: dict[str, bytes] | None) -> GroupMetadata:
         return GroupMetadata(
             self.protocol_type or "",
             self.generation,
             self.protocol,
-            self.leader,
+            self.members.leader,
             -1,
-            tuple(
-                MemberMetadata(
-                    member.member_id,
-                    member.instance_id,
-                    member.client_id,
-                    member.client_host,
-                    member.rebalance_timeout_ms,
-                    member.session_timeout_ms,
-                    member.metadata(self.protocol),
-                    assignments.get(member.member_id, b""),
-                )
-                for member in self.members.values()
-            ),
+            self.members.as_stored(self.protocol, assignments),
         )
 
     def _store(self, record: GroupMetadata) -> int:
@@ -669,10 +611,7 @@ class Group:
             self.wake_ms = deadline_ms
 
     def _find_wake(self) -> None:
-        deadlines = [
-            deadline for member in self.members.values() if (deadline := member.deadline_ms()) is not None
-        ]
-        deadlines += self._pending.values()
+        deadlines = self.members.deadlines_ms()
         if self.state is State.PREPARING_REBALANCE:
             deadlines.append(self._join_deadline_ms)
         if self._sync_deadline_ms is not None:

@@ -45,7 +45,7 @@ def topics_in_use(group: Group) -> frozenset[str] | None:
     if group.state is not State.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return None
     topics: set[str] = set()
-    for member in group.members.values():
+    for member in group.members:
         read = subscribed_topics(member.metadata(group.protocol))
         if read is None:
             return None
