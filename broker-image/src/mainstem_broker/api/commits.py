@@ -1,5 +1,5 @@
 """What groups have committed: OffsetCommit (key 8, versions 2 to 10), OffsetFetch (9, 1 to 10) and
-OffsetDelete (47, version 0).
+OffsetDelete (47, 0 to 0).
 
 - OffsetCommit is answered when the in-sync replicas have the offsets. v2 to v4 carry a retention time; v6
   leader epochs; v7 static members; v8 flexible; v9 only concerns groups of KIP-848; v10 names topics by id.

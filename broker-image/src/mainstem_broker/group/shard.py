@@ -108,7 +108,8 @@ class Shard:
             self.groups[group_id] = group
             self._arm(group)
         self.is_loaded = True
-        logger.info("groups loaded", partition=repr(self.journal.partition), count=len(self.groups))
+        if self.groups:
+            logger.info("groups loaded", partition=repr(self.journal.partition), count=len(self.groups))
 
     def close(self) -> None:
         """This broker no longer leads the partition: whoever waits is sent to look for the one that does."""
