@@ -59,14 +59,17 @@ def java_command(main_class: str, *arguments: str) -> list[str]:
 
 
 def run_tool(main_class: str, *arguments: str) -> str:
-    """What a tool of `org.apache.kafka.tools` prints.
+    """What a tool prints; its class is one below `org.apache.kafka.tools` unless it says otherwise.
 
     Raises:
         AssertionError: it does not end in time.
     """
     try:
         ended = subprocess.run(
-            java_command(f"org.apache.kafka.tools.{main_class}", *arguments),
+            java_command(
+                main_class if main_class.startswith("kafka.") else f"org.apache.kafka.tools.{main_class}",
+                *arguments,
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

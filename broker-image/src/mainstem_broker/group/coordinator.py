@@ -89,6 +89,7 @@ class GroupCoordinator:
         self._shards: dict[int, Shard] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._upkeep: asyncio.Task[None] | None = None
+        self._stopped = False
 
     # --- Which groups ---
 
@@ -100,7 +101,7 @@ class GroupCoordinator:
             if shard.journal.partition is partition and shard.journal.is_current:
                 return
             self._drop(index)
-        if partition is None or not partition.is_leader:
+        if self._stopped or partition is None or not partition.is_leader:
             return
         shard = self._shards[index] = Shard(Journal(partition), self.settings.policy, self.wall_ms)
         self._loading[index] = asyncio.create_task(shard.load(), name=f"load groups of partition {index}")
@@ -117,6 +118,8 @@ class GroupCoordinator:
         self._shards.pop(index).close()
 
     async def stop(self) -> None:
+        """Let go of all groups, and of any that are still to come."""
+        self._stopped = True
         tasks = [*self._loading.values(), *(() if self._upkeep is None else (self._upkeep,))]
         for index in tuple(self._shards):
             self._drop(index)
@@ -138,9 +141,12 @@ class GroupCoordinator:
         while True:
             await asyncio.sleep(self.settings.retention_check_interval_ms / 1000)
             for shard in tuple(self._shards.values()):
-                if shard.is_loaded:
-                    shard.drop_expired(self.settings.offsets_retention_ms)
-                    await asyncio.sleep(0)  # let requests through between two partitions
+                try:
+                    if shard.is_loaded:
+                        shard.drop_expired(self.settings.offsets_retention_ms)
+                except Exception:
+                    logger.exception("expiry failed", partition=repr(shard.journal.partition))
+                await asyncio.sleep(0)  # let requests through between two partitions
 
     def offsets_partition(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that holds a group; 0 while there is no such topic."""

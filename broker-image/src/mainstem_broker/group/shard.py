@@ -41,6 +41,10 @@ BATCH_BYTES = 512 * 1024
 """Of tombstones written at once: below any sensible max.message.bytes."""
 
 
+GROUPS_AT_ONCE = 200
+"""Made of what was loaded before requests get their turn: a few milliseconds' worth."""
+
+
 @dataclass(slots=True, eq=False)
 class CoordinatedGroup:
     """One group: members, offsets, and what is under way.
@@ -84,20 +88,25 @@ class Shard:
 
     async def load(self) -> None:
         """Read the partition; the shard stays unusable if that fails."""
-        loaded = LoadedGroups()
         try:
-            await self.journal.replay(loaded.take)
+            await self._load()
         except ProtocolError as error:
             self._failure = error
             if self.journal.is_current:
                 logger.error("groups not loaded", partition=repr(self.journal.partition), reason=str(error))
-            return
+        except Exception:
+            self._failure = UnknownServerError("The groups could not be loaded.")
+            logger.exception("groups not loaded", partition=repr(self.journal.partition))
+
+    async def _load(self) -> None:
+        loaded = LoadedGroups()
+        await self.journal.replay(loaded.take)
         if loaded.unreadable:
             logger.warning(
                 "records ignored", partition=repr(self.journal.partition), offsets=loaded.unreadable[:10]
             )
         now_ms = self.steady_ms()
-        for group_id, told in loaded.groups.items():
+        for number, (group_id, told) in enumerate(loaded.groups.items(), start=1):
             if told.metadata is None:
                 group = CoordinatedGroup(Group(group_id, self._policy), -1)
             else:
@@ -107,6 +116,8 @@ class Shard:
                 group.offsets.put(partition, offset)
             self.groups[group_id] = group
             self._arm(group)
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # let requests through
         self.is_loaded = True
         if self.groups:
             logger.info("groups loaded", partition=repr(self.journal.partition), count=len(self.groups))
