@@ -219,6 +219,37 @@ def test_trap_32_session_timeouts_of_all_clients_are_taken(
     assert coordinator.ask("join_group", 3, **fields).error_code == code
 
 
+def test_names_of_any_length_get_a_member_id_of_sensible_length(coordinator: Connection, group: str) -> None:
+    fields = join_fields(group, "", 5, instance_id="é" * 16_000)
+    joined = coordinator.ask("join_group", 5, **fields)
+    assert joined.error_code == ErrorCode.none
+    assert 36 < len(joined.member_id) < 300
+
+
+def test_trap_29_a_rebalance_timeout_of_minus_one_is_the_sessions(
+    coordinator: Connection, group: str
+) -> None:
+    fields = join_fields(group, "", 1) | {"rebalance_timeout": -1}
+    joined = coordinator.ask("join_group", 1, **fields)
+    assert (joined.error_code, joined.generation_id) == (ErrorCode.none, 1)
+    again = fields | {"member_id": joined.member_id}
+    assert coordinator.ask("join_group", 1, **again).generation_id == 1
+
+
+def test_trap_36_all_requests_of_groups_are_listed(coordinator: Connection) -> None:
+    """librdkafka#4790: a client that sees some of them takes the rest for granted."""
+    listed = {int(key.api_key) for key in coordinator.ask("api_versions", 0).api_keys}
+    assert listed >= {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47}
+
+
+def test_a_retention_time_that_reaches_beyond_all_time_is_taken(
+    coordinator: Connection, group: str, topic: str
+) -> None:
+    fields = commit_fields(group, {(topic, 0): 5}, 2) | {"retention_time": 86_400_000 * 365 * 9_000}
+    answer = coordinator.ask("offset_commit", 2, **fields)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.none
+
+
 def test_a_group_without_a_name_is_refused(coordinator: Connection) -> None:
     assert coordinator.ask("join_group", 3, **join_fields("", "", 3)).error_code in (
         ErrorCode.invalid_group_id,

@@ -20,6 +20,7 @@ from typing import Any, Final
 from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
 from mainstem_broker.api.groups import partitions_of_named
 from mainstem_broker.cluster.view import Topic
+from mainstem_broker.config import INT64_MAX
 from mainstem_broker.errors import (
     CoordinatorNotAvailable,
     OffsetMetadataTooLarge,
@@ -62,7 +63,7 @@ def _commit(broker: BrokerContext, request: Entity, context: RequestContext) -> 
     now_ms = broker.now_ms()
     expire_ms = None
     if context.version <= 4 and (retention_ms := milliseconds(request.retention_time)) >= 0:
-        expire_ms = now_ms + retention_ms
+        expire_ms = min(now_ms + retention_ms, INT64_MAX)
     topics: list[Body] = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
     accepted: list[Body] = []

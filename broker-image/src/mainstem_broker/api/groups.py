@@ -42,6 +42,8 @@ TRANSACTION_KEY: Final = 1
 
 OFFSETS_TOPIC_TIMEOUT_MS: Final = 5_000
 """How long a FindCoordinator waits for the topic to be made; the client asks again after that."""
+NAME_IN_MEMBER_ID_LENGTH_MAX: Final = 255
+"""Of the client's name for itself; an id is a string of 32,767 bytes at most, and people read it."""
 CLASSIC: Final = "classic"
 """The type of all groups here, as KIP-848 calls those of JoinGroup."""
 
@@ -144,11 +146,11 @@ def _found(found: list[Body], context: RequestContext) -> Body:
 def handle_join(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | Awaitable[Body]:
     session_timeout_ms = milliseconds(request.session_timeout)
     rebalance_timeout_ms = milliseconds(request.rebalance_timeout)
-    if context.version == 0:
+    if context.version == 0 or rebalance_timeout_ms < 0:
         rebalance_timeout_ms = session_timeout_ms  # brod#465 tells what -1 does
     instance_id = request.group_instance_id
     client_id = context.client_id or ""
-    fresh_id = f"{client_id if instance_id is None else instance_id}-{uuid4()}"
+    fresh_id = f"{(instance_id or client_id)[:NAME_IN_MEMBER_ID_LENGTH_MAX]}-{uuid4()}"
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
 
     def asked(number: int) -> Join:
