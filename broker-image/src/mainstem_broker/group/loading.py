@@ -8,7 +8,6 @@ from mainstem_broker.group.offsets import TopicPartition
 from mainstem_broker.group.records import (
     TOPIC_ID_HEADER,
     CommittedOffset,
-    GroupKey,
     GroupMetadata,
     OffsetKey,
     decode_key,
@@ -25,40 +24,42 @@ class LoadedGroup:
 
 
 class LoadedGroups:
-    """Takes records in the order of the log."""
+    """Takes records in the order of the log; `decode` tells what they say in the end.
+
+    Only the last record of each key is decoded: a log that waits for compaction has many of each.
+    """
 
     def __init__(self) -> None:
-        self.groups: dict[str, LoadedGroup] = {}
         self.unreadable: list[int] = []
         """Offsets of records that are no such records: a producer can write anything to any topic."""
+        self._last: dict[bytes, Record] = {}
 
     def take(self, record: Record) -> None:
-        try:
-            self._take(record)
-        except ValueError:
-            self.unreadable.append(record.offset)
+        key = record.key or b""
+        # Taken out first, so that the order stays that of the last records.
+        self._last.pop(key, None)
+        if record.value is not None:
+            self._last[key] = record
 
-    def _take(self, record: Record) -> None:
-        key = decode_key(record.key or b"")
-        if key is None:
-            return
-        value = record.value
-        if value is None:
-            known = self.groups.get(key.group_id)
-            if known is None:
-                return
-            if isinstance(key, GroupKey):
-                known.metadata = None
-            else:
-                known.offsets.pop((key.topic, key.partition), None)
-            if known.metadata is None and not known.offsets:
-                del self.groups[key.group_id]
-        elif isinstance(key, OffsetKey):
-            topic_id = next((content for name, content in record.headers if name == TOPIC_ID_HEADER), None)
-            offset = CommittedOffset.decode(value, topic_id)
-            self._group(key.group_id).offsets[key.topic, key.partition] = offset
-        else:
-            self._group(key.group_id).metadata = GroupMetadata.decode(value)
+    def decode(self) -> dict[str, LoadedGroup]:
+        groups: dict[str, LoadedGroup] = {}
+        for record in self._last.values():
+            try:
+                _decode(record, groups)
+            except ValueError:
+                self.unreadable.append(record.offset)
+        return groups
 
-    def _group(self, group_id: str) -> LoadedGroup:
-        return self.groups.setdefault(group_id, LoadedGroup())
+
+def _decode(record: Record, groups: dict[str, LoadedGroup]) -> None:
+    key = decode_key(record.key or b"")
+    value = record.value
+    if key is None or value is None:
+        return
+    if isinstance(key, OffsetKey):
+        topic_id = next((content for name, content in record.headers if name == TOPIC_ID_HEADER), None)
+        offset = CommittedOffset.decode(value, topic_id)
+        groups.setdefault(key.group_id, LoadedGroup()).offsets[key.topic, key.partition] = offset
+    else:
+        metadata = GroupMetadata.decode(value)
+        groups.setdefault(key.group_id, LoadedGroup()).metadata = metadata

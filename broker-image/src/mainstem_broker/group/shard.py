@@ -101,12 +101,13 @@ class Shard:
     async def _load(self) -> None:
         loaded = LoadedGroups()
         await self.journal.replay(loaded.take)
+        groups = await asyncio.to_thread(loaded.decode)
         if loaded.unreadable:
             logger.warning(
                 "records ignored", partition=repr(self.journal.partition), offsets=loaded.unreadable[:10]
             )
         now_ms = self.steady_ms()
-        for number, (group_id, told) in enumerate(loaded.groups.items(), start=1):
+        for number, (group_id, told) in enumerate(groups.items(), start=1):
             if told.metadata is None:
                 group = CoordinatedGroup(Group(group_id, self._policy), -1)
             else:

@@ -146,6 +146,7 @@ def test_bytes_that_are_no_record_harm_nothing(key: bytes, version: int, value: 
     for each in (key, bytes((0, version)) + key):
         for content in (None, value, bytes((0, version)) + value):
             loaded.take(Record(7, 0, each, content))
+            loaded.decode()
     assert set(loaded.unreadable) <= {7}
 
 
@@ -163,11 +164,12 @@ def test_of_several_records_the_last_one_counts_and_a_tombstone_takes_away() -> 
     take(OffsetKey("g", "t", 0), second)
     take(OffsetKey("g", "t", 1), first)
     take(GroupKey("g"), group)
-    assert loaded.groups["g"].offsets == {("t", 0): second, ("t", 1): first}
-    assert loaded.groups["g"].metadata == group
+    assert loaded.decode()["g"].offsets == {("t", 0): second, ("t", 1): first}
+    assert loaded.decode()["g"].metadata == group
     take(GroupKey("g"), None)
     take(OffsetKey("g", "t", 0), None)
-    assert loaded.groups["g"].offsets == {("t", 1): first}
+    assert loaded.decode()["g"].offsets == {("t", 1): first}
+    assert loaded.decode()["g"].metadata is None
     take(OffsetKey("g", "t", 1), None)
     take(OffsetKey("other", "t", 1), None)
-    assert (loaded.groups, loaded.unreadable) == ({}, [])
+    assert (loaded.decode(), loaded.unreadable) == ({}, [])
