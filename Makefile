@@ -50,4 +50,4 @@ format: ## Format the code
 	.venv/bin/ruff format .
 
 clean: ## Remove what the targets above made
-	rm -rf .venv data bench/.cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv data bench/.cache tests/.cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,11 +6,26 @@ from collections.abc import Iterator
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster
+from tests.support.clusters import Cluster, RunCluster
 from tests.support.messages import Message
 from tests.support.record_batches import HEADER, encode_batch
 from tests.support.topics import TopicFactory
 from tests.support.wire import Connection, fetch, produce
+
+
+@pytest.fixture(scope="session")
+def group_stack(run_cluster: RunCluster) -> Iterator[Cluster]:
+    """Three brokers whose groups form at once and notice dead members soon; not to be broken."""
+    settings = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "500"}
+    with run_cluster(3, settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def group_topic(group_stack: Cluster) -> Iterator[TopicFactory]:
+    """Makes topics on `group_stack` that are gone after the test."""
+    with TopicFactory(group_stack) as factory:
+        yield factory
 
 
 @pytest.fixture

@@ -77,14 +77,22 @@ class MessageTooLarge(ProtocolError):
     code = 10
 
 
+class OffsetMetadataTooLarge(ProtocolError):
+    code = 12
+
+
 class CoordinatorLoadInProgress(ProtocolError):
-    """Whoever asks should ask again in a moment."""
+    """The coordinator still reads its partition; ask again."""
 
     code = 14
 
 
 class CoordinatorNotAvailable(ProtocolError):
     code = 15
+
+
+class NotCoordinator(ProtocolError):
+    code = 16
 
 
 class InvalidTopic(ProtocolError):
@@ -105,6 +113,36 @@ class NotEnoughReplicasAfterAppend(ProtocolError):
 
 class InvalidRequiredAcks(ProtocolError):
     code = 21
+
+
+class IllegalGeneration(ProtocolError):
+    code = 22
+
+
+class InconsistentGroupProtocol(ProtocolError):
+    code = 23
+
+
+class InvalidGroupId(ProtocolError):
+    code = 24
+
+
+class UnknownMemberId(ProtocolError):
+    code = 25
+
+
+class InvalidSessionTimeout(ProtocolError):
+    code = 26
+
+
+class RebalanceInProgress(ProtocolError):
+    code = 27
+
+
+class InvalidCommitOffsetSize(ProtocolError):
+    """The offsets of one commit take more than a batch of the offsets topic may."""
+
+    code = 28
 
 
 class InvalidTimestamp(ProtocolError):
@@ -185,6 +223,14 @@ class StorageError(ProtocolError):
     is_failure = False
 
 
+class NonEmptyGroup(ProtocolError):
+    code = 68
+
+
+class GroupIdNotFound(ProtocolError):
+    code = 69
+
+
 class FetchSessionIdNotFound(ProtocolError):
     code = 70
 
@@ -219,6 +265,26 @@ class ElectionNotNeeded(ProtocolError):
 
 class NoReassignmentInProgress(ProtocolError):
     code = 85
+
+
+class MemberIdRequired(ProtocolError):
+    """The member now has an id, with which it joins (KIP-394)."""
+
+    code = 79
+
+
+class GroupMaxSizeReached(ProtocolError):
+    code = 81
+
+
+class FencedInstanceId(ProtocolError):
+    """Another process has taken the place of this static member (KIP-345)."""
+
+    code = 82
+
+
+class GroupSubscribedToTopic(ProtocolError):
+    code = 86
 
 
 class InvalidRecord(ProtocolError):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.config import BrokerConfig
 from mainstem_broker.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
+from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings, GroupCoordinator
+from mainstem_broker.group.membership import GroupPolicy
 from mainstem_broker.protocol.codec import Body, Entity
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
@@ -27,6 +30,15 @@ class BrokerContext:
     config: BrokerConfig
     member: ClusterMember
     replicas: ReplicaManager
+    groups: GroupCoordinator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.groups = GroupCoordinator(
+            _coordinator_settings(self.config),
+            _KnownTopics(self.member),
+            lambda index: self.replicas.find(OFFSETS_TOPIC, index),
+            self.now_ms,
+        )
 
     @property
     def view(self) -> ClusterView:
@@ -65,6 +77,33 @@ class BrokerContext:
 
     def now_ms(self) -> int:
         return int(time.time() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownTopics:
+    """The cluster's topics as groups want to know them."""
+
+    member: ClusterMember
+
+    def topic_id(self, name: str) -> UUID | None:
+        topic = self.member.view.topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def partition_count(self, name: str) -> int:
+        topic = self.member.view.topics.get(name)
+        return 0 if topic is None else len(topic.assignment.replicas)
+
+
+def _coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
+    return CoordinatorSettings(
+        GroupPolicy(config.integer("group.initial.rebalance.delay.ms"), config.integer("group.max.size")),
+        session_timeout_ms_min=config.integer("group.min.session.timeout.ms"),
+        session_timeout_ms_max=config.integer("group.max.session.timeout.ms"),
+        offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
+        retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
+        commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
+        metadata_size_max=config.integer("offset.metadata.max.bytes"),
+    )
 
 
 class RequestContext(NamedTuple):

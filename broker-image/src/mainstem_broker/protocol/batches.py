@@ -27,7 +27,7 @@ What the leader stamps lies outside the CRC, so a batch is stored as it came.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -52,7 +52,7 @@ from mainstem_broker.protocol.compression import (
     compress,
     decompress,
 )
-from mainstem_broker.protocol.records import Record, parse_records
+from mainstem_broker.protocol.records import Header, Record, encode_records, parse_records
 
 HEADER_BYTES: Final = 61
 PREFIX_BYTES: Final = 12  # base offset and length: what the length does not count
@@ -229,6 +229,28 @@ def rewrite(header: BatchHeader, payload: Buffer) -> tuple[BatchHeader, bytes]:
         crc,
     )
     return replace(header, size_bytes=size_bytes, magic=MAGIC, crc=crc), b"".join((unchecked, *checked))
+
+
+def make_batch(records: Sequence[tuple[bytes | None, bytes | None, Sequence[Header]]], now_ms: int) -> bytes:
+    """A batch of the broker's own records: key, value and headers of each; all have the time `now_ms`."""
+    made = [Record(index, now_ms, key, value, headers) for index, (key, value, headers) in enumerate(records)]
+    payload = encode_records(made, 0, now_ms)
+    header = BatchHeader(
+        base_offset=0,
+        size_bytes=0,
+        partition_leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=len(made) - 1,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=len(made),
+    )
+    return rewrite(header, payload)[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Records inside a batch: the varint encoding, read one by one.
+"""Records inside a batch: the varint encoding, read and written one by one.
 
-Lives here: walking a decompressed payload. Must not: batches, and anything on the common produce or fetch
-path, for this costs per record; it is for dump tools, time look-ups, compacted topics and coordinators.
+Lives here: walking and making a decompressed payload. Must not: batches, and anything on the common
+produce or fetch path, for this costs per record; it is for dump tools, time look-ups, compacted topics and
+coordinators.
 
 A record (KIP-98): length, int8 attributes (unused), timestamp delta, offset delta, key length and key,
 value length and value, header count, and per header key length and key, value length and value. All but the
@@ -58,6 +59,38 @@ def parse_records(
         position = start + length
     if position != len(view):
         raise CorruptMessage(f"The batch holds {len(view) - position} bytes after its last record.")
+
+
+def encode_records(records: Sequence[Record], base_offset: int, base_timestamp_ms: int) -> bytes:
+    """The payload, not compressed, of a batch of `records` with that base offset and base timestamp."""
+    encoded = bytearray()
+    for record in records:
+        body = bytearray(b"\0")
+        body += _zigzag(record.timestamp_ms - base_timestamp_ms)
+        body += _zigzag(record.offset - base_offset)
+        body += _prefixed(record.key)
+        body += _prefixed(record.value)
+        body += _zigzag(len(record.headers))
+        for name, value in record.headers:
+            body += _prefixed(name.encode())
+            body += _prefixed(value)
+        encoded += _zigzag(len(body))
+        encoded += body
+    return bytes(encoded)
+
+
+def _prefixed(data: bytes | None) -> bytes:
+    return b"\x01" if data is None else _zigzag(len(data)) + data
+
+
+def _zigzag(value: int) -> bytes:
+    value = value << 1 ^ value >> 63
+    encoded = bytearray()
+    while value >= 128:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _record(body: memoryview, base_offset: int, base_timestamp_ms: int, stamped_ms: int | None) -> Record:

@@ -144,6 +144,7 @@ class Broker:
             await self._member.retire(CONTROLLED_SHUTDOWN_MS_MAX)
         await self._upkeep.stop()
         await self._deathwatch.stop()
+        await self.context.groups.stop()
         await self._replicas.stop()
         await self._member.leave()
         for listener in self._listeners:

@@ -19,6 +19,7 @@ from mainstem_broker.cluster.view import Delta, Topic
 from mainstem_broker.cluster.znodes import Claim
 from mainstem_broker.config import TopicConfig
 from mainstem_broker.errors import InvalidSetting
+from mainstem_broker.group.coordinator import OFFSETS_TOPIC
 from mainstem_broker.log.log_manager import LogManager
 
 logger = structlog.get_logger(__name__)
@@ -43,6 +44,8 @@ class ClusterNews:
         for topic in self._broker.view.topics.values():
             for index in topic.states:
                 self._open_replica(topic, index)
+                if topic.name == OFFSETS_TOPIC:
+                    self._broker.groups.follow(index)
         self._broker.replicas.follow_leaders()
         self._report_offline()
 
@@ -57,6 +60,9 @@ class ClusterNews:
             replicas.drop(topic, topic_id)
             # Also if there was none: whoever deleted the topic waits for all that were to hold it.
             self._spawn(self._broker.member.administration.forget_deleted_topic(topic_id))
+        if delta.deleted:
+            self._broker.groups.topics_deleted({topic_id for _, topic_id in delta.deleted})
+            self._broker.groups.follow_all()
         topics: Collection[str] = {
             name for kind, _, name in (entity.partition("/") for entity in delta.configs) if kind == "topics"
         }
@@ -69,6 +75,8 @@ class ClusterNews:
                 self._to_open[name, index] = None
             else:
                 self._update_replica(name, index)
+            if name == OFFSETS_TOPIC:
+                self._broker.groups.follow(index)
         if self._to_open and not self._opening:
             self._spawn(self._open_followers())
         replicas.follow_leaders()
@@ -138,6 +146,7 @@ class ClusterNews:
     def disk_failed(self, directory: Path) -> None:
         """A data directory is lost, while this broker runs: others lead what was there."""
         self._broker.replicas.fail(directory)
+        self._broker.groups.follow_all()
         self._report_offline()
 
     def _report_offline(self) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kio.schema.errors import ErrorCode
 from tests.unit.broker.api.brokers import LocalBroker, batch, make, read_by_client, run
 from tests.unit.broker.protocol.schemas import REQUESTS, request_schema
 
@@ -159,14 +158,3 @@ def test_produce_is_announced_from_version_0_on(broker: LocalBroker) -> None:
 
 
 # --- FindCoordinator ---
-
-
-@pytest.mark.parametrize("version", range(7))
-def test_no_group_has_a_coordinator_yet(broker: LocalBroker, version: int) -> None:
-    body = run(broker.answer("FindCoordinator", version, sample("FindCoordinator", version)))
-    client = read_by_client(10, version, body)
-    answers = client.coordinators if version >= 4 else [client]
-    assert [answer.error_code for answer in answers] == [ErrorCode.coordinator_not_available] * len(answers)
-    assert [answer.node_id for answer in answers] == [-1] * len(answers)
-    if version >= 4:
-        assert [answer.key for answer in answers] == ["g", "h"]

@@ -37,6 +37,7 @@ _INTEGERS: Final = {
     "uint32": st.integers(0, 2**32 - 1),
 }
 _TEXT: Final = st.text(st.characters(codec="utf-8"), max_size=20)
+_DURATIONS: Final = ("timedelta_i32", "timedelta_i64")
 _MILLISECONDS: Final = st.integers(-(2**31), 2**31 - 1)
 
 
@@ -88,7 +89,7 @@ def _body_values(shape: Shape) -> st.SearchStrategy[Any]:
         one = _INTEGERS[shape.kafka_type]
     elif shape.kafka_type == "error_code":
         one = st.sampled_from([code.value for code in ErrorCode])
-    elif shape.kafka_type == "timedelta_i32":
+    elif shape.kafka_type in _DURATIONS:
         one = _MILLISECONDS
     elif shape.kafka_type == "datetime_i64":
         one, nullable = st.integers(-1, TIMESTAMP_MS_MAX), False  # -1 is null
@@ -134,7 +135,7 @@ def _expected_one(shape: Shape, value: Any) -> Any:
     match shape.kafka_type:
         case "error_code":
             return ErrorCode(value)
-        case "timedelta_i32":
+        case "timedelta_i32" | "timedelta_i64":
             return timedelta(milliseconds=value)
         case "datetime_i64":
             return None if value == -1 else datetime.fromtimestamp(value / 1000, UTC)
@@ -154,7 +155,7 @@ def default_of(field: Field[Any]) -> Any:
         return ()
     if shape.is_struct:
         return shape.inner(**{nested.name: default_of(nested) for nested in fields(shape.inner)})
-    plain = {"string": "", "bytes": b"", "bool": False, "timedelta_i32": timedelta(0)}
+    plain = {"string": "", "bytes": b"", "bool": False, **dict.fromkeys(_DURATIONS, timedelta(0))}
     return plain.get(shape.kafka_type or "", 0)
 
 
@@ -169,7 +170,7 @@ def _entity_values(shape: Shape) -> st.SearchStrategy[Any]:
         one = entities(shape.inner)
     elif shape.kafka_type in _INTEGERS:
         one = _INTEGERS[shape.kafka_type].map(shape.inner)
-    elif shape.kafka_type == "timedelta_i32":
+    elif shape.kafka_type in _DURATIONS:
         one = _MILLISECONDS.map(lambda value: shape.inner.parse(timedelta(milliseconds=value)))
     else:
         one = _plain_values(shape.kafka_type).map(shape.inner if shape.kafka_type == "string" else _same)
@@ -212,7 +213,7 @@ def _smallest_value(shape: Shape) -> Any:
     value: Any
     if shape.is_struct:
         value = smallest(shape.inner)
-    elif shape.kafka_type == "timedelta_i32":
+    elif shape.kafka_type in _DURATIONS:
         value = shape.inner.parse(timedelta(0))
     elif shape.kafka_type == "uuid":
         value = None

@@ -1,0 +1,382 @@
+"""Groups and their members: FindCoordinator (key 10, versions 0 to 6), JoinGroup (11, 0 to 9), Heartbeat
+(12, 0 to 4), LeaveGroup (13, 0 to 5), SyncGroup (14, 0 to 5), DescribeGroups (15, 0 to 6), ListGroups (16,
+0 to 5) and DeleteGroups (42, 0 to 2).
+
+- FindCoordinator: the leader of the group's partition of `__consumer_offsets`, which is made when first
+  asked for. v1 key types (transactions, 1, are not coordinated yet); v3 flexible; v4 several keys at once.
+- JoinGroup and SyncGroup are answered when the group is ready to go on. Join v0 has one timeout for session
+  and rebalance; v4 sends a new member back for its id (KIP-394); v5 static members (KIP-345); v7 protocol
+  type; v8 reason; v9 the leader may skip the assignment (KIP-814). Sync v3 static members; v5 protocol type
+  and name.
+- Heartbeat v3 static members. LeaveGroup v3 several members at once, also static ones by their instance id.
+- DescribeGroups v3 authorized operations (not known: the schema's default); v6 says that a group does not
+  exist, where lower versions show it as Dead. ListGroups v4 filters by state (KIP-518), v5 by type.
+- v0 and v1 of JoinGroup are what librdkafka before 2.11 looks for to tell whether there are groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Final
+from uuid import uuid4
+
+from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
+from mainstem_broker.api.topics import create_topic
+from mainstem_broker.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    InvalidRequest,
+    ProtocolError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+)
+from mainstem_broker.group.coordinator import OFFSETS_TOPIC
+from mainstem_broker.group.membership import Group, State
+from mainstem_broker.group.messages import Join, JoinAnswer, Sync, SyncAnswer
+from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.replica.key_placement import partition_of_key
+
+GROUP_KEY: Final = 0
+TRANSACTION_KEY: Final = 1
+
+OFFSETS_TOPIC_TIMEOUT_MS: Final = 5_000
+"""How long a FindCoordinator waits for the topic to be made; the client asks again after that."""
+NAME_IN_MEMBER_ID_LENGTH_MAX: Final = 255
+"""Of the client's name for itself; an id is a string of 32,767 bytes at most, and people read it."""
+CLASSIC: Final = "classic"
+"""The type of all groups here, as KIP-848 calls those of JoinGroup."""
+
+
+def partitions_of(broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
+    """Of requests about one group."""
+    return iter(((OFFSETS_TOPIC, broker.groups.offsets_partition(request.group_id)),))
+
+
+def partitions_of_named(broker: BrokerContext, group_ids: Iterable[str]) -> Iterator[tuple[str, int]]:
+    return ((OFFSETS_TOPIC, broker.groups.offsets_partition(group_id)) for group_id in group_ids)
+
+
+# --- FindCoordinator ---
+
+
+def handle_find_coordinator(
+    broker: BrokerContext, request: Entity, context: RequestContext
+) -> Body | Awaitable[Body]:
+    keys = request.coordinator_keys if context.version >= 4 else (request.key,)
+    found = [_coordinator(broker, request.key_type, key, context) for key in keys]
+    if request.key_type == GROUP_KEY and any(one["error_code"] for one in found):
+        return _find_after_news(broker, keys, context)
+    return _found(found, context)
+
+
+async def _find_after_news(broker: BrokerContext, keys: Iterable[str], context: RequestContext) -> Body:
+    """Answer after hearing the latest news, and after making the topic if there is none."""
+    await broker.catch_up()
+    if OFFSETS_TOPIC not in broker.view.topics:
+        await _create_offsets_topic(broker)
+    return _found([_coordinator(broker, GROUP_KEY, key, context) for key in keys], context)
+
+
+async def _create_offsets_topic(broker: BrokerContext) -> None:
+    config = broker.config
+    try:
+        await create_topic(
+            broker,
+            OFFSETS_TOPIC,
+            partition_count=config.integer("offsets.topic.num.partitions"),
+            replication_factor=min(
+                config.integer("offsets.topic.replication.factor"), len(broker.view.brokers)
+            ),
+            overrides={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
+            },
+            timeout_ms=OFFSETS_TOPIC_TIMEOUT_MS,
+        )
+    except TopicAlreadyExists:
+        await broker.catch_up()  # another broker was asked at the same time
+    except RequestTimedOut:
+        pass  # the client is told to ask again
+
+
+def _coordinator(broker: BrokerContext, key_type: int, key: str, context: RequestContext) -> Body:
+    try:
+        if key_type not in (GROUP_KEY, TRANSACTION_KEY):
+            raise InvalidRequest(f"There are no coordinators of type {key_type}.")
+        topic = broker.view.topics.get(OFFSETS_TOPIC) if key_type == GROUP_KEY else None
+        if topic is None:
+            raise CoordinatorNotAvailable("There is no such coordinator yet.")
+        state = topic.states.get(partition_of_key(key, len(topic.assignment.replicas)))
+        leader = -1 if state is None else state.leader
+        registration = broker.view.brokers.get(leader)
+        endpoint = None if registration is None else registration.endpoint(context.listener)
+        if endpoint is None:
+            raise CoordinatorNotAvailable("The coordinator is being elected.")
+    except ProtocolError as error:
+        return {
+            "key": key,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+            "error_code": error.code,
+            "error_message": error.message,
+        }
+    return {
+        "key": key,
+        "node_id": leader,
+        "host": endpoint.host,
+        "port": endpoint.port,
+        "error_code": 0,
+        "error_message": None,
+    }
+
+
+def _found(found: list[Body], context: RequestContext) -> Body:
+    if context.version >= 4:
+        return {"throttle_time": 0, "coordinators": found}
+    (one,) = found
+    return {"throttle_time": 0, **{name: value for name, value in one.items() if name != "key"}}
+
+
+# --- Members ---
+
+
+def handle_join(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | Awaitable[Body]:
+    session_timeout_ms = milliseconds(request.session_timeout)
+    rebalance_timeout_ms = milliseconds(request.rebalance_timeout)
+    if context.version == 0 or rebalance_timeout_ms < 0:
+        rebalance_timeout_ms = session_timeout_ms  # brod#465 tells what -1 does
+    instance_id = request.group_instance_id
+    client_id = context.client_id or ""
+    fresh_id = f"{(instance_id or client_id)[:NAME_IN_MEMBER_ID_LENGTH_MAX]}-{uuid4()}"
+    protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
+
+    def asked(number: int) -> Join:
+        return Join(
+            number,
+            request.member_id,
+            fresh_id,
+            instance_id,
+            client_id,
+            "/" + context.peer.rpartition(":")[0],
+            session_timeout_ms,
+            rebalance_timeout_ms,
+            request.protocol_type,
+            protocols,
+            must_know_id=context.version >= 4,
+            may_skip_assignment=context.version >= 9,
+        )
+
+    def body(answer: JoinAnswer) -> Body:
+        return _joined(answer, context.version)
+
+    try:
+        return _answer_when_ready(broker.groups.join(request.group_id, asked), body)
+    except ProtocolError as error:
+        return body(JoinAnswer(request.member_id, error.code))
+
+
+def _answer_when_ready(answer: asyncio.Future[Any], body: Callable[[Any], Body]) -> Body | Awaitable[Body]:
+    async def later() -> Body:
+        return body(await answer)
+
+    return body(answer.result()) if answer.done() else later()
+
+
+def _joined(answer: JoinAnswer, version: int) -> Body:
+    return {
+        "throttle_time": 0,
+        "error_code": answer.error_code,
+        "generation_id": answer.generation,
+        "protocol_type": answer.protocol_type,
+        # Null is allowed from version 7 on.
+        "protocol_name": answer.protocol if version >= 7 else answer.protocol or "",
+        "leader": answer.leader,
+        "skip_assignment": answer.skip_assignment,
+        "member_id": answer.member_id,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "metadata": member.metadata,
+            }
+            for member in answer.members
+        ],
+    }
+
+
+def handle_sync(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body | Awaitable[Body]:
+    assignments = tuple((given.member_id, given.assignment) for given in request.assignments)
+
+    def asked(number: int) -> Sync:
+        return Sync(
+            number,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            request.protocol_type,
+            request.protocol_name,
+            assignments,
+        )
+
+    try:
+        return _answer_when_ready(broker.groups.sync(request.group_id, asked), _synced)
+    except ProtocolError as error:
+        return _synced(SyncAnswer(error.code))
+
+
+def _synced(answer: SyncAnswer) -> Body:
+    return {
+        "throttle_time": 0,
+        "error_code": answer.error_code,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol,
+        "assignment": answer.assignment,
+    }
+
+
+def handle_heartbeat(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:
+    error_code = 0
+    try:
+        broker.groups.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+    except ProtocolError as error:
+        error_code = error.code
+    return {"throttle_time": 0, "error_code": error_code}
+
+
+def handle_leave(broker: BrokerContext, request: Entity, context: RequestContext) -> Body:
+    if context.version < 3:
+        return {"throttle_time": 0, "error_code": _leave(broker, request.group_id, request.member_id, None)}
+    try:
+        broker.groups.require_coordinated(request.group_id)
+    except ProtocolError as error:
+        return {"throttle_time": 0, "error_code": error.code, "members": ()}
+    return {
+        "throttle_time": 0,
+        "error_code": 0,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "error_code": _leave(broker, request.group_id, member.member_id, member.group_instance_id),
+            }
+            for member in request.members
+        ],
+    }
+
+
+def _leave(broker: BrokerContext, group_id: str, member_id: str, instance_id: str | None) -> int:
+    try:
+        broker.groups.leave(group_id, member_id, instance_id)
+    except ProtocolError as error:
+        return error.code
+    return 0
+
+
+# --- Looking at groups ---
+
+
+def described_groups(broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
+    """Of DescribeGroups."""
+    return partitions_of_named(broker, request.groups)
+
+
+def handle_describe(broker: BrokerContext, request: Entity, context: RequestContext) -> Body:
+    return {
+        "throttle_time": 0,
+        "groups": [_described(broker, group_id, context.version) for group_id in request.groups],
+    }
+
+
+def _described(broker: BrokerContext, group_id: str, version: int) -> Body:
+    nothing: dict[str, Any] = {
+        "error_code": 0,
+        "error_message": None,
+        "group_id": group_id,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": (),
+    }
+    try:
+        group = broker.groups.group(group_id)
+    except GroupIdNotFound as error:
+        if version < 6:
+            return {**nothing, "group_state": State.DEAD.value}
+        return {
+            **nothing,
+            "error_code": error.code,
+            "error_message": error.message,
+            "group_state": State.DEAD.value,
+        }
+    except ProtocolError as error:
+        return {**nothing, "error_code": error.code, "error_message": error.message}
+    is_stable = group.state is State.STABLE
+    return {
+        **nothing,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        # Before it is stable, nothing is agreed on.
+        "protocol_data": (group.protocol or "") if is_stable else "",
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(group.protocol) if is_stable else b"",
+                "member_assignment": member.assignment if is_stable else b"",
+            }
+            for member in group.members
+        ],
+    }
+
+
+def handle_list(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    groups: list[Body] = []
+    error_code = 0
+    try:
+        groups += [_listed(group) for group in broker.groups.groups() if _is_wanted(group, states, types)]
+    except ProtocolError as error:
+        error_code = error.code
+    return {"throttle_time": 0, "error_code": error_code, "groups": groups}
+
+
+def _is_wanted(group: Group, states: set[str], types: set[str]) -> bool:
+    return (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+
+
+def _listed(group: Group) -> Body:
+    return {
+        "group_id": group.group_id,
+        "protocol_type": group.protocol_type or "",
+        "group_state": group.state.value,
+        "group_type": CLASSIC,
+    }
+
+
+def deleted_groups(broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
+    """Of DeleteGroups."""
+    return partitions_of_named(broker, request.groups_names)
+
+
+async def handle_delete(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:
+    results = [
+        {"group_id": group_id, "error_code": await _delete(broker, group_id)}
+        for group_id in request.groups_names
+    ]
+    return {"throttle_time": 0, "results": results}
+
+
+async def _delete(broker: BrokerContext, group_id: str) -> int:
+    try:
+        await broker.groups.delete_group(group_id)
+    except ProtocolError as error:
+        return error.code
+    return 0

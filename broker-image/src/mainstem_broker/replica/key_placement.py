@@ -1,0 +1,33 @@
+"""Which partition of a coordinator's topic a key belongs to: pure, and the same in every Kafka client.
+
+The key's hash is that of Java's `String.hashCode`: over UTF-16 code units, in 32 bits with overflow.
+Source: Apache Kafka's `Utils.abs(groupId.hashCode) % partitions`, where the one number without an absolute
+value counts as 0.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+
+@lru_cache(maxsize=65_536)
+def partition_of_key(key: str, partition_count: int) -> int:
+    """The partition of `__consumer_offsets` that holds group `key`, or of another such topic."""
+    number = java_hash(key)
+    return (0 if number == -(2**31) else abs(number)) % partition_count
+
+
+def java_hash(text: str) -> int:
+    """`text.hashCode()` as Java computes it."""
+    if text.isascii():
+        units = text.encode()
+        number = 0
+        for unit in units:
+            number = (number * 31 + unit) & 0xFFFFFFFF
+    else:
+        # A lone surrogate cannot come over the wire as UTF-8, so this never fails.
+        encoded = text.encode("utf-16-be")
+        number = 0
+        for high, low in zip(encoded[::2], encoded[1::2], strict=True):
+            number = (number * 31 + (high << 8 | low)) & 0xFFFFFFFF
+    return number - 2**32 if number >= 2**31 else number

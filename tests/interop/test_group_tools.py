@@ -1,0 +1,180 @@
+"""Apache Kafka's own tools look after our groups, and read our `__consumer_offsets` (R15, R36)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import confluent_kafka
+import pytest
+from tests.support.clusters import Cluster
+from tests.support.group_members import Member
+from tests.support.kafka_tools import run_tool
+from tests.support.topics import ANSWER_SECONDS, TopicFactory
+from tests.support.waiting import wait_until
+
+PARTITIONS = 2
+PER_PARTITION = 10
+
+
+def groups(cluster: Cluster, *arguments: str) -> str:
+    """What `kafka-consumer-groups` prints."""
+    servers = cluster.bootstrap_servers
+    return run_tool("consumer.group.ConsumerGroupCommand", "--bootstrap-server", servers, *arguments)
+
+
+def rows(table: str) -> list[list[str]]:
+    """The words of each line below the table's head."""
+    lines = [line.split() for line in table.splitlines() if line.strip()]
+    head = next(index for index, words in enumerate(lines) if words[0] in ("GROUP", "TOPIC"))
+    return lines[head + 1 :]
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def topic(group_topic: TopicFactory) -> str:
+    """A topic of 2 partitions with 10 records each."""
+    topic = group_topic(PARTITIONS)
+    producer: Any = confluent_kafka.Producer({"bootstrap.servers": group_topic.cluster.bootstrap_servers})
+    for number in range(PARTITIONS * PER_PARTITION):
+        producer.produce(topic, b"record", partition=number % PARTITIONS)
+    assert producer.flush(ANSWER_SECONDS) == 0
+    return topic
+
+
+@pytest.fixture
+def running(group_stack: Cluster, group: str, topic: str) -> Iterator[Member]:
+    """A Java member that has read everything."""
+    with Member("java", group_stack.bootstrap_servers, group, topic, instance_id="one") as member:
+        wait_until(lambda: len(member.records) >= PARTITIONS * PER_PARTITION, "the member reads", seconds=30)
+        yield member
+
+
+def offsets_of(cluster: Cluster, group: str) -> list[tuple[str, str]]:
+    """(partition, committed offset) as the tool shows them."""
+    return sorted((words[2], words[3]) for words in rows(groups(cluster, "--describe", "--group", group)))
+
+
+def test_a_running_group_is_listed_and_described(
+    group_stack: Cluster, group: str, topic: str, running: Member
+) -> None:
+    assert group in groups(group_stack, "--list").splitlines()
+    listed = {words[0]: words[1:] for words in rows(groups(group_stack, "--list", "--state"))}
+    assert listed[group] == ["Stable"]
+    (state,) = rows(groups(group_stack, "--describe", "--group", group, "--state"))
+    assert state[-3:] == ["range", "Stable", "1"]
+    (member,) = rows(groups(group_stack, "--describe", "--group", group, "--members", "--verbose"))
+    assert (member[0], member[2], member[3]) == (group, "one", "/127.0.0.1")
+    assert member[1].startswith("one-")
+    assert f"{topic}:0,1" in member
+    wait_until(
+        lambda: offsets_of(group_stack, group) == [("0", "10"), ("1", "10")],
+        "the tool shows what was committed",
+        seconds=20,
+        step_seconds=0.5,
+    )
+
+
+def test_a_running_group_is_neither_reset_nor_deleted(
+    group_stack: Cluster, group: str, topic: str, running: Member
+) -> None:
+    refused = groups(
+        group_stack, "--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute"
+    )
+    assert "can only be reset if the group" in refused
+    assert "The group is not empty" in groups(group_stack, "--delete", "--group", group)
+    assert "Stable" in groups(group_stack, "--describe", "--group", group, "--state")
+
+
+def test_a_group_at_rest_is_reset_in_every_way_and_deleted(
+    group_stack: Cluster, group: str, topic: str, running: Member
+) -> None:
+    running.kill()
+    wait_until(
+        lambda: (
+            rows(groups(group_stack, "--describe", "--group", group, "--state"))[0][-2:] == ["Empty", "0"]
+        ),
+        "the killed member is gone",
+        seconds=20,
+        step_seconds=0.2,
+    )
+    reset = ("--reset-offsets", "--group", group, "--topic", topic)
+    for how, offset in (
+        (("--to-earliest",), "0"),
+        (("--to-latest",), "10"),
+        (("--to-offset", "4"), "4"),
+        (("--shift-by", "-1"), "3"),
+        (("--to-datetime", "2020-01-01T00:00:00.000"), "0"),
+        (("--by-duration", "PT0S"), "10"),
+    ):
+        assert {words[3] for words in rows(groups(group_stack, *reset, *how, "--execute"))} == {offset}
+        assert offsets_of(group_stack, group) == [("0", offset), ("1", offset)], how
+    dry = groups(group_stack, *reset, "--to-earliest", "--dry-run")
+    assert {words[3] for words in rows(dry)} == {"0"}
+    deleted = groups(group_stack, "--delete-offsets", "--group", group, "--topic", f"{topic}:0")
+    assert rows(deleted) == [[topic, "0", "Successful"]]
+    assert offsets_of(group_stack, group) == [("1", "10")]
+    assert "was successful" in groups(group_stack, "--delete", "--group", group)
+    assert "does not exist" in groups(group_stack, "--delete", "--group", group)
+    assert group not in groups(group_stack, "--list").splitlines()
+
+
+def test_the_console_consumers_formatters_read_our_records(
+    group_stack: Cluster, group: str, topic: str, running: Member
+) -> None:
+    running.stop()
+
+    def entries(formatter: str) -> list[dict[str, Any]]:
+        """Key and value of every record about the group."""
+        printed = run_tool(
+            "consumer.ConsoleConsumer",
+            *("--bootstrap-server", group_stack.bootstrap_servers, "--topic", "__consumer_offsets"),
+            *("--from-beginning", "--timeout-ms", "3000"),
+            *("--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
+        )
+        found, decoder, position = [], json.JSONDecoder(), 0
+        while (position := printed.find('{"key"', position)) >= 0:
+            entry, position = decoder.raw_decode(printed, position)
+            if entry["key"]["data"]["group"] == group:
+                found.append(entry)
+        return found
+
+    offsets = entries("OffsetsMessageFormatter")
+    last = {entry["key"]["data"]["partition"]: entry["value"] for entry in offsets}
+    assert {entry["key"]["type"] for entry in offsets} == {1}
+    assert {number: (value["version"], value["data"]["offset"]) for number, value in last.items()} == {
+        0: (3, 10),
+        1: (3, 10),
+    }
+    first = entries("GroupMetadataMessageFormatter")[0]
+    assert first["key"] == {"type": 2, "data": {"group": group}}
+    value = first["value"]
+    assert value["version"] == 3
+    data = value["data"]
+    assert (data["protocolType"], data["protocol"], data["generation"]) == ("consumer", "range", 1)
+    assert [(one["groupInstanceId"], one["sessionTimeout"]) for one in data["members"]] == [("one", 2_000)]
+
+
+def test_the_dump_of_logs_decodes_our_records(
+    group_stack: Cluster, group: str, topic: str, running: Member
+) -> None:
+    wait_until(
+        lambda: offsets_of(group_stack, group) == [("0", "10"), ("1", "10")],
+        "it was committed",
+        seconds=20,
+        step_seconds=0.5,
+    )
+    logs = [
+        path
+        for path in group_stack.data_directory.rglob("__consumer_offsets-*/*.log")
+        if group.encode() in path.read_bytes()
+    ]
+    assert len(logs) == 3  # a replica at each broker
+    printed = run_tool("kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", str(logs[0]))
+    assert f'"group":"{group}","topic":"{topic}"' in printed

@@ -1,0 +1,213 @@
+"""A coordinator over real partitions in a folder, on a loop of its own; only the replication is played.
+
+Each partition of `__consumer_offsets` is led by broker 1. With `followers`, broker 2 is in sync and takes
+nothing by itself: `replicate` lets it have all there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+import uvloop
+from tests.unit.broker.replica.replicas import open_office
+
+from mainstem_broker.config import BrokerConfig
+from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings, GroupCoordinator
+from mainstem_broker.group.membership import GroupPolicy
+from mainstem_broker.group.messages import Join, JoinAnswer, Sync, SyncAnswer
+from mainstem_broker.group.records import CommittedOffset
+from mainstem_broker.log.partition_log import PartitionLog
+from mainstem_broker.replica.partition import Partition
+from mainstem_broker.replica.state import PartitionState
+
+Result = TypeVar("Result")
+NOW_MS = 1_750_000_000_000
+SUBSCRIPTION = bytes.fromhex("0001 00000001 0001 74 ffffffff")
+"""Of the topic "t"."""
+
+_numbers = count(1)
+
+
+def run(test: Coroutine[Any, Any, Result]) -> Result:
+    """Run a test on the loop that the broker uses, and not for ever."""
+
+    async def bounded() -> Result:
+        async with asyncio.timeout(20):
+            return await test
+
+    return uvloop.run(bounded())
+
+
+@dataclass
+class PlayedTopics:
+    ids: dict[str, UUID] = field(default_factory=lambda: {"t": uuid4(), "u": uuid4()})
+
+    def topic_id(self, name: str) -> UUID | None:
+        return self.ids.get(name)
+
+    def partition_count(self, name: str) -> int:
+        return 1 if name == OFFSETS_TOPIC else 4
+
+
+class LocalCoordinator:
+    """One coordinator; `restart` is another broker, or this one, that begins from the log."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        followers: bool = False,
+        min_insync_replicas: int = 1,
+        members_max: int = 100,
+        retention_ms: int = 10_000,
+        check_interval_ms: int = 3_600_000,
+        max_message_bytes: int = 1_048_576,
+    ) -> None:
+        config = BrokerConfig({"broker.id": "1", "zookeeper.connect": "z"}).topic(
+            {
+                "cleanup.policy": "compact",
+                "min.insync.replicas": str(min_insync_replicas),
+                "max.message.bytes": str(max_message_bytes),
+            }
+        )
+        log = PartitionLog.open(
+            directory / f"{OFFSETS_TOPIC}-0",
+            config,
+            clean_shutdown=True,
+            recovery_point=0,
+            log_start_offset=0,
+            now_ms=NOW_MS,
+        )
+        self.now_ms = NOW_MS
+        self.topics = PlayedTopics()
+        self.partition = Partition(OFFSETS_TOPIC, 0, uuid4(), log, 1, open_office())
+        self.isr = (1, 2) if followers else (1,)
+        self._settings = CoordinatorSettings(
+            GroupPolicy(0, members_max),
+            session_timeout_ms_min=10,
+            session_timeout_ms_max=60_000,
+            offsets_retention_ms=retention_ms,
+            retention_check_interval_ms=check_interval_ms,
+            commit_timeout_ms=1_000,
+            metadata_size_max=100,
+        )
+        self.epoch = 0
+        self.partition_epoch = 0
+        self.coordinator = self._new()
+
+    def _new(self) -> GroupCoordinator:
+        return GroupCoordinator(self._settings, self.topics, lambda _: self.partition, lambda: self.now_ms)
+
+    # --- Leadership ---
+
+    def lead(self) -> None:
+        """Begin a leader epoch of broker 1; the groups are loaded after a while."""
+        self.epoch += 1
+        self._set_state(1)
+
+    def follow(self) -> None:
+        """Broker 2 leads from now on."""
+        self.epoch += 1
+        self._set_state(2)
+
+    def _set_state(self, leader: int) -> None:
+        self.partition_epoch += 1
+        state = PartitionState(
+            leader, self.epoch, self.isr, 1, self.partition_epoch, incarnations={1: 0, 2: 0}
+        )
+        self.partition.update_state(state, self.isr, self.now_ms)
+        self.coordinator.follow(0)
+
+    async def load(self) -> None:
+        """Lead, and wait until the groups are there."""
+        self.lead()
+        loading = self.coordinator._loading[0]
+        while self.isr != (1,) and not loading.done():
+            self.replicate()
+            await asyncio.sleep(0)
+        await loading
+
+    async def restart(self) -> None:
+        await self.coordinator.stop()
+        self.follow()
+        self.coordinator = self._new()
+        await self.load()
+
+    def replicate(self) -> None:
+        """Broker 2 has fetched everything."""
+        end = self.partition.log.log_end_offset
+        self.partition.read_as_follower(
+            2, 0, end, -1, 1, leader_epoch=self.epoch, min_one_batch=False, now_ms=self.now_ms
+        )
+
+    # --- What clients ask ---
+
+    def ask_join(
+        self,
+        group_id: str,
+        member_id: str = "",
+        *,
+        session_ms: int = 10_000,
+        subscription: bytes = SUBSCRIPTION,
+        instance_id: str | None = None,
+    ) -> asyncio.Future[JoinAnswer]:
+        def asked(number: int) -> Join:
+            return Join(
+                number,
+                member_id,
+                f"member-{next(_numbers)}",
+                instance_id,
+                "client",
+                "/127.0.0.1",
+                session_ms,
+                20_000,
+                "consumer",
+                (("range", subscription),),
+                must_know_id=False,
+                may_skip_assignment=False,
+            )
+
+        return self.coordinator.join(group_id, asked)
+
+    def ask_sync(self, group_id: str, joined: JoinAnswer) -> asyncio.Future[SyncAnswer]:
+        return self.coordinator.sync(
+            group_id,
+            lambda number: Sync(
+                number, joined.member_id, None, joined.generation, None, None, ((joined.member_id, b"all"),)
+            ),
+        )
+
+    async def member(self, group_id: str, **how: Any) -> JoinAnswer:
+        """A lone member of a stable group."""
+        joined = await self.ask_join(group_id, **how)
+        assert joined.error_code == 0
+        synced = self.ask_sync(group_id, joined)
+        if self.isr != (1,):
+            self.replicate()
+        assert (await synced).error_code == 0
+        return joined
+
+    def commit(
+        self,
+        group_id: str,
+        offset: int,
+        *,
+        topic: str = "t",
+        partition: int = 0,
+        member: JoinAnswer | None = None,
+        metadata: str = "",
+        expire_ms: int | None = None,
+    ) -> asyncio.Future[None]:
+        value = CommittedOffset(offset, 3, metadata, self.now_ms, expire_ms, self.topics.topic_id(topic))
+        member_id, generation = ("", -1) if member is None else (member.member_id, member.generation)
+        return self.coordinator.commit(group_id, member_id, None, generation, {(topic, partition): value})
+
+    def committed(self, group_id: str, topic: str = "t", partition: int = 0) -> int | None:
+        found = self.coordinator.committed(group_id, [(topic, partition)])
+        return found[topic, partition].offset if found else None

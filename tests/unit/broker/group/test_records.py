@@ -1,0 +1,175 @@
+"""Keys and values of `__consumer_offsets`, byte by byte as Apache Kafka writes them (R15)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem_broker.group.loading import LoadedGroups
+from mainstem_broker.group.records import (
+    TOPIC_ID_HEADER,
+    CommittedOffset,
+    GroupKey,
+    GroupMetadata,
+    MemberMetadata,
+    OffsetKey,
+    decode_key,
+)
+from mainstem_broker.protocol.records import Record
+
+TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
+TEXT = st.text(max_size=20)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+MEMBERS = st.builds(
+    MemberMetadata,
+    TEXT,
+    st.none() | TEXT,
+    TEXT,
+    TEXT,
+    INT32,
+    INT32,
+    st.binary(max_size=20),
+    st.binary(max_size=20),
+)
+
+
+def test_an_offset_key_is_version_1_group_topic_and_partition() -> None:
+    key = OffsetKey("g", "tö", 7)
+    assert key.encode() == bytes.fromhex("0001 0001 67 0003 74c3b6 00000007")
+    assert decode_key(key.encode()) == key
+
+
+def test_an_offset_key_of_version_0_is_read_too() -> None:
+    assert decode_key(bytes.fromhex("0000 0001 67 0001 74 00000007")) == OffsetKey("g", "t", 7)
+
+
+def test_a_group_key_is_version_2_and_the_group() -> None:
+    assert GroupKey("g").encode() == bytes.fromhex("0002 0001 67")
+    assert decode_key(bytes.fromhex("0002 0001 67")) == GroupKey("g")
+
+
+def test_keys_of_newer_kinds_are_skipped() -> None:
+    assert decode_key(bytes.fromhex("0003 0001 67")) is None
+
+
+def test_an_offset_is_version_3_offset_epoch_metadata_and_time() -> None:
+    value = CommittedOffset(5, 2, "m", 9)
+    assert value.encode() == bytes.fromhex("0003 0000000000000005 00000002 0001 6d 0000000000000009")
+    assert CommittedOffset.decode(value.encode()) == value
+
+
+def test_an_offset_with_an_expiry_of_its_own_is_version_1() -> None:
+    value = CommittedOffset(5, -1, "m", 9, expire_ms=11)
+    assert value.encode() == bytes.fromhex("0001 0000000000000005 0001 6d 0000000000000009 000000000000000b")
+    assert CommittedOffset.decode(value.encode()) == value
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        "0000 0000000000000005 0001 6d 0000000000000009",
+        "0002 0000000000000005 0001 6d 0000000000000009",
+        "0004 0000000000000005 ffffffff 02 6d 0000000000000009 00",
+    ],
+    ids=["version 0", "version 2", "version 4"],
+)
+def test_offsets_of_other_versions_are_read(encoded: str) -> None:
+    assert CommittedOffset.decode(bytes.fromhex(encoded)) == CommittedOffset(5, -1, "m", 9)
+
+
+def test_the_topic_id_is_a_header_or_the_tagged_field_of_version_4() -> None:
+    value = CommittedOffset(5, 2, "m", 9, topic_id=TOPIC_ID)
+    assert value.headers == ((TOPIC_ID_HEADER, TOPIC_ID.bytes),)
+    assert CommittedOffset.decode(value.encode(), TOPIC_ID.bytes) == value
+    tagged = bytes.fromhex("0004 0000000000000005 00000002 02 6d 0000000000000009 01 00 10") + TOPIC_ID.bytes
+    assert CommittedOffset.decode(tagged) == value
+
+
+def test_a_group_is_version_3_with_its_members() -> None:
+    member = MemberMetadata("i", None, "c", "/h", 60_000, 10_000, b"s", b"as")
+    group = GroupMetadata("consumer", 4, "range", "i", 9, (member,))
+    assert group.encode() == bytes.fromhex(
+        "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 69 0000000000000009 00000001"
+        "0001 69 ffff 0001 63 0002 2f68 0000ea60 00002710 00000001 73 00000002 6173"
+    )
+
+
+def test_an_empty_group_has_neither_protocol_nor_leader() -> None:
+    group = GroupMetadata("", 1, None, None, 9)
+    assert group.encode() == bytes.fromhex("0003 0000 00000001 ffff ffff 0000000000000009 00000000")
+    assert GroupMetadata.decode(group.encode()) == group
+
+
+def test_a_group_of_version_0_has_one_timeout_and_no_time() -> None:
+    encoded = bytes.fromhex(
+        "0000 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 69 00000001"
+        "0001 69 0001 63 0002 2f68 00002710 00000001 73 00000002 6173"
+    )
+    member = MemberMetadata("i", None, "c", "/h", 10_000, 10_000, b"s", b"as")
+    assert GroupMetadata.decode(encoded) == GroupMetadata("consumer", 4, "range", "i", -1, (member,))
+
+
+@given(TEXT, TEXT, INT32)
+def test_every_offset_key_comes_back(group: str, topic: str, partition: int) -> None:
+    key = OffsetKey(group, topic, partition)
+    assert decode_key(key.encode()) == key
+
+
+@given(TEXT, INT32, st.none() | TEXT, st.none() | TEXT, INT64, st.lists(MEMBERS, max_size=4).map(tuple))
+def test_every_group_comes_back(
+    protocol_type: str,
+    generation: int,
+    protocol: str | None,
+    leader: str | None,
+    state_ms: int,
+    members: tuple[MemberMetadata, ...],
+) -> None:
+    group = GroupMetadata(protocol_type, generation, protocol, leader, state_ms, members)
+    assert GroupMetadata.decode(group.encode()) == group
+
+
+@given(INT64, INT32, TEXT, INT64, st.none() | st.integers(0, 2**63 - 1))
+def test_every_offset_comes_back(
+    offset: int, epoch: int, metadata: str, commit_ms: int, expire_ms: int | None
+) -> None:
+    value = CommittedOffset(offset, epoch if expire_ms is None else -1, metadata, commit_ms, expire_ms)
+    assert CommittedOffset.decode(value.encode()) == value
+
+
+@given(st.binary(max_size=60), st.integers(0, 4), st.binary(max_size=60))
+def test_bytes_that_are_no_record_harm_nothing(key: bytes, version: int, value: bytes) -> None:
+    loaded = LoadedGroups()
+    for each in (key, bytes((0, version)) + key):
+        for content in (None, value, bytes((0, version)) + value):
+            loaded.take(Record(7, 0, each, content))
+            loaded.decode()
+    assert set(loaded.unreadable) <= {7}
+
+
+def test_of_several_records_the_last_one_counts_and_a_tombstone_takes_away() -> None:
+    loaded = LoadedGroups()
+
+    def take(key: OffsetKey | GroupKey, value: CommittedOffset | GroupMetadata | None) -> None:
+        encoded = None if value is None else value.encode()
+        headers = value.headers if isinstance(value, CommittedOffset) else ()
+        loaded.take(Record(0, 0, key.encode(), encoded, headers))
+
+    group = GroupMetadata("consumer", 1, None, None, 9)
+    first, second = CommittedOffset(1, 0, "", 5, topic_id=TOPIC_ID), CommittedOffset(2, 0, "", 6)
+    take(OffsetKey("g", "t", 0), first)
+    take(OffsetKey("g", "t", 0), second)
+    take(OffsetKey("g", "t", 1), first)
+    take(GroupKey("g"), group)
+    assert loaded.decode()["g"].offsets == {("t", 0): second, ("t", 1): first}
+    assert loaded.decode()["g"].metadata == group
+    take(GroupKey("g"), None)
+    take(OffsetKey("g", "t", 0), None)
+    assert loaded.decode()["g"].offsets == {("t", 1): first}
+    assert loaded.decode()["g"].metadata is None
+    take(OffsetKey("g", "t", 1), None)
+    take(OffsetKey("other", "t", 1), None)
+    assert (loaded.decode(), loaded.unreadable) == ({}, [])
