@@ -16,13 +16,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from bench import apache_kafka, loader
 from bench.mainstem_stack import Mainstem
 from bench.measure import FULL, QUICK, QUICK_WARM_UP, WARM_UP, Say, measure
+from bench.replicated import ReplicatedApacheKafka, ReplicatedMainstem, measure_replicated
 from bench.report import OURS, THEIRS, Figure, Samples, Verdict, table, write_json
-from bench.system import System
+from bench.system import Cluster, System
+
+AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
 RESULTS: Final = Path(__file__).parent / "results"
 DISK_BYTES_MIN: Final = 8 << 30
@@ -37,21 +40,38 @@ def main() -> int:
     def say(what: str) -> None:
         print(f"[{time.monotonic() - began:5.0f} s] {what}", flush=True)
 
-    with _workspace() as directory, contextlib.ExitStack() as running:
-        systems: list[System] = [_run(running, Mainstem(directory / "mainstem"), say)]
-        if not arguments.mainstem_alone:
-            try:
-                kafka = apache_kafka.ApacheKafka(directory / "kafka", apache_kafka.fetch())
-                systems.append(_run(running, kafka, say))
-            except apache_kafka.NotAvailable as reason:
-                say(str(reason))
-        scale, warm_up = (QUICK, QUICK_WARM_UP) if arguments.quick else (FULL, WARM_UP)
-        if arguments.rounds:
-            scale = dataclasses.replace(scale, rounds=arguments.rounds)
-        measured = measure(systems, scale, warm_up, say)
-        figures = measured.figures
-        if not arguments.quick:
-            figures.append(_loader_figure(systems[0], scale.rounds, say))
+    scale, warm_up = (QUICK, QUICK_WARM_UP) if arguments.quick else (FULL, WARM_UP)
+    if arguments.rounds:
+        scale = dataclasses.replace(scale, rounds=arguments.rounds)
+    jars = None
+    if not arguments.mainstem_alone:
+        try:
+            jars = apache_kafka.fetch()
+        except apache_kafka.NotAvailable as reason:
+            say(str(reason))
+    figures: list[Figure] = []
+    neighbour_cores: list[float] = []
+    with _workspace() as directory:
+        if not arguments.replication_alone:
+            with contextlib.ExitStack() as running:
+                systems: list[System] = [_run(running, Mainstem(directory / "mainstem"), say)]
+                if jars is not None:
+                    systems.append(_run(running, apache_kafka.ApacheKafka(directory / "kafka", jars), say))
+                measured = measure(systems, scale, warm_up, say)
+                figures, neighbour_cores = measured.figures, measured.neighbour_cores
+                if not arguments.quick:
+                    figures.append(_loader_figure(systems[0], scale.rounds, say))
+        with contextlib.ExitStack() as running:
+            clusters: list[Cluster] = [_run(running, ReplicatedMainstem(directory / "mainstem-3"), say)]
+            if jars is not None:
+                clusters.append(_run(running, ReplicatedApacheKafka(directory / "kafka-3", jars), say))
+            figures += measure_replicated(
+                clusters,
+                rounds=scale.rounds,
+                messages=scale.messages,
+                synchronous_messages=scale.synchronous_messages // 2,
+                say=say,
+            )
     command = "python -m bench" + (" --quick" if arguments.quick else "")
     paths = [RESULTS / "latest.json"]
     if arguments.record:
@@ -62,7 +82,7 @@ def main() -> int:
             figures,
             begun=begun.isoformat(timespec="seconds"),
             command=command,
-            neighbour_cores=measured.neighbour_cores,
+            neighbour_cores=neighbour_cores,
         )
     say("results in " + " and ".join(f"bench/results/{path.name}" for path in paths))
     print(table(figures))
@@ -74,6 +94,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a smoke test of about a minute")
     parser.add_argument("--record", action="store_true", help="keep the results under today's date as well")
     parser.add_argument("--mainstem-alone", action="store_true", help="leave Apache Kafka out")
+    parser.add_argument("--replication-alone", action="store_true", help="only the three brokers")
     parser.add_argument("--rounds", type=int, metavar="N", help="how often everything is done (default 5)")
     return parser.parse_args()
 
@@ -93,7 +114,7 @@ def _workspace() -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run(running: contextlib.ExitStack, system: System, say: Say) -> System:
+def _run(running: contextlib.ExitStack, system: AnyCluster, say: Say) -> AnyCluster:
     say(f"{system.name}: starting")
     running.callback(system.stop)
     system.start()

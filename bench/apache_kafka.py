@@ -35,6 +35,10 @@ STOP_SECONDS: Final = 30
 START_SECONDS: Final = 60
 
 
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+
+
 class NotAvailable(Exception):
     """Apache Kafka cannot be run here; the message is one sentence that says why."""
 
@@ -74,16 +78,30 @@ def fetch(cache: Path = CACHE) -> Path:
 
 
 class ApacheKafka:
-    """One node in `directory`; `settings` are added to its server.properties."""
+    """One node in `directory`; `settings` are added to its server.properties.
+
+    Alone unless `node_id`, `ports` (of clients, of controllers) and `voters` make it one of several;
+    `cluster_id` is theirs then.
+    """
 
     name = "Apache Kafka"
 
-    def __init__(self, directory: Path, jars: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        jars: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        node_id: int = 1,
+        ports: tuple[int, int] | None = None,
+        voters: str | None = None,
+        cluster_id: str | None = None,
+    ) -> None:
         self.directory = directory
         self.log_directory = directory / "log"
         self._class_path = f"{jars}/*"
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, controller_port = free_ports(2)
+        self.port, controller_port = ports or free_ports(2)
         directory.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "server.properties"
         self._properties.write_text(
@@ -91,8 +109,8 @@ class ApacheKafka:
                 f"{name}={value}\n"
                 for name, value in {
                     "process.roles": "broker,controller",
-                    "node.id": "1",
-                    "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+                    "node.id": str(node_id),
+                    "controller.quorum.voters": voters or f"{node_id}@127.0.0.1:{controller_port}",
                     "controller.listener.names": "CONTROLLER",
                     "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
                     "log.dirs": str(self.log_directory),
@@ -103,11 +121,13 @@ class ApacheKafka:
                 }.items()
             )
         )
-        cluster_id = base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
         subprocess.run(
-            # With "=": an id may begin with a dash.
             self._command(
-                "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(self._properties)
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={cluster_id or new_cluster_id()}",  # with "=": an id may begin with a dash
+                "-c",
+                str(self._properties),
             ),
             check=True,
             capture_output=True,
@@ -125,6 +145,10 @@ class ApacheKafka:
         if self._process is None:
             raise RuntimeError("Apache Kafka is not running.")
         return self._process.pid
+
+    @property
+    def broker_pids(self) -> tuple[int, ...]:
+        return (self.broker_pid,)
 
     @property
     def companion_pids(self) -> tuple[int, ...]:
@@ -145,6 +169,14 @@ class ApacheKafka:
             NotAvailable: it ended, or did not listen in time.
         """
         self.spawn_broker()
+        self.await_port()
+
+    def await_port(self) -> None:
+        """Wait until a node that was spawned accepts connections.
+
+        Raises:
+            NotAvailable: it ended, or did not listen in time.
+        """
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self._process is not None and self._process.poll() is not None:

@@ -30,6 +30,10 @@ class Mainstem:
         return self._stack.broker_pid(BROKER_ID)
 
     @property
+    def broker_pids(self) -> tuple[int, ...]:
+        return (self.broker_pid,)
+
+    @property
     def companion_pids(self) -> tuple[int, ...]:
         """ZooKeeper, which a cluster of any number of brokers has once."""
         state = json.loads((self._stack.data_directory / "stack.json").read_text())

@@ -1,17 +1,33 @@
-"""What the bench needs of a system under measurement; `mainstem_stack` and `apache_kafka` are the two."""
+"""What the bench needs of a system under measurement: one broker, or several that replicate.
+
+`mainstem_stack` and `apache_kafka` are the two with one broker, `replicated` has both with three.
+"""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class System(Protocol):
-    """A cluster of one broker on loopback."""
+class Cluster(Protocol):
+    """Brokers on loopback."""
 
     name: str
 
     @property
     def bootstrap_servers(self) -> str: ...
+
+    @property
+    def broker_pids(self) -> tuple[int, ...]: ...
+
+    def start(self) -> None:
+        """Start all of it and wait until it serves."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+class System(Cluster, Protocol):
+    """A cluster of one broker."""
 
     @property
     def broker_pid(self) -> int: ...
@@ -21,10 +37,6 @@ class System(Protocol):
         """Processes that belong to it beside the broker."""
         ...
 
-    def start(self) -> None:
-        """Start all of it and wait until it serves."""
-        ...
-
     def stop_broker(self) -> None:
         """Stop the broker alone, cleanly."""
         ...
@@ -32,5 +44,3 @@ class System(Protocol):
     def spawn_broker(self) -> None:
         """Start the broker alone, and return at once."""
         ...
-
-    def stop(self) -> None: ...

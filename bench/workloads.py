@@ -1,4 +1,4 @@
-"""What is done to a system: each function does one thing to one broker and returns what that took.
+"""What is done to a system: each function does one thing to one partition and returns what that took.
 
 The client is confluent-kafka (librdkafka) with the same settings for both systems, in this process; its CPU
 time is measured as well, since a figure near the client's limit says nothing about the broker. Every
@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.processes import cpu_seconds, own_cpu_seconds
-from bench.system import System
+from bench.system import Cluster
 
 ANSWER_SECONDS: Final = 120.0
 CHUNK: Final = 10_000  # messages handed to the client by one call
@@ -26,6 +26,10 @@ BATCHES_16_KB: Final[Mapping[str, object]] = {"batch.size": 16_384, "linger.ms":
 BATCHES_1_MB: Final[Mapping[str, object]] = {"batch.size": 1_000_000, "linger.ms": 5}
 BATCHES_OF_50: Final[Mapping[str, object]] = {"batch.num.messages": 50, "linger.ms": 5}
 BATCHES_OF_1: Final[Mapping[str, object]] = {"batch.num.messages": 1, "linger.ms": 0}
+
+
+Acks = int | str
+"""0, 1, or "all"."""
 
 
 class Miscounted(Exception):
@@ -67,29 +71,34 @@ class Throughput:
         return self.client_cpu_seconds / self.seconds
 
 
-def _settings(system: System, settings: Mapping[str, object] | None = None) -> dict[str, object]:
+def _settings(system: Cluster, settings: Mapping[str, object] | None = None) -> dict[str, object]:
     # Without its log: it complains of every connection that a starting broker refuses.
     return {"bootstrap.servers": system.bootstrap_servers, "log_level": 0, **(settings or {})}
 
 
-def create_topic(system: System, partitions: int = 1) -> str:
+def create_topic(system: Cluster, partitions: int = 1, replicas: int = 1) -> str:
     name = f"bench-{uuid4().hex[:12]}"
     admin: Any = AdminClient(_settings(system))
-    admin.create_topics([NewTopic(name, partitions, 1)], operation_timeout=ANSWER_SECONDS)[name].result(
-        ANSWER_SECONDS
-    )
+    topic = NewTopic(name, partitions, replicas)
+    admin.create_topics([topic], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
     return name
 
 
-def delete_topic(system: System, name: str) -> None:
+def delete_topic(system: Cluster, name: str) -> None:
     admin: Any = AdminClient(_settings(system))
     admin.delete_topics([name], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
 
 
 def produce(
-    system: System, topic: str, *, messages: int, message_bytes: int, batching: Mapping[str, object]
+    system: Cluster,
+    topic: str,
+    *,
+    messages: int,
+    message_bytes: int,
+    batching: Mapping[str, object],
+    acks: Acks = 1,
 ) -> Throughput:
-    """Send `messages` to partition 0 with acks=1 as fast as the client can.
+    """Send `messages` to partition 0 as fast as the client can.
 
     Raises:
         Miscounted: another number of messages is in the partition afterwards.
@@ -98,7 +107,7 @@ def produce(
         _settings(
             system,
             {
-                "acks": 1,
+                "acks": acks,
                 "queue.buffering.max.messages": 500_000,
                 "queue.buffering.max.kbytes": 1 << 20,
                 **batching,
@@ -109,7 +118,7 @@ def produce(
     stored_before = _end_offset(system, topic)
     chunk = [{"value": b"x" * message_bytes}] * CHUNK
     sent = 0
-    broker_cpu, client_cpu, began = cpu_seconds(system.broker_pid), own_cpu_seconds(), time.perf_counter()
+    broker_cpu, client_cpu, began = _broker_cpu_seconds(system), own_cpu_seconds(), time.perf_counter()
     while sent < messages:
         wanted = min(CHUNK, messages - sent)
         try:
@@ -121,14 +130,14 @@ def produce(
             producer.poll(0.001)  # the queue is full: the broker, or the client's sender, is behind
     producer.flush(ANSWER_SECONDS)
     seconds = time.perf_counter() - began
-    broker_cpu, client_cpu = cpu_seconds(system.broker_pid) - broker_cpu, own_cpu_seconds() - client_cpu
+    broker_cpu, client_cpu = _broker_cpu_seconds(system) - broker_cpu, own_cpu_seconds() - client_cpu
     stored = _end_offset(system, topic) - stored_before
     if stored != messages:
         raise Miscounted(f"{system.name} stored {stored} of {messages} messages.")
     return Throughput(messages, message_bytes, seconds, broker_cpu, client_cpu)
 
 
-def consume(system: System, topic: str, *, messages: int, message_bytes: int) -> Throughput:
+def consume(system: Cluster, topic: str, *, messages: int, message_bytes: int) -> Throughput:
     """Read partition 0 from its beginning, `messages` of it.
 
     Raises:
@@ -149,7 +158,7 @@ def consume(system: System, topic: str, *, messages: int, message_bytes: int) ->
         )
     )
     consumer.list_topics(topic, timeout=ANSWER_SECONDS)
-    broker_cpu, client_cpu, began = cpu_seconds(system.broker_pid), own_cpu_seconds(), time.perf_counter()
+    broker_cpu, client_cpu, began = _broker_cpu_seconds(system), own_cpu_seconds(), time.perf_counter()
     consumer.assign([TopicPartition(topic, 0, 0)])
     read = 0
     while read < messages:
@@ -158,14 +167,16 @@ def consume(system: System, topic: str, *, messages: int, message_bytes: int) ->
             raise Miscounted(f"{system.name} gave back {read} of {messages} messages.")
         read += len(got)
     seconds = time.perf_counter() - began
-    broker_cpu, client_cpu = cpu_seconds(system.broker_pid) - broker_cpu, own_cpu_seconds() - client_cpu
+    broker_cpu, client_cpu = _broker_cpu_seconds(system) - broker_cpu, own_cpu_seconds() - client_cpu
     consumer.close()
     return Throughput(messages, message_bytes, seconds, broker_cpu, client_cpu)
 
 
-def produce_one_by_one(system: System, topic: str, *, messages: int, message_bytes: int) -> list[float]:
-    """Milliseconds from each produce to its acknowledgement (acks=1), each sent after the one before."""
-    producer: Any = Producer(_settings(system, {"acks": 1, "linger.ms": 0}))
+def produce_one_by_one(
+    system: Cluster, topic: str, *, messages: int, message_bytes: int, acks: Acks = 1
+) -> list[float]:
+    """Milliseconds from each produce to its acknowledgement, each sent after the one before."""
+    producer: Any = Producer(_settings(system, {"acks": acks, "linger.ms": 0}))
     producer.list_topics(topic, timeout=ANSWER_SECONDS)
     value = b"x" * message_bytes
     latencies: list[float] = []
@@ -181,7 +192,7 @@ def percentile(values: list[float], hundredth: int) -> float:
     return statistics.quantiles(values, n=100)[hundredth - 1]
 
 
-def create_many_partitions(system: System, partitions: int) -> float:
+def create_many_partitions(system: Cluster, partitions: int) -> float:
     """Seconds from asking for a topic to an acknowledged message in every partition of it."""
     producer: Any = Producer(
         _settings(
@@ -207,7 +218,11 @@ def create_many_partitions(system: System, partitions: int) -> float:
     return seconds
 
 
-def _end_offset(system: System, topic: str, partition: int = 0) -> int:
+def _broker_cpu_seconds(system: Cluster) -> float:
+    return sum(cpu_seconds(pid) for pid in system.broker_pids)
+
+
+def _end_offset(system: Cluster, topic: str, partition: int = 0) -> int:
     consumer: Any = Consumer(_settings(system, {"group.id": "bench"}))
     deadline = time.monotonic() + ANSWER_SECONDS
     try:
