@@ -117,6 +117,9 @@ class MemoryLog:
         return MemoryReadResult(BatchSlice(found) if found else None, offset + len(found))
 
     def truncate_to(self, offset: int) -> None:
+        if offset >= self.log_end_offset:
+            self.epochs.truncate_from_end(self.log_end_offset)
+            return
         del self.batches[max(offset - self.log_start_offset, 0) :]
         self.epochs.truncate_from_end(self.log_end_offset)
         self.synced_to = min(self.synced_to, self.log_end_offset)

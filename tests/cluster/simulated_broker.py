@@ -182,6 +182,7 @@ class SimulatedBroker:
             await asyncio.sleep(LAG_MS_MAX / 2000 * (0.8 + 0.4 * self._random.random()))
             await self.running.wait()
             self.replicas.consider_all_isrs()
+            self._news.try_again()
             if self._random.random() < 0.5:
                 for log in self.disks.logs.values():
                     log.sync()

@@ -184,10 +184,22 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
         case 37:
             grown = {"name": topic, "count": 2, "assignments": None}
             return "create_partitions", {"topics": [grown], "timeout": 1_000, "validate_only": True}
+        case 43:
+            fields = {"topic_partitions": [{"topic": topic, "partitions": [0]}], "timeout": 1_000}
+            return "elect_leaders", fields | ({"election_type": 0} if version >= 1 else {})
         case 44:
             config = {"name": "retention.ms", "config_operation": 0, "value": "60000"}
             resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
             return "incremental_alter_configs", {"resources": [resource], "validate_only": True}
+        case 45:
+            cancelled = {"name": topic, "partitions": [{"partition_index": 0, "replicas": None}]}
+            fields = {"topics": [cancelled], "timeout": 1_000}
+            return "alter_partition_reassignments", fields | (
+                {"allow_replication_factor_change": True} if version >= 1 else {}
+            )
+        case 46:
+            asked = {"name": topic, "partition_indexes": [0]}
+            return "list_partition_reassignments", {"topics": [asked], "timeout": 1_000}
         case 60:
             fields = {"include_cluster_authorized_operations": True}
             if version >= 1:

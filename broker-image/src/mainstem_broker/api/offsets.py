@@ -83,7 +83,10 @@ def _find(partition: Partition, timestamp: int, committed: bool) -> tuple[int, i
     if timestamp == LATEST_REMOTE:
         return _NOT_FOUND
     found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
-    if found is None or found.offset >= end:
+    if found is None:
+        return _NOT_FOUND
+    if found.offset >= end:
+        partition.latest_offset(committed=committed)  # a new leader may not know yet that it is committed
         return _NOT_FOUND
     return found.offset, found.timestamp, found.leader_epoch
 

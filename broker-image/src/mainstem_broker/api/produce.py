@@ -78,10 +78,14 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
     return body
 
 
-async def _await_replicas(body: Body, appended: list[tuple[Partition, int, Body]], timeout_ms: int) -> Body:
-    """Answer when the in-sync sets have what was appended; a partition where they do not says why."""
-    loop = asyncio.get_running_loop()
-    everyone = loop.create_future()
+def _await_replicas(
+    body: Body, appended: list[tuple[Partition, int, Body]], timeout_ms: int
+) -> Awaitable[Body]:
+    """Answer when the in-sync sets have what was appended; a partition where they do not says why.
+
+    Who waits is noted at once: between now and the awaiting a partition may get another leader.
+    """
+    everyone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiting: dict[Acknowledgement, tuple[Partition, Body]] = {}
 
     def settle(waited: Acknowledgement, error: ProtocolError | None) -> None:
@@ -95,6 +99,15 @@ async def _await_replicas(body: Body, appended: list[tuple[Partition, int, Body]
         acknowledgement = Acknowledgement(offset, settle)
         if not partition.acknowledge(acknowledgement):
             waiting[acknowledgement] = (partition, answer)
+    return _answer_when_settled(body, everyone, waiting, timeout_ms)
+
+
+async def _answer_when_settled(
+    body: Body,
+    everyone: asyncio.Future[None],
+    waiting: dict[Acknowledgement, tuple[Partition, Body]],
+    timeout_ms: int,
+) -> Body:
     if waiting:
         try:
             async with asyncio.timeout(timeout_ms / 1000):

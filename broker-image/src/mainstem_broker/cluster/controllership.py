@@ -52,6 +52,8 @@ class Controllership:
         policy_of: Callable[[Topic], ElectionPolicy],
     ) -> None:
         self.is_held = False
+        self.is_unfinished = False
+        """Whether `lead` has to be called again soon, though there may be no news."""
         self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._view = view
@@ -70,6 +72,7 @@ class Controllership:
         """
         node = await self._zookeeper.get(znodes.CONTROLLER, on_change)
         if node is None:
+            self.is_held = False  # until the multi below says so; another one may be faster
             epoch_node = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
             assert epoch_node is not None
             epoch = int(epoch_node.data) + 1
@@ -144,8 +147,7 @@ class Controllership:
 
     async def lead(self, delta: Delta) -> None:
         """Carry out what is due: deletions, elections, the ends of moves. What changes goes to `delta`."""
-        for topic in sorted(self._view.pending_deletions & self._view.topics.keys()):
-            await self._delete_topic(topic, delta)
+        self.is_unfinished = False
         stale, self._stale_topics = self._stale_topics, set()
         topics = None if stale is None else sorted(stale)
         changes = plan_states(self._view, self._epoch, self._policy_of, topics=topics)
@@ -160,9 +162,12 @@ class Controllership:
         except BaseException:
             self._stale_topics = None
             raise
+        # Last, so that a topic that cannot be deleted keeps nobody from being elected.
+        for name in sorted(self._view.pending_deletions & self._view.topics.keys()):
+            await self._delete_topic(name, delta)
 
     async def _hold_wanted_elections(self, delta: Delta) -> None:
-        wanted = self._wanted_elections
+        wanted, self._wanted_elections = self._wanted_elections, {}
         changes = []
         for topic_id, partition in wanted:
             topic = self._view.topics.get(self._view.topic_names.get(topic_id, ""))
@@ -184,7 +189,6 @@ class Controllership:
             changes.append(StateChange(topic.name, partition, new, state.partition_epoch))
         for start in range(0, len(changes), STATES_PER_MULTI):
             await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
-        self._wanted_elections = {}
 
     async def _end_moves(self, name: str, moves: Sequence[CompletedMove], delta: Delta) -> None:
         """Write the ends of moves in one topic: states and assignment, all together or not at all."""
@@ -226,6 +230,36 @@ class Controllership:
             await self.write([Delete(f"{znodes.CHANGE_PREFIX}{number:010d}") for number in old])
 
     async def _write_states(self, changes: list[StateChange], delta: Delta) -> None:
+        """Write them together; where one cannot be, the others all the same, and that one another time."""
+        try:
+            await self._write_together(changes, delta)
+            return
+        except Conflict as error:
+            if len(changes) == 1:
+                (change,) = changes
+                logger.info(
+                    "state not written", topic=change.topic, partition=change.partition, reason=str(error)
+                )
+                await self._read_again(change, delta)
+                return
+        half = len(changes) // 2
+        await self._write_states(changes[:half], delta)
+        await self._write_states(changes[half:], delta)
+
+    async def _read_again(self, change: StateChange, delta: Delta) -> None:
+        """Someone wrote the state first; mostly its leader, whose news comes by the feed as well."""
+        node = await self._zookeeper.get(znodes.state_path(change.topic, change.partition))
+        try:
+            state = None if node is None else znodes.decode_state(node.data, node.version)
+        except (ValueError, KeyError, TypeError):
+            logger.error("state unreadable: mend its znode", topic=change.topic, partition=change.partition)
+            return
+        if state is not None and self._view.set_state(change.topic, change.partition, state):
+            delta.partitions.add((change.topic, change.partition))
+        self.look_again([change.topic])
+        self.is_unfinished = True
+
+    async def _write_together(self, changes: list[StateChange], delta: Delta) -> None:
         operations: list[Operation] = []
         with_parent = {change.topic for change in changes if self._view.topics[change.topic].states}
         for change in changes:
@@ -261,7 +295,7 @@ class Controllership:
         partitions = await self._zookeeper.children(znodes.partitions_path(name))
         removals: list[Operation] = []
         for partition in partitions:
-            path = znodes.partition_path(name, int(partition))
+            path = f"{znodes.partitions_path(name)}/{partition}"
             removals += [Delete(f"{path}/{child}") for child in await self._zookeeper.children(path)]
             removals.append(Delete(path))
         for start in range(0, len(removals), STATES_PER_MULTI):

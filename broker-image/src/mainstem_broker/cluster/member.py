@@ -231,6 +231,8 @@ class ClusterMember:
                 await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
             except ZooKeeperUnavailable:
                 pass  # the office stays open until the time that is known
+            except Exception:
+                logger.exception("heartbeat failed")  # but never without another one
             else:
                 # The news that a session was lost comes before an answer in the next one.
                 self._office.extend(sent_s + OFFICE_SHARE * self._session_timeout_ms / 1000)
@@ -277,9 +279,9 @@ class ClusterMember:
             )
 
     async def _publish(self) -> None:
-        delta, self._delta = self._delta, Delta()
-        if delta:
-            self._on_change(delta)
+        if self._delta:
+            self._on_change(self._delta)  # if it fails, the next pass tells it again
+            self._delta = Delta()
         async with self._changed:
             self._changed.notify_all()
 
@@ -311,6 +313,7 @@ class ClusterMember:
         if self._sync_wanted:
             self._sync_wanted = False
             await self._zookeeper.sync()
+            self._feed_stale = True
         if not self._registered:
             await self._load(delta)
             await self._register()
@@ -324,6 +327,7 @@ class ClusterMember:
         if self._broker_id not in self.view.brokers:
             # Somebody took this process for dead (see `fence`), or it is a moment before our own news.
             self._office.end()
+            self._registered = False  # if the answer to the next is lost, the next pass finds out
             await self._register()
             await self._read_brokers(delta)
         if self._offline_untold:
@@ -335,6 +339,8 @@ class ClusterMember:
             delta.brokers |= self.view.controller_id != controller
         if self.is_controller:
             await self.controllership.lead(delta)
+            if self.controllership.is_unfinished:
+                asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._wake.set)
         self._passes_done = begun
         await self._publish()
 

@@ -87,6 +87,8 @@ class ReplicaStates:
     async def read_state(self, topic: str, partition: int) -> PartitionState | None:
         """The state as ZooKeeper has it now; None if it does not answer or the partition is gone."""
         try:
+            # A server that lags behind would tell of the past, as if nothing had been written.
+            await self._zookeeper.sync()
             node = await self._zookeeper.get(znodes.state_path(topic, partition))
         except ZooKeeperUnavailable:
             return None

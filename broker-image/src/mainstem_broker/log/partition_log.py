@@ -378,6 +378,8 @@ class PartitionLog:
             StorageError: the disk failed; the log may be cut further up than asked, never inside a batch.
         """
         if offset >= self.log_end_offset:
+            # An epoch in which nothing was written has no record to drop, but must not be named any more.
+            self._epochs_changed |= self.epochs.truncate_from_end(self.log_end_offset)
             return
         if offset < self.log_start_offset:
             self.truncate_fully_and_start_at(offset)

@@ -82,6 +82,7 @@ class Fetcher:
         self._resting: dict[Partition, float] = {}
         self._asked: dict[Partition, FetchedFrom] = {}
         """The fetch under way; empty while there is none."""
+        self._served_last: Partition | None = None
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"fetcher of broker {broker_id}")
 
@@ -91,14 +92,16 @@ class Fetcher:
         A fetch that others wait in, quietly, for up to `replica.fetch.wait.max.ms` must not keep one waiting
         that has come to this leader by a failover: its producers wait for this broker. So it is broken off.
         """
-        self._resting.clear()
         self._changed.set()
         if self._asked and any(self._is_left_out(partition) for partition in self._partitions()):
             self._leader.close()
+        self._resting.clear()
 
     def _is_left_out(self, partition: Partition) -> bool:
         asked = self._asked.get(partition)
-        return asked is None or asked.leader_epoch != partition.leader_epoch
+        if asked is None:
+            return partition not in self._resting
+        return asked.leader_epoch != partition.leader_epoch
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -136,6 +139,8 @@ class Fetcher:
             partition = by_id.get((answer.topic_id, answer.partition))
             if partition is not None:
                 self._take(partition, wanted[partition], answer)
+                if answer.records:
+                    self._served_last = partition
         return True
 
     async def _pause(self) -> None:
@@ -148,7 +153,7 @@ class Fetcher:
     def _wanted(self) -> dict[Partition, FetchedFrom]:
         now_s = asyncio.get_running_loop().time()
         wanted = {}
-        for partition in self._partitions():
+        for partition in self._in_turn(self._partitions()):
             if self._resting.get(partition, 0) > now_s:
                 continue
             self._resting.pop(partition, None)
@@ -163,6 +168,13 @@ class Fetcher:
                 partition.log.log_start_offset,
             )
         return wanted
+
+    def _in_turn(self, partitions: list[Partition]) -> list[Partition]:
+        """Beginning after the one that got data last: an answer is full after some, the next are others'."""
+        if self._served_last not in partitions:
+            return partitions
+        first = partitions.index(self._served_last) + 1
+        return partitions[first:] + partitions[:first]
 
     def _take(self, partition: Partition, asked: FetchedFrom, answer: Fetched) -> None:
         end_before, mark_before = partition.log.log_end_offset, partition.high_watermark

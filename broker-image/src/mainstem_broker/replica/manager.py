@@ -74,6 +74,8 @@ class ReplicaManager:
         self._now_ms = now_ms
         self._lag_ms_max = lag_ms_max
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self.unopened: set[tuple[str, int]] = set()
+        """Replicas whose log could not be opened, as on a full disk: to be tried again."""
         self.offline: dict[tuple[str, int], UUID] = {}
         """Topic ids of the replicas whose disk failed; they come back with the next start, if it is well."""
         self._fetchers: dict[int, Fetcher] = {}
@@ -109,9 +111,11 @@ class ReplicaManager:
         if partition is None:
             try:
                 log = self._logs.get_or_create(topic, index, topic_id, config, now_ms)
-            except ProtocolError as error:
+            except (ProtocolError, OSError) as error:
                 logger.error("replica not opened", topic=topic, partition=index, reason=str(error))
+                self.unopened.add((topic, index))
                 return
+            self.unopened.discard((topic, index))
             mark = self._logs.high_watermarks.get((topic, index), 0)
             partition = Partition(topic, index, topic_id, log, self._broker_id, self._office, mark)
             self._partitions[topic, index] = partition
@@ -235,12 +239,19 @@ class ReplicaManager:
         """
         before = partition.state
         assert before is not None
-        held = await self._coordination.change_state(partition.topic, partition.index, proposal, joined)
+        try:
+            held = await self._coordination.change_state(partition.topic, partition.index, proposal, joined)
+        except Exception:
+            logger.exception("proposal failed", partition=repr(partition))
+            held = None
         while held is None:
             if partition.state is not before:
                 return  # the feed has brought a newer state meanwhile
             await asyncio.sleep(RETRY_DELAY_S)
-            held = await self._coordination.read_state(partition.topic, partition.index)
+            try:
+                held = await self._coordination.read_state(partition.topic, partition.index)
+            except Exception:
+                logger.exception("state not read", partition=repr(partition))
         if partition.state is before and held.partition_epoch == before.partition_epoch:
             partition.isr_refused()
         elif partition.state is not None:
@@ -278,6 +289,8 @@ class ReplicaManager:
                 if topic not in configs:
                     configs[topic] = config_of(topic)
                 partition.log.update_config(configs[topic])
+                partition.settings_changed()
+                self.consider_isr(partition)
 
     def drop(self, topic: str, topic_id: UUID) -> None:
         """Delete all local replicas of a topic that was deleted."""

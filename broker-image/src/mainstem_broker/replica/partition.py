@@ -229,7 +229,7 @@ class Partition:
         self.require_leader()
         assert self.state is not None
         config = self.log.config
-        if acks == -1 and len(self.state.isr) < config.min_insync_replicas:
+        if acks == -1 and not self._has_enough_in_sync():
             self._note_refusal(records, now_ms)
             raise NotEnoughReplicas(
                 f"{self!r} has {len(self.state.isr)} in-sync replicas of the {config.min_insync_replicas}"
@@ -401,7 +401,10 @@ class Partition:
             elif same_life and progress.log_end_offset >= max(self._high_watermark, self._epoch_start_offset):
                 isr.append(broker)
                 joined[broker] = progress.incarnation
-        if set(isr) == set(self.state.isr):
+        min_insync_replicas = self.log.config.min_insync_replicas
+        # A setting that was lowered makes the set large enough: then nobody else may be eligible any more.
+        clears_eligible = bool(self.state.elr) and len(isr) >= min_insync_replicas
+        if set(isr) == set(self.state.isr) and not clears_eligible:
             return None
         self._pending = self.state.with_isr(isr, joined, self.log.config.min_insync_replicas)
         return self._pending
@@ -444,9 +447,19 @@ class Partition:
         assert self.state is not None
         return set(self.state.isr) | set(() if self._pending is None else self._pending.isr)
 
+    def _has_enough_in_sync(self) -> bool:
+        """Whether records may count as committed: the set is large enough, and nobody outside may lead."""
+        assert self.state is not None
+        return len(self.state.isr) >= self.log.config.min_insync_replicas and not self.state.elr
+
+    def settings_changed(self) -> None:
+        """The log has new settings, maybe min.insync.replicas."""
+        if self.is_leader:
+            self._advance_high_watermark()
+
     def _advance_high_watermark(self) -> None:
         assert self.state is not None
-        if len(self.state.isr) < self.log.config.min_insync_replicas:
+        if not self._has_enough_in_sync():
             return
         mark = self.log.log_end_offset
         for broker in self._maximal_isr():
@@ -467,7 +480,7 @@ class Partition:
     def _refuse_if_too_few(self) -> None:
         """Tell whoever waits at once that the in-sync set has become too small, not after a timeout."""
         assert self.state is not None
-        if len(self.state.isr) < self.log.config.min_insync_replicas:
+        if not self._has_enough_in_sync():
             self._give_up_waiting(NotEnoughReplicasAfterAppend(f"{self!r} lost in-sync replicas."))
 
     def _give_up_waiting(self, error: ProtocolError) -> None:
@@ -478,7 +491,7 @@ class Partition:
     # --- Follower ---
 
     def fetch_position(self) -> tuple[int, int]:
-        """(offset to fetch next, epoch of the last record here)."""
+        """(offset to fetch next, latest epoch here; one that began here may have no record yet)."""
         return self.log.log_end_offset, self.log.epochs.latest_epoch
 
     def append_from_leader(

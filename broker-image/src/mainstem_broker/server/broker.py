@@ -106,7 +106,7 @@ class Broker:
         self._deathwatch = Deathwatch(
             self._member, broker_id, lambda: self.context.config.string("inter.broker.listener.name")
         )
-        self._upkeep = Upkeep(self.context, self._logs, self._listeners)
+        self._upkeep = Upkeep(self.context, self._logs, self._listeners, self._news)
 
     # --- Start and stop ---
 

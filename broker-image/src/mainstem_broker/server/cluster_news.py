@@ -143,6 +143,12 @@ class ClusterNews:
         finally:
             self._opening = False
 
+    def try_again(self) -> None:
+        """What failed for a reason that passes, as a full disk or a lost answer; called at times."""
+        for name, index in sorted(self._broker.replicas.unopened):
+            self._update_replica(name, index)
+        self._claim()
+
     def disk_failed(self, directory: Path) -> None:
         """A data directory is lost, while this broker runs: others lead what was there."""
         self._broker.replicas.fail(directory)

@@ -58,27 +58,36 @@ class Deathwatch:
         await asyncio.gather(*watches, return_exceptions=True)
 
     async def _watch(self, broker: BrokerRegistration, endpoint: Endpoint) -> None:
-        refusals = 0
         while True:
+            try:
+                await self._watch_once(broker, endpoint)
+            except Exception:
+                logger.exception("deathwatch failed", broker_id=broker.broker_id)
+            # Also after a connection that ended at once, as where a broker has too many.
+            await asyncio.sleep(RECONNECT_DELAY_S)
+
+    async def _watch_once(self, broker: BrokerRegistration, endpoint: Endpoint) -> None:
+        """Connect, wait for the end of the connection, and see whether the port refuses then."""
+        broke = False
+        refusals = 0
+        while refusals < REFUSALS_WANTED:
             try:
                 reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
             except ConnectionRefusedError:
                 refusals += 1
-                if refusals >= REFUSALS_WANTED:
-                    logger.warning("broker is gone", broker_id=broker.broker_id, port=endpoint.port)
-                    await self._member.controllership.fence(broker.broker_id, broker.incarnation)
-                    refusals = 0
-                    await asyncio.sleep(RECONNECT_DELAY_S)
-                else:
-                    await asyncio.sleep(REFUSAL_INTERVAL_S)
+                await asyncio.sleep(REFUSAL_INTERVAL_S)
                 continue
             except OSError:
-                await asyncio.sleep(RECONNECT_DELAY_S)  # unreachable is not gone
-                continue
-            refusals = 0
+                return  # unreachable is not gone
+            if broke or refusals:
+                writer.close()
+                return  # it listens
             try:
                 await reader.read(1)  # nothing is ever sent: it returns when the connection breaks
             except OSError:
                 pass
             finally:
                 writer.close()
+            broke = True
+        logger.warning("broker is gone", broker_id=broker.broker_id, port=endpoint.port)
+        await self._member.controllership.fence(broker.broker_id, broker.incarnation)

@@ -16,6 +16,7 @@ from mainstem_broker.api.context import BrokerContext
 from mainstem_broker.errors import ProtocolError
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.log.partition_log import PartitionLog
+from mainstem_broker.server.cluster_news import ClusterNews
 from mainstem_broker.server.listeners import Listener
 
 logger = structlog.get_logger(__name__)
@@ -23,13 +24,17 @@ logger = structlog.get_logger(__name__)
 FLUSH_CHECK_INTERVAL_MS: Final = 1_000
 """How often flush.ms and freshly sealed segments are looked at; the look costs no disk access."""
 IDLE_CHECK_INTERVAL_MS: Final = 10_000
+TRY_AGAIN_INTERVAL_MS: Final = 1_000
 
 
 class Upkeep:
     """Starts and stops the tasks."""
 
-    def __init__(self, broker: BrokerContext, logs: LogManager, listeners: Sequence[Listener]) -> None:
+    def __init__(
+        self, broker: BrokerContext, logs: LogManager, listeners: Sequence[Listener], news: ClusterNews
+    ) -> None:
         self._broker = broker
+        self._news = news
         self._logs = logs
         self._listeners = listeners
         self._tasks: list[asyncio.Task[None]] = []
@@ -47,11 +52,9 @@ class Upkeep:
             ),
             (self._expire_producers, config.integer("producer.id.expiration.check.interval.ms")),
             (self._close_idle, IDLE_CHECK_INTERVAL_MS),
+            (self._rebalance_leaders, 1000 * config.integer("leader.imbalance.check.interval.seconds")),
+            (self._try_again, TRY_AGAIN_INTERVAL_MS),
             # Half the lag, so that a follower is out after at most one and a half times it, as in Kafka.
-            (
-                self._rebalance_leaders,
-                1000 * config.integer("leader.imbalance.check.interval.seconds"),
-            ),
             (self._consider_isrs, config.integer("replica.lag.time.max.ms") // 2),
         ):
             self._tasks.append(asyncio.create_task(_repeat(work, max(interval_ms, 1) / 1000)))
@@ -108,6 +111,9 @@ class Upkeep:
             await self._broker.member.rebalance_leaders(
                 config.integer("leader.imbalance.per.broker.percentage")
             )
+
+    async def _try_again(self) -> None:
+        self._news.try_again()
 
     async def _close_idle(self) -> None:
         idle_ms = self._broker.config.integer("connections.max.idle.ms")

@@ -11,6 +11,7 @@ from tests.unit.broker.server.peers import until
 from mainstem_broker.errors import StorageError
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.server import upkeep as module
+from mainstem_broker.server.cluster_news import ClusterNews
 from mainstem_broker.server.listeners import Listener
 from mainstem_broker.server.upkeep import Upkeep
 
@@ -46,7 +47,8 @@ class Idle(Listener):
 
 def upkeep_of(broker: LocalBroker) -> tuple[Upkeep, Idle]:
     idle = Idle()
-    return Upkeep(broker.context, broker.replicas._logs, [idle]), idle
+    news = ClusterNews(broker.context, broker.replicas._logs)
+    return Upkeep(broker.context, broker.replicas._logs, [idle], news), idle
 
 
 def old_segments(broker: LocalBroker, index: int) -> None:
