@@ -35,7 +35,7 @@ CLIENT_S: Final = 2.0  # until clients that are told nothing ask for metadata, a
 OUT_OF_SYNC_S_MAX: Final = 1.5 * LAG_S + CLIENT_S
 SILENT_LEADER_S_MAX: Final = 1.25 * SESSION_S + CLIENT_S
 CUT_OFF_S_MAX: Final = 0.5 * SESSION_S + CLIENT_S  # from when the leader stops until its session is over
-UNNOTICED_S_MAX: Final = 2.0
+UNNOTICED_S_MAX: Final = 4.0
 MENDED_S_MAX: Final = 3.0
 
 

@@ -21,7 +21,7 @@ from tests.support.record_batches import encode_batch
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection, produce
 
-REFUSAL_S_MAX: Final = 0.1  # of a request; a timeout would be seconds
+REFUSAL_S_MAX: Final = 0.5  # of a request; a timeout would be seconds
 REFUSED_FROM_S_MAX: Final = 3.0  # after the kill, as long as a new leader may take
 ALONE_S: Final = 2.0
 RETURN_S_MAX: Final = 5.0  # a broker's start, its catching up, and a client's next attempt

@@ -13,7 +13,7 @@ from tests.faults.workload import Workload
 
 SHORT_S: Final = 3.0
 LONG_S: Final = 8.0  # twice the session of `wired_cluster`
-SILENCE_S_MAX: Final = 0.5
+SILENCE_S_MAX: Final = 1.5
 RETURN_S_MAX: Final = 5.0
 
 
