@@ -17,7 +17,15 @@ class Replicas:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        self.admin: Any = AdminClient(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "log_level": 0,
+                # Settings of a broker are asked of that broker, which may just have been killed and started:
+                # the default would try it again after up to ten seconds, twice.
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
 
     def create(self, topic: str, *assignment: list[int], **settings: str) -> None:
         """A topic with these replicas, partition by partition."""

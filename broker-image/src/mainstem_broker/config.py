@@ -383,7 +383,7 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         "zookeeper.session.timeout.ms",
         _I,
         18_000,
-        "Silence after which ZooKeeper takes a broker for dead.",
+        "Silence after which ZooKeeper takes a broker for dead; at most its maxSessionTimeout (20 ticks).",
         minimum=1,
     ),
     Setting(
