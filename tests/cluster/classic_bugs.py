@@ -1,7 +1,6 @@
 """Faults that replicated logs have had, to be put back one at a time: each must be found.
 
-The first five are classics of Kafka's history; the last two were in this broker until the simulation found
-them.
+The first five are classics of Kafka's history; the last one was in this broker until the simulation found it.
 `put_back` patches the present process; use it in one that is thrown away.
 """
 
@@ -88,18 +87,6 @@ def lead_in_a_later_life() -> None:
     )
 
 
-def forget_the_proposal() -> None:
-    """Hearing the known state once more ends the proposal under way."""
-    update_state = Partition.update_state
-
-    def update(self: Partition, state: PartitionState, replicas: tuple[int, ...], now_ms: int) -> None:
-        if self.state is not None and state.partition_epoch == self.state.partition_epoch:
-            self._pending = None
-        update_state(self, state, replicas, now_ms)
-
-    Partition.update_state = update  # type: ignore[method-assign]  # the bug
-
-
 BUGS: Final[Mapping[str, Callable[[], None]]] = {
     bug.__name__: bug
     for bug in (
@@ -109,7 +96,6 @@ BUGS: Final[Mapping[str, Callable[[], None]]] = {
         elect_from_outside_the_in_sync_set,
         acknowledge_before_the_followers,
         lead_in_a_later_life,
-        forget_the_proposal,
     )
 }
 
