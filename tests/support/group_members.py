@@ -114,10 +114,6 @@ class Member:
             owned -= {*event.get("revoked", ()), *event.get("lost", ())}
         return owned
 
-    @property
-    def times_assigned(self) -> int:
-        return sum("assigned" in event for event in self.events)
-
     def told(self, name: str) -> list[list[int]]:
         """All that it told under this name."""
         return [event[name] for event in self.events if name in event]

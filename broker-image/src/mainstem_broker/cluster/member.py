@@ -57,7 +57,6 @@ OFFICE_SHARE: Final = 0.75
 HEARTBEATS_PER_SESSION: Final = 6
 RELOAD: Final = -2
 """In place of the last change's number: load everything. -1 says that there was no change yet."""
-CONFIG_TYPES: Final = ("topics", "brokers")
 
 
 class ClusterMember:

@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from mainstem_broker.errors import (
     CoordinatorNotAvailable,
@@ -55,9 +54,6 @@ from mainstem_broker.group.messages import (
 )
 from mainstem_broker.group.records import GroupMetadata
 from mainstem_broker.group.roster import Roster
-
-NO_GENERATION: Final = -1
-"""What a client says that commits without being a member."""
 
 
 class State(Enum):

@@ -434,11 +434,6 @@ class Partition:
         )
         return self._pending
 
-    @property
-    def has_proposal(self) -> bool:
-        """Whether a proposal is under way."""
-        return self._pending is not None
-
     def isr_refused(self) -> None:
         """The proposal was not written, and it is certain that it will not be: propose anew."""
         self._pending = None
