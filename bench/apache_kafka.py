@@ -49,10 +49,18 @@ def fetch(cache: Path = CACHE) -> Path:
     Raises:
         NotAvailable: there is no Java, no Maven, or Maven cannot fetch.
     """
+    return fetch_jars(Path(__file__).parent / "apache_kafka_pom.xml", cache / "apache-kafka")
+
+
+def fetch_jars(pom: Path, jars: Path) -> Path:
+    """The folder `jars`, filled by Maven with what `pom` names when it is not there.
+
+    Raises:
+        NotAvailable: there is no Java, no Maven, or Maven cannot fetch.
+    """
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise NotAvailable(f"Apache Kafka is left out because `{program}` is not installed.")
-    jars = cache / "apache-kafka"
     if not (jars / "complete").exists():
         jars.mkdir(parents=True, exist_ok=True)
         fetched = subprocess.run(
@@ -61,7 +69,7 @@ def fetch(cache: Path = CACHE) -> Path:
                 "--quiet",
                 "--batch-mode",
                 "--file",
-                str(Path(__file__).parent / "apache_kafka_pom.xml"),
+                str(pom),
                 "dependency:copy-dependencies",
                 "-DincludeScope=runtime",
                 f"-DoutputDirectory={jars}",

@@ -11,11 +11,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from tests.support.clusters import Cluster, MainstemCluster, ReferenceCluster, RunCluster, StartCluster
+from tests.support.running import RUNNING
 from tests.support.topics import TopicFactory
 
 PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
-
-_running: list[Cluster] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +38,7 @@ def pytest_runtest_makereport(
     """A failing test's report ends with the last words of every broker that runs."""
     report = yield
     if report.failed:
-        for cluster in _running:
+        for cluster in RUNNING:
             report.sections += [
                 (f"{process} in {cluster.data_directory}", tail)
                 for process, tail in cluster.log_tail().items()
@@ -61,11 +60,11 @@ def run_cluster(reference: bool, tmp_path_factory: pytest.TempPathFactory) -> Ru
     @contextmanager
     def run(brokers: int = 1, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
         cluster = kind(tmp_path_factory.mktemp("cluster"), brokers, settings)
-        _running.append(cluster)
+        RUNNING.append(cluster)
         try:
             yield cluster
         finally:
-            _running.remove(cluster)
+            RUNNING.remove(cluster)
             cluster.stop()
 
     return run

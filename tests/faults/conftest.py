@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import pytest
 from tests.faults.fault_cluster import DEFAULT_TIMEOUTS, SHORT_TIMEOUTS, FaultCluster
 from tests.faults.results import Result, table
+from tests.support.running import RUNNING
 
 RESULTS: Final = pytest.StashKey[list[Result]]()
-_running: list[FaultCluster] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,21 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"plain_cluster", "wired_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.processes)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failing test's report ends with the last words of every broker that runs."""
-    report = yield
-    if report.failed:
-        for cluster in _running:
-            report.sections += [
-                (f"{process} in {cluster.data_directory}", tail)
-                for process, tail in cluster.log_tail().items()
-            ]
-    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -64,11 +49,11 @@ def _cluster(
     factory: pytest.TempPathFactory, settings: dict[str, str], *, wires: bool
 ) -> Iterator[FaultCluster]:
     cluster = FaultCluster(factory.mktemp("cluster"), settings, wires=wires)
-    _running.append(cluster)
+    RUNNING.append(cluster)
     try:
         yield cluster
     finally:
-        _running.remove(cluster)
+        RUNNING.remove(cluster)
         cluster.stop()
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from tests.interop.test_command_basics import mainstem, mainstem_fails, mainstem_json
 from tests.support.clusters import Cluster, RunCluster
-from tests.support.moved import ANSWER_SECONDS, Replicas
+from tests.support.moved import Replicas
 from tests.support.waiting import wait_until
 
 
@@ -34,7 +34,7 @@ def topic(replicas: Replicas) -> Iterator[str]:
     name = f"command-{uuid4().hex[:8]}"
     replicas.create(name, [1, 2], [2, 1])
     yield name
-    replicas.admin.delete_topics([name], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
+    replicas.delete(name)
 
 
 def status(cluster: Cluster, exit_code: int = 0) -> Any:

@@ -38,7 +38,7 @@ def replicas(cluster: Cluster) -> Replicas:
 def topic(replicas: Replicas) -> Iterator[str]:
     name = f"moved-{uuid4().hex[:8]}"
     yield name
-    replicas.admin.delete_topics([name], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
+    replicas.delete(name)
 
 
 def fill(cluster: Cluster, topic: str, records: int, partition: int = 0) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
+from bench.apache_kafka import NotAvailable, fetch_jars
 
 HERE: Final = Path(__file__).parent
 CACHE: Final = HERE.parent / ".cache" / "kafka-tools"
@@ -18,30 +18,10 @@ TOOL_SECONDS: Final = 60.0
 @cache
 def tool_jars() -> Path:
     """The folder of jars; a test that needs them is skipped where they cannot be had."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            pytest.skip(f"Apache Kafka's tools need `{program}`, which is not installed.")
-    if not (CACHE / "complete").exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        fetched = subprocess.run(
-            [
-                "mvn",
-                "--quiet",
-                "--batch-mode",
-                "--file",
-                str(HERE / "kafka_tools_pom.xml"),
-                "dependency:copy-dependencies",
-                "-DincludeScope=runtime",
-                f"-DoutputDirectory={CACHE}",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if fetched.returncode != 0:
-            pytest.skip("Apache Kafka's tools are left out because Maven could not fetch them.")
-        (CACHE / "complete").touch()
-    return CACHE
+    try:
+        return fetch_jars(HERE / "kafka_tools_pom.xml", CACHE)
+    except NotAvailable as reason:
+        pytest.skip(str(reason))
 
 
 def java_command(main_class: str, *arguments: str) -> list[str]:

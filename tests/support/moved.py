@@ -32,6 +32,9 @@ class Replicas:
         new = NewTopic(topic, len(assignment), replica_assignment=list(assignment), config=settings)
         self.admin.create_topics([new], operation_timeout=ANSWER_SECONDS)[topic].result(ANSWER_SECONDS)
 
+    def delete(self, topic: str) -> None:
+        self.admin.delete_topics([topic], operation_timeout=ANSWER_SECONDS)[topic].result(ANSWER_SECONDS)
+
     def connect(self) -> Connection:
         for address in self.cluster.brokers.values():
             try:

@@ -1,0 +1,19 @@
+"""The clusters that run at this moment: whoever starts one adds it, and a failing test shows its logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Protocol
+
+
+class Running(Protocol):
+    """What a failure tells of a cluster."""
+
+    data_directory: Path
+
+    def log_tail(self) -> dict[str, str]:
+        """The last lines of each process, by its name."""
+        ...
+
+
+RUNNING: Final[list[Running]] = []
