@@ -378,6 +378,14 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
     Setting(
         "inter.broker.listener.name", _S, "PLAINTEXT", "Listener through which brokers talk to each other."
     ),
+    Setting(
+        "http.port",
+        _I,
+        0,
+        "Port of the HTTP server with /livez, /readyz, /status and /metrics, on all interfaces; 0 is none.",
+        minimum=0,
+        maximum=65535,
+    ),
     Setting("zookeeper.connect", _S, None, "ZooKeeper servers as host:port,host:port/chroot."),
     Setting(
         "zookeeper.session.timeout.ms",

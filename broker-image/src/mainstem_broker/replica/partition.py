@@ -85,6 +85,7 @@ class Partition:
         "_progress",
         "index",
         "log",
+        "produced_bytes",
         "replicas",
         "state",
         "topic",
@@ -108,6 +109,8 @@ class Partition:
         self.log = log
         self.state: PartitionState | None = None
         self.replicas: tuple[int, ...] = ()
+        self.produced_bytes = 0
+        """What clients have appended here, in this process."""
         self._local_broker_id = local_broker_id
         self._office = office
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
@@ -251,6 +254,7 @@ class Partition:
         if self.log.unflushed_messages >= config.flush_messages:
             # Whoever sets flush.messages wants records on the disk before they are acknowledged.
             self.log.mark_flushed(self.log.flush(), now_ms)
+        self.produced_bytes += header.size_bytes
         self._advance_high_watermark()
         self._notify()
         return info

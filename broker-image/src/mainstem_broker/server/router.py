@@ -7,6 +7,7 @@ connection, as in Kafka, except ApiVersions, by which a client finds out (KIP-51
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from time import perf_counter
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.api.table import APIS, Api
@@ -22,14 +23,16 @@ from mainstem_broker.protocol.codec import (
     encode_response,
 )
 from mainstem_broker.server.connection import Answer, Connection, Hold
+from mainstem_broker.server.request_times import RequestTimes
 
 
 class Router:
-    """Answers the frames of one listener's connections."""
+    """Answers the frames of one listener's connections; `times` (by API key) is told how long each took."""
 
-    def __init__(self, broker: BrokerContext, listener: str) -> None:
+    def __init__(self, broker: BrokerContext, listener: str, times: dict[int, RequestTimes]) -> None:
         self._broker = broker
         self._listener = listener
+        self._times = times
 
     def handle(self, connection: Connection, frame: memoryview) -> Answer:
         """The answer to one request.
@@ -37,6 +40,7 @@ class Router:
         Raises:
             InvalidRequestBytes: it is none that this broker serves; the connection has to be closed.
         """
+        started_s = perf_counter()
         header, position = decode_header(frame)
         api = APIS.get(header.api_key)
         if api is None:
@@ -55,24 +59,38 @@ class Router:
         ):
             # A client may have heard of a new topic or leader from another broker a moment before this
             # one did (redpanda#1256 and #7162 tell what a refusal does to clients).
-            return Hold(self._broker.catch_up(), lambda: self._answer(api, header, request, context))
-        return self._answer(api, header, request, context)
+            return Hold(
+                self._broker.catch_up(), lambda: self._answer(api, header, request, context, started_s)
+            )
+        return self._answer(api, header, request, context, started_s)
 
-    def _answer(self, api: Api, header: RequestHeader, request: Entity, context: RequestContext) -> Answer:
+    def _answer(
+        self, api: Api, header: RequestHeader, request: Entity, context: RequestContext, started_s: float
+    ) -> Answer:
         body = api.handler(self._broker, request, context)
-        if body is None:
-            return None
-        if isinstance(body, dict):
-            return encode_response(header.api_key, header.api_version, header.correlation_id, body)
-        assert isinstance(body, Awaitable)
-        return _later(header, body)
+        if isinstance(body, Awaitable):
+            return self._later(header, body, started_s)
+        return self._encoded(header, body, started_s)
 
+    async def _later(
+        self, header: RequestHeader, answer: Awaitable[Body | None], started_s: float
+    ) -> Frame | None:
+        return self._encoded(header, await answer, started_s)
 
-async def _later(header: RequestHeader, answer: Awaitable[Body | None]) -> Frame | None:
-    body = await answer
-    if body is None:
-        return None
-    return encode_response(header.api_key, header.api_version, header.correlation_id, body)
+    def _encoded(self, header: RequestHeader, body: Body | None, started_s: float) -> Frame | None:
+        frame = (
+            None
+            if body is None
+            else encode_response(header.api_key, header.api_version, header.correlation_id, body)
+        )
+        self._times_of(header.api_key).observe(perf_counter() - started_s)
+        return frame
+
+    def _times_of(self, api_key: int) -> RequestTimes:
+        times = self._times.get(api_key)
+        if times is None:
+            times = self._times[api_key] = RequestTimes()
+        return times
 
 
 def _unsupported_api_versions(header: RequestHeader) -> Frame:

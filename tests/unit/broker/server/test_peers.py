@@ -244,7 +244,7 @@ def test_a_real_leader_gives_records_divergence_and_errors_by_partition(tmp_path
         listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), options, lambda: True)
         host, port = listener._socket.getsockname()
         listener.listen()
-        listener.start(Router(broker.context, "PLAINTEXT").handle)
+        listener.start(Router(broker.context, "PLAINTEXT", {}).handle)
         leader = leader_over(Peer(lambda: Endpoint("PLAINTEXT", "PLAINTEXT", host, port), "test", 5))
         try:
             (whole,) = await leader.fetch([wanted(topic_id)])

@@ -42,7 +42,7 @@ def broker(tmp_path: Path) -> LocalBroker:
 
 
 def handle(broker: LocalBroker, frame: bytes) -> Answer:
-    return Router(broker.context, "PLAINTEXT").handle(CALLER, memoryview(frame).toreadonly())
+    return Router(broker.context, "PLAINTEXT", {}).handle(CALLER, memoryview(frame).toreadonly())
 
 
 def request(key: int, version: int, values: dict[str, Any] | None = None, correlation_id: int = 5) -> bytes:

@@ -1,0 +1,131 @@
+"""The HTTP server for probes and Prometheus: GET /livez, /readyz, /status, /metrics (setting `http.port`).
+
+It runs in a thread of its own, so that it can say that the event loop has stopped turning. What it tells
+is asked for on the loop, which owns all state; it waits for that no longer than `LOOP_ANSWER_S`. Texts are
+made of the values in this thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, TypeVar
+
+from mainstem_broker.errors import StartupError
+from mainstem_broker.server.health import Health
+from mainstem_broker.server.metrics import CONTENT_TYPE, Metrics
+
+LOOP_ANSWER_S: Final = 5.0
+"""A loop that takes longer to answer is stuck: the longest thing that it does at once takes milliseconds."""
+CLIENT_TIMEOUT_S: Final = 10.0
+
+Value = TypeVar("Value")
+Page = tuple[HTTPStatus, str, bytes]
+"""Status, content type, body."""
+
+
+class HealthServer:
+    """Listens from the constructor on; `start` answers, `close` ends it."""
+
+    def __init__(self, port: int, health: Health, metrics: Metrics) -> None:
+        """Bind the port.
+
+        Raises:
+            StartupError: the port cannot be had.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._health = health
+        self._metrics = metrics
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = CLIENT_TIMEOUT_S
+            server_version = "mainstem"
+            sys_version = ""
+
+            def do_GET(self) -> None:  # the name is http.server's
+                status, content_type, body = server.page(self.path.partition("?")[0])
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # its name, too
+                """Probes come every few seconds: no line for each."""
+
+        try:
+            self._server = ThreadingHTTPServer(("", port), Handler)
+        except OSError as error:
+            raise StartupError(
+                f"Cannot listen on http.port {port} ({error.strerror or error}): stop what listens there, or"
+                " change http.port."
+            ) from error
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Takes up to half a second, so not on the loop. Safe to call if it was never started."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+    def page(self, path: str) -> Page:
+        """What a path answers; called by the server's threads."""
+        try:
+            match path:
+                case "/livez":
+                    self._ask(lambda: None)
+                    return _json({"alive": True})
+                case "/readyz":
+                    reasons = self._ask(lambda: self._health.unready(self._health.standing()))
+                    status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+                    return _json({"ready": not reasons, "reasons": reasons}, status)
+                case "/status":
+                    return _json(self._ask(self._health.status))
+                case "/metrics":
+                    return HTTPStatus.OK, CONTENT_TYPE, self._metrics.text(self._ask(self._metrics.snapshot))
+                case _:
+                    known = "/livez, /readyz, /status and /metrics"
+                    return _json({"error": f"There is no {path} here; {known} are."}, HTTPStatus.NOT_FOUND)
+        except TimeoutError:
+            return _json({"error": "the event loop does not answer"}, HTTPStatus.SERVICE_UNAVAILABLE)
+        except (CancelledError, RuntimeError):
+            return _json({"error": "the broker is stopping"}, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _ask(self, question: Callable[[], Value]) -> Value:
+        """The answer of a call on the event loop.
+
+        Raises:
+            TimeoutError: the loop did not get to it in time.
+            RuntimeError: it is closed.
+        """
+        answer: Future[Value] = Future()
+
+        def call() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return  # nobody waits any more
+            try:
+                answer.set_result(question())
+            except Exception as error:  # noqa: BLE001  # carried over to the thread that asked
+                answer.set_exception(error)
+
+        self._loop.call_soon_threadsafe(call)
+        try:
+            return answer.result(LOOP_ANSWER_S)
+        except TimeoutError:
+            answer.cancel()
+            raise
+
+
+def _json(content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Page:
+    return status, "application/json", (json.dumps(content) + "\n").encode()
