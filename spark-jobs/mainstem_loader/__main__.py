@@ -13,16 +13,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
 from mainstem_loader.column_types import type_of_name
 from mainstem_loader.errors import LoaderError, SettingsError
+from mainstem_loader.executor_pods import pods_from_environment
 from mainstem_loader.fetch import IsolationLevel
 from mainstem_loader.load_topic import LoadSettings, load_topic
 from mainstem_loader.payload import PayloadFormat
 from mainstem_loader.ranges import GapPolicy
 from mainstem_loader.warehouse import WarehouseTable
+
+TERMINATION_MESSAGE_CHARACTERS_MAX: Final = 4000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,16 +48,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_bytes=options.max_bytes,
             cores=options.cores,
             spark_master=options.master,
+            executor_pods=pods_from_environment(os.environ, options.executors) if options.executors else None,
         )
-        report = asdict(load_topic(settings))
+        report = load_topic(settings)
+        told = asdict(report)
         if options.sweep_orphans_after_hours is not None:
             table = WarehouseTable(settings.warehouse, settings.table or settings.topic)
-            report["orphans_swept"] = table.sweep_orphans(options.sweep_orphans_after_hours)
+            told["orphans_swept"] = table.sweep_orphans(options.sweep_orphans_after_hours)
     except LoaderError as error:
+        _note(options.summary_file, {"error": str(error)})
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(json.dumps(report) + "\n")
+    _note(options.summary_file, report.summary())
+    sys.stdout.write(json.dumps(told) + "\n")
     return 0
+
+
+def _note(file: Path | None, summary: dict[str, object]) -> None:
+    """Of a pod, Kubernetes keeps what is in /dev/termination-log, up to 4096 bytes, in its status."""
+    if file is not None:
+        file.write_text(json.dumps(summary)[:TERMINATION_MESSAGE_CHARACTERS_MAX])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("topic")
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
-    parser.add_argument("--warehouse", required=True, type=Path, help="the folder of all tables")
+    parser.add_argument("--warehouse", required=True, help="the folder of all tables, or s3://bucket/prefix")
     parser.add_argument("--table", help="the table's name; the topic's by default")
     parser.add_argument("--payload", choices=[*PayloadFormat], default=PayloadFormat.JSON)
     parser.add_argument("--column", action="append", default=[], metavar="FIELD=TYPE", help="a field's type")
@@ -76,6 +90,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-bytes", type=int)
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--master", help="Spark's master; local[cores] by default")
+    parser.add_argument(
+        "--executors",
+        type=int,
+        default=0,
+        metavar="N",
+        help="in a Kubernetes pod: up to this many executor pods for loads that are worth it",
+    )
+    parser.add_argument(
+        "--summary-file",
+        type=Path,
+        metavar="FILE",
+        help="write a short report there, for a pod's status",
+    )
     parser.add_argument(
         "--sweep-orphans-after-hours",
         type=int,

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow as pa
 from mainstem_loader.arrow_arrays import Int32s, of_numbers
 from mainstem_loader.columns import DAY_COLUMN
 from mainstem_loader.event_time import EPOCH
+from mainstem_loader.folder import Folder
 from mainstem_loader.parquet_files import ParquetFile, WrittenFile
 
 # Memory of one task, before compression. Several tasks run side by side.
@@ -46,7 +46,7 @@ class DayFiles:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Folder,
         name: str,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         row_group_bytes: int = ROW_GROUP_BYTES,
@@ -97,7 +97,7 @@ class DayFiles:
         for unfinished in self._open.values():
             unfinished.abandon()
         for written in self._written:
-            (self._folder / written.path).unlink(missing_ok=True)
+            self._folder.delete(written.path)
 
     def _flush(self, day: int) -> None:
         waiting = self._waiting.pop(day)

@@ -18,13 +18,13 @@ record dead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from mainstem_loader.arrow_arrays import repeated
 from mainstem_loader.columns import KEY_COLUMN, OFFSET_COLUMN, PARTITION_COLUMN
+from mainstem_loader.folder import Folder
 from mainstem_loader.parquet_files import ParquetFile, WrittenFile
 
 DEAD_LETTER_TABLE: Final = "dead_letters"
@@ -54,7 +54,7 @@ class DeadLetterFile:
         name: what the file's name begins with; unique to this try of the task.
     """
 
-    def __init__(self, folder: Path, table_name: str, topic: str, name: str) -> None:
+    def __init__(self, folder: Folder, table_name: str, topic: str, name: str) -> None:
         self._folder = folder
         self._table_name = table_name
         self._topic = topic

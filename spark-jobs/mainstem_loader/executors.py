@@ -5,6 +5,7 @@ Tasks and results are values of which Spark knows nothing but their bytes; rows 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, Self, TypeVar
 
@@ -29,6 +31,8 @@ JAVA_VERSION_MIN: Final = 17
 # On one machine Spark talks to itself only.
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 PROGRESS_PAUSE_S: Final = 0.2
+EXECUTOR_TIMEOUT_S: Final = 300
+"""A node that has to be made and an image that has to be pulled take minutes."""
 
 
 class TaskExecutor(Protocol):
@@ -88,14 +92,25 @@ class SparkExecutor:
     Args:
         master: Spark's, such as `local[2]`.
         settings: more of Spark's settings.
+        pod_template: of executors that are Kubernetes pods.
+        executors: how many executors come from elsewhere; entering waits for the first of them.
 
     Raises:
         SparkUnavailableError: on entering.
     """
 
-    def __init__(self, master: str, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        master: str,
+        settings: Mapping[str, str] | None = None,
+        pod_template: Mapping[str, Any] | None = None,
+        executors: int = 0,
+    ) -> None:
         self._master = master
-        self._settings = settings or {}
+        self._settings = dict(settings or {})
+        self._pod_template = pod_template
+        self._template_file: Path | None = None
+        self._executors = executors
         self._context: Any = None
         self._entered = 0
 
@@ -110,8 +125,17 @@ class SparkExecutor:
         if not self._entered:
             self._context.stop()
             self._context = None
+            if self._template_file is not None:
+                self._template_file.unlink()
 
     def _start(self) -> None:
+        if self._pod_template is not None:
+            # Spark wants a file. JSON is YAML.
+            descriptor, name = tempfile.mkstemp(prefix="executor-", suffix=".yaml")
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(self._pod_template, file)
+            self._template_file = Path(name)
+            self._settings["spark.kubernetes.executor.podTemplateFile"] = name
         try:
             from pyspark import SparkConf, SparkContext
         except ImportError as error:
@@ -148,6 +172,22 @@ class SparkExecutor:
             ) from error
         # Workers run this very interpreter, or they may lack what is installed for it.
         self._context.pythonExec = sys.executable
+        if self._executors:
+            self._await_executor()
+
+    def _await_executor(self) -> None:
+        """Without this, a job whose executors cannot start would wait for ever."""
+        deadline = time.monotonic() + EXECUTOR_TIMEOUT_S
+        driver = 1
+        while self._context._jsc.sc().getExecutorMemoryStatus().size() <= driver:  # noqa: SLF001  # no other way
+            if time.monotonic() > deadline:
+                self._context.stop()
+                self._context = None
+                raise SparkUnavailableError(
+                    f"None of {self._executors} executors came within {EXECUTOR_TIMEOUT_S} s; look at the"
+                    " events of their pods (kubectl get events), or load with --executors 0."
+                )
+            time.sleep(PROGRESS_PAUSE_S)
 
     def run(
         self, function: Callable[[Task, int], Result], tasks: Sequence[Task], on_ended: Ended

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,7 @@ from mainstem_loader.columns import (
     merge_found,
 )
 from mainstem_loader.errors import LoaderError, SettingsError, WarehouseError
+from mainstem_loader.executor_pods import MASTER, ExecutorPods, executor_count, pod_template, spark_settings
 from mainstem_loader.executors import SparkExecutor, TaskExecutor
 from mainstem_loader.fetch import IsolationLevel, TopicReader
 from mainstem_loader.leaders import BrokerSettings
@@ -72,7 +74,7 @@ class LoadSettings:
     Attributes:
         bootstrap_servers: `host:port`, several with commas.
         topic: its name.
-        warehouse: the folder of all tables.
+        warehouse: the folder of all tables, or s3://bucket/prefix (see `folder`).
         table: its name; the topic's, if None.
         payload: how values become columns.
         columns: payload fields whose type is given, such as `{"sent": pa.timestamp("us", "UTC")}`; only for
@@ -85,13 +87,14 @@ class LoadSettings:
         max_records, max_bytes: caps of this run, as stored by the broker; None for none.
         cores: how many tasks run side by side when Spark runs on this machine.
         spark_master: Spark's master; `local[cores]` if None.
+        executor_pods: Kubernetes pods to run tasks in when the load is large; None for this machine alone.
         fetch_bytes: how much one request asks for.
         retry_ms: how long to wait for a leader that went away.
     """
 
     bootstrap_servers: str
     topic: str
-    warehouse: Path
+    warehouse: str | Path
     table: str | None = None
     payload: PayloadFormat = PayloadFormat.JSON
     columns: Columns = field(default_factory=dict)
@@ -103,6 +106,7 @@ class LoadSettings:
     max_bytes: int | None = None
     cores: int = 2
     spark_master: str | None = None
+    executor_pods: ExecutorPods | None = None
     fetch_bytes: int = 16 * 1024 * 1024
     retry_ms: int = 30_000
 
@@ -120,7 +124,8 @@ def load_topic(
     Raises:
         LoaderError: with what to do; nothing was loaded.
     """
-    run = _Run(settings, executor or _spark(settings), on_progress or (lambda _: None))
+    choose = partial(_spark, settings) if executor is None else lambda _: executor
+    run = _Run(settings, choose, on_progress or (lambda _: None))
     for _ in range(PLANS_MAX):
         report = run.try_once()
         if report is not None:
@@ -131,19 +136,28 @@ def load_topic(
     )
 
 
-def _spark(settings: LoadSettings) -> TaskExecutor:
-    return SparkExecutor(settings.spark_master or f"local[{settings.cores}]")
+def _spark(settings: LoadSettings, plan: LoadPlan) -> TaskExecutor:
+    pods = settings.executor_pods
+    count = 0 if pods is None else executor_count(pods, plan.offset_count, len(plan.tasks))
+    if pods is None or count == 0:
+        return SparkExecutor(settings.spark_master or f"local[{settings.cores}]")
+    return SparkExecutor(MASTER, spark_settings(pods, count), pod_template(pods), executors=count)
 
 
 class _Run:
     """One call of `load_topic`."""
 
-    def __init__(self, settings: LoadSettings, executor: TaskExecutor, on_progress: OnProgress) -> None:
+    def __init__(
+        self,
+        settings: LoadSettings,
+        choose_executor: Callable[[LoadPlan], TaskExecutor],
+        on_progress: OnProgress,
+    ) -> None:
         _check(settings)
         self.run_id = ""
         self.table = WarehouseTable(settings.warehouse, settings.table or settings.topic)
         self._settings = settings
-        self._executor = executor
+        self._choose_executor = choose_executor
         self._on_progress = on_progress
         self._seconds = dict.fromkeys((stage.value for stage in Stage), 0.0)
         self._tries = 0
@@ -179,7 +193,7 @@ class _Run:
             )
             for number, ranges in enumerate(plan.tasks)
         ]
-        results, columns = self._load(tasks, payload.columns)
+        results, columns = self._load(plan, tasks, payload.columns)
         if settings.with_headers:
             columns[HEADERS_COLUMN] = HEADERS_TYPE
         commit = LoadCommit(
@@ -221,7 +235,9 @@ class _Run:
             PartitionOffsets(partition, committed[partition], earliest, latest)
             for partition, (earliest, latest) in offsets.items()
         ]
-        limits = ReadLimits(settings.max_records, settings.max_bytes, parallelism=settings.cores)
+        pods = settings.executor_pods
+        cores = settings.cores if pods is None else max(settings.cores, pods.count_max * pods.cores)
+        limits = ReadLimits(settings.max_records, settings.max_bytes, parallelism=cores)
         plan = plan_load(settings.topic, partitions, limits, settings.on_gap)
         if settings.max_bytes is not None or plan.offset_count > limits.task_records_min:
             samples = reader.sample({part.partition: part.start for part in plan.ranges}, SAMPLE_BYTES)
@@ -256,7 +272,7 @@ class _Run:
         )
 
     def _load(
-        self, tasks: Sequence[LoadTask], settled: Columns
+        self, plan: LoadPlan, tasks: Sequence[LoadTask], settled: Columns
     ) -> tuple[list[TaskResult], dict[str, pa.DataType]]:
         """Run all tasks, and again those whose files' columns do not fit what all have found.
 
@@ -269,7 +285,7 @@ class _Run:
         results: dict[int, TaskResult] = {}
         columns = dict(settled)
         unsettled = list(tasks)
-        with self._starting() as executor:
+        with self._starting(plan) as executor:
             for _ in range(ROUNDS_MAX):
                 found = self._run(executor, unsettled, results)
                 results |= {result.number: result for result in found}
@@ -288,13 +304,14 @@ class _Run:
         )
 
     @contextmanager
-    def _starting(self) -> Iterator[TaskExecutor]:
+    def _starting(self, plan: LoadPlan) -> Iterator[TaskExecutor]:
         with self._stage(Stage.START):
-            executor = self._executor.__enter__()
+            executor = self._choose_executor(plan)
+            executor.__enter__()
         try:
             yield executor
         finally:
-            self._executor.__exit__(None, None, None)
+            executor.__exit__(None, None, None)
 
     def _run(
         self, executor: TaskExecutor, tasks: Sequence[LoadTask], finished: dict[int, TaskResult]
@@ -318,9 +335,9 @@ class _Run:
         """Files that no commit will name. What stays after a kill is swept later."""
         for result in results:
             for written in result.files:
-                (self.table.folder / written.path).unlink(missing_ok=True)
+                self.table.folder.delete(written.path)
             for written in result.dead_files:
-                (self.table.dead_letter_folder / written.path).unlink(missing_ok=True)
+                self.table.dead_letter_folder.delete(written.path)
 
     def _metadata(self, topic_id: str, plan: LoadPlan, results: Sequence[TaskResult]) -> dict[str, object]:
         return {

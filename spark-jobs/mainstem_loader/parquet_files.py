@@ -10,20 +10,18 @@ File names are `part-<run>-<task>-<attempt>-<number>.parquet`, so no two tries o
 
 from __future__ import annotations
 
-import errno
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from mainstem_loader.columns import OFFSET_COLUMN, TIMESTAMP_COLUMN, Columns
-from mainstem_loader.errors import DiskFullError, WarehouseError
+from mainstem_loader.folder import Folder
 from mainstem_loader.payload import RAW_COLUMN
 
 COMPRESSION: Final = "zstd"
@@ -55,24 +53,6 @@ class WrittenFile:
     statistics: str
 
 
-@contextmanager
-def saying_what_to_do(folder: Path) -> Iterator[None]:
-    """Turns the errors of a file system under `folder` into the loader's."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-            raise DiskFullError(
-                f"The disk of {folder} is full; nothing of this run was loaded. Free some room, then load"
-                " again."
-            ) from error
-        if isinstance(error, PermissionError):
-            raise WarehouseError(
-                f"{folder} may not be written ({error}); give the loader that right."
-            ) from error
-        raise
-
-
 class ParquetFile:
     """One file being written. Nothing of it counts before `close`; `abandon` removes it.
 
@@ -84,18 +64,17 @@ class ParquetFile:
     """
 
     def __init__(
-        self, folder: Path, path: str, schema: pa.Schema, partition_values: Mapping[str, str]
+        self, folder: Folder, path: str, schema: pa.Schema, partition_values: Mapping[str, str]
     ) -> None:
         self.path = path
         self.schema = schema
         self._folder = folder
-        self._file = folder / path
         self._partition_values = partition_values
         self._metadata: list[parquet.FileMetaData] = []
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         encodings = {name: encoding for name, encoding in _ENCODINGS.items() if name in schema.names}
         if RAW_COLUMN in schema.names and schema.field(RAW_COLUMN).type == pa.binary():
             encodings[RAW_COLUMN] = _MESSAGE_ENCODING
+        self._file = folder.open_file(path)
         self._writer = parquet.ParquetWriter(
             self._file,
             schema,
@@ -110,7 +89,7 @@ class ParquetFile:
     @property
     def size_bytes(self) -> int:
         """What has reached the file so far."""
-        return self._file.stat().st_size
+        return int(self._file.tell())
 
     def write(self, table: pa.Table) -> None:
         """Append a row group."""
@@ -119,13 +98,14 @@ class ParquetFile:
     def close(self) -> WrittenFile:
         self._writer.close()
         (metadata,) = self._metadata
-        status = self._file.stat()
+        size_bytes = self.size_bytes
+        self._folder.finish(self.path, self._file)
         return WrittenFile(
             path=self.path,
             partition_values=self._partition_values,
             rows=metadata.num_rows,
-            size_bytes=status.st_size,
-            modified_ms=status.st_mtime_ns // 1_000_000,
+            size_bytes=size_bytes,
+            modified_ms=time.time_ns() // 1_000_000,
             columns={field.name: field.type for field in self.schema},
             statistics=json.dumps(_statistics(metadata)),
         )
@@ -133,9 +113,10 @@ class ParquetFile:
     def abandon(self) -> None:
         try:
             self._writer.close()
+            self._file.close()
         except OSError:
             pass  # On a full disk the footer does not fit; the file goes anyway.
-        self._file.unlink(missing_ok=True)
+        self._folder.delete(self.path)
 
 
 def _statistics(metadata: parquet.FileMetaData) -> dict[str, object]:

@@ -18,6 +18,7 @@ from deltalake.exceptions import DeltaError
 
 from mainstem_loader.arrow_arrays import fields_of
 from mainstem_loader.errors import QueryError
+from mainstem_loader.folder import Folder
 
 _QUESTIONS: Final = frozenset({"select", "with", "show", "describe", "explain", "values", "table", "("})
 _FIRST_WORD: Final = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*(\w+|\()", re.DOTALL)
@@ -31,22 +32,18 @@ _PLAIN_TYPES: Final[dict[pa.DataType, pa.DataType]] = {
 }
 
 
-def tables(warehouse: Path) -> list[str]:
+def tables(warehouse: str | Path) -> list[str]:
     """The names of all tables, sorted."""
-    if not warehouse.is_dir():
-        return []
-    return sorted(
-        folder.name
-        for folder in warehouse.iterdir()
-        if folder.is_dir() and DeltaTable.is_deltatable(str(folder))
-    )
+    folder = Folder.of(warehouse)
+    options = folder.delta_options
+    return [name for name in folder.subfolders() if DeltaTable.is_deltatable((folder / name).url, options)]
 
 
-def query(warehouse: Path, sql: str) -> pa.Table:
+def query(warehouse: str | Path, sql: str) -> pa.Table:
     """Answer a question.
 
     Args:
-        warehouse: the folder of all tables.
+        warehouse: the folder of all tables, or s3://bucket/prefix.
         sql: one statement.
 
     Raises:
@@ -65,7 +62,8 @@ def query(warehouse: Path, sql: str) -> pa.Table:
     for name in names:
         quoted = name.replace('"', '""')
         try:
-            engine.register(f'"{quoted}"', DeltaTable(warehouse / name))
+            folder = Folder.of(warehouse) / name
+            engine.register(f'"{quoted}"', DeltaTable(folder.url, storage_options=folder.delta_options))
         except (DeltaError, OSError) as error:
             reason = str(error).splitlines()[0]
             raise QueryError(f"Table {name} cannot be opened ({reason}); check that it is whole.") from error
@@ -76,7 +74,7 @@ def query(warehouse: Path, sql: str) -> pa.Table:
         raise QueryError(_sentence(str(error), warehouse, names)) from error
 
 
-def _sentence(message: str, warehouse: Path, names: Sequence[str]) -> str:
+def _sentence(message: str, warehouse: str | Path, names: Sequence[str]) -> str:
     if (unknown := _UNKNOWN_TABLE.search(message)) is not None:
         if not names:
             return f"There is no table {unknown.group(1)}, nor any other in {warehouse}; load a topic first."

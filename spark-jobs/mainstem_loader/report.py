@@ -68,3 +68,19 @@ class LoadReport:
     tries: int
     seconds: dict[str, float]
     task_seconds: dict[str, float]
+
+    def summary(self) -> dict[str, object]:
+        """What is worth keeping of a run, of bounded size, in JSON's types."""
+        return {
+            "runId": self.run_id,
+            "outcome": str(self.outcome),
+            "topicId": self.topic_id,
+            "table": self.table,
+            "read": self.read,
+            "loaded": self.loaded,
+            "deadLettered": self.dead_lettered,
+            "files": self.files,
+            "sizeBytes": self.size_bytes,
+            "gapRecords": sum(gap.end - gap.start for gap in self.gaps),
+            "seconds": round(sum(self.seconds.values()), 1),
+        }

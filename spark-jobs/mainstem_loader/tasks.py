@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -36,9 +35,10 @@ from mainstem_loader.decode import decode_records
 from mainstem_loader.errors import BrokerUnreachableError, LoaderError
 from mainstem_loader.event_time import EventDays, days_of_field, days_of_records
 from mainstem_loader.fetch import IsolationLevel, TopicReader
+from mainstem_loader.folder import Folder, saying_what_to_do
 from mainstem_loader.json_payload import JsonPayload
 from mainstem_loader.leaders import BrokerSettings
-from mainstem_loader.parquet_files import WrittenFile, saying_what_to_do
+from mainstem_loader.parquet_files import WrittenFile
 from mainstem_loader.payload import PayloadFormat, PayloadReader, RawPayload
 from mainstem_loader.ranges import OffsetRange
 
@@ -77,8 +77,8 @@ class LoadTask:
     isolation: IsolationLevel
     ranges: tuple[OffsetRange, ...]
     payload: PayloadSettings
-    table: Path
-    dead_letters: Path
+    table: Folder
+    dead_letters: Folder
     fetch_bytes: int
 
 

@@ -46,7 +46,8 @@ from mainstem_loader.columns import (
 )
 from mainstem_loader.dead_letters import DEAD_LETTER_SCHEMA, DEAD_LETTER_TABLE, TOPIC_COLUMN
 from mainstem_loader.errors import DiskFullError, WarehouseError
-from mainstem_loader.parquet_files import WrittenFile, saying_what_to_do
+from mainstem_loader.folder import Folder, saying_what_to_do
+from mainstem_loader.parquet_files import WrittenFile
 from mainstem_loader.ranges import offset_key
 
 RUN_METADATA: Final = "mainstem"
@@ -98,19 +99,19 @@ class WarehouseTable:
     """One table as it was when opened; it may not exist yet. `reload` looks again.
 
     Args:
-        warehouse: the folder of all tables.
+        warehouse: the folder of all tables, or s3://bucket/prefix.
         name: the table's, which is its folder's.
     """
 
-    def __init__(self, warehouse: Path, name: str) -> None:
+    def __init__(self, warehouse: str | Path | Folder, name: str) -> None:
         if name == DEAD_LETTER_TABLE or not name or name.startswith(("_", ".")) or Path(name).name != name:
             raise WarehouseError(
                 f"No table can be called {name!r}; choose another name without slashes that begins with a"
                 " letter."
             )
         self.name = name
-        self.folder = warehouse / name
-        self.dead_letter_folder = warehouse / DEAD_LETTER_TABLE
+        self.folder = Folder.of(warehouse) / name
+        self.dead_letter_folder = Folder.of(warehouse) / DEAD_LETTER_TABLE
         self._delta: DeltaTable | None = None
         self.reload()
 
@@ -292,19 +293,23 @@ class WarehouseTable:
             yield found[run]
 
 
-def _open(folder: Path) -> DeltaTable | None:
-    return DeltaTable(folder) if DeltaTable.is_deltatable(str(folder)) else None
+def _open(folder: Folder) -> DeltaTable | None:
+    options = folder.delta_options
+    if not DeltaTable.is_deltatable(folder.url, options):
+        return None
+    return DeltaTable(folder.url, storage_options=options)
 
 
-def _create(folder: Path, schema: pa.Schema, partition_by: str) -> DeltaTable:
+def _create(folder: Folder, schema: pa.Schema, partition_by: str) -> DeltaTable:
     """Make an empty table, or open the one that another load has just made."""
     try:
         return DeltaTable.create(
-            folder,
+            folder.url,
             Schema.from_arrow(schema),
             mode="error",
             partition_by=[partition_by],
             configuration=_CONFIGURATION,
+            storage_options=folder.delta_options,
         )
     except DeltaError:
         if (table := _open(folder)) is not None:
@@ -350,7 +355,7 @@ def _add_of_json(add: dict[str, Any]) -> AddAction:
 
 
 @contextmanager
-def _saying_what_to_do(folder: Path) -> Iterator[None]:
+def _saying_what_to_do(folder: Folder) -> Iterator[None]:
     with saying_what_to_do(folder):
         try:
             yield

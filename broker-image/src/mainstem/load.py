@@ -6,6 +6,7 @@ import os
 import warnings
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -88,12 +89,13 @@ def load(
         max_records=max_records,
         cores=cores or os.cpu_count() or 1,
     )
-    try:
-        warehouse.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(
-            f"The warehouse {warehouse} cannot be used ({error.strerror}): name another."
-        ) from error
+    if "://" not in warehouse:
+        try:
+            Path(warehouse).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"The warehouse {warehouse} cannot be used ({error.strerror}): name another."
+            ) from error
     Cluster(bootstrap_servers).topic(topic)  # names similar ones when there is none
     _show(out, run_load(out, settings))
 

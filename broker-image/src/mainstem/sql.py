@@ -14,11 +14,14 @@ from mainstem.output import Column, Output, OutputFormat, drop_stdout, stdout_by
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_WAREHOUSE: Final = Path("data/warehouse")
+DEFAULT_WAREHOUSE: Final = "data/warehouse"
 ROWS_SHOWN_MAX: Final = 1000  # what a person could still look at
 
 Warehouse = Annotated[
-    Path, typer.Option("--warehouse", "-w", metavar="DIR", help="Folder of the warehouse's tables.")
+    str,
+    typer.Option(
+        "--warehouse", "-w", metavar="DIR", help="Folder of the warehouse's tables, or s3://bucket/prefix."
+    ),
 ]
 
 
@@ -57,7 +60,7 @@ def sql(
         show_answer(out, answer)
 
 
-def ask(warehouse: Path, statement: str) -> pa.Table:
+def ask(warehouse: str | Path, statement: str) -> pa.Table:
     """The answer of the warehouse.
 
     Raises:
@@ -72,7 +75,7 @@ def ask(warehouse: Path, statement: str) -> pa.Table:
         raise BadInput(str(error)) from error
 
 
-def _tables(warehouse: Path) -> pa.Table:
+def _tables(warehouse: str) -> pa.Table:
     import pyarrow as pa
 
     from mainstem_loader.query import tables

@@ -21,7 +21,7 @@ from mainstem_loader.query import query
 def test_a_load_prints_its_report_as_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "_spark", lambda _: InProcessExecutor())
+    monkeypatch.setattr(job, "_spark", lambda *_: InProcessExecutor())
     with FakeCluster() as cluster:
         cluster.topic("t").partitions[0].append(
             [Record(0, 0, None, b'{"a":"2013-01-01T05:00:00Z"}'), Record(1)]

@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from mainstem_loader.arrow_arrays import Array
 from mainstem_loader.day_files import DayFiles
+from mainstem_loader.folder import Folder
 from mainstem_loader.parquet_files import WrittenFile
 
 
@@ -30,7 +31,7 @@ def offsets_of(folder: Path, written: WrittenFile) -> list[int]:
 
 
 def test_rows_go_to_the_file_of_their_day(tmp_path: Path) -> None:
-    files = DayFiles(tmp_path, "part-run-0-1")
+    files = DayFiles(Folder.of(tmp_path), "part-run-0-1")
     files.append(np.array([15706, 15707, 15706], np.int32), rows(0, 3))
     files.append(np.array([15707], np.int32), rows(3, 1))
     written = {one.path: offsets_of(tmp_path, one) for one in files.close()}
@@ -41,7 +42,7 @@ def test_rows_go_to_the_file_of_their_day(tmp_path: Path) -> None:
 
 
 def test_what_a_commit_needs_is_told_of_each_file(tmp_path: Path) -> None:
-    files = DayFiles(tmp_path, "part")
+    files = DayFiles(Folder.of(tmp_path), "part")
     files.append(
         np.array([0, 0, 0], np.int32), rows(7, 3, name=pa.array(["b", None, "a"]), x=pa.array([1.5] * 3))
     )
@@ -62,7 +63,12 @@ def test_memory_and_open_files_stay_bounded(tmp_path: Path) -> None:
     seed = 4711
     chance = random.Random(seed)
     files = DayFiles(
-        tmp_path, "part", waiting_bytes_max=4000, row_group_bytes=1000, file_bytes=10**9, open_files_max=5
+        Folder.of(tmp_path),
+        "part",
+        waiting_bytes_max=4000,
+        row_group_bytes=1000,
+        file_bytes=10**9,
+        open_files_max=5,
     )
     expected: dict[int, list[int]] = {}
     for block in range(60):
@@ -80,7 +86,7 @@ def test_memory_and_open_files_stay_bounded(tmp_path: Path) -> None:
 
 
 def test_one_day_is_one_file_with_several_row_groups(tmp_path: Path) -> None:
-    files = DayFiles(tmp_path, "part", row_group_bytes=1000)
+    files = DayFiles(Folder.of(tmp_path), "part", row_group_bytes=1000)
     for block in range(10):
         files.append(np.zeros(100, np.int32), rows(block * 100, 100))
     (written,) = files.close()
@@ -89,7 +95,7 @@ def test_one_day_is_one_file_with_several_row_groups(tmp_path: Path) -> None:
 
 
 def test_a_file_ends_when_it_is_large(tmp_path: Path) -> None:
-    files = DayFiles(tmp_path, "part", row_group_bytes=1000, file_bytes=2000)
+    files = DayFiles(Folder.of(tmp_path), "part", row_group_bytes=1000, file_bytes=2000)
     noise = random.Random(1)
     for block in range(10):
         files.append(
@@ -102,7 +108,7 @@ def test_a_file_ends_when_it_is_large(tmp_path: Path) -> None:
 
 
 def test_new_columns_begin_a_new_file_and_missing_ones_are_null(tmp_path: Path) -> None:
-    files = DayFiles(tmp_path, "part", row_group_bytes=1)
+    files = DayFiles(Folder.of(tmp_path), "part", row_group_bytes=1)
     files.append(np.zeros(1, np.int32), rows(0, 1, a=pa.array([1])))
     files.append(np.zeros(1, np.int32), rows(1, 1, a=pa.array([1]), b=pa.array(["x"])))
     files.append(np.zeros(1, np.int32), rows(2, 1, b=pa.array(["y"])))
@@ -114,7 +120,7 @@ def test_new_columns_begin_a_new_file_and_missing_ones_are_null(tmp_path: Path) 
 
 
 def test_rows_that_wait_together_share_their_columns(tmp_path: Path) -> None:
-    files = DayFiles(tmp_path, "part")
+    files = DayFiles(Folder.of(tmp_path), "part")
     files.append(np.zeros(1, np.int32), rows(0, 1, a=pa.array([1])))
     files.append(np.zeros(1, np.int32), rows(1, 1, a=pa.array([1.5]), s=pa.array([{"x": 1}])))
     files.append(np.zeros(1, np.int32), rows(2, 1, s=pa.array([{"y": True}])))
@@ -125,7 +131,7 @@ def test_rows_that_wait_together_share_their_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_task_that_fails_leaves_nothing(tmp_path: Path, finished: bool) -> None:
-    files = DayFiles(tmp_path, "part", row_group_bytes=1)
+    files = DayFiles(Folder.of(tmp_path), "part", row_group_bytes=1)
     files.append(np.array([1, 2], np.int32), rows(0, 2))
     if finished:
         files.close()

@@ -77,8 +77,8 @@ def load(
     return LoadCommit(
         topic_id=TOPIC_ID,
         moves=(OffsetMove(partition, start, end),),
-        files=(write_file(table.folder, name, range(start or 0, end), **arrays),),
-        dead_files=(write_letters(table.dead_letter_folder, name, dead),) if dead else (),
+        files=(write_file(Path(table.folder.url), name, range(start or 0, end), **arrays),),
+        dead_files=(write_letters(Path(table.dead_letter_folder.url), name, dead),) if dead else (),
         columns=columns or {},
         metadata={"run": name},
     )
@@ -268,9 +268,9 @@ def test_dead_letters_whose_names_were_forgotten_are_told(tmp_path: Path) -> Non
     table = WarehouseTable(tmp_path, "t")
     table.commit(load(table, "a", None, 3, dead=[1]))
     table.commit(load(table, "b", 3, 4))
-    log = DeltaTable(table.folder)
+    log = DeltaTable(tmp_path / "t")
     log.create_checkpoint()
-    for commit in sorted((table.folder / "_delta_log").glob("*.json"))[:-1]:
+    for commit in sorted((tmp_path / "t" / "_delta_log").glob("*.json"))[:-1]:
         commit.unlink()
     table.reload()
     with pytest.raises(WarehouseError, match="no longer names the dead letters of its run 1"):
@@ -280,13 +280,13 @@ def test_dead_letters_whose_names_were_forgotten_are_told(tmp_path: Path) -> Non
 def test_orphans_are_swept_when_they_are_old(tmp_path: Path) -> None:
     table = WarehouseTable(tmp_path, "t")
     table.commit(load(table, "a", None, 3, dead=[1]))
-    young = write_file(table.folder, "young", [7])
-    old = write_file(table.folder, "old", [8])
-    old_letters = write_letters(table.dead_letter_folder, "old", [8])
-    for path in (table.folder / old.path, table.dead_letter_folder / old_letters.path):
+    young = write_file(Path(table.folder.url), "young", [7])
+    old = write_file(Path(table.folder.url), "old", [8])
+    old_letters = write_letters(Path(table.dead_letter_folder.url), "old", [8])
+    for path in (tmp_path / "t" / old.path, tmp_path / "dead_letters" / old_letters.path):
         os.utime(path, (time.time() - 7200, time.time() - 7200))
     assert WarehouseTable(tmp_path, "t").sweep_orphans(older_than_hours=1) == 2
-    assert (table.folder / young.path).exists()
+    assert (tmp_path / "t" / young.path).exists()
     assert offsets(tmp_path) == [0, 1, 2]
     assert dead_offsets(tmp_path) == [1]
 
@@ -295,7 +295,7 @@ def test_sweeping_delivers_dead_letters_first(tmp_path: Path) -> None:
     table = WarehouseTable(tmp_path, "t")
     commit = load(table, "a", None, 3, dead=[1])
     table.commit(commit)
-    os.utime(table.dead_letter_folder / commit.dead_files[0].path, (1, 1))
+    os.utime(tmp_path / "dead_letters" / commit.dead_files[0].path, (1, 1))
     assert table.sweep_orphans(older_than_hours=0) == 0
     assert dead_offsets(tmp_path) == [1]
 
@@ -309,6 +309,6 @@ def test_names_that_no_table_can_have_are_refused(tmp_path: Path, name: str) -> 
 def test_a_damaged_log_is_told_in_one_sentence(tmp_path: Path) -> None:
     table = WarehouseTable(tmp_path, "t")
     table.commit(load(table, "a", None, 3))
-    (table.folder / "_delta_log" / f"{0:020}.json").write_text("garbage")
+    (tmp_path / "t" / "_delta_log" / f"{0:020}.json").write_text("garbage")
     with pytest.raises(WarehouseError, match=r"cannot be read or written .*check that it is a Delta table"):
         WarehouseTable(tmp_path, "t")

@@ -1,0 +1,149 @@
+"""Spark's executors as Kubernetes pods: how many, and what Spark and Kubernetes have to be told. Pure.
+
+The driver runs in a pod of its own, in client mode, and makes the executors' pods itself, so nothing else has
+to be installed in the cluster. Pods are owned by the driver's, and go with it.
+
+Executors only start Python workers: rows never reach the JVM, so its heap is small and the memory is
+overhead, as Spark calls it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mainstem_loader.errors import SettingsError
+
+MASTER: Final = "k8s://https://kubernetes.default.svc"
+
+RECORDS_PER_EXECUTOR_MIN: Final = 5_000_000
+"""Two cores load that many in a few seconds, about as long as a pod takes to start and register."""
+HEAP: Final = "512m"
+USER_ID: Final = 10001
+CONTAINER: Final = "executor"
+
+_STORE_SETTINGS: Final = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ALLOW_HTTP")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorPods:
+    """What executors' pods are like.
+
+    Attributes:
+        count_max: the most there may be at once.
+        cores, memory_mib: of each.
+        image: the loader's own.
+        namespace, driver_pod, driver_ip: of the driver, whose pod owns them.
+        secret: whose keys become their environment, such as the credentials of the store; None for none.
+        environment: settings of the store, without secrets.
+    """
+
+    count_max: int
+    image: str
+    namespace: str
+    driver_pod: str
+    driver_ip: str
+    cores: int = 1
+    memory_mib: int = 2048
+    secret: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def pods_from_environment(environment: Mapping[str, str], count_max: int) -> ExecutorPods:
+    """As a pod is told about itself: SPARK_IMAGE, POD_NAMESPACE, POD_NAME, POD_IP (downward API), and if need
+    be EXECUTOR_SECRET, EXECUTOR_CORES, EXECUTOR_MEMORY_MIB.
+
+    Raises:
+        SettingsError: something is missing, so this is no pod that can have executors.
+    """
+    needed = ("SPARK_IMAGE", "POD_NAMESPACE", "POD_NAME", "POD_IP")
+    missing = [name for name in needed if not environment.get(name)]
+    if missing:
+        raise SettingsError(
+            f"--executors needs {', '.join(missing)} in the environment, as the pods of the operator's"
+            " CronJobs have them; elsewhere, leave it away."
+        )
+    return ExecutorPods(
+        count_max=count_max,
+        image=environment["SPARK_IMAGE"],
+        namespace=environment["POD_NAMESPACE"],
+        driver_pod=environment["POD_NAME"],
+        driver_ip=environment["POD_IP"],
+        secret=environment.get("EXECUTOR_SECRET") or None,
+        cores=_positive(environment, "EXECUTOR_CORES", 1),
+        memory_mib=_positive(environment, "EXECUTOR_MEMORY_MIB", 2048),
+        environment=tuple((name, environment[name]) for name in _STORE_SETTINGS if environment.get(name)),
+    )
+
+
+def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name) or str(default)
+    if not text.isdecimal() or int(text) < 1:
+        raise SettingsError(f"{name} is {text!r}; it must be a whole number of at least 1.")
+    return int(text)
+
+
+def executor_count(pods: ExecutorPods, record_count: int, task_count: int) -> int:
+    """How many executors a load is worth; 0 when the driver does it faster by itself."""
+    worthwhile = record_count // RECORDS_PER_EXECUTOR_MIN
+    useful = -(-task_count // pods.cores)
+    return min(pods.count_max, worthwhile, useful)
+
+
+def spark_settings(pods: ExecutorPods, count: int) -> dict[str, str]:
+    """Spark's settings for that many executors.
+
+    Both of the driver's addresses are the pod's: since Spark 4.3 executors call the one it binds to.
+    """
+    settings = {
+        "spark.kubernetes.namespace": pods.namespace,
+        "spark.kubernetes.container.image": pods.image,
+        "spark.kubernetes.driver.pod.name": pods.driver_pod,
+        "spark.driver.host": pods.driver_ip,
+        "spark.driver.bindAddress": pods.driver_ip,
+        "spark.executor.instances": str(count),
+        "spark.executor.cores": str(pods.cores),
+        "spark.kubernetes.executor.limit.cores": str(pods.cores),
+        "spark.executor.memory": HEAP,
+        "spark.executor.memoryOverhead": f"{pods.memory_mib}m",
+        "spark.kubernetes.executor.podTemplateContainerName": CONTAINER,
+        # Unlike any other's: a driver that is started again must not meet the pods of the one before.
+        "spark.kubernetes.executor.podNamePrefix": f"{pods.driver_pod[:36]}-{secrets.token_hex(3)}",
+        "spark.kubernetes.allocation.batch.size": str(count),
+        "spark.dynamicAllocation.enabled": "false",
+    }
+    settings |= {f"spark.executorEnv.{name}": value for name, value in pods.environment}
+    return settings
+
+
+def pod_template(pods: ExecutorPods) -> dict[str, Any]:
+    """The executors' pod template: what "restricted" pod security asks for, scratch room, credentials."""
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+    }
+    if pods.secret is not None:
+        container["envFrom"] = [{"secretRef": {"name": pods.secret}}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "spec": {
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER_ID,
+                "runAsGroup": USER_ID,
+                "fsGroup": USER_ID,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+        },
+    }

@@ -1,0 +1,124 @@
+"""A warehouse in a bucket: the same guarantees as in a folder, by the store's conditional put (R28, R29)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from tests.support.s3_server import BUCKET, s3_store
+from tests.unit.loader.batch_bytes import Record
+from tests.unit.loader.fake_cluster import FakeCluster
+
+from mainstem_loader.errors import LoaderError, WarehouseError
+from mainstem_loader.executors import InProcessExecutor
+from mainstem_loader.folder import Folder
+from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
+from mainstem_loader.query import query, tables
+from mainstem_loader.warehouse import WarehouseTable
+
+pytestmark = pytest.mark.processes
+
+NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
+ROUNDS = 5
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[None]:
+    # Clients of S3 read the environment once, so all tests of this process share one store.
+    with s3_store() as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as running:
+        running.topic("t", partitions=2)
+        yield running
+
+
+def send(cluster: FakeCluster, *values: object) -> None:
+    for target in cluster.topics["t"].partitions.values():
+        target.append(
+            [
+                Record(
+                    target.end + index,
+                    NEW_YEAR_MS,
+                    None,
+                    value if isinstance(value, bytes) else json.dumps(value).encode(),
+                )
+                for index, value in enumerate(values)
+            ]
+        )
+
+
+def load(cluster: FakeCluster, warehouse: str) -> LoadReport:
+    settings = LoadSettings(cluster.bootstrap_servers, "t", warehouse, retry_ms=1000)
+    return load_topic(settings, InProcessExecutor())
+
+
+def test_a_load_into_a_bucket_brings_each_record_once_and_dead_letters_too(
+    store: None, cluster: FakeCluster
+) -> None:
+    warehouse = f"s3://{BUCKET}/once"
+    send(cluster, {"n": 1}, b"broken", {"n": 2})
+    first = load(cluster, warehouse)
+    assert (first.loaded, first.dead_lettered) == (4, 2)
+    assert load(cluster, warehouse).outcome is LoadOutcome.UP_TO_DATE
+    send(cluster, {"n": 3})
+    assert load(cluster, warehouse).loaded == 2
+    assert tables(warehouse) == ["dead_letters", "t"]
+    assert query(warehouse, "SELECT count(*) AS rows, sum(n) AS sum FROM t").to_pylist() == [
+        {"rows": 6, "sum": 12}
+    ]
+    assert query(warehouse, "SELECT value FROM dead_letters").to_pylist() == [{"value": b"broken"}] * 2
+
+
+def test_loads_that_race_in_a_bucket_bring_each_record_once(store: None, cluster: FakeCluster) -> None:
+    warehouse = f"s3://{BUCKET}/race"
+    outcomes: list[LoadOutcome | LoaderError] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(load(cluster, warehouse).outcome)
+        except LoaderError as error:
+            outcomes.append(error)
+
+    for number in range(ROUNDS):
+        send(cluster, *({"n": number} for _ in range(10)))
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outcomes.count(LoadOutcome.LOADED) == number + 1, outcomes
+    assert not [outcome for outcome in outcomes if isinstance(outcome, LoaderError)], outcomes
+    answer = query(warehouse, "SELECT count(*) AS rows, count(DISTINCT _offset) AS offsets FROM t")
+    assert answer.to_pylist() == [{"rows": 2 * 10 * ROUNDS, "offsets": 10 * ROUNDS}]
+
+
+def test_files_of_a_run_that_lost_are_deleted_or_swept(store: None, cluster: FakeCluster) -> None:
+    warehouse = f"s3://{BUCKET}/sweep"
+    send(cluster, {"n": 1})
+    load(cluster, warehouse)
+    folder = Folder.of(warehouse) / "t"
+    folder.finish("day=2013-01-01/orphan.parquet", folder.open_file("day=2013-01-01/orphan.parquet"))
+    assert WarehouseTable(warehouse, "t").sweep_orphans(older_than_hours=0) == 1
+    assert query(warehouse, "SELECT n FROM t").num_rows == 2
+
+
+def test_a_bucket_that_is_not_there_is_told_with_what_to_check(store: None, cluster: FakeCluster) -> None:
+    send(cluster, {"n": 1})
+    with pytest.raises(WarehouseError, match="bucket exists") as refusal:
+        load(cluster, "s3://no-such-bucket/x")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("url", ["gs://b/x", "s3://", "hdfs://n/x"])
+def test_a_store_that_is_none_is_refused(url: str, cluster: FakeCluster) -> None:
+    with pytest.raises(WarehouseError, match="s3://bucket/prefix"):
+        load(cluster, url)
