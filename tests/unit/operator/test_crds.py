@@ -1,0 +1,136 @@
+"""The schemas in `crds/`: what the API server would refuse of them, and what we hold them to (R24).
+
+Whether the rules themselves compile is for a real API server to say (tests/e2e).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parents[3]
+CRDS = sorted((REPOSITORY / "crds").glob("*.yaml"))
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
+
+Schema = dict[str, Any]
+
+
+def crd_of(path: Path) -> Schema:
+    found: Schema = yaml.safe_load(path.read_text())
+    return found
+
+
+def schema_of(path: Path) -> Schema:
+    found: Schema = crd_of(path)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def parts(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    """Every schema within `schema`, with where it lies."""
+    yield path, schema
+    for name, inner in schema.get("properties", {}).items():
+        yield from parts(inner, f"{path}.{name}")
+    if "items" in schema:
+        yield from parts(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from parts(schema["additionalProperties"], f"{path}.*")
+
+
+@pytest.fixture(params=CRDS, ids=lambda path: path.stem)
+def crd_path(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def test_each_kind_is_found_by_its_short_name_and_by_the_category() -> None:
+    found = {crd["spec"]["names"]["kind"]: crd["spec"]["names"] for crd in map(crd_of, CRDS)}
+    assert {kind: names["shortNames"] for kind, names in found.items()} == {
+        "Cluster": ["mcl"],
+        "Topic": ["mt"],
+        "ConsumerGroup": ["cg"],
+    }
+    assert all(names["categories"] == ["mainstem"] for names in found.values())
+
+
+def test_the_name_is_the_plural_and_the_group(crd_path: Path) -> None:
+    crd = crd_of(crd_path)
+    assert crd["metadata"]["name"] == f"{crd['spec']['names']['plural']}.mainstem.dev"
+
+
+def test_the_schema_is_structural(crd_path: Path) -> None:
+    for path, schema in parts(schema_of(crd_path)):
+        typed = "type" in schema or schema.get("x-kubernetes-int-or-string")
+        assert typed, f"{crd_path.stem}{path} has no type"
+        if schema.get("type") == "array":
+            assert "items" in schema, f"{crd_path.stem}{path} has no items"
+        if schema.get("type") == "object" and path:
+            inside = "properties" in schema or "additionalProperties" in schema
+            kept = schema.get("x-kubernetes-preserve-unknown-fields")
+            assert inside or kept or path == ".metadata", f"{crd_path.stem}{path} would be pruned"
+        assert not ("properties" in schema and "additionalProperties" in schema)
+
+
+def test_every_rule_says_in_a_sentence_what_is_wrong(crd_path: Path) -> None:
+    schemas = [schema for _, schema in parts(schema_of(crd_path))]
+    rules = [rule for schema in schemas for rule in schema.get("x-kubernetes-validations", ())]
+    assert rules
+    for rule in rules:
+        assert len(rule["message"].split()) >= 4, rule
+        assert "\n" not in rule["message"]
+
+
+def test_every_list_and_map_and_text_of_the_spec_is_bounded(crd_path: Path) -> None:
+    """Unbounded ones make the API server's estimate of a rule's cost too high, and it refuses the schema."""
+    for path, schema in parts(schema_of(crd_path)["properties"]["spec"], ".spec"):
+        if schema.get("type") == "array":
+            assert "maxItems" in schema, path
+        if "additionalProperties" in schema:
+            assert "maxProperties" in schema, path
+        if schema.get("type") == "string":
+            assert "maxLength" in schema or "enum" in schema or schema.get("format") == "date-time", path
+
+
+def test_the_status_is_a_subresource_and_keeps_conditions_by_type(
+    crd_path: Path,
+) -> None:
+    version = crd_of(crd_path)["spec"]["versions"][0]
+    assert version["subresources"]["status"] == {}
+    status = schema_of(crd_path)["properties"]["status"]["properties"]
+    assert "observedGeneration" in status
+    assert status["conditions"]["x-kubernetes-list-type"] == "map"
+    assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
+
+
+def test_columns_and_scale_show_fields_that_exist(crd_path: Path) -> None:
+    version = crd_of(crd_path)["spec"]["versions"][0]
+    known = {path for path, _ in parts(schema_of(crd_path))}
+    shown = [column["jsonPath"] for column in version["additionalPrinterColumns"]]
+    scale = version["subresources"].get("scale", {})
+    for path in [*shown, *scale.values()]:
+        if path.startswith(".metadata."):
+            continue
+        plain = re.sub(r"\[\?\(.*?\)\]", "[]", path)
+        assert plain in known, path
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_name_only_fields_that_the_schemas_have(path: Path) -> None:
+    manifest = yaml.safe_load(path.read_text())
+    schema = next(schema_of(crd) for crd in CRDS if crd_of(crd)["spec"]["names"]["kind"] == manifest["kind"])
+    assert list(unknown_fields(manifest["spec"], schema["properties"]["spec"], "spec")) == []
+
+
+def unknown_fields(value: Any, schema: Schema, path: str) -> Iterator[str]:
+    if not isinstance(value, dict) or schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    for name, inner in value.items():
+        known = schema.get("properties", {}).get(name) or schema.get("additionalProperties")
+        if not known:
+            yield f"{path}.{name}"
+        else:
+            yield from unknown_fields(inner, known, f"{path}.{name}")
