@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from mainstem_loader.column_types import type_of_name
+from mainstem_loader.dead_letters import DEAD_LETTER_TABLE
 from mainstem_loader.errors import LoaderError, SettingsError
 from mainstem_loader.executor_pods import pods_from_environment
 from mainstem_loader.fetch import IsolationLevel
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             topic=options.topic,
             warehouse=options.warehouse,
             table=options.table,
+            dead_letter_table=options.dead_letter_table,
             payload=PayloadFormat(options.payload),
             columns=_columns(options.column),
             event_time_field=options.event_time,
@@ -53,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = load_topic(settings)
         told = asdict(report)
         if options.sweep_orphans_after_hours is not None:
-            table = WarehouseTable(settings.warehouse, settings.table or settings.topic)
+            table = WarehouseTable(
+                settings.warehouse, settings.table or settings.topic, settings.dead_letter_table
+            )
             told["orphans_swept"] = table.sweep_orphans(options.sweep_orphans_after_hours)
     except LoaderError as error:
         _note(options.summary_file, {"error": str(error)})
@@ -78,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
     parser.add_argument("--warehouse", required=True, help="the folder of all tables, or s3://bucket/prefix")
     parser.add_argument("--table", help="the table's name; the topic's by default")
+    parser.add_argument("--dead-letter-table", default=DEAD_LETTER_TABLE, metavar="TABLE")
     parser.add_argument("--payload", choices=[*PayloadFormat], default=PayloadFormat.JSON)
     parser.add_argument("--column", action="append", default=[], metavar="FIELD=TYPE", help="a field's type")
     parser.add_argument("--event-time", metavar="FIELD", help="the field that says when the event happened")

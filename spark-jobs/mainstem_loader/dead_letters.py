@@ -1,6 +1,7 @@
-"""Records that could not be loaded, kept byte for byte with the reason, in one table for the whole warehouse.
+"""Records that could not be loaded, kept byte for byte with the reason.
 
-The table `dead_letters`, partitioned by topic:
+They go to a table that all tables of the warehouse may share, `dead_letters` unless it is named otherwise,
+partitioned by topic:
 
     topic         string   partition column
     table_name    string   the table it was meant for

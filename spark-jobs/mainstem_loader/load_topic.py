@@ -39,6 +39,7 @@ from mainstem_loader.columns import (
     fit_all,
     merge_found,
 )
+from mainstem_loader.dead_letters import DEAD_LETTER_TABLE
 from mainstem_loader.errors import LoaderError, SettingsError, WarehouseError
 from mainstem_loader.executor_pods import MASTER, ExecutorPods, executor_count, pod_template, spark_settings
 from mainstem_loader.executors import SparkExecutor, TaskExecutor
@@ -76,6 +77,7 @@ class LoadSettings:
         topic: its name.
         warehouse: the folder of all tables, or s3://bucket/prefix (see `folder`).
         table: its name; the topic's, if None.
+        dead_letter_table: where records go that cannot be read.
         payload: how values become columns.
         columns: payload fields whose type is given, such as `{"sent": pa.timestamp("us", "UTC")}`; only for
             JSON.
@@ -96,6 +98,7 @@ class LoadSettings:
     topic: str
     warehouse: str | Path
     table: str | None = None
+    dead_letter_table: str = DEAD_LETTER_TABLE
     payload: PayloadFormat = PayloadFormat.JSON
     columns: Columns = field(default_factory=dict)
     event_time_field: str | None = None
@@ -155,7 +158,9 @@ class _Run:
     ) -> None:
         _check(settings)
         self.run_id = ""
-        self.table = WarehouseTable(settings.warehouse, settings.table or settings.topic)
+        self.table = WarehouseTable(
+            settings.warehouse, settings.table or settings.topic, settings.dead_letter_table
+        )
         self._settings = settings
         self._choose_executor = choose_executor
         self._on_progress = on_progress

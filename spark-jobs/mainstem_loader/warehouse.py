@@ -101,17 +101,22 @@ class WarehouseTable:
     Args:
         warehouse: the folder of all tables, or s3://bucket/prefix.
         name: the table's, which is its folder's.
+        dead_letter_table: that of its dead letters, which other tables may share. It is to stay the same:
+            another one gets those of all earlier runs, as far as the log goes back.
     """
 
-    def __init__(self, warehouse: str | Path | Folder, name: str) -> None:
-        if name == DEAD_LETTER_TABLE or not name or name.startswith(("_", ".")) or Path(name).name != name:
-            raise WarehouseError(
-                f"No table can be called {name!r}; choose another name without slashes that begins with a"
-                " letter."
-            )
+    def __init__(
+        self, warehouse: str | Path | Folder, name: str, dead_letter_table: str = DEAD_LETTER_TABLE
+    ) -> None:
+        for chosen, other in ((name, dead_letter_table), (dead_letter_table, name)):
+            if chosen == other or not chosen or chosen.startswith(("_", ".")) or Path(chosen).name != chosen:
+                raise WarehouseError(
+                    f"No table can be called {chosen!r}; choose another name without slashes that begins with"
+                    " a letter."
+                )
         self.name = name
         self.folder = Folder.of(warehouse) / name
-        self.dead_letter_folder = Folder.of(warehouse) / DEAD_LETTER_TABLE
+        self.dead_letter_folder = Folder.of(warehouse) / dead_letter_table
         self._delta: DeltaTable | None = None
         self.reload()
 
@@ -188,8 +193,8 @@ class WarehouseTable:
                     continue
                 return
         raise WarehouseError(
-            f"Table {DEAD_LETTER_TABLE} was changed by others {COMMIT_TRIES_MAX} times while this load tried"
-            " to add to it; the next load will do it."
+            f"Table {self.dead_letter_folder.name} was changed by others {COMMIT_TRIES_MAX} times while this"
+            " load tried to add to it; the next load will do it."
         )
 
     def sweep_orphans(self, older_than_hours: int) -> int:
@@ -287,8 +292,8 @@ class WarehouseTable:
             if run not in found:
                 raise WarehouseError(
                     f"The log of table {self.name} no longer names the dead letters of its run {run}, which"
-                    f" was killed before it added them to {DEAD_LETTER_TABLE}; restore the log's older"
-                    " files, then load again."
+                    f" was killed before it added them to {self.dead_letter_folder.name}; restore the log's"
+                    " older files, then load again."
                 )
             yield found[run]
 

@@ -88,10 +88,8 @@ def offsets(folder: Path, name: str = "t") -> list[int]:
     return [row["_offset"] for row in query(folder, f"SELECT _offset FROM {name} ORDER BY 1").to_pylist()]
 
 
-def dead_offsets(folder: Path) -> list[int]:
-    return [
-        row["_offset"] for row in query(folder, "SELECT _offset FROM dead_letters ORDER BY 1").to_pylist()
-    ]
+def dead_offsets(folder: Path, table: str = "dead_letters") -> list[int]:
+    return [row["_offset"] for row in query(folder, f"SELECT _offset FROM {table} ORDER BY 1").to_pylist()]
 
 
 def test_a_commit_makes_rows_and_offsets_visible(tmp_path: Path) -> None:
@@ -262,6 +260,15 @@ def test_two_tables_share_the_dead_letters(tmp_path: Path) -> None:
         table.commit(load(table, f"run-{name}", None, 3, dead=[offset]))
         table.deliver_dead_letters()
     assert dead_offsets(tmp_path) == [1, 2]
+
+
+def test_a_table_may_have_dead_letters_of_its_own(tmp_path: Path) -> None:
+    table = WarehouseTable(tmp_path, "t", "t_rejected")
+    table.commit(load(table, "a", None, 3, dead=[1]))
+    table.deliver_dead_letters()
+    assert dead_offsets(tmp_path, "t_rejected") == [1]
+    with pytest.raises(WarehouseError, match="No table can be called 't'"):
+        WarehouseTable(tmp_path, "t", "t")
 
 
 def test_dead_letters_whose_names_were_forgotten_are_told(tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+{{/* Names and labels that several templates share. */}}
+
+{{- define "mainstem.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "mainstem.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "mainstem.name" .) .Release.Name -}}
+{{- printf "%s-operator" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s-operator" .Release.Name (include "mainstem.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is not in a namespace carries the release's, so that two releases never meet. */}}
+{{- define "mainstem.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "mainstem.fullname" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "mainstem.serviceAccount" -}}
+{{- default (ternary (include "mainstem.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{- define "mainstem.selector" -}}
+app.kubernetes.io/name: {{ include "mainstem.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "mainstem.labels" -}}
+{{ include "mainstem.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* (list . "broker"): an image with registry and tag. */}}
+{{- define "mainstem.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index $root.Values.image (index . 1) -}}
+{{- $tag := default $root.Chart.AppVersion $root.Values.image.tag -}}
+{{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image }}:{{ $tag }}
+{{- end -}}
+
+{{- define "mainstem.namespaces" -}}
+{{- if not .Values.watchAnyNamespace -}}
+{{- default (list .Release.Namespace) .Values.watchNamespaces | join "," -}}
+{{- end -}}
+{{- end -}}
