@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 import warnings
@@ -19,7 +20,7 @@ from typing import Final
 import structlog
 import uvloop
 
-from mainstem_broker.config import BrokerConfig, parse_properties
+from mainstem_broker.config import BrokerConfig, parse_properties, with_environment
 from mainstem_broker.errors import InvalidSetting, ProtocolError, StartupError
 
 GARBAGE_THRESHOLD: Final = 100_000
@@ -62,6 +63,7 @@ def _read_config(path: Path, overrides: list[str]) -> BrokerConfig:
         if "=" not in override:
             raise StartupError(f"--override {override!r} is not of the form name=value.")
     settings = parse_properties(text) | parse_properties("\n".join(overrides))
+    settings = with_environment(settings, os.environ)
     config = BrokerConfig(settings)
     config.topic({})  # a topic default that does not fit is found out now
     for name in config.unknown:

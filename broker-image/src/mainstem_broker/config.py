@@ -126,6 +126,7 @@ _B, _S, _I, _L, _D, _T = (
     SettingType.LIST,
 )
 _THROTTLED_REPLICAS: Final = r"|\*|\d+:\d+(,\d+:\d+)*"
+_ENVIRONMENT: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 
@@ -801,3 +802,20 @@ def parse_properties(text: str) -> dict[str, str]:
             raise InvalidSetting(f"Line {number} is not of the form name=value: {stripped!r}.")
         properties[name.strip()] = value.strip()
     return properties
+
+
+def with_environment(properties: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """`${env:NAME}` in values filled in from the environment, as Kafka's EnvVarConfigProvider does (KIP-887).
+
+    What a pod learns only when it starts, such as its node's address, comes this way.
+
+    Raises:
+        InvalidSetting: a variable is not set.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        if match[1] not in environment:
+            raise InvalidSetting(f"{match[0]} cannot be filled in: the environment has no {match[1]}.")
+        return environment[match[1]]
+
+    return {name: _ENVIRONMENT.sub(value_of, value) for name, value in properties.items()}
