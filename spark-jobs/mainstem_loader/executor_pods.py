@@ -34,6 +34,7 @@ class ExecutorPods:
     Attributes:
         count_max: the most there may be at once.
         cores, memory_mib: of each.
+        records_min: how many records make one worth its start.
         image: the loader's own.
         namespace, driver_pod, driver_ip: of the driver, whose pod owns them.
         secret: whose keys become their environment, such as the credentials of the store; None for none.
@@ -47,11 +48,14 @@ class ExecutorPods:
     driver_ip: str
     cores: int = 1
     memory_mib: int = 2048
+    records_min: int = RECORDS_PER_EXECUTOR_MIN
     secret: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
 
 
-def pods_from_environment(environment: Mapping[str, str], count_max: int) -> ExecutorPods:
+def pods_from_environment(
+    environment: Mapping[str, str], count_max: int, records_min: int = RECORDS_PER_EXECUTOR_MIN
+) -> ExecutorPods:
     """As a pod is told about itself: SPARK_IMAGE, POD_NAMESPACE, POD_NAME, POD_IP (downward API), and if need
     be EXECUTOR_SECRET, EXECUTOR_CORES, EXECUTOR_MEMORY_MIB.
 
@@ -71,6 +75,7 @@ def pods_from_environment(environment: Mapping[str, str], count_max: int) -> Exe
         namespace=environment["POD_NAMESPACE"],
         driver_pod=environment["POD_NAME"],
         driver_ip=environment["POD_IP"],
+        records_min=records_min,
         secret=environment.get("EXECUTOR_SECRET") or None,
         cores=_positive(environment, "EXECUTOR_CORES", 1),
         memory_mib=_positive(environment, "EXECUTOR_MEMORY_MIB", 2048),
@@ -87,7 +92,7 @@ def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
 
 def executor_count(pods: ExecutorPods, record_count: int, task_count: int) -> int:
     """How many executors a load is worth; 0 when the driver does it faster by itself."""
-    worthwhile = record_count // RECORDS_PER_EXECUTOR_MIN
+    worthwhile = record_count // pods.records_min
     useful = -(-task_count // pods.cores)
     return min(pods.count_max, worthwhile, useful)
 
