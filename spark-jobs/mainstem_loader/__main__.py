@@ -20,7 +20,7 @@ import pyarrow as pa
 from mainstem_loader.column_types import type_of_name
 from mainstem_loader.dead_letters import DEAD_LETTER_TABLE
 from mainstem_loader.errors import LoaderError, SettingsError
-from mainstem_loader.executor_pods import pods_from_environment
+from mainstem_loader.executor_pods import RECORDS_PER_EXECUTOR_MIN, pods_from_environment
 from mainstem_loader.fetch import IsolationLevel
 from mainstem_loader.load_topic import LoadSettings, load_topic
 from mainstem_loader.payload import PayloadFormat
@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_bytes=options.max_bytes,
             cores=options.cores,
             spark_master=options.master,
-            executor_pods=pods_from_environment(os.environ, options.executors) if options.executors else None,
+            executor_pods=pods_from_environment(os.environ, options.executors, options.records_per_executor)
+            if options.executors
+            else None,
         )
         report = load_topic(settings)
         told = asdict(report)
@@ -101,6 +103,13 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="in a Kubernetes pod: up to this many executor pods for loads that are worth it",
+    )
+    parser.add_argument(
+        "--records-per-executor",
+        type=int,
+        default=RECORDS_PER_EXECUTOR_MIN,
+        metavar="N",
+        help="how many records make an executor worth its start",
     )
     parser.add_argument(
         "--summary-file",

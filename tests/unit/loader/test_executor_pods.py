@@ -65,6 +65,10 @@ def test_a_load_gets_as_many_executors_as_it_is_worth(records: int, tasks: int, 
     assert executor_count(PODS, records, tasks) == count
 
 
+def test_a_load_may_be_told_to_use_executors_though_it_is_small() -> None:
+    assert executor_count(pods_from_environment(ENVIRONMENT, 2, records_min=1), 100, 8) == 2
+
+
 def test_executors_call_the_pod_of_the_driver_and_belong_to_it() -> None:
     settings = spark_settings(PODS, 3)
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "10.0.0.7"
