@@ -7,7 +7,8 @@ from typing import Any, Final
 import typer
 
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster, Partition, Topic
-from mainstem.moves import Move, moves_under_way
+from mainstem.move_requests import Move
+from mainstem.moves import moves_under_way
 from mainstem.options import BootstrapServers, OutputChoice
 from mainstem.output import Column, Output, OutputFormat, facts, table
 from mainstem.reassignment_plan import TopicPartition

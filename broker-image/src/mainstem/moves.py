@@ -6,7 +6,6 @@ The stock client has no call for them, so `bare_request.py` carries them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -14,6 +13,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from mainstem.bare_request import ask
 from mainstem.client import ADMIN_TIMEOUT_SECONDS, Cluster, addresses_of
 from mainstem.errors import ClusterRefused, ClusterUnreachable
+from mainstem.move_requests import Move, alter_request, list_request, moves_in, reason_in, refusals_in
 from mainstem.reassignment_plan import Replicas, TopicPartition
 
 _CLIENT_ID: Final = "mainstem"
@@ -21,83 +21,22 @@ _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.thro
 _THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A partition whose replicas are being moved; `adding` and `removing` are among `replicas`."""
-
-    topic: str
-    partition: int
-    replicas: Replicas
-    adding: Replicas
-    removing: Replicas
-
-    @property
-    def origin(self) -> Replicas:
-        return tuple(broker for broker in self.replicas if broker not in self.adding)
-
-    @property
-    def target(self) -> Replicas:
-        return tuple(broker for broker in self.replicas if broker not in self.removing)
-
-
 def moves_under_way(cluster: Cluster) -> dict[TopicPartition, Move]:
     """All partitions whose replicas are being moved now."""
-    import datetime as dt
-
-    from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
-    from kio.static.primitive import i32Timedelta
-
-    timeout = i32Timedelta.parse(dt.timedelta(seconds=ADMIN_TIMEOUT_SECONDS))
-    answer = _ask_any(cluster, ListPartitionReassignmentsRequest(timeout=timeout, topics=None))
+    answer = _ask_any(cluster, list_request(ADMIN_TIMEOUT_SECONDS))
     if answer.error_code.value != 0:
-        raise ClusterRefused(f"The moves under way are not told: {_reason(answer)}")
-    return {
-        (topic.name, partition.partition_index): Move(
-            topic.name,
-            partition.partition_index,
-            tuple(partition.replicas),
-            tuple(partition.adding_replicas),
-            tuple(partition.removing_replicas),
-        )
-        for topic in answer.topics
-        for partition in topic.partitions
-    }
+        raise ClusterRefused(f"The moves under way are not told: {reason_in(answer)}")
+    return moves_in(answer)
 
 
 def wish_for(
     cluster: Cluster, targets: Mapping[TopicPartition, Replicas | None]
 ) -> dict[TopicPartition, str]:
     """Ask for these replicas, or, with None, for the end of a move; answers the refusals."""
-    import datetime as dt
-
-    from kio.schema.alter_partition_reassignments.v0.request import (
-        AlterPartitionReassignmentsRequest,
-        ReassignablePartition,
-        ReassignableTopic,
-    )
-    from kio.static.primitive import i32, i32Timedelta
-
-    topics = {
-        name: tuple(
-            ReassignablePartition(partition_index=i32(partition), replicas=replicas)
-            for (topic, partition), replicas in targets.items()
-            if topic == name
-        )
-        for name in {topic for topic, _ in targets}
-    }
-    request = AlterPartitionReassignmentsRequest(
-        timeout=i32Timedelta.parse(dt.timedelta(seconds=ADMIN_TIMEOUT_SECONDS)),
-        topics=tuple(ReassignableTopic(name=name, partitions=parts) for name, parts in topics.items()),
-    )
-    answer = _ask_any(cluster, request)
+    answer = _ask_any(cluster, alter_request(targets, ADMIN_TIMEOUT_SECONDS))
     if answer.error_code.value != 0:
-        raise ClusterRefused(f"The replicas are not moved: {_reason(answer)}")
-    return {
-        (topic.name, partition.partition_index): _reason(partition)
-        for topic in answer.responses
-        for partition in topic.partitions
-        if partition.error_code.value != 0
-    }
+        raise ClusterRefused(f"The replicas are not moved: {reason_in(answer)}")
+    return refusals_in(answer)
 
 
 def _ask_any(cluster: Cluster, request: Any) -> Any:
@@ -111,11 +50,6 @@ def _ask_any(cluster: Cluster, request: Any) -> Any:
         except OSError:
             continue
     raise ClusterUnreachable(f"No broker of {cluster.bootstrap_servers} answered: see whether they are up.")
-
-
-def _reason(answer: Any) -> str:
-    text = answer.error_message or answer.error_code.name.replace("_", " ")
-    return f"{text.rstrip('.')}."
 
 
 def throttle(

@@ -10,7 +10,8 @@ import typer
 
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
 from mainstem.errors import BadInput, ClusterRefused
-from mainstem.moves import Move, moves_under_way, throttle, unthrottle, wish_for
+from mainstem.move_requests import Move
+from mainstem.moves import moves_under_way, throttle, unthrottle, wish_for
 from mainstem.options import BootstrapServers, OutputChoice, complete_topics
 from mainstem.output import Column, Output, OutputFormat, table
 from mainstem.reassignment_plan import Replicas, TopicPartition, plan_moves

@@ -1,0 +1,179 @@
+"""Runs the operator: `python -m mainstem_operator`, until SIGTERM or SIGINT.
+
+Its settings are environment variables: WATCH_NAMESPACES (comma separated; empty for all), LOG_LEVEL,
+BROKER_IMAGE, ZOOKEEPER_IMAGE, SPARK_IMAGE, POD_NAMESPACE and POD_NAME (for the Lease), RESYNC_S,
+LEADER_ELECTION (true when there are several replicas), HTTP_PORT (8080; /healthz and /metrics). Log lines
+are JSON on standard error. Exit code 1 if it could not start, or lost what it needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import kopf
+import structlog
+
+from mainstem_operator.admin import Health
+from mainstem_operator.context import Context
+from mainstem_operator.handlers import Reconciler, registry_for, settings
+from mainstem_operator.kube import Kube
+from mainstem_operator.lease import Lease
+from mainstem_operator.metrics import Metrics
+from mainstem_operator.observe import Addresses, Observer, ServiceAddresses
+from mainstem_operator.resources import Images
+from mainstem_operator.web import serve
+
+logger = structlog.get_logger(__name__)
+
+_RESYNC_SECONDS: Final = 120.0
+_LEASE: Final = "mainstem-operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The environment, read once."""
+
+    namespaces: tuple[str, ...] = ()
+    images: Images = field(default_factory=Images)
+    resync_seconds: float = _RESYNC_SECONDS
+    leader_election: bool = False
+    pod_namespace: str = "default"
+    pod_name: str = "mainstem-operator"
+    http_port: int = 8080
+    log_level: str = "info"
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Options:
+        """The options in `environment`.
+
+        Raises:
+            ValueError: with the variable and what is wrong with it.
+        """
+        get = environment.get
+        namespaces = (part.strip() for part in get("WATCH_NAMESPACES", "").split(","))
+        level = get("LOG_LEVEL", "info").lower()
+        if level not in ("debug", "info", "warning", "error"):
+            raise ValueError(f"LOG_LEVEL is to be debug, info, warning or error, not {level!r}.")
+        return cls(
+            namespaces=tuple(name for name in namespaces if name),
+            images=Images(
+                get("BROKER_IMAGE") or Images().broker,
+                get("ZOOKEEPER_IMAGE") or Images().zookeeper,
+                get("SPARK_IMAGE") or Images().spark,
+            ),
+            resync_seconds=_seconds("RESYNC_S", get("RESYNC_S") or str(_RESYNC_SECONDS)),
+            leader_election=get("LEADER_ELECTION", "").lower() == "true",
+            pod_namespace=get("POD_NAMESPACE") or "default",
+            pod_name=get("POD_NAME") or f"{os.uname().nodename}-{os.getpid()}",
+            http_port=int(_seconds("HTTP_PORT", get("HTTP_PORT") or "8080")),
+            log_level=level,
+        )
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if found < 0:
+        raise ValueError(f"{name} is to be a number, not {text!r}.")
+    return found
+
+
+def main() -> int:
+    try:
+        options = Options.read(os.environ)
+    except ValueError as error:
+        print(f"mainstem operator: {error}", file=sys.stderr)  # noqa: T201  # a person reads this one
+        return 1
+    configure_logging(options.log_level)
+    return asyncio.run(run(options, ServiceAddresses(), asyncio.Event()))
+
+
+async def run(
+    options: Options, addresses: Addresses, stop: asyncio.Event, health: Health | None = None
+) -> int:
+    """Run until `stop` is set, or a signal comes; the exit code."""
+    kube = await Kube.connect()
+    health, metrics = health or Health(), Metrics()
+    lease = Lease(kube, options.pod_namespace, _LEASE, options.pod_name)
+    may_act = lease.still_mine if options.leader_election else _always
+    context = Context(kube, Observer(kube, health, addresses), addresses, options.images, metrics, may_act)
+    reconciler = Reconciler(context, options.resync_seconds)
+    ready = asyncio.Event()
+
+    async def leading() -> None:
+        await ready.wait()
+        if options.leader_election:
+            await lease.wait()
+        metrics.leading.set(1)
+
+    tasks = {
+        asyncio.create_task(
+            kopf.operator(
+                registry=registry_for(reconciler),
+                settings=settings(),
+                clusterwide=not options.namespaces,
+                namespaces=options.namespaces,
+                stop_flag=stop,
+                ready_flag=ready,
+            ),
+            name="watches",
+        ),
+        asyncio.create_task(reconciler.run(leading), name="reconciler"),
+        asyncio.create_task(serve(options.http_port, metrics, reconciler), name="web"),
+    }
+    if options.leader_election:
+        tasks.add(asyncio.create_task(lease.keep(), name="lease"))
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        failed = [task for task in done if not task.cancelled() and task.exception() is not None]
+        for task in failed:
+            logger.error("ended", part=task.get_name(), error=str(task.exception()))
+        return 0 if not failed and any(task.get_name() == "watches" for task in done) else 1
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if options.leader_election and lease.leading:
+            await lease.release()
+        await health.close()
+        await kube.close()
+
+
+async def _always() -> bool:
+    return True
+
+
+def configure_logging(level: str) -> None:
+    """Our lines and those of libraries as JSON, one a line."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer = structlog.processors.JSONRenderer(default=str)
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""What to do about volumes whose node is gone. Pure.
+
+A volume of one node is lost with it, and its pod can be placed nowhere. The way back: the node is missed,
+and waited for; then, if all that was on the volume is elsewhere, the claim goes, and the pod with it, and
+the StatefulSet makes both anew on another node. One at a time; in any doubt a person decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mainstem_operator.observed import Claim, Component, Snapshot
+from mainstem_operator.proofs import ClaimDeletion, Refusal, prove_claim_deletion
+from mainstem_operator.resources import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LostVolume:
+    """A volume whose node is gone; `step` gives it up, or says why not yet."""
+
+    claim: Claim
+    step: ClaimDeletion | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Disks:
+    """`missed` are claims to be marked as lost from now on, `found` such whose node is back."""
+
+    missed: tuple[Claim, ...]
+    found: tuple[Claim, ...]
+    lost: tuple[LostVolume, ...]
+
+
+def plan_disks(cluster: ClusterSpec, seen: Snapshot, component: Component) -> Disks:
+    """The volumes of a component that need something done."""
+    if seen.nodes is None:
+        return Disks((), (), ())
+    gone = [
+        claim
+        for claim in component.claims.values()
+        if claim.node is not None and claim.node not in seen.nodes and not claim.deleting
+    ]
+    return Disks(
+        missed=tuple(claim for claim in gone if claim.lost_since is None),
+        found=tuple(
+            claim
+            for claim in component.claims.values()
+            if claim.lost_since is not None and claim not in gone and not claim.deleting
+        ),
+        lost=tuple(
+            LostVolume(claim, prove_claim_deletion(cluster, seen, component, claim.index)) for claim in gone
+        ),
+    )

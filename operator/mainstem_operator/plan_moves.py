@@ -1,0 +1,97 @@
+"""Which replicas move when the number of brokers or of replicas changes. Pure.
+
+Moves are wishes that brokers carry out: they never give up an in-sync copy for anything less, so a move can
+be asked for at any time, and asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mainstem.reassignment_plan import plan_moves
+from mainstem_operator.proofs import Refusal
+from mainstem_operator.topic_state import MoveState, Replicas, TopicPartition, TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Brokers to be emptied: `targets` are moves to ask for now, `held` what they hold still."""
+
+    brokers: tuple[int, ...]
+    targets: Mapping[TopicPartition, Replicas]
+    held: Mapping[int, int]
+
+
+def replicas_held(topics: Mapping[str, TopicState]) -> dict[int, int]:
+    """How many replicas each broker holds."""
+    held: dict[int, int] = {}
+    for topic in topics.values():
+        for partition in topic.partitions.values():
+            for broker in partition.replicas:
+                held[broker] = held.get(broker, 0) + 1
+    return held
+
+
+def plan_drain(
+    keep: int,
+    present: int,
+    topics: Mapping[str, TopicState],
+    moves: Mapping[TopicPartition, MoveState],
+    racks: Mapping[int, str | None],
+) -> Drain | Refusal | None:
+    """How to empty the brokers from `keep` up to `present` - 1; None if there are none.
+
+    Args:
+        racks: the live brokers, each with its rack.
+    """
+    leaving = tuple(range(keep, present))
+    if not leaving:
+        return None
+    staying = {broker: rack for broker, rack in racks.items() if broker < keep}
+    if len(staying) < keep:
+        gone = next(broker for broker in range(keep) if broker not in racks)
+        return Refusal(
+            f"Broker {gone} is not alive, and it is to take over: nothing moves before it is back."
+        )
+    current = _targets(topics, moves)
+    concerned = {key: replicas for key, replicas in current.items() if max(replicas, default=0) >= keep}
+    for (topic, partition), replicas in sorted(concerned.items()):
+        if len(replicas) > keep:
+            return Refusal(
+                f"{topic}-{partition} has {len(replicas)} replicas, and {keep} brokers would be left:"
+                " lower its replicas first."
+            )
+    elsewhere = [replicas for key, replicas in current.items() if key not in concerned]
+    targets = plan_moves(concerned, staying, None, elsewhere)
+    held = {broker: count for broker, count in replicas_held(topics).items() if broker in leaving}
+    return Drain(leaving, targets, held)
+
+
+def plan_replication(
+    topic: TopicState,
+    replicas: int,
+    topics: Mapping[str, TopicState],
+    moves: Mapping[TopicPartition, MoveState],
+    racks: Mapping[int, str | None],
+) -> dict[TopicPartition, Replicas]:
+    """The moves that give every partition of `topic` so many replicas, but for those under way."""
+    current = _targets(topics, moves)
+    concerned = {key: held for key, held in current.items() if key[0] == topic.name and len(held) != replicas}
+    if not concerned:
+        return {}
+    elsewhere = [held for key, held in current.items() if key not in concerned]
+    return plan_moves(concerned, racks, replicas, elsewhere)
+
+
+def _targets(
+    topics: Mapping[str, TopicState], moves: Mapping[TopicPartition, MoveState]
+) -> dict[TopicPartition, Replicas]:
+    """Where every partition's replicas are, or will be when the moves under way have ended."""
+    return {
+        (topic.name, number): moves[topic.name, number].target
+        if (topic.name, number) in moves
+        else partition.replicas
+        for topic in topics.values()
+        for number, partition in topic.partitions.items()
+    }

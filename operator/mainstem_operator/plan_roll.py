@@ -1,0 +1,127 @@
+"""Which pods have to be restarted, in which order, and which one now, if any. Pure.
+
+Work is found by looking at the pods that run: what they started with against what they should have started
+with. Nothing is remembered, so an operator that dies in the middle is replaced by one that carries on, and
+restarts nothing twice. At most one pod goes in a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mainstem_operator import names
+from mainstem_operator.observed import Component, Pod, Snapshot
+from mainstem_operator.proofs import PodDeletion, Refusal, prove_broker_deletion, prove_server_deletion
+from mainstem_operator.resources import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A pod that has to be restarted, and why."""
+
+    pod: Pod
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """What is left to restart, in order; the next step is a deletion, a wait, or None if nothing is left."""
+
+    restarts: tuple[Restart, ...]
+    step: PodDeletion | Refusal | None
+
+
+Prove = Callable[[ClusterSpec, Snapshot, Pod, str], PodDeletion | Refusal]
+
+
+def plan_broker_roll(cluster: ClusterSpec, seen: Snapshot, config_hash: str) -> Roll:
+    """The restarts of brokers: those that do not serve first, the controller last.
+
+    Args:
+        config_hash: of the settings that brokers should run with.
+    """
+    racks = wanted_racks(cluster, seen)
+
+    def reason(pod: Pod) -> str:
+        if pod.config_hash != config_hash:
+            return "its settings have changed"
+        if pod.restart_done != cluster.restart_request:
+            return "a restart was asked for"
+        if pod.index in racks and pod.index in seen.racks and racks[pod.index] != seen.racks[pod.index]:
+            return f"its node is in rack {racks[pod.index]}"
+        return ""
+
+    controller = next((report.controller for report in seen.reports.values()), None)
+    return _plan(
+        cluster,
+        seen,
+        seen.brokers,
+        reason,
+        prove_broker_deletion,
+        last=lambda pod: pod.index == controller,
+        silent=lambda pod: pod.index not in seen.reports,
+    )
+
+
+def plan_zookeeper_roll(cluster: ClusterSpec, seen: Snapshot) -> Roll:
+    """The restarts of ZooKeeper servers: those that do not serve first, the leader last."""
+    return _plan(
+        cluster,
+        seen,
+        seen.zookeeper,
+        lambda _: "",
+        prove_server_deletion,
+        last=lambda pod: seen.modes.get(pod.index) == "leader",
+        silent=lambda pod: pod.index not in seen.modes,
+    )
+
+
+def wanted_racks(cluster: ClusterSpec, seen: Snapshot) -> dict[int, str]:
+    """The rack of each broker's node, where nodes have the label and brokers are to follow it."""
+    label = cluster.brokers.rack_label
+    if label is None or seen.nodes is None:
+        return {}
+    found = {}
+    for pod in seen.brokers.pods.values():
+        rack = seen.nodes.get(pod.node or "", {}).get(label)
+        if rack:
+            found[pod.index] = rack
+    return found
+
+
+def _plan(
+    cluster: ClusterSpec,
+    seen: Snapshot,
+    component: Component,
+    reason_of: Callable[[Pod], str],
+    prove: Prove,
+    *,
+    last: Callable[[Pod], bool],
+    silent: Callable[[Pod], bool],
+) -> Roll:
+    workload = component.workload
+    if workload is None:
+        return Roll((), None)
+    if not workload.up_to_date:
+        return Roll((), Refusal(f"The StatefulSet {workload.name} is being brought up to date."))
+    restarts = []
+    for pod in component.pods.values():
+        if pod.deleting or pod.index >= workload.replicas:
+            continue
+        reason = reason_of(pod)
+        if not reason and pod.revision and pod.revision != workload.update_revision:
+            reason = "its pod template has changed"
+        if not reason and pod.restart_asked:
+            reason = f"the pod is annotated {names.RESTART}"
+        if reason:
+            restarts.append(Restart(pod, reason))
+    restarts.sort(key=lambda item: (item.pod.ready, last(item.pod), item.pod.index))
+    if not restarts:
+        return Roll((), None)
+    first = restarts[0]
+    outdated = first.pod.revision != workload.update_revision
+    if not first.pod.ready and silent(first.pod) and not outdated:
+        # It is starting with all that is new; another deletion would only begin that again.
+        return Roll(tuple(restarts), Refusal(f"{first.pod.name} is starting."))
+    return Roll(tuple(restarts), prove(cluster, seen, first.pod, f"{first.pod.name}: {first.reason}"))

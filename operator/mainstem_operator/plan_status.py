@@ -1,0 +1,280 @@
+"""What a Cluster's status says: figures, the plan, conditions. Pure.
+
+Ready says that clients are served, Healthy that every replica is in sync, Stable that the operator has
+nothing left to do. One sick broker makes a Cluster unhealthy, not unready: clients use the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainstem_operator import names
+from mainstem_operator.conditions import Condition, merged, pruned
+from mainstem_operator.fields import Object
+from mainstem_operator.observed import BrokerReport, Pod, Snapshot, written
+from mainstem_operator.plan_disks import LostVolume
+from mainstem_operator.plan_moves import Drain
+from mainstem_operator.plan_roll import Roll
+from mainstem_operator.proofs import Refusal
+from mainstem_operator.resources import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What there is to do for a Cluster, as the plans of this pass have it."""
+
+    servers: Roll = field(default_factory=lambda: Roll((), None))
+    brokers: Roll = field(default_factory=lambda: Roll((), None))
+    drain: Drain | Refusal | None = None
+    lost: tuple[LostVolume, ...] = ()
+    unresizable: str = ""
+    waiting: str = ""
+
+
+def cluster_conditions(
+    cluster: ClusterSpec, seen: Snapshot, work: Work, present: Object | None
+) -> list[Condition]:
+    """The conditions, in the order of their weight. `present` is the status as it is."""
+    return [
+        _ready(cluster, seen, present),
+        _healthy(cluster, seen),
+        _coordination(cluster, seen),
+        _progressing(cluster, seen, work),
+        _stable(cluster, seen, work),
+        Condition("Paused", cluster.paused, "Annotated" if cluster.paused else "NotPaused"),
+        *_warnings(cluster, work),
+    ]
+
+
+def cluster_status(
+    cluster: ClusterSpec, seen: Snapshot, work: Work, present: Object | None
+) -> dict[str, Any]:
+    """The whole status, as it is written."""
+    states = [_broker_status(cluster, index, seen, work) for index in range(_brokers_there(cluster, seen))]
+    report = next(iter(seen.reports.values()), None)
+    serving = sum(1 for mode in seen.modes.values() if mode)
+    return pruned(
+        {
+            "observedGeneration": cluster.identity.generation,
+            "clusterId": report.cluster_id if report else (present or {}).get("clusterId"),
+            "bootstrapServers": names.bootstrap_servers(cluster.name, cluster.namespace),
+            "externalBootstrapServers": (present or {}).get("externalBootstrapServers"),
+            "brokersTotal": len(seen.brokers.pods),
+            "brokersReady": len(seen.brokers.ready),
+            "brokerSelector": ",".join(
+                f"{name}={value}" for name, value in names.pod_labels(cluster.name, names.BROKER).items()
+            ),
+            "controller": report.controller if report else None,
+            "underReplicatedPartitions": seen.under_replicated,
+            "offlinePartitions": seen.offline,
+            "brokers": states,
+            "zookeeper": {
+                "serving": f"{serving}/{cluster.zookeeper.replicas}",
+                "ready": len(seen.zookeeper.ready),
+                "replicas": cluster.zookeeper.replicas,
+            },
+            "draining": list(work.drain.brokers) if isinstance(work.drain, Drain) else [],
+            "plan": plan_lines(work),
+            "lastRoll": _last_roll(seen, work, present),
+            "conditions": merged(
+                present,
+                cluster_conditions(cluster, seen, work, present),
+                cluster.identity.generation,
+                seen.now,
+            ),
+        }
+    )
+
+
+def plan_lines(work: Work) -> list[dict[str, str]]:
+    """What is to be done, next step first, and what each step waits for."""
+    lines = []
+    for volume in work.lost:
+        waiting = volume.step.reason if isinstance(volume.step, Refusal) else ""
+        lines.append(
+            _line("ReplaceVolume", volume.claim.name, f"its node {volume.claim.node} is gone", waiting)
+        )
+    for roll in (work.servers, work.brokers):
+        for place, restart in enumerate(roll.restarts):
+            waiting = ""
+            if place == 0 and isinstance(roll.step, Refusal):
+                waiting = roll.step.reason
+            elif place:
+                waiting = f"{roll.restarts[0].pod.name} goes first."
+            lines.append(_line("Restart", restart.pod.name, restart.reason, waiting))
+    if isinstance(work.drain, Drain):
+        for broker in reversed(work.drain.brokers):
+            left = work.drain.held.get(broker, 0)
+            waiting = f"{left} replicas are being moved away." if left else ""
+            lines.append(_line("RemoveBroker", str(broker), "fewer brokers are asked for", waiting))
+    elif isinstance(work.drain, Refusal):
+        lines.append(_line("RemoveBroker", "", "fewer brokers are asked for", work.drain.reason))
+    return lines[:20]
+
+
+def _line(action: str, target: str, reason: str, waiting: str) -> dict[str, str]:
+    found = {"action": action, "target": target, "reason": reason, "waitingFor": waiting}
+    return {name: value for name, value in found.items() if value}
+
+
+def _brokers_there(cluster: ClusterSpec, seen: Snapshot) -> int:
+    there = seen.brokers.workload.replicas if seen.brokers.workload else 0
+    return max(cluster.brokers.replicas, there)
+
+
+def _broker_status(cluster: ClusterSpec, index: int, seen: Snapshot, work: Work) -> dict[str, Any]:
+    pod, report = seen.brokers.pods.get(index), seen.reports.get(index)
+    draining = isinstance(work.drain, Drain) and index in work.drain.brokers
+    lost = next((item for item in work.lost if item.claim.name.endswith(f"-broker-{index}")), None)
+    message = ""
+    if lost is not None:
+        state = "DiskLost" if isinstance(lost.step, Refusal) else "Replacing"
+        message = lost.step.reason
+    else:
+        state, message = _state(pod, report)
+        if draining and state == "Running":
+            state = "Draining"
+    return pruned(
+        {
+            "id": index,
+            "pod": names.pod(cluster.name, names.BROKER, index),
+            "node": pod.node if pod else None,
+            "rack": seen.racks.get(index),
+            "state": state,
+            "leaders": report.leaders if report else None,
+            "replicas": report.replicas if report else None,
+            "message": message or None,
+        }
+    )
+
+
+def _state(pod: Pod | None, report: BrokerReport | None) -> tuple[str, str]:
+    if pod is None:
+        return "Missing", ""
+    if not pod.scheduled:
+        return "Pending", pod.unschedulable
+    if report is None:
+        return (
+            ("Unreachable", "it is ready, and does not answer the operator")
+            if pod.ready
+            else (
+                "Starting",
+                pod.trouble,
+            )
+        )
+    if not report.running:
+        return "Starting", ""
+    if report.catching_up:
+        return "CatchingUp", f"{report.catching_up} replicas are not in sync"
+    return "Running", ""
+
+
+def _ready(cluster: ClusterSpec, seen: Snapshot, present: Object | None) -> Condition:
+    """Whether clients are served. Until it has been so once, every broker has to be there."""
+    ready, wanted = len(seen.brokers.ready), cluster.brokers.replicas
+    was_ready = any(
+        item["type"] == "Ready" and item["status"] == "True"
+        for item in (present or {}).get("conditions") or ()
+    )
+    if not ready:
+        trouble = next((pod.trouble for pod in seen.brokers.pods.values() if pod.trouble), "")
+        return Condition("Ready", False, "NoBrokers", f"No broker is ready. {trouble}".strip())
+    if seen.offline:
+        text = f"{seen.offline} partitions have no leader."
+        return Condition("Ready", False, "OfflinePartitions", text)
+    if ready < wanted and not was_ready:
+        return Condition("Ready", False, "Starting", f"{ready} of {wanted} brokers are ready.")
+    return Condition("Ready", True, "Serving", f"{ready} of {wanted} brokers are ready.")
+
+
+def _healthy(cluster: ClusterSpec, seen: Snapshot) -> Condition:
+    if not seen.reports:
+        return Condition("Healthy", None, "NotTold", "No broker says how it is.")
+    if seen.offline:
+        return Condition("Healthy", False, "OfflinePartitions", f"{seen.offline} partitions have no leader.")
+    if seen.under_replicated:
+        text = f"{seen.under_replicated} partitions have a replica out of sync."
+        return Condition("Healthy", False, "UnderReplicated", text)
+    ready, wanted = len(seen.brokers.ready), cluster.brokers.replicas
+    if ready < wanted:
+        return Condition("Healthy", False, "BrokersMissing", f"{ready} of {wanted} brokers are ready.")
+    return Condition("Healthy", True, "InSync", "Every replica is in sync.")
+
+
+def _coordination(cluster: ClusterSpec, seen: Snapshot) -> Condition:
+    name, wanted, serving = "CoordinationHealthy", cluster.zookeeper.replicas, len(seen.modes)
+    text = f"{serving} of {wanted} ZooKeeper servers serve."
+    if not seen.quorum:
+        return Condition(name, False, "NoQuorum", text)
+    if serving < wanted:
+        return Condition(name, False, "ServersMissing", text)
+    return Condition(name, True, "Quorum", text)
+
+
+def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] | None:
+    """What is going on: a reason and a sentence; None if nothing is."""
+    if work.lost:
+        step = work.lost[0].step
+        return "ReplacingDisk", f"{work.lost[0].claim.name}: {step.reason}"
+    for roll in (work.servers, work.brokers):
+        if roll.restarts:
+            waiting = f" Waiting: {roll.step.reason}" if isinstance(roll.step, Refusal) else ""
+            return "Rolling", f"{len(roll.restarts)} pods are to be restarted.{waiting}"
+        if isinstance(roll.step, Refusal):
+            return "Applying", roll.step.reason
+    there = seen.brokers.workload.replicas if seen.brokers.workload else 0
+    if isinstance(work.drain, Refusal):
+        return "Draining", work.drain.reason
+    if work.drain is not None:
+        left = sum(work.drain.held.values())
+        return "Draining", f"{left} replicas are to leave brokers {', '.join(map(str, work.drain.brokers))}."
+    ready = len(seen.brokers.ready)
+    if there < cluster.brokers.replicas or ready < cluster.brokers.replicas:
+        return "Starting", f"{ready} of {cluster.brokers.replicas} brokers are ready."
+    if len(seen.zookeeper.ready) < cluster.zookeeper.replicas:
+        return "Starting", f"{len(seen.zookeeper.ready)} of {cluster.zookeeper.replicas} servers are ready."
+    if work.waiting:
+        return "Waiting", work.waiting
+    return None
+
+
+def _progressing(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
+    busy = _busy(cluster, seen, work)
+    if busy is None:
+        return Condition("Progressing", False, "Idle", "Nothing is left to do.")
+    return Condition("Progressing", True, *busy)
+
+
+def _stable(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
+    busy = _busy(cluster, seen, work)
+    if busy is not None:
+        return Condition("Stable", False, *busy)
+    return Condition("Stable", True, "Done", "Everything is as the manifest says.")
+
+
+def _warnings(cluster: ClusterSpec, work: Work) -> list[Condition]:
+    """Conditions that are there only while something is wrong."""
+    found = []
+    if isinstance(work.drain, Refusal):
+        found.append(Condition("ScaleDownBlocked", True, "Refused", work.drain.reason))
+    if work.unresizable:
+        found.append(Condition("StorageUnresizable", True, "Refused", work.unresizable))
+    if cluster.brokers.config.get("auto.create.topics.enable", "").lower() == "true":
+        text = "auto.create.topics.enable is on: a topic that is deleted comes back with its next client."
+        found.append(Condition("AutoCreateEnabled", True, "Configured", text))
+    return found
+
+
+def _last_roll(seen: Snapshot, work: Work, present: Object | None) -> Mapping[str, str] | None:
+    """When the last roll began and ended, by comparing with what the status said before."""
+    before: Mapping[str, str] = (present or {}).get("lastRoll") or {}
+    rolling = [*work.servers.restarts, *work.brokers.restarts]
+    if rolling:
+        if before and not before.get("finished"):
+            return before
+        return {"reason": rolling[0].reason, "started": written(seen.now)}
+    if before and not before.get("finished"):
+        return {**before, "finished": written(seen.now)}
+    return before or None

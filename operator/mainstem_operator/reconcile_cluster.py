@@ -1,0 +1,283 @@
+"""One look at a Cluster: see, plan, act, write the status once. Read `reconcile` as a table of contents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from mainstem_operator import names
+from mainstem_operator.admin import Brokers, BrokersRefused, BrokersUnreachable
+from mainstem_operator.context import Context
+from mainstem_operator.fields import InvalidSpec, Object
+from mainstem_operator.kube import Refused
+from mainstem_operator.manifests import Manifest
+from mainstem_operator.observe import Look
+from mainstem_operator.observed import Claim, Snapshot, written
+from mainstem_operator.plan_brokers import Placement, broker_manifests, broker_services, config_hash
+from mainstem_operator.plan_disks import plan_disks
+from mainstem_operator.plan_moves import Drain, plan_drain, replicas_held
+from mainstem_operator.plan_roll import plan_broker_roll, plan_zookeeper_roll, wanted_racks
+from mainstem_operator.plan_status import Work, cluster_status
+from mainstem_operator.plan_zookeeper import zookeeper_manifests
+from mainstem_operator.proofs import (
+    ClaimDeletion,
+    PodDeletion,
+    Refusal,
+    ScaleDown,
+    prove_broker_deletion,
+    prove_scale_down,
+    prove_server_deletion,
+)
+from mainstem_operator.resources import ClusterSpec, cluster_of, quantity
+
+_BUSY_SECONDS: Final = 5.0  # while something is under way that tells no events: replicas that catch up
+_SOON_SECONDS: Final = 1.0
+
+
+async def reconcile_cluster(context: Context, manifest: Object) -> float | None:
+    """Bring a Cluster a step nearer to its manifest; answers when to look again, if before the resync."""
+    try:
+        cluster = cluster_of(manifest)
+    except InvalidSpec as error:
+        await context.say_invalid(manifest, str(error))
+        return None
+    if cluster.identity.deleting:
+        return None  # what belongs to it goes with it, by its owner references
+    return await _Pass(context, manifest, cluster).reconcile()
+
+
+class _Pass:
+    """One pass over one Cluster."""
+
+    def __init__(self, context: Context, manifest: Object, cluster: ClusterSpec) -> None:
+        self._context = context
+        self._kube = context.kube
+        self._manifest = manifest
+        self._cluster = cluster
+        self._brokers: Brokers = context.brokers(cluster.namespace, cluster.name)
+        self._objects: Mapping[tuple[str, str], Object] = {}
+
+    async def reconcile(self) -> float | None:
+        look = await self._look()
+        if self._cluster.paused:
+            return await self._finish(look.snapshot, Work())
+        placement = await self._apply_services(look.snapshot)
+        await self._apply_zookeeper(look.snapshot)
+        there = look.snapshot.brokers.workload
+        if there is None and not look.snapshot.quorum:
+            await self._finish(look.snapshot, Work(waiting="Brokers wait for ZooKeeper's quorum."))
+            return _SOON_SECONDS
+        await self._apply_brokers(look.snapshot, placement)
+        await self._prune(look.snapshot)
+        unresizable = await self._grow_claims(look.snapshot)
+        seen = (await self._look()).snapshot  # what follows can't be taken back: see it fresh
+        work = await self._plan(seen, placement)
+        work = replace(work, unresizable=unresizable)
+        if not self._cluster.plan_only:
+            await self._act(seen, work)
+        return await self._finish(seen, work)
+
+    async def _look(self) -> Look:
+        look = await self._context.observer.look(self._cluster, self._brokers)
+        self._objects = look.objects
+        return look
+
+    # --- What can be repeated ---
+
+    def _replicas(self, seen: Snapshot) -> int:
+        """As many brokers as are wanted, or as there are if those are more, or if nothing is to be done."""
+        there = seen.brokers.workload.replicas if seen.brokers.workload else 0
+        if self._cluster.plan_only and there:
+            return there
+        return max(self._cluster.brokers.replicas, there)
+
+    async def _apply_services(self, seen: Snapshot) -> Placement:
+        ports: dict[int, int] = {}
+        replicas = self._replicas(seen)
+        outside = {names.external(self._cluster.name, broker): broker for broker in range(replicas)}
+        for wanted in broker_services(self._cluster, replicas):
+            applied = await self._apply(wanted)
+            name = wanted["metadata"]["name"]
+            if name in outside:
+                ports[outside[name]] = applied["spec"]["ports"][0].get("nodePort", 0)
+        return Placement(
+            {broker: port for broker, port in ports.items() if port}, wanted_racks(self._cluster, seen)
+        )
+
+    async def _apply_zookeeper(self, seen: Snapshot) -> None:
+        size = seen.zookeeper.workload.template_size if seen.zookeeper.workload else None
+        for wanted in zookeeper_manifests(self._cluster, self._context.images, size):
+            await self._apply(wanted)
+
+    async def _apply_brokers(self, seen: Snapshot, placement: Placement) -> None:
+        size = seen.brokers.workload.template_size if seen.brokers.workload else None
+        may_be_away = 0 if seen.under_replicated or seen.offline else 1
+        for wanted in broker_manifests(
+            self._cluster, self._context.images, self._replicas(seen), placement, size, may_be_away
+        ):
+            await self._apply(wanted)
+
+    async def _apply(self, wanted: Manifest) -> Object:
+        live = self._objects.get((wanted["kind"], wanted["metadata"]["name"]))
+        return await self._kube.apply(wanted, live)
+
+    async def _prune(self, seen: Snapshot) -> None:
+        """Delete what we made for brokers, or for a policy, that are not wanted any more."""
+        replicas = self._replicas(seen) if self._cluster.external is not None else 0
+        wanted = {names.external(self._cluster.name, broker) for broker in range(replicas)}
+        for (kind, name), live in self._objects.items():
+            ours = any(
+                owner.get("uid") == self._cluster.identity.uid
+                for owner in live["metadata"].get("ownerReferences") or ()
+            )
+            stale_service = kind == "Service" and name.endswith("-external") and name not in wanted
+            stale_policy = kind == "NetworkPolicy" and not self._cluster.network_policy
+            if ours and (stale_service or stale_policy):
+                api_version = "v1" if kind == "Service" else "networking.k8s.io/v1"
+                await self._kube.delete_owned({"apiVersion": api_version, "kind": kind, **live})
+
+    async def _grow_claims(self, seen: Snapshot) -> str:
+        """Ask for larger volumes where the manifest does; answers why that can't be, or nothing."""
+        refused = ""
+        for component, storage in (
+            (seen.zookeeper, self._cluster.zookeeper.storage),
+            (seen.brokers, self._cluster.brokers.storage),
+        ):
+            if storage.type == "ephemeral":
+                continue
+            for claim in component.claims.values():
+                if not claim.size or quantity(claim.size) == quantity(storage.size):
+                    continue
+                if quantity(claim.size) > quantity(storage.size):
+                    refused = f"{claim.name} has {claim.size}, and volumes don't shrink."
+                elif storage.type == "local":
+                    refused = f"{claim.name} is on a local volume, which can't grow."
+                else:
+                    refused = await self._grow(claim, storage.size) or refused
+        return refused
+
+    async def _grow(self, claim: Claim, size: str) -> str:
+        try:
+            await self._kube.grow_claim(self._cluster.namespace, claim.name, size)
+        except Refused as error:
+            if error.status not in (403, 422):
+                raise
+            return f"{claim.name} can't grow to {size}: {error}"
+        return ""
+
+    # --- What can't ---
+
+    async def _plan(self, seen: Snapshot, placement: Placement) -> Work:
+        lost = [
+            volume
+            for component in (seen.zookeeper, seen.brokers)
+            for volume in plan_disks(self._cluster, seen, component).lost
+        ]
+        return Work(
+            servers=plan_zookeeper_roll(self._cluster, seen),
+            brokers=plan_broker_roll(self._cluster, seen, config_hash(self._cluster, placement)),
+            drain=await self._plan_drain(seen),
+            lost=tuple(lost),
+        )
+
+    async def _plan_drain(self, seen: Snapshot) -> Drain | Refusal | None:
+        there = seen.brokers.workload.replicas if seen.brokers.workload else 0
+        if there <= self._cluster.brokers.replicas:
+            return None
+        try:
+            topics = await self._brokers.topics(await self._brokers.topic_names())
+            return plan_drain(
+                self._cluster.brokers.replicas,
+                there,
+                topics,
+                await self._brokers.moves(),
+                await self._brokers.racks(),
+            )
+        except (BrokersRefused, BrokersUnreachable) as error:
+            return Refusal(str(error))
+
+    async def _act(self, seen: Snapshot, work: Work) -> None:
+        """At most one of the steps that can't be taken back, in the order of their weight."""
+        await self._mark_lost_volumes(seen)
+        for volume in work.lost:
+            if isinstance(volume.step, ClaimDeletion):
+                await self._replace_volume(seen, volume.claim, volume.step)
+                return
+        if work.lost:
+            return
+        for roll in (work.servers, work.brokers):
+            if isinstance(roll.step, PodDeletion):
+                await self._delete_pod(roll.step)
+            if roll.restarts:
+                return
+        if isinstance(work.drain, Drain):
+            await self._drain(seen, work.drain)
+
+    async def _delete_pod(self, proof: PodDeletion) -> None:
+        if not await self._context.may_act():
+            return
+        await self._context.event(self._manifest, "RestartingPod", proof.reason)
+        self._context.metrics.steps.labels("delete_pod").inc()
+        await self._kube.delete_pod(proof)
+
+    async def _mark_lost_volumes(self, seen: Snapshot) -> None:
+        for component in (seen.zookeeper, seen.brokers):
+            disks = plan_disks(self._cluster, seen, component)
+            for claim, mark in [
+                *((claim, written(seen.now)) for claim in disks.missed),
+                *((claim, None) for claim in disks.found),
+            ]:
+                await self._kube.annotate(_claim_manifest(self._cluster, claim), {names.LOST_SINCE: mark})
+
+    async def _replace_volume(self, seen: Snapshot, claim: Claim, proof: ClaimDeletion) -> None:
+        if not await self._context.may_act():
+            return
+        of_brokers = claim in seen.brokers.claims.values()
+        pod = (seen.brokers if of_brokers else seen.zookeeper).pods.get(claim.index)
+        prove = prove_broker_deletion if of_brokers else prove_server_deletion
+        await self._context.event(
+            self._manifest, "ReplacingVolume", f"{claim.name}: {proof.reason}", warning=True
+        )
+        self._context.metrics.steps.labels("delete_claim").inc()
+        await self._kube.delete_claim(proof)
+        if pod is not None:  # the claim goes once no pod names it
+            dispensable = prove(self._cluster, seen, pod, f"{claim.name} is replaced")
+            if isinstance(dispensable, PodDeletion):
+                await self._kube.delete_pod(dispensable)
+
+    async def _drain(self, seen: Snapshot, drain: Drain) -> None:
+        if drain.targets:
+            refused = await self._brokers.move(drain.targets)
+            brokers = ", ".join(map(str, drain.brokers))
+            await self._context.event(
+                self._manifest, "Draining", f"{len(drain.targets)} partitions move off brokers {brokers}."
+            )
+            for (topic, partition), reason in sorted(refused.items())[:3]:
+                text = f"{topic}-{partition} is not moved: {reason}"
+                await self._context.event(self._manifest, "MoveRefused", text, warning=True)
+            return
+        topics = await self._brokers.topics(await self._brokers.topic_names())
+        moving = {broker for move in (await self._brokers.moves()).values() for broker in move.involved}
+        proof = prove_scale_down(self._cluster, seen, replicas_held(topics), moving)
+        if isinstance(proof, ScaleDown) and await self._context.may_act():
+            await self._context.event(self._manifest, "RemovingBroker", f"Broker {proof.replicas} is empty.")
+            self._context.metrics.steps.labels("lower_replicas").inc()
+            await self._kube.lower_replicas(proof)
+
+    # --- The status ---
+
+    async def _finish(self, seen: Snapshot, work: Work) -> float | None:
+        status = cluster_status(self._cluster, seen, work, self._manifest.get("status"))
+        await self._context.put_status(self._manifest, status)
+        self._context.watch_progress(self._manifest, status, self._cluster.stuck_after_seconds, seen.now)
+        stable = {item["type"]: item["status"] for item in status["conditions"]}["Stable"] == "True"
+        return None if stable or self._cluster.paused else _BUSY_SECONDS
+
+
+def _claim_manifest(cluster: ClusterSpec, claim: Claim) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": cluster.namespace, "name": claim.name},
+    }

@@ -1,0 +1,192 @@
+"""The whole operator over a Cluster, against a fake API server: it comes up, it is rolled, it rests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fake_kubernetes import Kubernetes, Manifest
+from tests.support.running_operator import RunningOperator, running_operator
+
+Scenario = Callable[[RunningOperator], Awaitable[None]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], None]:
+    """Runs a scenario with an operator of its own."""
+
+    def run(scenario: Scenario) -> None:
+        async def within() -> None:
+            async with running_operator(tmp_path, monkeypatch) as operator:
+                await scenario(operator)
+
+        asyncio.run(within())
+
+    return run
+
+
+def cluster(replicas: int = 3, **brokers: Any) -> Manifest:
+    return {
+        "apiVersion": "mainstem.dev/v1beta1",
+        "kind": "Cluster",
+        "metadata": {"name": "events", "namespace": "default"},
+        "spec": {"brokers": {"replicas": replicas, **brokers}},
+    }
+
+
+def pods(kubernetes: Kubernetes, component: str) -> dict[str, str]:
+    """Pods and their uids."""
+    return {
+        pod["metadata"]["name"]: pod["metadata"]["uid"]
+        for pod in kubernetes.find("pods")
+        if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
+    }
+
+
+def test_a_cluster_comes_up_and_then_nothing_is_written(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(cluster())
+        await operator.condition("clusters", "events", "Stable", "True")
+        await operator.condition("clusters", "events", "Ready", "True")
+        assert list(pods(kubernetes, "broker")) == ["events-broker-0", "events-broker-1", "events-broker-2"]
+        assert len(pods(kubernetes, "zookeeper")) == 3
+        status = kubernetes.get("clusters", "events")["status"]
+        assert status["bootstrapServers"] == "events-bootstrap.default.svc:9092"
+        assert [broker["state"] for broker in status["brokers"]] == ["Running"] * 3
+        # An idle look: told by an event that changes nothing, it asks, and writes nothing (R25).
+        writes = len(kubernetes.writes)
+        asked = len(kubernetes.requests)
+        kubernetes.set_ready("events-broker-0", True)
+        await operator.until(lambda: len(kubernetes.requests) > asked + 15, "a look")
+        assert kubernetes.writes[writes:] == []
+
+    play(scenario)
+
+
+def test_brokers_wait_for_the_quorum(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.kubelet = lambda pod: "broker" in pod["metadata"]["name"]
+        kubernetes.apply(cluster())
+        await operator.condition("clusters", "events", "CoordinationHealthy", "False", "NoQuorum")
+        assert pods(kubernetes, "broker") == {}
+        for name in pods(kubernetes, "zookeeper"):
+            kubernetes.set_ready(name, True)
+        await operator.condition("clusters", "events", "Ready", "True")
+
+    play(scenario)
+
+
+def test_changed_settings_roll_one_broker_at_a_time_with_the_controller_last(
+    play: Callable[[Scenario], None],
+) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(cluster())
+        await operator.condition("clusters", "events", "Stable", "True")
+        before = pods(kubernetes, "broker")
+        kubernetes.kubelet = lambda pod: False  # new pods become ready when this test says so
+        kubernetes.apply(cluster(config={"num.partitions": 7}))
+        for name in ("events-broker-1", "events-broker-2", "events-broker-0"):
+            await operator.until(
+                lambda: pods(kubernetes, "broker")[name] != before[name], f"{name} restarted"
+            )  # noqa: B023
+            await operator.condition("clusters", "events", "Progressing", "True")
+            changed = [pod for pod, uid in pods(kubernetes, "broker").items() if uid != before[pod]]
+            assert name in changed
+            kubernetes.set_ready(name, True)
+        await operator.condition("clusters", "events", "Stable", "True")
+        reasons = [event["message"] for event in kubernetes.find("events")]
+        assert sum("its settings have changed" in reason for reason in reasons) == 3
+        config = kubernetes.get("configmaps", "events-broker")["data"]["broker-0.properties"]
+        assert "num.partitions=7\n" in config
+
+    play(scenario)
+
+
+def test_a_broker_that_may_not_stop_is_not_stopped(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(cluster())
+        await operator.condition("clusters", "events", "Stable", "True")
+        before = pods(kubernetes, "broker")
+        operator.health.changes[1] = {"may_stop": False, "blockers": ("clicks-0: min.insync.replicas",)}
+        kubernetes.apply(cluster(config={"num.partitions": 7}))
+        condition = await operator.condition("clusters", "events", "Stable", "False", "Rolling")
+        assert "events-broker-1 may not stop now: clicks-0: min.insync.replicas" in condition["message"]
+        assert pods(kubernetes, "broker") == before
+        plan = kubernetes.get("clusters", "events")["status"]["plan"]
+        assert [line["target"] for line in plan] == ["events-broker-1", "events-broker-2", "events-broker-0"]
+        operator.health.changes.clear()
+        await operator.condition("clusters", "events", "Stable", "True")
+
+    play(scenario)
+
+
+def test_what_is_deleted_is_made_again(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(cluster())
+        await operator.condition("clusters", "events", "Stable", "True")
+        lost = [
+            ("configmaps", "events-broker"),
+            ("services", "events-bootstrap"),
+            ("statefulsets", "events-zookeeper"),
+        ]
+        for plural, name in lost:
+            kubernetes.delete(plural, name)
+        for plural, name in lost:
+            await operator.until(lambda: bool(kubernetes.get(plural, name)), name)  # noqa: B023
+
+    play(scenario)
+
+
+def test_a_paused_cluster_is_left_alone(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(cluster())
+        await operator.condition("clusters", "events", "Stable", "True")
+        kubernetes.annotate("clusters", "events", {"mainstem.dev/pause-reconciliation": "true"})
+        await operator.condition("clusters", "events", "Paused", "True")
+        kubernetes.apply(cluster(replicas=4))
+        await operator.condition("clusters", "events", "Paused", "True")
+        assert kubernetes.get("statefulsets", "events-broker")["spec"]["replicas"] == 3
+        kubernetes.annotate("clusters", "events", {"mainstem.dev/pause-reconciliation": None})
+        await operator.until(lambda: len(pods(kubernetes, "broker")) == 4, "four brokers")
+
+    play(scenario)
+
+
+def test_a_cluster_that_makes_no_sense_is_told_so(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        operator.kubernetes.apply(cluster(config={"broker.id": 7}))
+        condition = await operator.condition("clusters", "events", "Ready", "False", "InvalidSpec")
+        assert condition["message"] == "spec.brokers.config.broker.id is set by the operator: leave it out."
+        assert operator.kubernetes.find("statefulsets") == []
+
+    play(scenario)
+
+
+def test_brokers_outside_are_told_their_node_ports(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        manifest = cluster()
+        manifest["spec"]["listeners"] = {"external": {"type": "NodePort", "host": "kafka.example.org"}}
+        kubernetes.apply(manifest)
+        await operator.condition("clusters", "events", "Stable", "True")
+        service = kubernetes.get("services", "events-broker-1-external")
+        port = service["spec"]["ports"][0]["nodePort"]
+        settings = kubernetes.get("configmaps", "events-broker")["data"]["broker-1.properties"]
+        assert f",EXTERNAL://kafka.example.org:{port}\n" in settings
+        del manifest["spec"]["listeners"]
+        kubernetes.apply(manifest)
+        await operator.until(
+            lambda: ("services", "default", "events-broker-1-external") not in kubernetes.objects,
+            "no service",
+        )
+
+    play(scenario)
