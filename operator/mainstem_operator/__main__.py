@@ -19,6 +19,7 @@ from typing import Final
 import kopf
 import structlog
 
+from mainstem_operator import definitions
 from mainstem_operator.admin import Health
 from mainstem_operator.context import Context
 from mainstem_operator.handlers import Reconciler, registry_for, settings
@@ -93,7 +94,19 @@ def main() -> int:
         print(f"mainstem operator: {error}", file=sys.stderr)  # noqa: T201  # a person reads this one
         return 1
     configure_logging(options.log_level)
-    return asyncio.run(run(options, ServiceAddresses(), asyncio.Event()))
+    return asyncio.run(_start(options))
+
+
+async def _start(options: Options) -> int:
+    kube = await Kube.connect()
+    try:
+        lacking = await definitions.lacking(kube)
+    finally:
+        await kube.close()
+    if lacking is not None:
+        logger.error("definitions are missing or too old", reason=lacking)
+        return 1
+    return await run(options, ServiceAddresses(), asyncio.Event())
 
 
 async def run(

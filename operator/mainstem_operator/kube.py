@@ -44,6 +44,7 @@ _PLURALS: Final = {
     "RoleBinding": "rolebindings",
     "Lease": "leases",
     "Event": "events",
+    "CustomResourceDefinition": "customresourcedefinitions",
     "Cluster": names.CLUSTERS,
     "Topic": names.TOPICS,
     "ConsumerGroup": names.GROUPS,

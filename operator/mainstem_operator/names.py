@@ -16,11 +16,13 @@ FINALIZER: Final = f"{GROUP}/topic"
 
 # Labels.
 CLUSTER_LABEL: Final = f"{GROUP}/cluster"
+TOPIC_LABEL: Final = f"{GROUP}/load-of"  # the name of the CronJob, on all that a load makes
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"  # Kubernetes 1.28 and later put it on the pods
 REVISION_LABEL: Final = "controller-revision-hash"
 BROKER: Final = "broker"
 ZOOKEEPER: Final = "zookeeper"
+LOADER: Final = "loader"
 
 # Annotations that people set.
 PAUSE: Final = f"{GROUP}/pause-reconciliation"  # "true": deletions are still honoured
@@ -30,6 +32,7 @@ SCALE_DOWN_ANYWAY: Final = f"{GROUP}/scale-down-anyway"  # "true": brokers go th
 MANAGED: Final = f"{GROUP}/managed"  # "false" on a Topic: it is left alone, and so is the topic when it goes
 
 # Annotations that the operator sets.
+DEFINITIONS_VERSION: Final = f"{GROUP}/definitions-version"  # on the definitions in crds/; grows with them
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"  # of the manifest as applied: no write when it is the same
 CONFIG_HASH: Final = f"{GROUP}/config-hash"  # of the settings that a pod started with
 RESTART_DONE: Final = f"{GROUP}/restart-request"  # the value of RESTART that a pod started with

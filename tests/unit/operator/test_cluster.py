@@ -94,7 +94,7 @@ def test_changed_settings_roll_one_broker_at_a_time_with_the_controller_last(
         for name in ("events-broker-1", "events-broker-2", "events-broker-0"):
             await operator.until(
                 lambda: pods(kubernetes, "broker")[name] != before[name], f"{name} restarted"
-            )  # noqa: B023
+            )
             await operator.condition("clusters", "events", "Progressing", "True")
             changed = [pod for pod, uid in pods(kubernetes, "broker").items() if uid != before[pod]]
             assert name in changed

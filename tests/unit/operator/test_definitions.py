@@ -1,0 +1,70 @@
+"""Definitions go forward and never back (R23)."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fake_kubernetes import Kubernetes
+
+from mainstem_operator.definitions import VERSION_NEEDED, lacking, read, upgrade, version_of
+from mainstem_operator.kube import Kube
+
+CRDS = Path(__file__).parents[3] / "crds"
+PLURAL = "customresourcedefinitions"
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def run(scenario: Callable[[Kubernetes, Kube], Awaitable[None]]) -> None:
+        async def within() -> None:
+            async with Kubernetes().serve() as kubernetes:
+                (tmp_path / "kubeconfig").write_text(kubernetes.kubeconfig())
+                monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+                kube = await Kube.connect()
+                try:
+                    await scenario(kubernetes, kube)
+                finally:
+                    await kube.close()
+
+        asyncio.run(within())
+
+    return run
+
+
+def of_version(version: int) -> list[dict[str, Any]]:
+    definitions = copy.deepcopy(read(CRDS))
+    for definition in definitions:
+        definition["metadata"]["annotations"]["mainstem.dev/definitions-version"] = str(version)
+    return definitions
+
+
+def test_the_files_have_the_version_that_the_operator_needs() -> None:
+    assert [version_of(definition) for definition in read(CRDS)] == [VERSION_NEEDED] * 3
+
+
+def test_definitions_are_made_upgraded_and_never_taken_back(play: Callable[..., None]) -> None:
+    async def scenario(kubernetes: Kubernetes, kube: Kube) -> None:
+        assert len(await upgrade(kube, of_version(4))) == 3
+        assert await upgrade(kube, of_version(4)) == []
+        assert len(await upgrade(kube, of_version(5))) == 3
+        assert await upgrade(kube, of_version(4)) == []
+        (found,) = [one for one in kubernetes.find(PLURAL) if one["metadata"]["name"].startswith("topics.")]
+        assert version_of(found) == 5
+
+    play(scenario)
+
+
+def test_an_operator_says_which_definition_is_missing_or_too_old(play: Callable[..., None]) -> None:
+    async def scenario(kubernetes: Kubernetes, kube: Kube) -> None:
+        assert "clusters.mainstem.dev is not there" in str(await lacking(kube))
+        await upgrade(kube, of_version(VERSION_NEEDED))
+        assert await lacking(kube) is None
+        await kube.apply(of_version(0)[0], None)
+        assert f"needs version {VERSION_NEEDED}: helm upgrade" in str(await lacking(kube))
+
+    play(scenario)
