@@ -226,6 +226,15 @@ class MemoryLogs:
                 if log.disk.directory == directory:
                     log.sync()
 
+    def close(self) -> bool:
+        """Flush everything, however long it takes; whether all of it is on the disks, and said to be."""
+        clean = not self.failed
+        for disk in self.disks.values():
+            disk.is_slow = False
+            clean &= not disk.is_full and not disk.is_broken
+        self.sync()
+        return clean
+
     # --- The interface of the real ones ---
 
     @property

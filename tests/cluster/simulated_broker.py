@@ -164,9 +164,8 @@ class SimulatedBroker:
         await self.replicas.stop()
         await self.member.leave()
         await self._news.stop()
-        self.disks.sync()
+        self.stopped_cleanly = self.disks.close()
         self.disks.high_watermarks = self.replicas.high_watermarks()
-        self.stopped_cleanly = not self.disks.failed
 
     def _leave_network(self) -> None:
         self.alive = self.joined = False
