@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from bench import apache_kafka, loader
+from bench.failover import measure_failover
 from bench.mainstem_stack import Mainstem
 from bench.measure import FULL, QUICK, QUICK_WARM_UP, WARM_UP, Say, measure
 from bench.replicated import ReplicatedApacheKafka, ReplicatedMainstem, measure_replicated
@@ -44,7 +45,7 @@ def main() -> int:
     if arguments.rounds:
         scale = dataclasses.replace(scale, rounds=arguments.rounds)
     jars = None
-    if not arguments.mainstem_alone:
+    if not (arguments.mainstem_alone or arguments.failover_alone):
         try:
             jars = apache_kafka.fetch()
         except apache_kafka.NotAvailable as reason:
@@ -52,7 +53,9 @@ def main() -> int:
     figures: list[Figure] = []
     neighbour_cores: list[float] = []
     with _workspace() as directory:
-        if not arguments.replication_alone:
+        if arguments.failover_alone:
+            figures += measure_failover(directory, rounds=scale.rounds, say=say)
+        if not (arguments.replication_alone or arguments.failover_alone):
             with contextlib.ExitStack() as running:
                 systems: list[System] = [_run(running, Mainstem(directory / "mainstem"), say)]
                 if jars is not None:
@@ -61,17 +64,18 @@ def main() -> int:
                 figures, neighbour_cores = measured.figures, measured.neighbour_cores
                 if not arguments.quick:
                     figures.append(_loader_figure(systems[0], scale.rounds, say))
-        with contextlib.ExitStack() as running:
-            clusters: list[Cluster] = [_run(running, ReplicatedMainstem(directory / "mainstem-3"), say)]
-            if jars is not None:
-                clusters.append(_run(running, ReplicatedApacheKafka(directory / "kafka-3", jars), say))
-            figures += measure_replicated(
-                clusters,
-                rounds=scale.rounds,
-                messages=scale.messages,
-                synchronous_messages=scale.synchronous_messages // 2,
-                say=say,
-            )
+        if not arguments.failover_alone:
+            with contextlib.ExitStack() as running:
+                clusters: list[Cluster] = [_run(running, ReplicatedMainstem(directory / "mainstem-3"), say)]
+                if jars is not None:
+                    clusters.append(_run(running, ReplicatedApacheKafka(directory / "kafka-3", jars), say))
+                figures += measure_replicated(
+                    clusters,
+                    rounds=scale.rounds,
+                    messages=scale.messages,
+                    synchronous_messages=scale.synchronous_messages // 2,
+                    say=say,
+                )
     command = "python -m bench" + (" --quick" if arguments.quick else "")
     paths = [RESULTS / "latest.json"]
     if arguments.record:
@@ -95,6 +99,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help="keep the results under today's date as well")
     parser.add_argument("--mainstem-alone", action="store_true", help="leave Apache Kafka out")
     parser.add_argument("--replication-alone", action="store_true", help="only the three brokers")
+    parser.add_argument(
+        "--failover-alone", action="store_true", help="only the start and failover of 1,000 partitions"
+    )
     parser.add_argument("--rounds", type=int, metavar="N", help="how often everything is done (default 5)")
     return parser.parse_args()
 

@@ -7,6 +7,7 @@ The first five are classics of Kafka's history; the last one was in this broker 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +16,7 @@ from mainstem_broker.cluster.controller import Brokers, ElectionPolicy
 from mainstem_broker.cluster.controllership import Controllership
 from mainstem_broker.cluster.znodes import Claim
 from mainstem_broker.cluster.zookeeper import Operation, SetData
+from mainstem_broker.errors import StorageError
 from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.state import PartitionState
 
@@ -26,7 +28,8 @@ def truncate_to_the_high_watermark() -> None:
     def begin(self: Partition, state: PartitionState) -> None:
         begin_role(self, state)
         if not self.is_leader:
-            self._truncate(self.high_watermark)
+            with suppress(StorageError):  # a full disk is no bug
+                self._truncate(self.high_watermark)
 
     Partition._begin_role = begin  # type: ignore[method-assign]  # the bug
     Partition._divergence = lambda self, offset, last_epoch: None  # type: ignore[method-assign]  # the bug

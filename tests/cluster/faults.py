@@ -11,10 +11,17 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from tests.cluster.memory_log import Disk
 from tests.cluster.network import Network
 from tests.cluster.simulated_broker import SESSION_TIMEOUT_MS, SimulatedBroker
 
+from mainstem_broker.cluster.elections import ElectionType
+from mainstem_broker.cluster.reassignment import move_of, with_moves
+from mainstem_broker.cluster.znodes import TopicAssignment
+from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
+
 SESSION_S = SESSION_TIMEOUT_MS / 1000
+STALL_S_MAX = 0.3
 
 
 class Faults:
@@ -66,10 +73,16 @@ class Faults:
             self._cut_from_zookeeper,
             self._cut_one_way,
             self._isolate,
-            self._fail_disk,
+            self._fill_disk,
+            self._break_disk,
+            self._slow_disk,
             self._kill_all,
             self._cut_all_from_zookeeper,
             self._misjudge,
+            self._move,
+            self._move,
+            self._move,
+            self._elect,
         ]
 
     def _note(self, text: str) -> None:
@@ -122,7 +135,11 @@ class Faults:
             state is not None
             and broker.broker_id in state.isr
             and state.incarnations.get(broker.broker_id) == life
-            for state in (ledger.state(partition) for _, partition in broker.disks.logs)
+            for state in (
+                ledger.state(partition)
+                for partition, holders in ledger.replicas().items()
+                if broker.broker_id in holders
+            )
         )
 
     async def _crash(self, broker: SimulatedBroker, *, lose_unsynced: bool) -> None:
@@ -246,17 +263,134 @@ class Faults:
 
     # --- Disks ---
 
-    async def _fail_disk(self) -> None:
+    async def _fill_disk(self) -> None:
+        """Nothing can be written for a while."""
         broker = self._choose()
         if broker is None or self._damaged is not None:
             return
         self._damaged = broker.broker_id
-        self._note(f"disk of {broker.broker_id} fails")
-        logs = list(broker.disks.logs.values())
-        for log in logs:
-            log.disk_failed = True
+        self._note(f"disks of {broker.broker_id} are full")
+        for disk in broker.disks.disks.values():
+            disk.is_full = True
         await asyncio.sleep(self._duration_s())
-        self._note(f"disk of {broker.broker_id} works")
-        for log in logs:
-            log.disk_failed = False
+        self._note(f"disks of {broker.broker_id} have room")
+        for disk in broker.disks.disks.values():
+            disk.is_full = False
         self._damaged = None
+
+    async def _slow_disk(self) -> None:
+        """Writes block the broker again and again, and what it has written does not reach the disk.
+
+        Its session lives on: ZooKeeper's client has a thread of its own.
+        """
+        broker = self._choose()
+        if broker is None:
+            return
+        self._note(f"disks of {broker.broker_id} are slow")
+        for disk in broker.disks.disks.values():
+            disk.is_slow = True
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._duration_s()
+        while loop.time() < end_s:
+            await asyncio.sleep(self._random.random() * 0.1)
+            if broker.broker_id in self._busy:
+                continue
+            self._busy.add(broker.broker_id)
+            broker.running.clear()
+            await asyncio.sleep(self._random.random() * STALL_S_MAX)
+            broker.running.set()
+            self._busy.discard(broker.broker_id)
+        self._note(f"disks of {broker.broker_id} are as fast as ever")
+        for disk in broker.disks.disks.values():
+            disk.is_slow = False
+
+    async def _break_disk(self) -> None:
+        """The disk of a data directory breaks, or all of them; some time and maybe lives later it is mended.
+
+        A broker that goes on with what is left is open to the other faults meanwhile; one with nothing
+        left stops by itself.
+        """
+        broker = self._choose()
+        if broker is None or self._damaged is not None:
+            return
+        self._damaged = broker.broker_id
+        disks = list(broker.disks.disks.values())
+        if self._random.random() < 0.2:
+            self._busy.add(broker.broker_id)
+            self._break(broker, disks)
+            await broker.failed.wait()
+            await broker.stop()
+            await asyncio.sleep(self._duration_s())
+        else:
+            disks = [self._random.choice(disks)]
+            self._break(broker, disks)
+            await asyncio.sleep(self._duration_s())
+            while broker.broker_id in self._busy:  # noqa: ASYNC110  # another fault has it
+                await asyncio.sleep(0.05)
+            self._busy.add(broker.broker_id)
+            self._note(f"stop {broker.broker_id} to mend its disk")
+            await broker.stop()
+        self._mend(broker, disks)
+        await asyncio.sleep(self._random.random())
+        await self._start(broker)
+        await self._heal(broker)
+
+    def _break(self, broker: SimulatedBroker, disks: list[Disk]) -> None:
+        self._note(f"{', '.join(str(disk.directory) for disk in disks)} of {broker.broker_id} breaks")
+        for disk in disks:
+            disk.is_broken = True
+
+    def _mend(self, broker: SimulatedBroker, disks: list[Disk]) -> None:
+        """A disk comes back as it was, but for what had not reached it, or empty."""
+        for disk in disks:
+            disk.is_broken = False
+            broker.disks.lose_unsynced(disk.directory)
+            if self._random.random() < 0.5:
+                self._note(f"{disk.directory} of {broker.broker_id} is replaced by an empty one")
+                broker.disks.replace(disk.directory)
+
+    # --- What people ask for ---
+
+    async def _move(self) -> None:
+        """Have a partition held by other brokers, or take the last wish back."""
+        broker = self._anyone()
+        if broker is None:
+            return
+        topic = broker.member.view.topics[broker.ledger.topic]
+        index = self._random.choice(sorted(topic.assignment.replicas))
+        target = tuple(self._random.sample(sorted(self._brokers), self._random.choice((2, 3, 3))))
+        takes_back = self._random.random() < 0.3
+
+        def change(assignment: TopicAssignment) -> TopicAssignment:
+            move = move_of(assignment, index)
+            return with_moves(assignment, {index: move.towards(move.origin if takes_back else target)})
+
+        self._note(f"take the move of {index} back" if takes_back else f"move {index} to {target}")
+        await self._ask(
+            broker, broker.member.administration.change_assignment(topic.name, topic.topic_id, change)
+        )
+
+    async def _elect(self) -> None:
+        """Have the preferred leaders lead."""
+        broker = self._anyone()
+        if broker is None:
+            return
+        topic = broker.member.view.topics[broker.ledger.topic]
+        self._note("elect preferred leaders")
+        elections = [(topic.topic_id, index, int(ElectionType.PREFERRED)) for index in sorted(topic.states)]
+        await self._ask(broker, broker.member.administration.ask_for_elections(elections))
+
+    def _anyone(self) -> SimulatedBroker | None:
+        """A broker that can be asked."""
+        joined = [broker for broker in self._network.brokers.values() if broker.joined]
+        return self._random.choice(joined) if joined else None
+
+    @staticmethod
+    async def _ask(broker: SimulatedBroker, work: Coroutine[Any, Any, Any]) -> None:
+        """Have the broker do it, unless its life ends, or that of its session."""
+        task: asyncio.Task[Any] = broker.spawn(work)
+        await asyncio.wait([task])
+        try:
+            await task
+        except (asyncio.CancelledError, ZooKeeperUnavailable):
+            pass

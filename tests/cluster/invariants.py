@@ -1,19 +1,20 @@
 """What must hold in every simulated history, whatever happens to it; raises `Violation` when it does not.
 
 The ledger sees everything at once, as nobody in the cluster can: all disks, ZooKeeper's tree, what clients
-were told. "Trusted" means: in the in-sync set that ZooKeeper holds, and still in the life that was found in
-sync.
+were told. "Trusted" means: in the in-sync set that ZooKeeper holds, still in the life that was found in
+sync, and on a disk that works.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tests.cluster.memory_log import MemoryLog, StoredBatch
 from tests.cluster.simulated_zookeeper import ZooKeeperServer
 
 from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.reassignment import moving_partitions
 from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.state import PartitionState
 
@@ -30,7 +31,7 @@ class Ledger:
 
     def __init__(self, server: ZooKeeperServer, topic: str) -> None:
         self._server = server
-        self._topic = topic
+        self.topic = topic
         self.brokers: Mapping[int, SimulatedBroker] = {}
         self._acknowledged: dict[int, dict[int, bytes]] = {}
         """By partition and offset: what was acknowledged with acks=all and not yet read."""
@@ -134,6 +135,13 @@ class Ledger:
         state = self.state(partition)
         return not self.offices_are_exclusive and state is not None and epoch < state.leader_epoch
 
+    def disk_failed(self, broker: SimulatedBroker, elsewhere: Iterable[Partition]) -> None:
+        """`broker` has taken a data directory out of use; `elsewhere` are its other replicas (R8)."""
+        if missing := [each for each in elsewhere if broker.replicas.find(each.topic, each.index) is None]:
+            self._violations.append(
+                Violation(f"broker {broker.broker_id} lost {missing} by the failure of another disk")
+            )
+
     # --- The whole ---
 
     def check(self) -> None:
@@ -144,20 +152,28 @@ class Ledger:
             state = self.state(partition)
             if state is None:
                 continue
-            logs = {broker: self._log(broker, partition) for broker in self._trusted(state)}
+            holders = self.replicas()[partition]
+            if not set(state.isr + state.elr) <= set(holders):
+                raise Violation(f"{partition}: {state} names a broker that is not one of {holders}")
+            logs = {broker: self._log(broker, partition) for broker in self._trusted(partition, state)}
             for broker, log in logs.items():
                 self._holds(partition, broker, log)
             self._agree(partition, logs)
 
-    def check_ends(self, replicas: Mapping[int, tuple[int, ...]]) -> None:
+    def check_ends(self) -> None:
         """After all is well again: every replica has the same log, and in it all that was promised."""
-        for partition, members in replicas.items():
+        for partition, members in self.replicas().items():
             for broker in members:
                 log = self._log(broker, partition)
                 self._holds(partition, broker, log)
                 if log.batches != self._log(members[0], partition).batches:
                     raise Violation(
                         f"{partition}: brokers {members[0]} and {broker} hold different logs at the end"
+                    )
+            for broker in self.brokers.keys() - set(members):
+                if (self.topic, partition) in self.brokers[broker].disks.logs:
+                    raise Violation(
+                        f"{partition}: broker {broker} still has a log that was moved to {members}"
                     )
 
     def contents(self, partition: int) -> bytes:
@@ -169,20 +185,29 @@ class Ledger:
         assert state is not None
         return self._log(state.leader, partition).batches
 
-    def all_in_sync(self, replicas: Mapping[int, tuple[int, ...]]) -> bool:
-        """Whether every partition has a leader and all of its replicas in sync."""
-        return all(
+    def all_in_sync(self) -> bool:
+        """Whether no replica is being moved, and every partition is led and has all replicas in sync."""
+        return not moving_partitions(self._assignment()) and all(
             state is not None and state.leader >= 0 and set(state.isr) == set(members)
-            for partition, members in replicas.items()
+            for partition, members in self.replicas().items()
             for state in [self.state(partition)]
         )
 
-    def all_level(self, replicas: Mapping[int, tuple[int, ...]]) -> bool:
+    def all_level(self) -> bool:
         """Whether the logs of all replicas have the same length."""
         return all(
             len({self._log(broker, partition).log_end_offset for broker in members}) == 1
-            for partition, members in replicas.items()
+            for partition, members in self.replicas().items()
         )
+
+    def replicas(self) -> Mapping[int, tuple[int, ...]]:
+        """Who holds which partition, or is to hold it."""
+        return self._assignment().replicas
+
+    def _assignment(self) -> znodes.TopicAssignment:
+        node = self._server.get(znodes.topic_path(self.topic))
+        assert node is not None
+        return znodes.TopicAssignment.decode(self.topic, node.data, node.version)
 
     def life(self, broker: int) -> int:
         """The number of the broker's present incarnation."""
@@ -190,23 +215,24 @@ class Ledger:
         return -1 if node is None else node.version
 
     def partitions(self) -> list[int]:
-        return [int(name) for name in self._server.children(znodes.partitions_path(self._topic))]
+        return [int(name) for name in self._server.children(znodes.partitions_path(self.topic))]
 
     def state(self, partition: int) -> PartitionState | None:
-        node = self._server.get(znodes.state_path(self._topic, partition))
+        node = self._server.get(znodes.state_path(self.topic, partition))
         return None if node is None else znodes.decode_state(node.data, node.version)
 
-    def _trusted(self, state: PartitionState) -> list[int]:
+    def _trusted(self, partition: int, state: PartitionState) -> list[int]:
         return [
             broker
             for broker in state.isr
             if self.brokers[broker].joined
             and self.life(broker) == state.incarnations.get(broker)
             and self._server.get(znodes.broker_path(broker)) is not None
+            and not self.brokers[broker].is_offline(self.topic, partition)
         ]
 
     def _log(self, broker: int, partition: int) -> MemoryLog:
-        log = self.brokers[broker].disks.logs.get((self._topic, partition))
+        log = self.brokers[broker].disks.logs.get((self.topic, partition))
         if log is None:
             raise Violation(f"{partition}: broker {broker} has no log")
         return log
@@ -227,7 +253,7 @@ class Ledger:
         marks = [
             replica.high_watermark
             for broker in logs
-            if (replica := self.brokers[broker].replicas.find(self._topic, partition)) is not None
+            if (replica := self.brokers[broker].replicas.find(self.topic, partition)) is not None
             and replica.is_leader
         ]
         if not marks:

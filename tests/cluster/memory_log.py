@@ -1,11 +1,15 @@
 """Logs in memory, with the parts of `PartitionLog`'s and `LogManager`'s interfaces that replicas use.
 
-A log remembers how far it was synced, so that a crash of the machine can take back what was not.
+A log remembers how far it was synced, so that a crash of the machine can take back what was not. A broker has
+two data directories, each on a disk of its own, which can be full or slow, break, and be mended or replaced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 from mainstem_broker.config import TopicConfig
@@ -42,17 +46,41 @@ class MemoryReadResult:
     end_offset: int
 
 
-class MemoryLog:
-    """A list of batches. `disk_failed` makes writes fail."""
+class Disk:
+    """What is wrong with the disk under a data directory."""
 
-    def __init__(self, config: TopicConfig) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.is_full = False
+        """Writes are refused until there is room again."""
+        self.is_slow = False
+        """Nothing gets from the page cache to the disk."""
+        self.is_broken = False
+        """Writes fail, which the broker is told: it takes the directory out of use."""
+        self.on_failure: Callable[[Path], None] = lambda _directory: None
+
+    def write(self) -> None:
+        """Raises StorageError: it cannot be written to."""
+        if self.is_broken:
+            self.on_failure(self.directory)
+            error = StorageError("the simulated disk broke")
+            error.is_failure = True
+            raise error
+        if self.is_full:
+            raise StorageError("the simulated disk is full")
+
+
+class MemoryLog:
+    """A list of batches on a disk."""
+
+    def __init__(self, config: TopicConfig, disk: Disk) -> None:
         self.config = config
+        self.disk = disk
         self.batches: list[StoredBatch] = []
         self.epochs = EpochCache()
         self.producers = Producers()
         self.log_start_offset = 0
         self.synced_to = 0
-        self.disk_failed = False
 
     @property
     def log_end_offset(self) -> int:
@@ -68,7 +96,7 @@ class MemoryLog:
     def append_as_leader(
         self, batch: bytes, header: BatchHeader, leader_epoch: int, now_ms: int
     ) -> AppendInfo:
-        self._refuse_when_failed()
+        self.disk.write()
         offset = self.log_end_offset
         self.batches.append(StoredBatch(offset, leader_epoch, bytes(batch)))
         self.epochs.assign(leader_epoch, offset)
@@ -80,7 +108,7 @@ class MemoryLog:
         return AppendInfo(batch.first_offset, batch.last_offset, -1, -1, self.log_start_offset)
 
     def append_as_follower(self, batches: tuple[StoredBatch, ...], now_ms: int) -> AppendInfo:
-        self._refuse_when_failed()
+        self.disk.write()
         for stored in batches:
             if stored.offset != self.log_end_offset:
                 raise OffsetOutOfRange(f"{stored.offset} does not follow {self.log_end_offset}")
@@ -104,10 +132,6 @@ class MemoryLog:
         for stored in self.batches:
             self._learn(stored, 0)
 
-    def _refuse_when_failed(self) -> None:
-        if self.disk_failed:
-            raise StorageError("the simulated disk failed")
-
     def read(self, offset: int, max_bytes: int, upper_bound: int, min_one_batch: bool) -> MemoryReadResult:
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"{offset}")
@@ -120,6 +144,10 @@ class MemoryLog:
         if offset >= self.log_end_offset:
             self.epochs.truncate_from_end(self.log_end_offset)
             return
+        self.disk.write()
+        self._cut(offset)
+
+    def _cut(self, offset: int) -> None:
         del self.batches[max(offset - self.log_start_offset, 0) :]
         self.epochs.truncate_from_end(self.log_end_offset)
         self.synced_to = min(self.synced_to, self.log_end_offset)
@@ -127,6 +155,7 @@ class MemoryLog:
             self._read_producers()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
+        self.disk.write()
         self.batches.clear()
         self.epochs.clear()
         self.producers = Producers()
@@ -139,34 +168,113 @@ class MemoryLog:
         self.config = config
 
     def sync(self) -> None:
-        self.synced_to = self.log_end_offset
+        if not self.disk.is_slow:
+            self.synced_to = self.log_end_offset
 
     def lose_unsynced(self) -> None:
         """What a crash of the machine does."""
-        self.truncate_to(self.synced_to)
+        self._cut(self.synced_to)
+
+
+DATA_DIRECTORIES: Final = (Path("/disk-1"), Path("/disk-2"))
 
 
 class MemoryLogs:
-    """The disks of one broker. They outlive its lives."""
+    """The data directories of one broker. They outlive its lives."""
 
     def __init__(self) -> None:
+        self.disks = {directory: Disk(directory) for directory in DATA_DIRECTORIES}
         self.logs: dict[tuple[str, int], MemoryLog] = {}
+        """Of the directories that are in use."""
+        self.failed: set[Path] = set()
+        """Directories that the broker has taken out of use, in its present life."""
         self.high_watermarks: dict[tuple[str, int], int] = {}
-        self.failed: frozenset[str] = frozenset()
+        self._out_of_use: dict[tuple[str, int], MemoryLog] = {}
         self._topic_ids: dict[tuple[str, int], UUID] = {}
+
+    # --- What happens to them ---
+
+    def begin_life(self, on_failure: Callable[[Path], None]) -> None:
+        """What a start finds: the directories whose disks work."""
+        self.logs |= self._out_of_use
+        self._out_of_use = {}
+        self.failed = set()
+        for disk in self.disks.values():
+            disk.on_failure = on_failure
+            if disk.is_broken:
+                self.fail(disk.directory)
+
+    def replace(self, directory: Path) -> None:
+        """A new disk takes the place of a broken one: it is empty."""
+        for key in [key for key, log in self._out_of_use.items() if log.disk.directory == directory]:
+            del self._out_of_use[key]
+
+    def lose_unsynced(self, directory: Path | None = None) -> None:
+        """What had not reached the disk of this directory, or, as in a power cut, of all of them, is lost."""
+        for log in (*self.logs.values(), *self._out_of_use.values()):
+            if directory is None or log.disk.directory == directory:
+                log.lose_unsynced()
+
+    def sync(self) -> None:
+        """Flush, and write checkpoints, which go to every directory that is in use."""
+        for directory in self.usable_directories:
+            try:
+                self.disks[directory].write()
+            except StorageError:
+                continue  # the broker is told, if that is for good
+            for log in self.logs.values():
+                if log.disk.directory == directory:
+                    log.sync()
+
+    def close(self) -> bool:
+        """Flush everything, however long it takes; whether all of it is on the disks, and said to be."""
+        clean = not self.failed
+        for disk in self.disks.values():
+            disk.is_slow = False
+            clean &= not disk.is_full and not disk.is_broken
+        self.sync()
+        return clean
+
+    # --- The interface of the real ones ---
+
+    @property
+    def usable_directories(self) -> list[Path]:
+        return [directory for directory in self.disks if directory not in self.failed]
+
+    def get(self, topic: str, partition: int) -> MemoryLog | None:
+        return self.logs.get((topic, partition))
+
+    def fail(self, directory: Path) -> list[tuple[str, int]]:
+        self.failed.add(directory)
+        gone = [key for key, log in self.logs.items() if log.disk.directory == directory]
+        for key in gone:
+            self._out_of_use[key] = self.logs.pop(key)
+            self.high_watermarks.pop(key, None)
+        return gone
 
     def get_or_create(
         self, topic: str, partition: int, topic_id: UUID, config: TopicConfig, _now_ms: int
     ) -> MemoryLog:
-        self._topic_ids[topic, partition] = topic_id
-        log = self.logs.setdefault((topic, partition), MemoryLog(config))
+        key = topic, partition
+        self._topic_ids[key] = topic_id
+        log = self.logs.get(key)
+        if log is None:
+            # One of a former time in a directory that is out of use would be in the way at the next start:
+            # the operator is told to remove it.
+            self._out_of_use.pop(key, None)
+            log = self.logs[key] = MemoryLog(config, self.disks[self._emptiest_directory()])
         log.reopen()
         return log
+
+    def _emptiest_directory(self) -> Path:
+        used = [log.disk.directory for log in self.logs.values()]
+        return min(self.usable_directories, key=used.count)
 
     def topic_id(self, topic: str, partition: int) -> UUID | None:
         return self._topic_ids.get((topic, partition))
 
     def delete(self, topic: str, partition: int) -> None:
         self.logs.pop((topic, partition), None)
+        self.high_watermarks.pop((topic, partition), None)
 
     set_aside = delete

@@ -12,12 +12,13 @@ import random
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from tests.cluster.invariants import Ledger
-from tests.cluster.memory_log import BatchSlice, MemoryLogs
+from tests.cluster.memory_log import BatchSlice, MemoryLog, MemoryLogs
 from tests.cluster.network import Network
 from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServer
 from tests.cluster.virtual_time import OWNER
@@ -79,6 +80,8 @@ class SimulatedBroker:
         self.joined = False
         """Whether the broker is registered in its present life."""
         self.stopped_cleanly = True
+        self.failed = asyncio.Event()
+        """Set when no data directory is left: the process has to be stopped."""
         self._server = server
         self._network = network
         self._random = source
@@ -98,9 +101,12 @@ class SimulatedBroker:
         self._context = contextvars.copy_context()
         self._context.run(OWNER.set, self.tasks)
         self.alive = True
+        self.failed.clear()
         await self.spawn(self._start(loop))
 
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.disks.begin_life(self._on_disk_failure)
+        self.stopped_cleanly &= not self.disks.failed
         config = broker_config(self.broker_id)
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", f"broker-{self.broker_id}", 9092)
         office = Office(loop.time)
@@ -146,8 +152,7 @@ class SimulatedBroker:
         self._leave_network()
         self.zookeeper.kill()
         if lose_unsynced:
-            for log in self.disks.logs.values():
-                log.lose_unsynced()
+            self.disks.lose_unsynced()
 
     async def stop(self) -> None:
         """End the process cleanly, as SIGTERM does."""
@@ -159,10 +164,8 @@ class SimulatedBroker:
         await self.replicas.stop()
         await self.member.leave()
         await self._news.stop()
-        for log in self.disks.logs.values():
-            log.sync()
+        self.stopped_cleanly = self.disks.close()
         self.disks.high_watermarks = self.replicas.high_watermarks()
-        self.stopped_cleanly = True
 
     def _leave_network(self) -> None:
         self.alive = self.joined = False
@@ -184,16 +187,36 @@ class SimulatedBroker:
             self.replicas.consider_all_isrs()
             self._news.try_again()
             if self._random.random() < 0.5:
-                for log in self.disks.logs.values():
-                    log.sync()
+                self.disks.sync()
             if self._random.random() < 0.3:
                 self.disks.high_watermarks = self.replicas.high_watermarks()
+
+    def _on_disk_failure(self, directory: Path) -> None:
+        """What `server/broker.py` does, in a moment, as there."""
+        asyncio.get_running_loop().call_soon(self._take_offline, directory, context=self._context)
+
+    def _take_offline(self, directory: Path) -> None:
+        if not self.alive or directory in self.disks.failed:
+            return
+        elsewhere = [
+            partition
+            for partition in self.replicas
+            if cast(MemoryLog, partition.log).disk.directory != directory
+        ]
+        self._news.disk_failed(directory)
+        self.ledger.disk_failed(self, elsewhere)
+        if not self.disks.usable_directories:
+            self.failed.set()
 
     def _on_change(self, delta: Delta) -> None:
         self._news.take(delta)
         for partition in self.replicas:
             if partition.is_leader:
                 self.ledger.leads(self.broker_id, partition)
+
+    def is_offline(self, topic: str, index: int) -> bool:
+        """Whether the replica is on a disk that broke, in this life."""
+        return (topic, index) in self.replicas.offline
 
     @staticmethod
     def now_ms() -> int:

@@ -12,6 +12,7 @@ whole again. Its rules, each one sentence of R17, R19 and R22:
 7. Whoever answers for the high watermark knows what was acknowledged, or answered elsewhere, `NEWS_S`
    before the question; one broker's never goes back; nothing below it is missing in the end.
 8. Nothing is in the log that nobody sent, nor what was refused for want of replicas and not sent again.
+9. A producer that sends again until it is answered gives up no record: all faults pass.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ of that from ZooKeeper, milliseconds later on an idle machine. One that is pause
 at all by the time another may lead, and that is longer than this."""
 REFUSED: Final = frozenset({"NotEnoughReplicasError"})
 """What a ONCE producer (kafka-python) calls NOT_ENOUGH_REPLICAS, the refusal before the append."""
+
+PERSISTENT: Final = frozenset({Delivery.RETRIED, Delivery.EXACTLY_ONCE})
+"""These try for minutes, longer than any trial lasts."""
 
 Log = Mapping[int, Value]
 """A partition in the end: value by offset."""
@@ -55,6 +59,7 @@ def check(history: History, logs: Mapping[int, Log]) -> list[Problem]:
         *_check_reads(history, logs),
         *_check_readers(history),
         *_check_producers(history, logs),
+        *_check_persistence(history),
         *_check_order_in_time(history, logs),
         *_check_watermarks(history, logs),
     ]
@@ -169,6 +174,16 @@ def _check_producers(history: History, logs: Mapping[int, Log]) -> Iterator[Prob
                         f" behind {producer}/{latest}",
                     )
                 latest = max(latest, value.sequence)
+
+
+def _check_persistence(history: History) -> Iterator[Problem]:
+    for event in history.failed:
+        if history.deliveries.get(event.value.producer) in PERSISTENT:
+            yield Problem(
+                "record given up",
+                f"partition {event.partition}: {event.value} failed with {event.error}"
+                f" {_when(history, event.at_s)}",
+            )
 
 
 def _check_order_in_time(history: History, logs: Mapping[int, Log]) -> Iterator[Problem]:

@@ -42,7 +42,6 @@ SHORT_TIMEOUTS: Final = {
     "replica.lag.time.max.ms": str(LAG_S * 1000),
 }
 ZOOKEEPER: Final = "zookeeper"
-IDEMPOTENCE_KEY: Final = 22  # InitProducerId
 
 
 class FaultCluster:
@@ -122,11 +121,6 @@ class FaultCluster:
                 return None
             controllers.add(int(answer.controller_id))
         return controllers.pop() if len(controllers) == 1 and min(controllers) > 0 else None
-
-    def serves_idempotence(self) -> bool:
-        with self._connection(1) as connection:
-            answer = connection.ask("api_versions", 0)
-        return any(api.api_key == IDEMPOTENCE_KEY for api in answer.api_keys)
 
     def partitions_of(self, topic: str, asked: int) -> list[Any]:
         """A topic's partitions as broker `asked` knows them: leader_id, replica_nodes, isr_nodes."""

@@ -114,21 +114,26 @@ class History:
     complaints: list[str] = field(default_factory=list)
     """What a client library reported that no client should ever be told, such as a log that was truncated."""
 
-    def first_acknowledgement_after_s(self, moment_s: float) -> dict[int, float]:
-        """By partition: how long after `moment_s` a message was acknowledged that was sent after it."""
+    def first_acknowledgement_after_s(self, moment_s: float, producer: str | None = None) -> dict[int, float]:
+        """By partition: how long after `moment_s` a message was acknowledged that was sent after it.
+
+        Of any producer, or of that one.
+        """
         acknowledged = list(self.acknowledged)  # before those that were sent: the workload may go on
         sent_at_s = {(event.partition, event.value): event.at_s for event in self.sent}
         found: dict[int, float] = {}
         for event in acknowledged:
+            if producer not in (None, event.value.producer):
+                continue
             if event.partition not in found and sent_at_s[event.partition, event.value] >= moment_s:
                 found[event.partition] = event.at_s - moment_s
         return found
 
-    def longest_silence_s(self, from_s: float, to_s: float) -> dict[int, float]:
-        """By partition: the longest stretch of that time without an acknowledgement."""
+    def longest_silence_s(self, from_s: float, to_s: float, producer: str | None = None) -> dict[int, float]:
+        """By partition: the longest stretch of that time without one, of any producer or of that one."""
         times: dict[int, list[float]] = {event.partition: [from_s] for event in self.sent}
         for event in self.acknowledged:
-            if from_s <= event.at_s <= to_s:
+            if from_s <= event.at_s <= to_s and producer in (None, event.value.producer):
                 times[event.partition].append(event.at_s)
         return {partition: longest_gap_s([*moments, to_s]) for partition, moments in times.items()}
 

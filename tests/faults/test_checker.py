@@ -215,6 +215,13 @@ def test_a_record_that_was_refused_for_want_of_replicas_and_stored_all_the_same(
     assert kinds(history, logs) == {"refused record stored"}
 
 
+def test_a_record_that_a_producer_with_retries_gave_up() -> None:
+    history, logs = well()
+    history.sent.append(Sent(0, value(6, RETRIED), 6.0))
+    history.failed.append(Failed(0, value(6, RETRIED), "OUT_OF_ORDER_SEQUENCE_NUMBER", 6.1))
+    assert kinds(history, logs) == {"record given up"}
+
+
 def test_what_a_client_complains_of_is_a_problem() -> None:
     history, logs = well()
     history.complaints.append("tail: _LOG_TRUNCATION: truncated")
@@ -226,6 +233,16 @@ def test_times_without_acknowledgement() -> None:
     history.acknowledged = [event for event in history.acknowledged if not 3.0 <= event.at_s < 5.0]
     assert history.first_acknowledgement_after_s(3.0) == {0: 2.5}
     assert history.longest_silence_s(3.0, 6.0) == {0: 2.5}
+
+
+def test_times_of_one_producer_are_its_own() -> None:
+    history, _ = well()
+    history.acknowledged = [
+        event for event in history.acknowledged if event.value.producer == ONCE or event.at_s < 3.0
+    ]
+    assert history.first_acknowledgement_after_s(3.0, ONCE) == {0: 0.5}
+    assert history.first_acknowledgement_after_s(3.0, RETRIED) == {}
+    assert history.longest_silence_s(3.0, 6.0, RETRIED) == {0: 3.0}
 
 
 def test_an_acknowledgement_of_what_was_sent_before_the_fault_does_not_count() -> None:

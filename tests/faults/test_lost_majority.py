@@ -13,8 +13,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.faults.checker import REFUSED
 from tests.faults.fault_cluster import BROKERS, FaultCluster
-from tests.faults.results import Result
-from tests.faults.trial import PARTITIONS, WARM_UP_MESSAGES, deliveries, settle_and_judge
+from tests.faults.results import Result, result_of
+from tests.faults.trial import PARTITIONS, WARM_UP_MESSAGES, settle_and_judge
 from tests.faults.workload import Workload
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
@@ -36,7 +36,7 @@ def test_writes_are_refused_at_once_and_resume_when_one_broker_returns(
     leader, follower = (broker_id for broker_id in BROKERS if broker_id != controller)
     left, other = (controller, follower) if survivor == "controller" else (follower, controller)
     topic = cluster.create_topic((leader, follower, controller), PARTITIONS)
-    with Workload(cluster.bootstrap_servers, topic, PARTITIONS, deliveries(cluster)) as load:
+    with Workload(cluster.bootstrap_servers, topic, PARTITIONS) as load:
         load.wait_for_messages(WARM_UP_MESSAGES)
         struck_s = load.note(f"kill -9 of {leader} and {other}")
         try:
@@ -61,13 +61,12 @@ def test_writes_are_refused_at_once_and_resume_when_one_broker_returns(
     history = load.history
     back_s = max(history.first_acknowledgement_after_s(returned_s).values())
     results.append(
-        Result(
+        result_of(
+            history,
             "kill -9 of two of three",
             f"{survivor} left",
-            max(history.first_acknowledgement_after_s(struck_s).values()),
-            max(history.longest_silence_s(struck_s, ended_s).values()),
-            len(history.acknowledged),
-            len(history.failed),
+            struck_s,
+            ended_s,
             f"refused from {refused_from_s:.2f} s on, in {refusal_s * 1000:.0f} ms;"
             f" back {back_s:.2f} s after one was started",
         )
@@ -85,7 +84,7 @@ def test_a_cluster_that_crashed_serves_again_long_before_its_old_sessions_end(
     controller = cluster.controller()
     others = [broker_id for broker_id in BROKERS if broker_id != controller]
     topic = cluster.create_topic((*others, controller), PARTITIONS)
-    with Workload(cluster.bootstrap_servers, topic, PARTITIONS, deliveries(cluster)) as load:
+    with Workload(cluster.bootstrap_servers, topic, PARTITIONS) as load:
         load.wait_for_messages(WARM_UP_MESSAGES)
         struck_s = load.note("kill -9 of all")
         for broker_id in BROKERS:
@@ -98,13 +97,12 @@ def test_a_cluster_that_crashed_serves_again_long_before_its_old_sessions_end(
     history = load.history
     back_s = max(history.first_acknowledgement_after_s(started_s).values())
     results.append(
-        Result(
+        result_of(
+            history,
             "kill -9 of all",
             "",
-            max(history.first_acknowledgement_after_s(struck_s).values()),
-            max(history.longest_silence_s(struck_s, ended_s).values()),
-            len(history.acknowledged),
-            len(history.failed),
+            struck_s,
+            ended_s,
             f"back {back_s:.2f} s after all were started",
         )
     )

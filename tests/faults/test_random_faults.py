@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from tests.faults.fault_cluster import BROKERS, FaultCluster
-from tests.faults.results import Result
+from tests.faults.results import Result, result_of
 from tests.faults.trial import (
     CUT_FROM_PEERS,
     CUT_FROM_ZOOKEEPER,
@@ -22,7 +22,6 @@ from tests.faults.trial import (
     PAUSE,
     TERMINATE,
     WARM_UP_MESSAGES,
-    deliveries,
     settle_and_judge,
 )
 from tests.faults.workload import Workload
@@ -40,7 +39,7 @@ def test_faults_upon_faults_break_no_promise(wired_cluster: FaultCluster, result
     cluster = wired_cluster
     cluster.controller()
     topic = cluster.create_topic(BROKERS, PARTITIONS)
-    with Workload(cluster.bootstrap_servers, topic, PARTITIONS, deliveries(cluster)) as load:
+    with Workload(cluster.bootstrap_servers, topic, PARTITIONS) as load:
         load.wait_for_messages(WARM_UP_MESSAGES)
         began_s = time.monotonic()
         for _ in range(ROUNDS):
@@ -62,14 +61,4 @@ def test_faults_upon_faults_break_no_promise(wired_cluster: FaultCluster, result
                     kind.mend(cluster, broker_id)
             load.wait_for_acknowledgements(time.monotonic(), BACK_S_MAX)
         ended_s = settle_and_judge(cluster, load, topic)
-    history = load.history
-    results.append(
-        Result(
-            f"{ROUNDS} rounds at random",
-            "all",
-            max(history.first_acknowledgement_after_s(began_s).values()),
-            max(history.longest_silence_s(began_s, ended_s).values()),
-            len(history.acknowledged),
-            len(history.failed),
-        )
-    )
+    results.append(result_of(load.history, f"{ROUNDS} rounds at random", "all", began_s, ended_s))

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 from tests.faults.fault_cluster import BROKERS, FaultCluster
-from tests.faults.results import Result
-from tests.faults.trial import PARTITIONS, WARM_UP_MESSAGES, deliveries, settle_and_judge
+from tests.faults.results import Result, result_of
+from tests.faults.trial import PARTITIONS, WARM_UP_MESSAGES, settle_and_judge
 from tests.faults.workload import Workload
 
 SHORT_S: Final = 3.0
@@ -39,7 +39,7 @@ def test_leaders_stop_before_sessions_can_end_and_resume_when_zookeeper_is_back(
 def _restart(cluster: FaultCluster, away_s: float, name: str, *, kill: bool) -> Result:
     cluster.controller()
     topic = cluster.create_topic(BROKERS, PARTITIONS)
-    with Workload(cluster.bootstrap_servers, topic, PARTITIONS, deliveries(cluster)) as load:
+    with Workload(cluster.bootstrap_servers, topic, PARTITIONS) as load:
         load.wait_for_messages(WARM_UP_MESSAGES)
         struck_s = load.note(name)
         if kill:
@@ -52,14 +52,6 @@ def _restart(cluster: FaultCluster, away_s: float, name: str, *, kill: bool) -> 
         back_s = time.monotonic()
         load.wait_for_acknowledgements(back_s, 30.0)
         ended_s = settle_and_judge(cluster, load, topic)
-    history = load.history
-    resumed_s = max(history.first_acknowledgement_after_s(back_s).values())
-    return Result(
-        name,
-        "",
-        max(history.first_acknowledgement_after_s(struck_s).values()),
-        max(history.longest_silence_s(struck_s, ended_s).values()),
-        len(history.acknowledged),
-        len(history.failed),
-        f"acknowledged {resumed_s:.2f} s after it served again",
-    )
+    resumed_s = max(load.history.first_acknowledgement_after_s(back_s).values())
+    note = f"acknowledged {resumed_s:.2f} s after it served again"
+    return result_of(load.history, name, "", struck_s, ended_s, note)

@@ -10,8 +10,8 @@ from typing import Final
 
 from tests.faults.checker import check, describe
 from tests.faults.fault_cluster import BROKERS, FaultCluster
-from tests.faults.history import Delivery, History
-from tests.faults.results import Result
+from tests.faults.history import History
+from tests.faults.results import Result, result_of
 from tests.faults.workload import Workload
 from tests.support.waiting import wait_until
 
@@ -59,30 +59,18 @@ ISOLATE: Final = FaultKind("isolation", FaultCluster.isolate, FaultCluster.end_i
 class Outcome:
     """What a trial showed, besides that no promise was broken.
 
+    - `result`: its line in the table.
     - `leader`: who led all partitions before the fault, in which `victim` was struck.
     - `leaders`: who led the topic just before the fault was undone, as another broker than `victim` knows.
-    - `first_s`, `silence_s`: as in `Result`; `after_mend_s`: as `first_s`, from when the fault was undone.
+    - `after_mend_s`: as `Result.first_s`, from when the fault was undone.
     """
 
-    kind: FaultKind
-    role: Role
+    result: Result
     history: History
     victim: int
     leader: int
     leaders: set[int]
-    first_s: float
-    silence_s: float
     after_mend_s: float
-
-    def result(self) -> Result:
-        return Result(
-            self.kind.title,
-            self.role.value,
-            self.first_s,
-            self.silence_s,
-            len(self.history.acknowledged),
-            len(self.history.failed),
-        )
 
 
 def run_trial(
@@ -108,7 +96,7 @@ def run_trial(
         Role.BOTH: controller,
     }[role]
     topic = cluster.create_topic(replicas, PARTITIONS)
-    with Workload(cluster.bootstrap_servers, topic, PARTITIONS, deliveries(cluster)) as load:
+    with Workload(cluster.bootstrap_servers, topic, PARTITIONS) as load:
         load.wait_for_messages(WARM_UP_MESSAGES)
         struck_s = load.note(f"{kind.name} of {role.value} {victim}")
         try:
@@ -124,14 +112,11 @@ def run_trial(
         load.wait_for_acknowledgements(mended_s, patience_s)
         ended_s = settle_and_judge(cluster, load, topic)
     return Outcome(
-        kind,
-        role,
+        result_of(load.history, kind.title, role.value, struck_s, ended_s),
         load.history,
         victim,
         replicas[0],
         leaders,
-        max(load.history.first_acknowledgement_after_s(struck_s).values()),
-        max(load.history.longest_silence_s(struck_s, ended_s).values()),
         max(load.history.first_acknowledgement_after_s(mended_s).values()),
     )
 
@@ -150,12 +135,6 @@ def settle_and_judge(cluster: FaultCluster, load: Workload, topic: str) -> float
     require_equal_files(cluster, topic)
     cluster.delete_topic(topic)
     return ended_s
-
-
-def deliveries(cluster: FaultCluster) -> list[Delivery]:
-    """The producers to run: those that the cluster can serve."""
-    found = [Delivery.ONCE, Delivery.RETRIED]
-    return [*found, Delivery.EXACTLY_ONCE] if cluster.serves_idempotence() else found
 
 
 def require_equal_files(cluster: FaultCluster, topic: str) -> None:

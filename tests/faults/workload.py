@@ -41,12 +41,10 @@ _HARMLESS: Final = ABOUT_CONNECTIONS | {KafkaError._PARTITION_EOF}
 
 
 class Workload:
-    """Clients on `partitions` partitions of one topic, from `with` to `finish`."""
+    """Clients on `partitions` partitions of a topic, producers of each kind, from `with` to `finish`."""
 
-    def __init__(
-        self, bootstrap_servers: str, topic: str, partitions: int, deliveries: Sequence[Delivery]
-    ) -> None:
-        self.history = History(deliveries={delivery.value: delivery for delivery in deliveries})
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+        self.history = History(deliveries={delivery.value: delivery for delivery in Delivery})
         self._servers = bootstrap_servers
         self._topic = topic
         self._partitions = partitions
@@ -59,7 +57,7 @@ class Workload:
                 self._thread(
                     produce, delivery, bootstrap_servers, topic, partitions, self.history, self._sending
                 )
-                for delivery in deliveries
+                for delivery in Delivery
             ),
             self._thread(self._follow),
             self._thread(self._read_again),

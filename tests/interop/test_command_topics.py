@@ -48,6 +48,14 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(local_stack: Cl
     assert "life-of-a-topic" not in mainstem("topic", "list", cluster=local_stack).stdout.decode()
 
 
+def test_a_topic_that_does_not_say_is_replicated_over_the_brokers_there_are(local_stack: Cluster) -> None:
+    created = mainstem_json("topic", "create", "replicated-unasked", cluster=local_stack)
+    assert created["replication_factor"] == min(3, len(local_stack.brokers))
+    described = mainstem_json("topic", "describe", "replicated-unasked", cluster=local_stack)
+    assert {row["leader"] for row in described["partitions"]} <= local_stack.brokers.keys()
+    mainstem("topic", "delete", "replicated-unasked", "--yes", cluster=local_stack)
+
+
 def test_creating_a_topic_twice_is_refused_unless_accepted(
     local_stack: Cluster, new_topic: TopicFactory
 ) -> None:

@@ -190,7 +190,7 @@ class DemoRun:
 
     def _create_topic(self) -> None:
         # The events are of 2013: with any retention they would be gone at once.
-        new = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
+        new = NewTopic(TOPIC, PARTITIONS, BROKERS, config={"retention.ms": "-1"})
         try:
             self._cluster.admin.create_topics([new], request_timeout=ADMIN_TIMEOUT_SECONDS)[TOPIC].result()
         except KafkaException as exception:

@@ -25,6 +25,7 @@ from mainstem.zookeeper_process import ZooKeeperProcess
 
 START_TIMEOUT_SECONDS: Final = 120.0  # brokers that were killed recover their logs first
 STOP_TIMEOUT_SECONDS: Final = 30.0
+DEFAULT_REPLICAS_MAX: Final = 3  # as many as survive two failures; more cost disk and network, and help few
 _PORT_TIMEOUT_SECONDS: Final = 3.0  # children of a stack that was killed a moment ago still hold theirs
 _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -32,7 +33,9 @@ _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 class Stack:
     """ZooKeeper and `brokers` brokers with ids 1..n on ports `port`, `port` + 1, ... of 127.0.0.1.
 
-    `port` 0 chooses free ones. `broker_settings` are added to every broker's properties, `own_settings` to
+    `port` 0 chooses free ones. Topics that do not say get a replica on each of up to three brokers, so that a
+    cluster shows what it is for; min.insync.replicas stays Kafka's 1, or topics with one replica would take
+    nothing with acks=all. `broker_settings` are added to every broker's properties, `own_settings` to
     those of one, by its id. The number of brokers may grow from run to run on one folder, never shrink. Not
     for use by several threads at once.
     """
@@ -262,6 +265,7 @@ class Stack:
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.broker_port(broker_id)}",
             "zookeeper.connect": f"127.0.0.1:{self.zookeeper_port}",
             "zookeeper.session.timeout.ms": "6000",
+            "default.replication.factor": str(min(DEFAULT_REPLICAS_MAX, self._broker_count)),
             "log.dirs": str(directory / "data"),
             **self._broker_settings,
             **self._own_settings.get(broker_id, {}),

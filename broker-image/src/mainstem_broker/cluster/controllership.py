@@ -33,10 +33,8 @@ from mainstem_broker.errors import ProtocolError
 
 logger = structlog.get_logger(__name__)
 
-STATES_PER_MULTI: Final = 300
-"""A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a state takes about 500 bytes in it."""
 DELETES_PER_MULTI: Final = 5_000
-"""Likewise; a deletion takes about 60 bytes."""
+"""A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a deletion takes about 60 bytes."""
 FEED_ENTRIES_KEPT: Final = 500
 """A broker that lags further behind than this loads everything; each entry costs one read, too."""
 
@@ -152,13 +150,13 @@ class Controllership:
         topics = None if stale is None else sorted(stale)
         changes = plan_states(self._view, self._epoch, self._policy_of, topics=topics)
         try:
-            for start in range(0, len(changes), STATES_PER_MULTI):
-                await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
+            for start in range(0, len(changes), znodes.STATES_PER_MULTI):
+                await self._write_states(changes[start : start + znodes.STATES_PER_MULTI], delta)
             await self._hold_wanted_elections(delta)
             completed = plan_completions(self._view, self._epoch, self._policy_of, topics=topics)
             for topic, moves in completed.items():
-                for start in range(0, len(moves), STATES_PER_MULTI):
-                    await self._end_moves(topic, moves[start : start + STATES_PER_MULTI], delta)
+                for start in range(0, len(moves), znodes.STATES_PER_MULTI):
+                    await self._end_moves(topic, moves[start : start + znodes.STATES_PER_MULTI], delta)
         except BaseException:
             self._stale_topics = None
             raise
@@ -187,8 +185,8 @@ class Controllership:
                 continue  # whoever asked sees from the state why
             new = replace(new, controller_epoch=self._epoch)
             changes.append(StateChange(topic.name, partition, new, state.partition_epoch))
-        for start in range(0, len(changes), STATES_PER_MULTI):
-            await self._write_states(changes[start : start + STATES_PER_MULTI], delta)
+        for start in range(0, len(changes), znodes.STATES_PER_MULTI):
+            await self._write_states(changes[start : start + znodes.STATES_PER_MULTI], delta)
 
     async def _end_moves(self, name: str, moves: Sequence[CompletedMove], delta: Delta) -> None:
         """Write the ends of moves in one topic: states and assignment, all together or not at all."""
@@ -298,8 +296,8 @@ class Controllership:
             path = f"{znodes.partitions_path(name)}/{partition}"
             removals += [Delete(f"{path}/{child}") for child in await self._zookeeper.children(path)]
             removals.append(Delete(path))
-        for start in range(0, len(removals), STATES_PER_MULTI):
-            await self.write([Check(marker, -1), *removals[start : start + STATES_PER_MULTI]])
+        for start in range(0, len(removals), znodes.STATES_PER_MULTI):
+            await self.write([Check(marker, -1), *removals[start : start + znodes.STATES_PER_MULTI]])
         last: list[Operation] = [
             Delete(path)
             for path in (znodes.partitions_path(name), znodes.topic_config_path(name))

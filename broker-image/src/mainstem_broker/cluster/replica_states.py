@@ -1,8 +1,15 @@
-"""What replicas ask of the cluster: states of partitions, and who has which records."""
+"""What replicas ask of the cluster: states of partitions, and who has which records.
+
+Leaders change in-sync sets by the thousand when a broker comes or goes. What is proposed while another write
+is under way goes into one multi after it, with one entry of the feed, as it does when the controller elects.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import structlog
 
@@ -22,6 +29,29 @@ from mainstem_broker.replica.state import PartitionState
 logger = structlog.get_logger(__name__)
 
 
+class _Outcome(Enum):
+    """What became of a proposal."""
+
+    WRITTEN = auto()
+    REFUSED = auto()
+    """It was not, and will not be, written."""
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Proposal:
+    """A leader's wish to replace a partition's state, made in a session and to be written in no other."""
+
+    topic: str
+    partition: int
+    state: PartitionState
+    joined: Mapping[int, int]
+    session_id: int
+    outcome: asyncio.Future[_Outcome] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
 class ReplicaStates:
     """Reads and writes of broker `broker_id` about the partitions that it leads or holds."""
 
@@ -37,6 +67,9 @@ class ReplicaStates:
         self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._view = view
+        self._proposals: list[_Proposal] = []
+        """What is to be written next."""
+        self._writing: asyncio.Task[None] | None = None
 
     def lives(self) -> Mapping[int, int]:
         """The present incarnation of each live broker that is not about to stop."""
@@ -57,32 +90,84 @@ class ReplicaStates:
         Returns the state that holds now: the new one, the one that someone else wrote first, or the old
         one; None if it is not known.
         """
-        known = self._view.topics.get(topic)
-        if known is None:
-            return None
-        if known.assignment.version < state.assignment_version:
-            self._on_stale_assignment(topic)
-            return await self.read_state(topic, partition)
-        if not set(state.isr) <= set(known.assignment.replicas.get(partition, ())):
-            return await self.read_state(topic, partition)  # the leader will hear of it in a moment
-        entry = znodes.Change(states=((known.topic_id, partition, state),)).encode()
+        proposal = _Proposal(topic, partition, state, joined, self._zookeeper.session_id)
+        self._proposals.append(proposal)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_proposals(), name="states of partitions")
+        match await proposal.outcome:
+            case _Outcome.WRITTEN:
+                return state
+            case _Outcome.REFUSED:
+                return await self.read_state(topic, partition)
+            case _Outcome.UNKNOWN:
+                return None
+
+    async def _write_proposals(self) -> None:
+        """Write all that there are, and those that come meanwhile."""
+        batch: list[_Proposal] = []
         try:
-            await self._zookeeper.multi(
-                [
-                    *(Check(znodes.incarnation_path(broker), life) for broker, life in joined.items()),
-                    SetData(
-                        znodes.state_path(topic, partition),
-                        znodes.encode_state(state),
-                        state.partition_epoch - 1,
-                    ),
-                    Create(znodes.CHANGE_PREFIX, entry, sequential=True),
-                ]
-            )
-        except Conflict:
-            return await self.read_state(topic, partition)
+            while self._proposals:
+                batch = self._proposals[: znodes.STATES_PER_MULTI]
+                del self._proposals[: znodes.STATES_PER_MULTI]
+                await self._write([proposal for proposal in batch if self._is_valid(proposal)])
+        finally:
+            # Nobody waits for an answer that does not come, whatever ended this.
+            for proposal in (*batch, *self._proposals):
+                _settle(proposal, _Outcome.UNKNOWN)
+            self._proposals.clear()
+            self._writing = None
+
+    def _is_valid(self, proposal: _Proposal) -> bool:
+        """Whether it may be written, as far as this broker knows; if not, it is settled."""
+        known = self._view.topics.get(proposal.topic)
+        if known is None or proposal.session_id != self._zookeeper.session_id:
+            _settle(proposal, _Outcome.UNKNOWN)
+        elif known.assignment.version < proposal.state.assignment_version:
+            self._on_stale_assignment(proposal.topic)
+            _settle(proposal, _Outcome.REFUSED)
+        elif not set(proposal.state.isr) <= set(known.assignment.replicas.get(proposal.partition, ())):
+            _settle(proposal, _Outcome.REFUSED)  # the leader will hear of it in a moment
+        return not proposal.outcome.done()
+
+    async def _write(self, proposals: Sequence[_Proposal]) -> None:
+        """Write them together; where one cannot be, the others all the same."""
+        if not proposals:
+            return
+        try:
+            await self._write_together(proposals)
+            outcome = _Outcome.WRITTEN
         except ZooKeeperUnavailable:
-            return None
-        return state
+            outcome = _Outcome.UNKNOWN
+        except Conflict:
+            if len(proposals) > 1:
+                half = len(proposals) // 2
+                for part in (proposals[:half], proposals[half:]):
+                    await self._write([proposal for proposal in part if self._is_valid(proposal)])
+                return
+            outcome = _Outcome.REFUSED
+        for proposal in proposals:
+            _settle(proposal, outcome)
+
+    async def _write_together(self, proposals: Sequence[_Proposal]) -> None:
+        joined = {life for proposal in proposals for life in proposal.joined.items()}
+        states = tuple(
+            (self._view.topics[proposal.topic].topic_id, proposal.partition, proposal.state)
+            for proposal in proposals
+        )
+        await self._zookeeper.multi(
+            [
+                *(Check(znodes.incarnation_path(broker), life) for broker, life in sorted(joined)),
+                *(
+                    SetData(
+                        znodes.state_path(proposal.topic, proposal.partition),
+                        znodes.encode_state(proposal.state),
+                        proposal.state.partition_epoch - 1,
+                    )
+                    for proposal in proposals
+                ),
+                Create(znodes.CHANGE_PREFIX, znodes.Change(states=states).encode(), sequential=True),
+            ]
+        )
 
     async def read_state(self, topic: str, partition: int) -> PartitionState | None:
         """The state as ZooKeeper has it now; None if it does not answer or the partition is gone."""
@@ -106,3 +191,8 @@ class ReplicaStates:
             await self._zookeeper.multi([write, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
         except (Conflict, ZooKeeperUnavailable) as error:
             logger.warning("claim not written", topic=topic, partition=partition, reason=str(error))
+
+
+def _settle(proposal: _Proposal, outcome: _Outcome) -> None:
+    if not proposal.outcome.done():
+        proposal.outcome.set_result(outcome)

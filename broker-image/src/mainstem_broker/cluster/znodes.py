@@ -42,6 +42,9 @@ OFFLINE: Final = "/mainstem/offline"
 CHANGE_PREFIX: Final = CHANGES + "/change_"
 DELETED_TOPICS: Final = "/mainstem/deleted_topics"
 
+STATES_PER_MULTI: Final = 300
+"""A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a state takes about 500 bytes in it."""
+
 PERSISTENT_PATHS: Final = (
     BROKER_IDS,
     TOPICS,

@@ -217,7 +217,7 @@ def test_only_topics_that_have_to_be_looked_at_again_are_planned() -> None:
 
 
 def test_many_states_are_written_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STATES_PER_MULTI", 2)
+    monkeypatch.setattr(znodes, "STATES_PER_MULTI", 2)
 
     async def test() -> None:
         server = empty_server()

@@ -202,7 +202,7 @@ def test_settings_of_brokers_are_heard_of_by_all(servers: str) -> None:
 
 
 def test_a_topic_of_many_partitions_is_written_in_several_steps(servers: str) -> None:
-    count = 2 * controllership.STATES_PER_MULTI + 10
+    count = 2 * znodes.STATES_PER_MULTI + 10
 
     async def test() -> None:
         async with joined(1, servers) as one, joined(2, servers) as two:

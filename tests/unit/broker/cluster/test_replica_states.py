@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from structlog.testing import capture_logs
 from tests.cluster.simulated_zookeeper import ZooKeeperServer
@@ -29,13 +30,14 @@ BEFORE = PartitionState(1, 4, (1,), 1, 0, incarnations={1: 0})
 AFTER = BEFORE.with_isr((1, 2), {2: 0}, 1)
 
 
-def server_with_state() -> ZooKeeperServer:
-    """t-0 is led by broker 1; broker 2 lives its first life."""
+def server_with_state(partitions: int = 1) -> ZooKeeperServer:
+    """All of t is led by broker 1; broker 2 lives its first life."""
     server = empty_server()
-    create_topic(server, {0: (1, 2)})
-    for path in (znodes.partitions_path("t"), znodes.partition_path("t", 0)):
-        server.ensure(path)
-    server.multi([Create(znodes.state_path("t", 0), znodes.encode_state(BEFORE))], 0)
+    create_topic(server, dict.fromkeys(range(partitions), (1, 2)))
+    server.ensure(znodes.partitions_path("t"))
+    for partition in range(partitions):
+        server.ensure(znodes.partition_path("t", partition))
+        server.multi([Create(znodes.state_path("t", partition), znodes.encode_state(BEFORE))], 0)
     register(server, 2, server.open_session())
     return server
 
@@ -62,6 +64,43 @@ def test_a_leaders_proposal_is_written_with_the_feeds_entry_that_carries_it() ->
         assert written_states(server) == {0: AFTER}
         assert feed(server)[-1].states == ((TOPIC_ID, 0, AFTER),)
         assert await states.read_state("t", 0) == AFTER
+
+    run(test())
+
+
+def test_what_is_proposed_together_is_written_together_and_what_cannot_be_holds_nothing_up() -> None:
+    async def test() -> None:
+        partitions = range(5)
+        server = server_with_state(len(partitions))
+        states = await states_of(server, view_of({1: 0, 2: 0}, dict.fromkeys(partitions, (1, 2))))
+        late = replace(BEFORE, partition_epoch=7)
+        proposals = {partition: late if partition == 3 else AFTER for partition in partitions}
+        held = await asyncio.gather(
+            *(states.change_state("t", partition, state, {2: 0}) for partition, state in proposals.items())
+        )
+        assert held == [AFTER, AFTER, AFTER, BEFORE, AFTER]
+        assert written_states(server) == dict(zip(partitions, held, strict=True))
+        assert [len(entry.states) for entry in feed(server)] == [2, 1, 1], "halved until it goes"
+
+    run(test())
+
+
+def test_a_proposal_of_a_session_that_is_gone_is_not_written_in_the_next_one() -> None:
+    async def test() -> None:
+        server = server_with_state(2)
+        zookeeper = await session_with(server)
+        states = ReplicaStates(zookeeper, 1, view_of({1: 0, 2: 0}, dict.fromkeys((0, 1), (1, 2))))
+        under_way = asyncio.create_task(states.change_state("t", 0, AFTER, {}))
+        for _ in range(2):
+            await asyncio.sleep(0)  # the request is on its way
+        waiting = asyncio.create_task(states.change_state("t", 1, AFTER, {}))
+        await asyncio.sleep(0)
+        zookeeper.cut()
+        server.expire(zookeeper.session_id)
+        zookeeper.mend()
+        assert await under_way is None
+        assert await waiting is None
+        assert written_states(server)[1] == BEFORE
 
     run(test())
 
@@ -97,7 +136,8 @@ def test_without_an_answer_nothing_is_known() -> None:
         states = ReplicaStates(zookeeper, 1, view_of({1: 0, 2: 0}, {0: (1, 2)}))
         for ask in (states.change_state("t", 0, AFTER, {}), states.read_state("t", 0)):
             asking = asyncio.create_task(ask)
-            await asyncio.sleep(0)  # the request is on its way
+            for _ in range(2):
+                await asyncio.sleep(0)  # the request is on its way
             zookeeper.cut()
             assert await asking is None
             zookeeper.mend()
