@@ -52,7 +52,7 @@ from mainstem_broker.group.messages import (
     Sync,
     SyncAnswer,
 )
-from mainstem_broker.group.records import GroupMetadata
+from mainstem_broker.group.records import GroupKey, GroupMetadata
 from mainstem_broker.group.roster import Roster
 
 
@@ -127,6 +127,30 @@ class Group:
             group._wake_by(member.expires_ms)
         if stored.leader is not None and stored.leader in group.members:
             group.members.leader = stored.leader
+        return group
+
+    @classmethod
+    def succeed(
+        cls,
+        group_id: str,
+        policy: GroupPolicy,
+        generation: int,
+        protocol_type: str,
+        members: Iterable[Member],
+        now_ms: int,
+    ) -> Group:
+        """The group that goes on with the members of another kind of group: they have to join again."""
+        group = cls(group_id, policy)
+        group.generation = generation
+        group.protocol_type = protocol_type
+        for member in members:
+            group.members.insert(member)
+            group._wake_by(member.expires_ms)
+        if group.members:
+            group.state = State.STABLE
+            group.protocol = elect_protocol(tuple(group.members))
+            group._store(group.metadata())
+            group._prepare(now_ms)
         return group
 
     # --- What members ask ---
@@ -255,6 +279,10 @@ class Group:
     def is_idle(self) -> bool:
         """Whether there are no members, nor any about to be."""
         return self.state in (State.EMPTY, State.DEAD) and not self.members.pending
+
+    def record_keys(self) -> list[bytes]:
+        """Of all records that tell of this group."""
+        return [GroupKey(self.group_id).encode()]
 
     def metadata(self) -> GroupMetadata:
         """The group as its record is to tell of it."""
