@@ -179,7 +179,7 @@ class Group:
             RebalanceInProgress: it has to join again.
         """
         member = self.members.require(member_id, instance_id)
-        self._require_generation(generation)
+        self._require_generation(member, generation)
         self._renew(member, now_ms)
         if self.state is State.PREPARING_REBALANCE:
             raise RebalanceInProgress
@@ -210,7 +210,7 @@ class Group:
         if generation < 0 and self.state is State.EMPTY:
             return
         member = self.members.require(member_id, instance_id)
-        self._require_generation(generation)
+        self._require_generation(member, generation)
         if self.state is State.COMPLETING_REBALANCE:
             raise RebalanceInProgress
         # In Preparing it passes: that is the last chance of members that give partitions up.
@@ -520,13 +520,14 @@ class Group:
             self._answer(member.joining, self._joined(member))
             member.joining = None
             member.is_new = False
+            member.generation = None
             self._renew(member, now_ms)
 
     # --- Syncing ---
 
     def _sync(self, asked: Sync, now_ms: int) -> None:
         member = self.members.require(asked.member_id, asked.instance_id)
-        self._require_generation(asked.generation)
+        self._require_generation(member, asked.generation)
         for said, known in ((asked.protocol_type, self.protocol_type), (asked.protocol, self.protocol)):
             if said is not None and said != known:
                 raise InconsistentGroupProtocol(f"The group has agreed on '{known}', not on '{said}'.")
@@ -597,9 +598,10 @@ class Group:
 
     # --- Helpers ---
 
-    def _require_generation(self, generation: int) -> None:
-        if generation != self.generation:
-            raise IllegalGeneration(f"The group is at generation {self.generation}, not {generation}.")
+    def _require_generation(self, member: Member, generation: int) -> None:
+        expected = self.generation if member.generation is None else member.generation
+        if generation != expected:
+            raise IllegalGeneration(f"The group is at generation {expected}, not {generation}.")
 
     def _renew(self, member: Member, now_ms: int) -> None:
         if not member.is_new:

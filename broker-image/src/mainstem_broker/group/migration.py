@@ -140,6 +140,7 @@ def downgrade(group: ConsumerGroup, policy: GroupPolicy, now_ms: int) -> Group:
                 told.classic.protocols,
                 now_ms + told.classic.session_timeout_ms,
                 assignment=encode_assignment(assigned, version),
+                generation=member.current.epoch,
             )
         )
     return Group.succeed(group.group_id, policy, group.epoch, CONSUMER_PROTOCOL_TYPE, members, now_ms)
