@@ -16,7 +16,14 @@ from tests.support.wire import Connection, fetch, produce
 @pytest.fixture(scope="session")
 def group_stack(run_cluster: RunCluster) -> Iterator[Cluster]:
     """Three brokers whose groups form at once and notice dead members soon; not to be broken."""
-    settings = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "500"}
+    settings = {
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "500",
+        "group.consumer.session.timeout.ms": "2000",
+        "group.consumer.min.session.timeout.ms": "2000",  # Apache Kafka's bounds
+        "group.consumer.heartbeat.interval.ms": "200",
+        "group.consumer.min.heartbeat.interval.ms": "200",
+    }
     with run_cluster(3, settings) as cluster:
         yield cluster
 

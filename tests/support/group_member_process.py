@@ -1,7 +1,8 @@
 """One member of a group in a process of its own: `python -m tests.support.group_member_process CONFIG`.
 
 CONFIG is JSON: `kind` (confluent, kafka-python, aiokafka), `servers`, `group`, `topic`, `session_ms`, and
-optionally `assignor` (range, roundrobin, cooperative-sticky) and `instance_id`. It tells what happens to it
+optionally `assignor` (range, roundrobin, cooperative-sticky), `instance_id` and, for confluent, `protocol`
+(classic, consumer). It tells what happens to it
 as lines of JSON on standard output: `{"assigned": [0, 1]}`, `{"revoked": [0]}`, `{"records": [[0, 17]]}`
 (partition and offset of each record, told before they are committed), `{"committed": true}`. SIGTERM makes
 it leave the group and end.
@@ -36,11 +37,10 @@ def run_confluent(config: dict[str, Any]) -> None:
         {
             "bootstrap.servers": config["servers"],
             "group.id": config["group"],
-            "session.timeout.ms": config["session_ms"],
-            "heartbeat.interval.ms": config["session_ms"] // 5,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "partition.assignment.strategy": config.get("assignor", "range"),
+            **_protocol(config),
+            "topic.metadata.refresh.interval.ms": 1_000,
             "reconnect.backoff.max.ms": 500,
             "log_level": 0,
             **({"group.instance.id": config["instance_id"]} if "instance_id" in config else {}),
@@ -62,6 +62,16 @@ def run_confluent(config: dict[str, Any]) -> None:
             except confluent_kafka.KafkaException as error:
                 tell(commit_failed=error.args[0].name())
     consumer.close()
+
+
+def _protocol(config: dict[str, Any]) -> dict[str, Any]:
+    if config.get("protocol") == "consumer":
+        return {"group.protocol": "consumer"}  # sessions and assignors are the broker's
+    return {
+        "session.timeout.ms": config["session_ms"],
+        "heartbeat.interval.ms": config["session_ms"] // 5,
+        "partition.assignment.strategy": config.get("assignor", "range"),
+    }
 
 
 def run_kafka_python(config: dict[str, Any]) -> None:

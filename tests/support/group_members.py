@@ -40,6 +40,7 @@ class Member:
         topic: str,
         *,
         assignor: str = "range",
+        protocol: str = "classic",
         instance_id: str | None = None,
         session_ms: int = SESSION_MS,
     ) -> None:
@@ -52,6 +53,7 @@ class Member:
             "group": group,
             "topic": topic,
             "assignor": assignor,
+            "protocol": protocol,
             "session_ms": session_ms,
         }
         if instance_id is not None:
@@ -139,13 +141,16 @@ class Member:
 
 
 def _java_consumer(config: Mapping[str, Any]) -> list[str]:
-    properties = {
+    classic = {
         "session.timeout.ms": config["session_ms"],
         "heartbeat.interval.ms": config["session_ms"] // 5,
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
         "partition.assignment.strategy": "org.apache.kafka.clients.consumer."
         + _JAVA_ASSIGNORS[config["assignor"]],
+    }
+    properties = {
+        **({"group.protocol": "consumer"} if config["protocol"] == "consumer" else classic),
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 200,
         **({"group.instance.id": config["instance_id"]} if "instance_id" in config else {}),
     }
     command = [

@@ -305,3 +305,32 @@ class InconsistentTopicId(StorageError):
     """A log belongs to an earlier life of its topic."""
 
     code = 103
+
+
+# --- Of groups of KIP-848 ---
+
+
+class FencedMemberEpoch(ProtocolError):
+    """The member has lost its place: it gives up its partitions and joins again."""
+
+    code = 110
+
+
+class UnreleasedInstanceId(ProtocolError):
+    """Another process still has the instance id; it has to leave first, or its session to end."""
+
+    code = 111
+
+
+class UnsupportedAssignor(ProtocolError):
+    code = 112
+
+
+class StaleMemberEpoch(ProtocolError):
+    """The member has not heard of its present epoch yet: it asks again after its next heartbeat."""
+
+    code = 113
+
+
+class InvalidRegularExpression(ProtocolError):
+    code = 128

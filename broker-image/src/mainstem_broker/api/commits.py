@@ -2,12 +2,13 @@
 OffsetDelete (47, 0 to 0).
 
 - OffsetCommit is answered when the in-sync replicas have the offsets. v2 to v4 carry a retention time; v6
-  leader epochs; v7 static members; v8 flexible; v9 only concerns groups of KIP-848; v10 names topics by id.
+  leader epochs; v7 static members; v8 flexible; v9 members of KIP-848, by their epoch; v10 topics by id.
   A generation of -1 is a commit without membership, for groups that have no members.
 - OffsetFetch: a partition without a committed offset has offset -1 and no error; an error is never answered
   as -1 alone, for clients would begin at auto.offset.reset. v1 has errors per partition only; v2 a null
   list for all partitions; v5 leader epochs; v7 wants only stable offsets (all are, there being no
-  transactions yet); v8 several groups at once; v10 names topics by id.
+  transactions yet); v8 several groups at once; v9 the member that asks, which is refused in another epoch
+  than its own (KIP-848); v10 names topics by id.
 - OffsetDelete: only of topics that the group's members do not read (KIP-496).
 """
 
@@ -33,6 +34,7 @@ from mainstem_broker.group.records import CommittedOffset
 from mainstem_broker.protocol.codec import Body, Entity
 
 COMMIT_VERSION_BY_ID: Final = 10
+FETCH_VERSION_BY_MEMBER: Final = 9
 FETCH_VERSION_BY_ID: Final = 10
 
 
@@ -100,6 +102,7 @@ def _commit(broker: BrokerContext, request: Entity, context: RequestContext) -> 
             request.member_id,
             getattr(request, "group_instance_id", None),  # from version 7 on
             request.generation_id_or_member_epoch,
+            context.version,
             offsets,
         )
         if stored.done():
@@ -156,10 +159,20 @@ def handle_fetch(broker: BrokerContext, request: Entity, context: RequestContext
     if context.version >= 8:
         return {
             "throttle_time": 0,
-            "groups": [_fetch(broker, group.group_id, group.topics, context) for group in request.groups],
+            "groups": [_fetch_as_member(broker, group, context) for group in request.groups],
         }
     answer = _fetch(broker, request.group_id, request.topics, context)
     return {"throttle_time": 0, "topics": answer["topics"], "error_code": answer["error_code"]}
+
+
+def _fetch_as_member(broker: BrokerContext, asked: Any, context: RequestContext) -> Body:
+    """Of versions that tell which member asks."""
+    if context.version >= FETCH_VERSION_BY_MEMBER:
+        try:
+            broker.groups.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+        except ProtocolError as error:
+            return {"group_id": asked.group_id, "topics": (), "error_code": error.code}
+    return _fetch(broker, asked.group_id, asked.topics, context)
 
 
 def _fetch(broker: BrokerContext, group_id: str, asked: Any, context: RequestContext) -> Body:

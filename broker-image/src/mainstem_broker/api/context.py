@@ -12,11 +12,17 @@ from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.config import BrokerConfig
 from mainstem_broker.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
+from mainstem_broker.group.consumer_group import ConsumerPolicy
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings, GroupCoordinator
 from mainstem_broker.group.membership import GroupPolicy
+from mainstem_broker.group.migration import MigrationPolicy
+from mainstem_broker.group.shard import GroupPolicies
 from mainstem_broker.protocol.codec import Body, Entity
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
+
+INTERNAL_TOPICS: Final = frozenset((OFFSETS_TOPIC, "__transaction_state"))
+"""What brokers keep for themselves: no pattern of a member matches them, as clients have always had it."""
 
 CATCH_UP_TIMEOUT_MS: Final = 1_000
 """The feed of changes takes milliseconds; only a ZooKeeper that does not answer takes this long."""
@@ -85,9 +91,19 @@ class _KnownTopics:
 
     member: ClusterMember
 
+    @property
+    def version(self) -> int:
+        return self.member.view.topics_version
+
     def topic_id(self, name: str) -> UUID | None:
         topic = self.member.view.topics.get(name)
         return None if topic is None else topic.topic_id
+
+    def name(self, topic_id: UUID) -> str | None:
+        return self.member.view.topic_names.get(topic_id)
+
+    def names(self) -> Iterable[str]:
+        return (name for name in self.member.view.topics if name not in INTERNAL_TOPICS)
 
     def partition_count(self, name: str) -> int:
         topic = self.member.view.topics.get(name)
@@ -95,8 +111,20 @@ class _KnownTopics:
 
 
 def _coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
-    return CoordinatorSettings(
+    assignors = tuple(name for name in config.string("group.consumer.assignors").split(",") if name)
+    policies = GroupPolicies(
         GroupPolicy(config.integer("group.initial.rebalance.delay.ms"), config.integer("group.max.size")),
+        ConsumerPolicy(
+            config.integer("group.consumer.session.timeout.ms"),
+            config.integer("group.consumer.max.size"),
+            assignors,
+        ),
+        MigrationPolicy(config.string("group.consumer.migration.policy").lower()),
+    )
+    return CoordinatorSettings(
+        policies,
+        has_consumer_protocol="consumer" in config.string("group.coordinator.rebalance.protocols").split(","),
+        heartbeat_interval_ms=config.integer("group.consumer.heartbeat.interval.ms"),
         session_timeout_ms_min=config.integer("group.min.session.timeout.ms"),
         session_timeout_ms_max=config.integer("group.max.session.timeout.ms"),
         offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,

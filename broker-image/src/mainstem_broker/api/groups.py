@@ -10,7 +10,9 @@
   and name.
 - Heartbeat v3 static members. LeaveGroup v3 several members at once, also static ones by their instance id.
 - DescribeGroups v3 authorized operations (not known: the schema's default); v6 says that a group does not
-  exist, where lower versions show it as Dead. ListGroups v4 filters by state (KIP-518), v5 by type.
+  exist, where lower versions show it as Dead; groups of KIP-848 do not exist for it (`consumer_groups.py`).
+  ListGroups v4 filters by state (KIP-518), v5 by type.
+- Join, sync, heartbeat and leave in a group of KIP-848 are those of a member that still speaks this protocol.
 - v0 and v1 of JoinGroup are what librdkafka before 2.11 looks for to tell whether there are groups.
 """
 
@@ -31,9 +33,11 @@ from mainstem_broker.errors import (
     RequestTimedOut,
     TopicAlreadyExists,
 )
+from mainstem_broker.group.consumer_group import ConsumerGroup
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC
-from mainstem_broker.group.membership import Group, State
+from mainstem_broker.group.membership import State
 from mainstem_broker.group.messages import Join, JoinAnswer, Sync, SyncAnswer
+from mainstem_broker.group.shard import AnyGroup
 from mainstem_broker.protocol.codec import Body, Entity
 from mainstem_broker.replica.key_placement import partition_of_key
 
@@ -45,7 +49,9 @@ OFFSETS_TOPIC_TIMEOUT_MS: Final = 5_000
 NAME_IN_MEMBER_ID_LENGTH_MAX: Final = 255
 """Of the client's name for itself; an id is a string of 32,767 bytes at most, and people read it."""
 CLASSIC: Final = "classic"
-"""The type of all groups here, as KIP-848 calls those of JoinGroup."""
+"""The type of groups of JoinGroup, as KIP-848 calls them."""
+CONSUMER: Final = "consumer"
+"""The type of groups of ConsumerGroupHeartbeat."""
 
 
 def partitions_of(broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
@@ -280,6 +286,11 @@ def _leave(broker: BrokerContext, group_id: str, member_id: str, instance_id: st
 # --- Looking at groups ---
 
 
+def named_groups(broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
+    """Of ConsumerGroupDescribe."""
+    return partitions_of_named(broker, request.group_ids)
+
+
 def described_groups(broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
     """Of DescribeGroups."""
     return partitions_of_named(broker, request.groups)
@@ -304,6 +315,8 @@ def _described(broker: BrokerContext, group_id: str, version: int) -> Body:
     }
     try:
         group = broker.groups.group(group_id)
+        if isinstance(group, ConsumerGroup):
+            raise GroupIdNotFound(f"Group '{group_id}' is not a classic group.")
     except GroupIdNotFound as error:
         if version < 6:
             return {**nothing, "group_state": State.DEAD.value}
@@ -348,16 +361,20 @@ def handle_list(broker: BrokerContext, request: Entity, _context: RequestContext
     return {"throttle_time": 0, "error_code": error_code, "groups": groups}
 
 
-def _is_wanted(group: Group, states: set[str], types: set[str]) -> bool:
-    return (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+def _is_wanted(group: AnyGroup, states: set[str], types: set[str]) -> bool:
+    return (not states or group.state.value.lower() in states) and (not types or _type(group) in types)
 
 
-def _listed(group: Group) -> Body:
+def _type(group: AnyGroup) -> str:
+    return CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC
+
+
+def _listed(group: AnyGroup) -> Body:
     return {
         "group_id": group.group_id,
         "protocol_type": group.protocol_type or "",
         "group_state": group.state.value,
-        "group_type": CLASSIC,
+        "group_type": _type(group),
     }
 
 

@@ -14,6 +14,7 @@ from mainstem_broker.api import (
     api_versions,
     commits,
     configs,
+    consumer_groups,
     described_producers,
     elections,
     fetch,
@@ -132,6 +133,20 @@ APIS: Final[Mapping[int, Api]] = {
             (0, 0),
             described_producers.handle,
             partitions_of=described_producers.partitions_of,
+        ),
+        _api(
+            68,
+            "ConsumerGroupHeartbeat",
+            (0, 1),
+            consumer_groups.handle_heartbeat,
+            partitions_of=groups.partitions_of,
+        ),
+        _api(
+            69,
+            "ConsumerGroupDescribe",
+            (0, 1),
+            consumer_groups.handle_describe,
+            partitions_of=groups.named_groups,
         ),
     )
 }

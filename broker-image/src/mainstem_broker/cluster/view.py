@@ -52,6 +52,8 @@ class ClusterView:
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     pending_deletions: set[str] = field(default_factory=set)
     """Topics that somebody asked to delete and that are still there."""
+    topics_version: int = 0
+    """Changes whenever a topic comes, goes or grows."""
     _some_offline: bool = False
 
     def brokers_for(self, topic_id: UUID, partition: int) -> Mapping[int, BrokerRegistration]:
@@ -74,7 +76,10 @@ class ClusterView:
             known = Topic(assignment)
             self.topics[assignment.topic] = known
             self.topic_names[assignment.topic_id] = assignment.topic
+            self.topics_version += 1
         elif assignment.version >= known.assignment.version:
+            if len(assignment.replicas) != len(known.assignment.replicas):
+                self.topics_version += 1
             known.assignment = assignment
         known.config = dict(config)
         return known
@@ -95,6 +100,7 @@ class ClusterView:
         known = self.topics.get(topic)
         if known is None or known.topic_id != topic_id:
             return False
+        self.topics_version += 1
         del self.topics[topic]
         del self.topic_names[topic_id]
         self.pending_deletions.discard(topic)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -27,13 +27,29 @@ from mainstem_broker.errors import (
     NotCoordinator,
     ProtocolError,
     UnknownMemberId,
+    UnsupportedVersion,
 )
-from mainstem_broker.group.membership import Group, GroupPolicy, State
-from mainstem_broker.group.messages import Join, JoinAnswer, Sync, SyncAnswer
+from mainstem_broker.group import classic_members
+from mainstem_broker.group.consumer_group import ConsumerGroup
+from mainstem_broker.group.consumer_heartbeat import require_sound
+from mainstem_broker.group.embedded_protocol import CONSUMER_PROTOCOL_TYPE
+from mainstem_broker.group.membership import Group
+from mainstem_broker.group.messages import (
+    JOINING_EPOCH,
+    ConsumerHeartbeat,
+    Decisions,
+    HeartbeatAnswer,
+    Join,
+    JoinAnswer,
+    Sync,
+    SyncAnswer,
+)
 from mainstem_broker.group.offsets import TopicPartition
 from mainstem_broker.group.records import CommittedOffset
-from mainstem_broker.group.shard import CoordinatedGroup, Shard
-from mainstem_broker.group.subscription import CONSUMER_PROTOCOL_TYPE, topics_in_use
+from mainstem_broker.group.shard import EMPTY_STATES, AnyGroup, CoordinatedGroup, GroupPolicies, Shard
+from mainstem_broker.group.subscription import topics_in_use
+from mainstem_broker.group.topic_patterns import TopicPattern
+from mainstem_broker.group.topics import Topics
 from mainstem_broker.replica.journal import Journal
 from mainstem_broker.replica.key_placement import partition_of_key
 from mainstem_broker.replica.partition import Partition
@@ -43,23 +59,17 @@ logger = structlog.get_logger(__name__)
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
-class Topics(Protocol):
-    """What groups need to know of the cluster's topics."""
-
-    def topic_id(self, name: str) -> UUID | None:
-        """The id of the topic of that name, or None if there is none."""
-        ...
-
-    def partition_count(self, name: str) -> int:
-        """0 if there is no such topic."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """Settings of a broker that groups depend on, units as named."""
+    """Settings of a broker that groups depend on, units as named.
 
-    policy: GroupPolicy
+    - `has_consumer_protocol`: whether groups of KIP-848 are served.
+    - `heartbeat_interval_ms`: how often their members are told to heartbeat.
+    """
+
+    policies: GroupPolicies
+    has_consumer_protocol: bool
+    heartbeat_interval_ms: int
     session_timeout_ms_min: int
     session_timeout_ms_max: int
     offsets_retention_ms: int
@@ -103,7 +113,9 @@ class GroupCoordinator:
             self._drop(index)
         if self._stopped or partition is None or not partition.is_leader:
             return
-        shard = self._shards[index] = Shard(Journal(partition), self.settings.policy, self.wall_ms)
+        shard = self._shards[index] = Shard(
+            Journal(partition), self.settings.policies, self._topics, self.wall_ms
+        )
         self._loading[index] = asyncio.create_task(shard.load(), name=f"load groups of partition {index}")
         if self._upkeep is None:
             self._upkeep = asyncio.create_task(self._drop_expired(), name="expiry of groups")
@@ -191,7 +203,15 @@ class GroupCoordinator:
                 raise UnknownMemberId(f"There is no group '{group_id}' that this could be a member of.")
             group = shard.group(group_id)
         members = group.membership
-        return shard.wait_for_join(group, lambda number: members.join(asked(number), shard.steady_ms()))
+        if isinstance(members, ConsumerGroup):
+            if members.members:
+                consumers = members
+                return shard.wait_for_join(
+                    group, lambda number: classic_members.join(consumers, asked(number), shard.steady_ms())
+                )
+            members = shard.become_classic(group)
+        classic = members
+        return shard.wait_for_join(group, lambda number: classic.join(asked(number), shard.steady_ms()))
 
     def sync(self, group_id: str, asked: Callable[[int], Sync]) -> asyncio.Future[SyncAnswer]:
         """Have a member hand in or wait for the assignment; likewise."""
@@ -200,7 +220,13 @@ class GroupCoordinator:
         if group is None:
             raise UnknownMemberId(f"There is no group '{group_id}'.")
         members = group.membership
-        return shard.wait_for_sync(group, lambda number: members.sync(asked(number), shard.steady_ms()))
+        if isinstance(members, ConsumerGroup):
+            consumers = members
+            return shard.wait_for_sync(
+                group, lambda number: classic_members.sync(consumers, asked(number), shard.steady_ms())
+            )
+        classic = members
+        return shard.wait_for_sync(group, lambda number: classic.sync(asked(number), shard.steady_ms()))
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
         """Raises as `Group.heartbeat`; while groups are being loaded every heartbeat is fine."""
@@ -211,7 +237,44 @@ class GroupCoordinator:
             return
         if group is None:
             raise UnknownMemberId(f"There is no group '{group_id}'.")
-        group.membership.heartbeat(member_id, instance_id, generation, shard.steady_ms())
+        members, now_ms = group.membership, shard.steady_ms()
+        if isinstance(members, Group):
+            members.heartbeat(member_id, instance_id, generation, now_ms)
+            return
+        try:
+            classic_members.heartbeat(members, member_id, instance_id, generation, now_ms)
+        finally:
+            # The group may have learnt of topics, and the member may have a deadline now.
+            shard.carry_out(group, members.decided())
+
+    def consumer_heartbeat(self, group_id: str, asked: ConsumerHeartbeat) -> asyncio.Future[HeartbeatAnswer]:
+        """Take a heartbeat of the protocol of KIP-848; it gets its number here.
+
+        Raises:
+            NotCoordinator, CoordinatorLoadInProgress: see `Shard.require_loaded`.
+            UnsupportedVersion: this cluster does not serve such groups.
+            UnknownMemberId: there is no such group, or none of this kind: the member has to join (anew).
+                Apache Kafka answers GROUP_ID_NOT_FOUND, after which its client gives up.
+            InvalidGroupId, InvalidRequest, UnsupportedAssignor, InvalidRegularExpression, GroupIdNotFound,
+                GroupMaxSizeReached: refused before the group is asked, or becomes one of this kind.
+        """
+        if not self.settings.has_consumer_protocol:
+            raise UnsupportedVersion("group.coordinator.rebalance.protocols does not list 'consumer'.")
+        _require_group_id(group_id)
+        shard, group = self._find(group_id)
+
+        def ask(consumers: ConsumerGroup, number: int) -> Decisions:
+            return consumers.heartbeat(replace(asked, request=number), shard.steady_ms())
+
+        if group is not None and isinstance(group.membership, ConsumerGroup):
+            consumers = group.membership
+            return shard.wait_for_heartbeat(group, lambda number: ask(consumers, number))
+        require_sound(asked, self.settings.policies.consumer.assignors)
+        if asked.member_epoch != JOINING_EPOCH:
+            raise UnknownMemberId(f"There is no group '{group_id}' that this could be a member of.")
+        if asked.topic_regex:
+            TopicPattern(asked.topic_regex)
+        return shard.upgrade(shard.group(group_id) if group is None else group, ask)
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> None:
         """Raises as `Group.leave`."""
@@ -219,7 +282,11 @@ class GroupCoordinator:
         shard, group = self._find(group_id)
         if group is None:
             raise UnknownMemberId(f"There is no group '{group_id}'.")
-        shard.carry_out(group, group.membership.leave(member_id, instance_id, shard.steady_ms()))
+        members = group.membership
+        if isinstance(members, ConsumerGroup):
+            shard.carry_out(group, classic_members.leave(members, member_id, instance_id))
+        else:
+            shard.carry_out(group, members.leave(member_id, instance_id, shard.steady_ms()))
 
     # --- Offsets ---
 
@@ -229,19 +296,27 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
+        version: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
     ) -> asyncio.Future[None]:
-        """Commit offsets, all or none; done when they are replicated.
+        """Commit offsets, all or none; done when they are replicated. `version` is the request's.
 
         Raises:
-            ProtocolError: as `Group.check_commit` and `Shard.commit`. The future may hold the latter, too.
+            ProtocolError: as `Group.check_commit`, `ConsumerGroup.check_commit` and `Shard.commit`. The
+                future may hold the latter, too.
         """
         shard, group = self._find(group_id)
         if group is None:
             if generation >= 0:
                 raise IllegalGeneration(f"There is no group '{group_id}' with a generation.")
             group = shard.group(group_id)
-        group.membership.check_commit(member_id, instance_id, generation, shard.steady_ms())
+        members, now_ms = group.membership, shard.steady_ms()
+        if isinstance(members, Group):
+            members.check_commit(member_id, instance_id, generation, now_ms)
+        elif (classic := members.members.get(member_id)) is not None and classic.is_classic:
+            classic_members.check_commit(members, classic, generation, now_ms)
+        else:
+            members.check_commit(member_id, generation, version)
         if not offsets:
             nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             nothing.set_result(None)
@@ -267,6 +342,17 @@ class GroupCoordinator:
                 found[key] = offset
         return found
 
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Raise UnknownMemberId or StaleMemberEpoch if offsets are asked for as a member that has to wait.
+
+        Without a member id, and of classic groups, anyone may ask.
+        """
+        _, group = self._find(group_id)
+        if member_id and member_epoch >= 0 and group is not None:
+            members = group.membership
+            if isinstance(members, ConsumerGroup):
+                members.check_fetch(member_id, member_epoch)
+
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> tuple[asyncio.Future[None], dict[TopicPartition, ProtocolError]]:
@@ -291,7 +377,7 @@ class GroupCoordinator:
 
     # --- Groups ---
 
-    def group(self, group_id: str) -> Group:
+    def group(self, group_id: str) -> AnyGroup:
         """The membership of a group, to look at.
 
         Raises:
@@ -302,7 +388,7 @@ class GroupCoordinator:
             raise GroupIdNotFound(f"There is no group '{group_id}'.")
         return group.membership
 
-    def groups(self) -> Iterator[Group]:
+    def groups(self) -> Iterator[AnyGroup]:
         """All groups, to look at.
 
         Raises:
@@ -323,7 +409,7 @@ class GroupCoordinator:
         shard, group = self._find(group_id)
         if group is None:
             raise GroupIdNotFound(f"There is no group '{group_id}'.")
-        if group.membership.state is not State.EMPTY:
+        if group.membership.state not in EMPTY_STATES:
             raise NonEmptyGroup(f"Group '{group_id}' has members: stop them first.")
         return shard.remove(group)
 

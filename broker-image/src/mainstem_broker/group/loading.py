@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mainstem_broker.group.consumer_records import ConsumerGroupKey, ConsumerGroupValue, decode_value
 from mainstem_broker.group.offsets import TopicPartition
 from mainstem_broker.group.records import (
     TOPIC_ID_HEADER,
@@ -17,9 +18,13 @@ from mainstem_broker.protocol.records import Record
 
 @dataclass(slots=True)
 class LoadedGroup:
-    """A group as its records tell of it; without `metadata` it only has committed offsets."""
+    """A group as its records tell of it: classic with `metadata`, of KIP-848 with `consumer_records`.
+
+    With neither it only has committed offsets. With both, a change from one kind to the other was cut short.
+    """
 
     metadata: GroupMetadata | None = None
+    consumer_records: dict[ConsumerGroupKey, ConsumerGroupValue] = field(default_factory=dict)
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
 
 
@@ -60,6 +65,9 @@ def _decode(record: Record, groups: dict[str, LoadedGroup]) -> None:
         topic_id = next((content for name, content in record.headers if name == TOPIC_ID_HEADER), None)
         offset = CommittedOffset.decode(value, topic_id)
         groups.setdefault(key.group_id, LoadedGroup()).offsets[key.topic, key.partition] = offset
+    elif isinstance(key, ConsumerGroupKey):
+        told = decode_value(key, value)
+        groups.setdefault(key.group_id, LoadedGroup()).consumer_records[key] = told
     else:
         metadata = GroupMetadata.decode(value)
         groups.setdefault(key.group_id, LoadedGroup()).metadata = metadata

@@ -19,6 +19,8 @@ class Member:
     - `is_new`: has not been in any generation; its first join waits for `NEW_MEMBER_TIMEOUT_MS` at most.
     - `expires_ms`: the end of its session, moved by every sign of life.
     - `assignment`: its part of the present generation, once that is stable.
+    - `generation`: the one that it is in, where that is not its group's: until it has joined a group that has
+      just changed its kind. Its heartbeats tell it to join then, instead of that it has lost what it has.
     """
 
     member_id: str
@@ -33,6 +35,7 @@ class Member:
     syncing: int | None = None
     is_new: bool = False
     assignment: bytes = b""
+    generation: int | None = None
 
     def metadata(self, protocol: str | None) -> bytes:
         """What it said with this protocol; empty if nothing."""

@@ -52,7 +52,7 @@ from mainstem_broker.group.messages import (
     Sync,
     SyncAnswer,
 )
-from mainstem_broker.group.records import GroupMetadata
+from mainstem_broker.group.records import GroupKey, GroupMetadata
 from mainstem_broker.group.roster import Roster
 
 
@@ -129,6 +129,30 @@ class Group:
             group.members.leader = stored.leader
         return group
 
+    @classmethod
+    def succeed(
+        cls,
+        group_id: str,
+        policy: GroupPolicy,
+        generation: int,
+        protocol_type: str,
+        members: Iterable[Member],
+        now_ms: int,
+    ) -> Group:
+        """The group that goes on with the members of another kind of group: they have to join again."""
+        group = cls(group_id, policy)
+        group.generation = generation
+        group.protocol_type = protocol_type
+        for member in members:
+            group.members.insert(member)
+            group._wake_by(member.expires_ms)
+        if group.members:
+            group.state = State.STABLE
+            group.protocol = elect_protocol(tuple(group.members))
+            group._store(group.metadata())
+            group._prepare(now_ms)
+        return group
+
     # --- What members ask ---
 
     def join(self, asked: Join, now_ms: int) -> Decisions:
@@ -155,7 +179,7 @@ class Group:
             RebalanceInProgress: it has to join again.
         """
         member = self.members.require(member_id, instance_id)
-        self._require_generation(generation)
+        self._require_generation(member, generation)
         self._renew(member, now_ms)
         if self.state is State.PREPARING_REBALANCE:
             raise RebalanceInProgress
@@ -186,7 +210,7 @@ class Group:
         if generation < 0 and self.state is State.EMPTY:
             return
         member = self.members.require(member_id, instance_id)
-        self._require_generation(generation)
+        self._require_generation(member, generation)
         if self.state is State.COMPLETING_REBALANCE:
             raise RebalanceInProgress
         # In Preparing it passes: that is the last chance of members that give partitions up.
@@ -255,6 +279,10 @@ class Group:
     def is_idle(self) -> bool:
         """Whether there are no members, nor any about to be."""
         return self.state in (State.EMPTY, State.DEAD) and not self.members.pending
+
+    def record_keys(self) -> list[bytes]:
+        """Of all records that tell of this group."""
+        return [GroupKey(self.group_id).encode()]
 
     def metadata(self) -> GroupMetadata:
         """The group as its record is to tell of it."""
@@ -492,13 +520,14 @@ class Group:
             self._answer(member.joining, self._joined(member))
             member.joining = None
             member.is_new = False
+            member.generation = None
             self._renew(member, now_ms)
 
     # --- Syncing ---
 
     def _sync(self, asked: Sync, now_ms: int) -> None:
         member = self.members.require(asked.member_id, asked.instance_id)
-        self._require_generation(asked.generation)
+        self._require_generation(member, asked.generation)
         for said, known in ((asked.protocol_type, self.protocol_type), (asked.protocol, self.protocol)):
             if said is not None and said != known:
                 raise InconsistentGroupProtocol(f"The group has agreed on '{known}', not on '{said}'.")
@@ -569,9 +598,10 @@ class Group:
 
     # --- Helpers ---
 
-    def _require_generation(self, generation: int) -> None:
-        if generation != self.generation:
-            raise IllegalGeneration(f"The group is at generation {self.generation}, not {generation}.")
+    def _require_generation(self, member: Member, generation: int) -> None:
+        expected = self.generation if member.generation is None else member.generation
+        if generation != expected:
+            raise IllegalGeneration(f"The group is at generation {expected}, not {generation}.")
 
     def _renew(self, member: Member, now_ms: int) -> None:
         if not member.is_new:

@@ -7,8 +7,15 @@ group answers each number exactly once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from mainstem_broker.group.consumer_records import ConsumerGroupKey, ConsumerGroupValue, Partitions
 from mainstem_broker.group.records import GroupMetadata
+
+JOINING_EPOCH: Final = 0
+LEAVING_EPOCH: Final = -1
+LEAVING_FOR_A_WHILE_EPOCH: Final = -2
+"""A static member that will be back: its partitions wait for it as long as its session lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +88,63 @@ class SyncAnswer:
     assignment: bytes = b""
 
 
+# --- Of groups of KIP-848 ---
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """A ConsumerGroupHeartbeat; what is None has not changed since the last one.
+
+    `rebalance_timeout_ms` is None likewise. `owned` are the partitions that the member has by its own word.
+    """
+
+    request: int
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int | None
+    topics: tuple[str, ...] | None
+    topic_regex: str | None
+    assignor: str | None
+    owned: Partitions | None
+    client_id: str
+    client_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """`assignment` is what the member may read from now on; None: as before."""
+
+    member_id: str | None
+    member_epoch: int = 0
+    assignment: Partitions | None = None
+    error_code: int = 0
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecords:
+    """Records to be written in this order; None: a tombstone.
+
+    The group goes on when it hears of it by `ConsumerGroup.stored(ticket, ...)`.
+    """
+
+    ticket: int
+    records: tuple[tuple[ConsumerGroupKey, ConsumerGroupValue | None], ...]
+
+
+# --- What comes of it ---
+
+AnyAnswer = JoinAnswer | SyncAnswer | HeartbeatAnswer
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What the waiting request of this number gets."""
 
     request: int
-    answer: JoinAnswer | SyncAnswer
+    answer: AnyAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +164,4 @@ class Decisions:
 
     answers: tuple[Answer, ...] = ()
     stores: tuple[Store, ...] = ()
+    records: tuple[StoreRecords, ...] = ()

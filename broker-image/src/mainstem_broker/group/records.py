@@ -26,10 +26,13 @@ Source: Apache Kafka's `OffsetCommitKey/Value.json` and `GroupMetadataKey/Value.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+from mainstem_broker.group import consumer_records
+from mainstem_broker.group.consumer_records import ConsumerGroupKey
+from mainstem_broker.group.record_primitives import INT16, INT32, INT64, Reader, byte_string, string
 
 TOPIC_ID_HEADER: Final = "topic.id"
 """16 bytes; on records of committed offsets."""
@@ -38,11 +41,7 @@ _OFFSET_KEY_VERSIONS: Final = (0, 1)
 _GROUP_KEY_VERSION: Final = 2
 _VALUE_VERSION: Final = 3
 _VALUE_VERSION_WITH_EXPIRY: Final = 1
-_FLEXIBLE_VERSION: Final = 4
-
-_INT16: Final = struct.Struct(">h")
-_INT32: Final = struct.Struct(">i")
-_INT64: Final = struct.Struct(">q")
+FLEXIBLE_VALUE_VERSION: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,10 @@ class OffsetKey:
     def encode(self) -> bytes:
         return b"".join(
             (
-                _INT16.pack(_OFFSET_KEY_VERSIONS[-1]),
-                _string(self.group_id),
-                _string(self.topic),
-                _INT32.pack(self.partition),
+                INT16.pack(_OFFSET_KEY_VERSIONS[-1]),
+                string(self.group_id),
+                string(self.topic),
+                INT32.pack(self.partition),
             )
         )
 
@@ -71,7 +70,7 @@ class GroupKey:
     group_id: str
 
     def encode(self) -> bytes:
-        return _INT16.pack(_GROUP_KEY_VERSION) + _string(self.group_id)
+        return INT16.pack(_GROUP_KEY_VERSION) + string(self.group_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +92,12 @@ class CommittedOffset:
 
     def encode(self) -> bytes:
         version = _VALUE_VERSION if self.expire_ms is None else _VALUE_VERSION_WITH_EXPIRY
-        parts = [_INT16.pack(version), _INT64.pack(self.offset)]
+        parts = [INT16.pack(version), INT64.pack(self.offset)]
         if version == _VALUE_VERSION:
-            parts.append(_INT32.pack(self.leader_epoch))
-        parts += (_string(self.metadata), _INT64.pack(self.commit_ms))
+            parts.append(INT32.pack(self.leader_epoch))
+        parts += (string(self.metadata), INT64.pack(self.commit_ms))
         if self.expire_ms is not None:
-            parts.append(_INT64.pack(self.expire_ms))
+            parts.append(INT64.pack(self.expire_ms))
         return b"".join(parts)
 
     @property
@@ -113,8 +112,8 @@ class CommittedOffset:
         Raises:
             ValueError: the bytes are no such value, or of a version that does not exist yet.
         """
-        reader = _Reader(value)
-        version = reader.version(_FLEXIBLE_VERSION)
+        reader = Reader(value)
+        version = reader.version(FLEXIBLE_VALUE_VERSION, FLEXIBLE_VALUE_VERSION)
         offset = reader.int64()
         leader_epoch = reader.int32() if version >= 3 else -1
         metadata = reader.string()
@@ -162,24 +161,24 @@ class GroupMetadata:
 
     def encode(self) -> bytes:
         parts = [
-            _INT16.pack(_VALUE_VERSION),
-            _string(self.protocol_type),
-            _INT32.pack(self.generation),
-            _string(self.protocol),
-            _string(self.leader),
-            _INT64.pack(self.state_ms),
-            _INT32.pack(len(self.members)),
+            INT16.pack(_VALUE_VERSION),
+            string(self.protocol_type),
+            INT32.pack(self.generation),
+            string(self.protocol),
+            string(self.leader),
+            INT64.pack(self.state_ms),
+            INT32.pack(len(self.members)),
         ]
         for member in self.members:
             parts += (
-                _string(member.member_id),
-                _string(member.instance_id),
-                _string(member.client_id),
-                _string(member.client_host),
-                _INT32.pack(member.rebalance_timeout_ms),
-                _INT32.pack(member.session_timeout_ms),
-                _bytes(member.subscription),
-                _bytes(member.assignment),
+                string(member.member_id),
+                string(member.instance_id),
+                string(member.client_id),
+                string(member.client_host),
+                INT32.pack(member.rebalance_timeout_ms),
+                INT32.pack(member.session_timeout_ms),
+                byte_string(member.subscription),
+                byte_string(member.assignment),
             )
         return b"".join(parts)
 
@@ -190,8 +189,8 @@ class GroupMetadata:
         Raises:
             ValueError: as `CommittedOffset.decode`.
         """
-        reader = _Reader(value)
-        version = reader.version(_FLEXIBLE_VERSION)
+        reader = Reader(value)
+        version = reader.version(FLEXIBLE_VALUE_VERSION, FLEXIBLE_VALUE_VERSION)
         protocol_type = reader.string()
         generation = reader.int32()
         protocol, leader = reader.nullable_string(), reader.nullable_string()
@@ -201,7 +200,7 @@ class GroupMetadata:
         return cls(protocol_type, generation, protocol, leader, state_ms, members)
 
 
-def _read_member(reader: _Reader, version: int) -> MemberMetadata:
+def _read_member(reader: Reader, version: int) -> MemberMetadata:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     client_id, client_host = reader.string(), reader.string()
@@ -222,98 +221,20 @@ def _read_member(reader: _Reader, version: int) -> MemberMetadata:
     )
 
 
-def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for kinds that newer programs write.
+def decode_key(key: bytes) -> OffsetKey | GroupKey | ConsumerGroupKey | None:
+    """What a record is about; None for kinds that are not read here, or that newer programs write.
 
     Raises:
         ValueError: the bytes are no key.
     """
-    reader = _Reader(key)
+    reader = Reader(key)
     version = reader.int16()
     if version in _OFFSET_KEY_VERSIONS:
         return OffsetKey(reader.string(), reader.string(), reader.int32())
     if version == _GROUP_KEY_VERSION:
         return GroupKey(reader.string())
+    if version in (consumer_records.GROUP_KEY, consumer_records.TARGET_EPOCH_KEY):
+        return ConsumerGroupKey(version, reader.string())
+    if version in (consumer_records.MEMBER_KEY, consumer_records.TARGET_KEY, consumer_records.CURRENT_KEY):
+        return ConsumerGroupKey(version, reader.string(), reader.string())
     return None
-
-
-def _string(text: str | None) -> bytes:
-    if text is None:
-        return b"\xff\xff"
-    encoded = text.encode()
-    return _INT16.pack(len(encoded)) + encoded
-
-
-def _bytes(data: bytes) -> bytes:
-    return _INT32.pack(len(data)) + data
-
-
-class _Reader:
-    """Reads primitive types one after another; every failure is a ValueError."""
-
-    __slots__ = ("_data", "_flexible", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self._flexible = False
-
-    def version(self, highest: int) -> int:
-        version = self.int16()
-        if not 0 <= version <= highest:
-            raise ValueError(f"version {version} is not between 0 and {highest}")
-        self._flexible = version >= _FLEXIBLE_VERSION
-        return version
-
-    def int16(self) -> int:
-        return int(_INT16.unpack(self._take(2))[0])
-
-    def int32(self) -> int:
-        return int(_INT32.unpack(self._take(4))[0])
-
-    def int64(self) -> int:
-        return int(_INT64.unpack(self._take(8))[0])
-
-    def count(self) -> int:
-        count = self._varint() - 1 if self._flexible else self.int32()
-        if not 0 <= count <= len(self._data):
-            raise ValueError(f"an array of {count} cannot be in {len(self._data)} bytes")
-        return count
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise ValueError("a string that must be there is null")
-        return text
-
-    def nullable_string(self) -> str | None:
-        length = self._varint() - 1 if self._flexible else self.int16()
-        return None if length < 0 else str(self._take(length), "utf-8")
-
-    def byte_string(self) -> bytes:
-        return self._take(self._varint() - 1 if self._flexible else self.int32())
-
-    def tagged_fields(self) -> dict[int, bytes]:
-        """Tag to content; none in versions that are not flexible."""
-        if not self._flexible:
-            return {}
-        return {self._varint(): self._take(self._varint()) for _ in range(self._varint())}
-
-    def _take(self, length: int) -> bytes:
-        end = self._position + length
-        if length < 0 or end > len(self._data):
-            raise ValueError(f"{length} bytes at {self._position} leave the {len(self._data)} that there are")
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken
-
-    def _varint(self) -> int:
-        result = shift = 0
-        while True:
-            (byte,) = self._take(1)
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return result
-            shift += 7
-            if shift > 28:
-                raise ValueError("a varint is longer than five bytes")

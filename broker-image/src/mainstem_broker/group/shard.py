@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -23,26 +23,44 @@ from mainstem_broker.errors import (
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     ProtocolError,
+    RebalanceInProgress,
     RecordListTooLarge,
     RequestTimedOut,
     UnknownServerError,
 )
+from mainstem_broker.group.consumer_group import ConsumerGroup, ConsumerPolicy, ConsumerState
 from mainstem_broker.group.loading import LoadedGroups
 from mainstem_broker.group.membership import Group, GroupPolicy, State
-from mainstem_broker.group.messages import Decisions, JoinAnswer, SyncAnswer
+from mainstem_broker.group.messages import Decisions, HeartbeatAnswer, JoinAnswer, StoreRecords, SyncAnswer
+from mainstem_broker.group.migration import MigrationPolicy, downgrade, upgrade
 from mainstem_broker.group.offsets import GroupOffsets, TopicPartition
 from mainstem_broker.group.records import CommittedOffset, GroupKey, OffsetKey
 from mainstem_broker.group.subscription import topics_in_use
-from mainstem_broker.replica.journal import Journal
+from mainstem_broker.group.topics import Topics
+from mainstem_broker.replica.journal import Entry, Journal
 
 logger = structlog.get_logger(__name__)
 
 BATCH_BYTES = 512 * 1024
-"""Of tombstones written at once: below any sensible max.message.bytes."""
+"""Of records written at once: below any sensible max.message.bytes."""
 
 
 GROUPS_AT_ONCE = 200
 """Made of what was loaded before requests get their turn: a few milliseconds' worth."""
+
+
+EMPTY_STATES: Final = (State.EMPTY, ConsumerState.EMPTY)
+
+AnyGroup = Group | ConsumerGroup
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPolicies:
+    """What holds for groups of either kind, and for changes from one to the other."""
+
+    classic: GroupPolicy
+    consumer: ConsumerPolicy
+    migration: MigrationPolicy
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +72,7 @@ class CoordinatedGroup:
     - `timer`, `timer_ms`: calls `Group.tick`.
     """
 
-    membership: Group
+    membership: AnyGroup
     state_ms: int
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     commits_under_way: Counter[TopicPartition] = field(default_factory=Counter)
@@ -69,12 +87,15 @@ class CoordinatedGroup:
 class Shard:
     """Groups by id. `load` once; usable when `is_loaded`; `close` once."""
 
-    def __init__(self, journal: Journal, policy: GroupPolicy, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, journal: Journal, policies: GroupPolicies, topics: Topics, wall_ms: Callable[[], int]
+    ) -> None:
         self.journal = journal
         self.groups: dict[str, CoordinatedGroup] = {}
         self.is_loaded = False
         self._failure: ProtocolError | None = None
-        self._policy = policy
+        self._policies = policies
+        self._topics = topics
         self._wall_ms = wall_ms
         self._loop = asyncio.get_running_loop()
         self._requests = 0
@@ -108,15 +129,22 @@ class Shard:
             )
         now_ms = self.steady_ms()
         for number, (group_id, told) in enumerate(groups.items(), start=1):
-            if told.metadata is None:
-                group = CoordinatedGroup(Group(group_id, self._policy), -1)
+            if told.consumer_records:
+                restored = ConsumerGroup.restore(
+                    group_id, self._policies.consumer, self._topics, told.consumer_records, now_ms
+                )
+                group = CoordinatedGroup(restored, -1)
+            elif told.metadata is None:
+                group = CoordinatedGroup(Group(group_id, self._policies.classic), -1)
             else:
-                membership = Group.restore(group_id, self._policy, told.metadata, now_ms)
+                membership = Group.restore(group_id, self._policies.classic, told.metadata, now_ms)
                 group = CoordinatedGroup(membership, told.metadata.state_ms)
             for partition, offset in told.offsets.items():
                 group.offsets.put(partition, offset)
             self.groups[group_id] = group
             self._arm(group)
+            if told.consumer_records and told.metadata is not None:
+                self._end_migration(group)
             if number % GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # let requests through
         self.is_loaded = True
@@ -142,7 +170,8 @@ class Shard:
         """The group of this id, made if there is none."""
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = CoordinatedGroup(Group(group_id, self._policy), self._wall_ms())
+            membership = Group(group_id, self._policies.classic)
+            group = self.groups[group_id] = CoordinatedGroup(membership, self._wall_ms())
         return group
 
     # --- What a group decides ---
@@ -156,6 +185,11 @@ class Shard:
     def wait_for_sync(
         self, group: CoordinatedGroup, ask: Callable[[int], Decisions]
     ) -> asyncio.Future[SyncAnswer]:
+        return self._wait_for(group, ask)
+
+    def wait_for_heartbeat(
+        self, group: CoordinatedGroup, ask: Callable[[int], Decisions]
+    ) -> asyncio.Future[HeartbeatAnswer]:
         return self._wait_for(group, ask)
 
     def _wait_for(self, group: CoordinatedGroup, ask: Callable[[int], Decisions]) -> asyncio.Future[Any]:
@@ -174,19 +208,110 @@ class Shard:
             group.state_ms = self._wall_ms()
             value = replace(store.group, state_ms=group.state_ms).encode()
             self._write_group(group, value, store.ticket)
+        for stored in decisions.records:
+            group.state_ms = self._wall_ms()
+            self._write_records(group, stored)
+        if decisions.records:
+            self._downgrade_if_due(group)
         self._arm(group)
 
     def _write_group(self, group: CoordinatedGroup, value: bytes, ticket: int) -> None:
-        def settle(error: ProtocolError | None) -> None:
-            code = 0 if error is None else _for_members(error).code
-            if error is not None:
-                logger.warning("group not stored", group=group.group_id, reason=str(error))
-            self.carry_out(group, group.membership.stored(ticket, code, self.steady_ms()))
+        membership = group.membership
+        assert isinstance(membership, Group)
 
-        try:
-            self.journal.append([(GroupKey(group.group_id).encode(), value, ())], self._wall_ms(), settle)
-        except ProtocolError as error:
-            settle(error)
+        def settle(error: ProtocolError | None) -> None:
+            code = self._code_of(group, error)
+            self.carry_out(group, membership.stored(ticket, code, self.steady_ms()))
+
+        self._append([(GroupKey(group.group_id).encode(), value, ())], settle)
+
+    def _write_records(self, group: CoordinatedGroup, store: StoreRecords) -> None:
+        membership = group.membership
+        assert isinstance(membership, ConsumerGroup)
+
+        def settle(error: ProtocolError | None) -> None:
+            self.carry_out(group, membership.stored(store.ticket, self._code_of(group, error)))
+
+        entries = [
+            (key.encode(), None if value is None else value.encode(), ()) for key, value in store.records
+        ]
+        self._append(entries, settle)
+
+    def _code_of(self, group: CoordinatedGroup, error: ProtocolError | None) -> int:
+        if error is None:
+            return 0
+        logger.warning("group not stored", group=group.group_id, reason=str(error))
+        return _for_members(error).code
+
+    def _append(self, entries: Sequence[Entry], settle: Callable[[ProtocolError | None], None]) -> None:
+        """Write in as few batches as there have to be; `settle` is called once, with the first failure."""
+        portions = list(_portions(entries))
+        left = len(portions)
+        failure: ProtocolError | None = None
+
+        def settle_one(error: ProtocolError | None) -> None:
+            nonlocal left, failure
+            left -= 1
+            failure = failure or error
+            if left == 0:
+                settle(failure)
+
+        for number, portion in enumerate(portions):
+            try:
+                self.journal.append(portion, self._wall_ms(), settle_one)
+            except ProtocolError as error:
+                left -= len(portions) - number - 1  # those are not tried
+                settle_one(error)
+                return
+
+    # --- From one kind to the other ---
+
+    def upgrade(
+        self, group: CoordinatedGroup, ask: Callable[[ConsumerGroup, int], Decisions]
+    ) -> asyncio.Future[HeartbeatAnswer]:
+        """Have a classic group be one of KIP-848, and ask it for the first time.
+
+        Raises:
+            GroupIdNotFound, GroupMaxSizeReached: it cannot become one; see `migration.upgrade`.
+        """
+        old = group.membership
+        assert isinstance(old, Group)
+        policies = self._policies
+        new = upgrade(old, policies.migration, policies.consumer, self._topics, self.steady_ms())
+        logger.info("group upgraded", group=group.group_id, members=len(new.members))
+        group.membership = new
+        answer = self.wait_for_heartbeat(group, lambda number: ask(new, number))
+        # Only now: cut short in between, both groups' records are there, instead of none.
+        self._bury(old.record_keys(), lambda: None)
+        self.carry_out(group, old.close(RebalanceInProgress.code))
+        return answer
+
+    def become_classic(self, group: CoordinatedGroup) -> Group:
+        """Have a group be a classic one; only without members of the new protocol."""
+        membership = group.membership
+        if isinstance(membership, ConsumerGroup):
+            successor = downgrade(membership, self._policies.classic, self.steady_ms())
+            logger.info("group downgraded", group=group.group_id, members=len(successor.members))
+            group.membership = successor
+            self.carry_out(group, successor.tick(self.steady_ms()))
+            self._bury(membership.record_keys(), lambda: None)  # as in `upgrade`
+            membership = successor
+        return membership
+
+    def _end_migration(self, group: CoordinatedGroup) -> None:
+        """Go on where a change of kind was cut short: the records of both kinds are there."""
+        self._downgrade_if_due(group)
+        if isinstance(group.membership, ConsumerGroup):
+            self._bury([GroupKey(group.group_id).encode()], lambda: None)
+
+    def _downgrade_if_due(self, group: CoordinatedGroup) -> None:
+        membership = group.membership
+        if (
+            isinstance(membership, ConsumerGroup)
+            and self._policies.migration.allows_downgrade
+            and membership.has_only_classic_members
+        ):
+            self.become_classic(group)
 
     def _arm(self, group: CoordinatedGroup) -> None:
         """Have the group told of the time when it wants to be, if that is sooner than it will be anyway."""
@@ -255,9 +380,7 @@ class Shard:
     def remove(self, group: CoordinatedGroup) -> asyncio.Future[None]:
         """Take an idle group away with all that it has committed; done when that is replicated."""
         partitions = list(dict.fromkeys([*group.offsets, *group.commits_under_way]))
-        buried = self._bury(
-            [*_offset_keys(group, partitions), GroupKey(group.group_id).encode()], lambda: None
-        )
+        buried = self._bury([*_offset_keys(group, partitions), *group.membership.record_keys()], lambda: None)
         if not (buried.done() and buried.exception() is not None):
             del self.groups[group.group_id]
             self.carry_out(group, group.membership.close(NotCoordinator.code))
@@ -265,31 +388,22 @@ class Shard:
 
     def _bury(self, keys: Sequence[bytes], then: Callable[[], None]) -> asyncio.Future[None]:
         buried: asyncio.Future[None] = self._loop.create_future()
-        portions = list(_portions(keys))
-        left = len(portions)
 
         def settle(error: ProtocolError | None) -> None:
-            nonlocal left
-            left -= 1
-            if error is None and left == 0:
+            if error is None:
                 then()
             if buried.done():
                 return
             if error is not None:
                 buried.set_exception(_for_commits(error))
                 buried.exception()  # nobody has to look: it is tried again
-            elif left == 0:
+            else:
                 buried.set_result(None)
 
-        if not portions:
-            then()
-            buried.set_result(None)
-        for portion in portions:
-            try:
-                self.journal.append([(key, None, ()) for key in portion], self._wall_ms(), settle)
-            except ProtocolError as error:
-                settle(error)
-                break
+        if keys:
+            self._append([(key, None, ()) for key in keys], settle)
+        else:
+            settle(None)
         return buried
 
     # --- Upkeep ---
@@ -300,7 +414,9 @@ class Shard:
         for group in tuple(self.groups.values()):
             members = group.membership
             empty_since_ms = (
-                group.state_ms if members.state is State.EMPTY and members.protocol_type is not None else None
+                group.state_ms
+                if members.state in EMPTY_STATES and members.protocol_type is not None
+                else None
             )
             expired = [
                 partition
@@ -324,15 +440,17 @@ def _offset_keys(group: CoordinatedGroup, partitions: Iterable[TopicPartition]) 
     return [OffsetKey(group.group_id, topic, partition).encode() for topic, partition in partitions]
 
 
-def _portions(keys: Sequence[bytes]) -> Iterable[list[bytes]]:
-    portion: list[bytes] = []
+def _portions(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
+    portion: list[Entry] = []
     size_bytes = 0
-    for key in keys:
-        if portion and size_bytes + len(key) > BATCH_BYTES:
+    for entry in entries:
+        key, value, _ = entry
+        entry_bytes = len(key) + len(value or b"")
+        if portion and size_bytes + entry_bytes > BATCH_BYTES:
             yield portion
             portion, size_bytes = [], 0
-        portion.append(key)
-        size_bytes += len(key) + 20
+        portion.append(entry)
+        size_bytes += entry_bytes + 20
     if portion:
         yield portion
 

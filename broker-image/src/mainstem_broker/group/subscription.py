@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from mainstem_broker.group.consumer_group import ConsumerGroup
+from mainstem_broker.group.embedded_protocol import CONSUMER_PROTOCOL_TYPE
 from mainstem_broker.group.membership import Group, State
-
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 _HEAD: Final = struct.Struct(">hi")
 _LENGTH: Final = struct.Struct(">h")
@@ -38,8 +38,10 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     return frozenset(topics)
 
 
-def topics_in_use(group: Group) -> frozenset[str] | None:
+def topics_in_use(group: Group | ConsumerGroup) -> frozenset[str] | None:
     """The topics that members of a group read; None if that cannot be told now, or at all."""
+    if isinstance(group, ConsumerGroup):
+        return group.subscribed_topics()
     if group.state is State.EMPTY:
         return frozenset()
     if group.state is not State.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:

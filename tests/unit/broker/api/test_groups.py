@@ -34,7 +34,7 @@ from mainstem_broker.protocol.codec import Body, Entity, decode_header, decode_r
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.state import PartitionState
 
-GROUP_KEYS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47)
+GROUP_KEYS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69)
 REQUESTS = [
     (key, version)
     for key in GROUP_KEYS

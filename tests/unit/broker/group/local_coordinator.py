@@ -7,7 +7,7 @@ nothing by itself: `replicate` lets it have all there is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -18,10 +18,13 @@ import uvloop
 from tests.unit.broker.replica.replicas import open_office
 
 from mainstem_broker.config import BrokerConfig
+from mainstem_broker.group.consumer_group import ConsumerPolicy
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings, GroupCoordinator
 from mainstem_broker.group.membership import GroupPolicy
 from mainstem_broker.group.messages import Join, JoinAnswer, Sync, SyncAnswer
+from mainstem_broker.group.migration import MigrationPolicy
 from mainstem_broker.group.records import CommittedOffset
+from mainstem_broker.group.shard import GroupPolicies
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.state import PartitionState
@@ -48,8 +51,16 @@ def run(test: Coroutine[Any, Any, Result]) -> Result:
 class PlayedTopics:
     ids: dict[str, UUID] = field(default_factory=lambda: {"t": uuid4(), "u": uuid4()})
 
+    version: int = 0
+
     def topic_id(self, name: str) -> UUID | None:
         return self.ids.get(name)
+
+    def name(self, topic_id: UUID) -> str | None:
+        return next((name for name, known in self.ids.items() if known == topic_id), None)
+
+    def names(self) -> Iterable[str]:
+        return self.ids
 
     def partition_count(self, name: str) -> int:
         return 1 if name == OFFSETS_TOPIC else 4
@@ -68,6 +79,7 @@ class LocalCoordinator:
         retention_ms: int = 10_000,
         check_interval_ms: int = 3_600_000,
         max_message_bytes: int = 1_048_576,
+        migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL,
     ) -> None:
         config = BrokerConfig({"broker.id": "1", "zookeeper.connect": "z"}).topic(
             {
@@ -89,7 +101,13 @@ class LocalCoordinator:
         self.partition = Partition(OFFSETS_TOPIC, 0, uuid4(), log, 1, open_office())
         self.isr = (1, 2) if followers else (1,)
         self._settings = CoordinatorSettings(
-            GroupPolicy(0, members_max),
+            GroupPolicies(
+                GroupPolicy(0, members_max),
+                ConsumerPolicy(10_000, members_max, ("uniform", "range")),
+                migration,
+            ),
+            has_consumer_protocol=True,
+            heartbeat_interval_ms=1_000,
             session_timeout_ms_min=10,
             session_timeout_ms_max=60_000,
             offsets_retention_ms=retention_ms,
@@ -206,7 +224,7 @@ class LocalCoordinator:
     ) -> asyncio.Future[None]:
         value = CommittedOffset(offset, 3, metadata, self.now_ms, expire_ms, self.topics.topic_id(topic))
         member_id, generation = ("", -1) if member is None else (member.member_id, member.generation)
-        return self.coordinator.commit(group_id, member_id, None, generation, {(topic, partition): value})
+        return self.coordinator.commit(group_id, member_id, None, generation, 9, {(topic, partition): value})
 
     def committed(self, group_id: str, topic: str = "t", partition: int = 0) -> int | None:
         found = self.coordinator.committed(group_id, [(topic, partition)])

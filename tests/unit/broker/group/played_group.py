@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mainstem_broker.group.membership import Group, GroupPolicy
-from mainstem_broker.group.messages import Decisions, Join, JoinAnswer, Store, Sync, SyncAnswer
+from mainstem_broker.group.messages import AnyAnswer, Decisions, Join, JoinAnswer, Store, Sync, SyncAnswer
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -23,7 +23,7 @@ class PlayedGroup:
     stores_at_once: bool = True
     group: Group = field(init=False)
     now_ms: int = 1_000
-    answers: dict[int, JoinAnswer | SyncAnswer] = field(default_factory=dict)
+    answers: dict[int, AnyAnswer] = field(default_factory=dict)
     unstored: list[Store] = field(default_factory=list)
     stored: list[Store] = field(default_factory=list)
     _requests: int = 0

@@ -53,7 +53,7 @@ def test_a_group_key_is_version_2_and_the_group() -> None:
 
 
 def test_keys_of_newer_kinds_are_skipped() -> None:
-    assert decode_key(bytes.fromhex("0003 0001 67")) is None
+    assert decode_key(bytes.fromhex("0009 0001 67")) is None
 
 
 def test_an_offset_is_version_3_offset_epoch_metadata_and_time() -> None:

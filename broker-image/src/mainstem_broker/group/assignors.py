@@ -1,0 +1,140 @@
+"""Who is to have which partitions: the server-side assignors `uniform` and `range` of KIP-848. Pure.
+
+Lives here: target assignments from subscriptions, partition counts and the last target. Must not: how members
+get there (`reconciliation.py`).
+
+Both answer every existing partition of a subscribed topic to exactly one member that is subscribed to it.
+
+- `uniform` balances over all topics: with equal subscriptions no member has two partitions more than another;
+  with different ones none that could be taken from it has a subscriber with two fewer. Members keep as much
+  of their last target as that allows.
+- `range` cuts each topic into contiguous slices, in the order of instance ids, then member ids. Topics with
+  the same number of partitions and the same subscribers are cut alike, so that equal keys meet in one member.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from mainstem_broker.group.consumer_records import Partition, Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A member as assignors see it: `topics` that exist, and its last target."""
+
+    member_id: str
+    instance_id: str | None
+    topics: frozenset[UUID]
+    target: Partitions = frozenset()
+
+
+Assignor = Callable[[Sequence[Subscriber], Mapping[UUID, int]], dict[str, Partitions]]
+"""From the members and the number of partitions of each topic to targets by member id."""
+
+
+def assign_range(
+    members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Partitions]:
+    ordered = sorted(
+        members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id)
+    )
+    assigned: dict[str, set[Partition]] = {member.member_id: set() for member in members}
+    for topic_id, count in partition_counts.items():
+        subscribers = [member for member in ordered if topic_id in member.topics]
+        first = 0
+        for index, member in enumerate(subscribers):
+            size = count // len(subscribers) + (index < count % len(subscribers))
+            assigned[member.member_id].update((topic_id, number) for number in range(first, first + size))
+            first += size
+    return _frozen(assigned)
+
+
+def assign_uniform(
+    members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Partitions]:
+    ordered = sorted(members, key=lambda member: member.member_id)
+    kept, free = _keep(ordered, partition_counts)
+    if len({member.topics for member in ordered}) <= 1:
+        _balance_equals(kept, free)
+    else:
+        _balance(kept, free, ordered)
+    return _frozen(kept)
+
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
+
+
+def _keep(
+    members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]
+) -> tuple[dict[str, list[Partition]], list[Partition]]:
+    """What members have of their last targets, and what nobody has."""
+    subscribed = frozenset[UUID]().union(*(member.topics for member in members))
+    free = {
+        (topic_id, number): None
+        for topic_id, count in partition_counts.items()
+        if topic_id in subscribed
+        for number in range(count)
+    }
+    kept: dict[str, list[Partition]] = {}
+    for member in members:
+        kept[member.member_id] = mine = []
+        for partition in sorted(member.target):
+            if partition[0] in member.topics and partition in free:
+                del free[partition]
+                mine.append(partition)
+    return kept, list(free)
+
+
+def _balance_equals(assigned: dict[str, list[Partition]], free: list[Partition]) -> None:
+    """Any member may have any partition: a quota each, and one more for as many as there are left over."""
+    if not assigned:
+        return
+    total = len(free) + sum(map(len, assigned.values()))
+    quota, extra = divmod(total, len(assigned))
+    # Those who have most keep one more: that moves the least.
+    by_size = sorted(assigned.values(), key=len, reverse=True)
+    quotas = [quota + (index < extra) for index in range(len(by_size))]
+    for mine, limit in zip(by_size, quotas, strict=True):
+        free.extend(mine[limit:])
+        del mine[limit:]
+    for mine, limit in zip(by_size, quotas, strict=True):
+        missing = limit - len(mine)
+        if missing > 0:
+            mine.extend(free[-missing:])
+            del free[-missing:]
+
+
+def _balance(
+    assigned: dict[str, list[Partition]], free: Iterable[Partition], members: Sequence[Subscriber]
+) -> None:
+    """Give what is free to who has least, then move single partitions as long as that evens things out."""
+    subscribers: dict[UUID, list[str]] = defaultdict(list)
+    for member in members:
+        for topic_id in member.topics:
+            subscribers[topic_id].append(member.member_id)
+
+    def poorest(topic_id: UUID) -> str:
+        return min(subscribers[topic_id], key=lambda member_id: len(assigned[member_id]))
+
+    # The topics that fewest can take first, so that the others can make up for it.
+    for partition in sorted(free, key=lambda partition: (len(subscribers[partition[0]]), partition)):
+        assigned[poorest(partition[0])].append(partition)
+    moved = True
+    while moved:  # each move makes the sum of the squared sizes smaller
+        moved = False
+        for mine in sorted(assigned.values(), key=len, reverse=True):
+            for partition in tuple(mine):
+                other = assigned[poorest(partition[0])]
+                if len(other) + 1 < len(mine):
+                    mine.remove(partition)
+                    other.append(partition)
+                    moved = True
+
+
+def _frozen(assigned: Mapping[str, Iterable[Partition]]) -> dict[str, Partitions]:
+    return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}

@@ -1,0 +1,448 @@
+"""What a client may rely on when it is a member of a group of KIP-848 (R14)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.broker.group.played_consumer_group import (
+    REBALANCE_MS,
+    SESSION_MS,
+    PlayedConsumerGroup,
+    PlayedTopics,
+    some,
+)
+
+from mainstem_broker.errors import (
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    FencedMemberEpoch,
+    GroupMaxSizeReached,
+    InvalidRegularExpression,
+    InvalidRequest,
+    NotCoordinator,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    UnreleasedInstanceId,
+    UnsupportedAssignor,
+    UnsupportedVersion,
+)
+from mainstem_broker.group.consumer_group import ConsumerState
+from mainstem_broker.group.consumer_records import MemberState
+
+ALL = some(*range(6))
+
+
+def two_members(**how: Any) -> PlayedConsumerGroup:
+    """A stable group of "a" and "b", three partitions each, in epoch 2."""
+    played = PlayedConsumerGroup(**how)
+    played.join("a")
+    played.join("b")
+    played.settle("a", "b")
+    assert played.assigned("a") | played.assigned("b") == set(range(6))
+    return played
+
+
+# --- Joining ---
+
+
+def test_the_first_member_is_given_everything_at_once() -> None:
+    played = PlayedConsumerGroup()
+    answer = played.join("a")
+    assert (answer.error_code, answer.member_id, answer.member_epoch) == (0, "a", 1)
+    assert answer.assignment == ALL
+    assert played.group.state is ConsumerState.STABLE
+
+
+def test_a_second_member_is_given_what_the_first_gives_up_and_not_before() -> None:
+    played = PlayedConsumerGroup()
+    played.join("a")
+    second = played.join("b")
+    assert (second.member_epoch, second.assignment) == (2, frozenset())
+    told = played.heartbeat("a", 1)
+    assert told.member_epoch == 1
+    assert told.assignment is not None
+    assert len(told.assignment) == 3
+    assert played.heartbeat("b", 2).assignment is None  # nothing has been given up yet
+    gave_up = played.heartbeat("a", 1, owned=told.assignment)
+    assert (gave_up.member_epoch, gave_up.assignment) == (2, None)
+    assert played.heartbeat("b", 2).assignment == ALL - told.assignment
+    assert played.group.state is ConsumerState.STABLE
+
+
+def test_a_member_that_keeps_its_partitions_never_stops() -> None:
+    """What stays is in every answer, in whatever step; counted over a hundred joins."""
+    played = PlayedConsumerGroup(topics=PlayedTopics({"t": 200}))
+    played.join("m0")
+    for number in range(1, 100):
+        before = {one: member.current.assigned for one, member in played.group.members.items()}
+        played.join(f"m{number}")
+        for member_id in before:
+            target = played.group.targets[member_id]
+            while not played.group.members[member_id].is_settled(played.group.epoch):
+                current = played.group.members[member_id].current
+                played.heartbeat(member_id, current.epoch, owned=current.assigned)
+                after = played.group.members[member_id].current.assigned
+                assert before[member_id] & target <= after
+        # A group of n loses one in n when another one comes: that and no more moves.
+        moved = sum(len(before[one] - played.group.targets[one]) for one in before)
+        assert moved <= 200 // (number + 1) + 1
+        played.settle(*played.group.members)
+
+
+def test_a_member_without_news_is_answered_without_an_assignment() -> None:
+    played = two_members()
+    answer = played.heartbeat("a", 2)
+    assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 2, None)
+
+
+def test_a_member_that_says_everything_again_is_told_everything_again() -> None:
+    """As clients do after an answer was lost."""
+    played = two_members()
+    current = played.group.members["a"].current
+    number = played.ask("a", 2, owned=current.assigned, topics=("t",), rebalance_ms=REBALANCE_MS)
+    assert played.heard(number).assignment == current.assigned
+
+
+def test_a_member_that_joins_again_under_its_id_keeps_its_targets() -> None:
+    played = two_members()
+    before = played.group.members["a"].current.assigned
+    answer = played.join("a")
+    assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 2, before)
+
+
+def test_a_topic_that_does_not_exist_yet_is_assigned_when_it_comes() -> None:
+    played = PlayedConsumerGroup()
+    assert played.join("a", topics=("later",)).assignment == frozenset()
+    played.topics.set("later", 2)
+    answer = played.heartbeat("a", 1)
+    assert (answer.member_epoch, answer.assignment) == (2, some(0, 1, topic="later"))
+
+
+def test_new_partitions_are_assigned_with_the_next_heartbeat() -> None:
+    played = two_members()
+    played.topics.set("t", 8)
+    played.settle("a", "b")
+    assert played.assigned("a") | played.assigned("b") == set(range(8))
+    assert played.group.epoch == 3
+
+
+def test_topics_that_nobody_subscribes_to_do_not_matter() -> None:
+    played = two_members()
+    played.topics.set("other", 3)
+    assert played.heartbeat("a", 2).member_epoch == 2
+
+
+def test_a_topic_that_is_gone_is_given_up() -> None:
+    played = two_members()
+    played.topics.set("t", 0)
+    assert played.heartbeat("a", 2).assignment == frozenset()
+    assert played.heartbeat("a", 2, owned=frozenset()).member_epoch == 3
+
+
+def test_a_member_may_change_what_it_subscribes_to() -> None:
+    played = two_members()
+    played.topics.set("u", 2)
+    owned = played.group.members["a"].current.assigned
+    told = played.heard(played.ask("a", 2, topics=("u",), owned=owned))
+    assert told.assignment == frozenset()  # everything of "t" is to be given up
+    assert played.heartbeat("a", 2, owned=frozenset()).assignment == some(0, 1, topic="u")
+    played.settle("b")
+    assert played.assigned("b") == set(range(6))
+
+
+def test_most_votes_choose_the_assignor() -> None:
+    played = PlayedConsumerGroup()
+    played.join("a")
+    assert played.group.assignor == "uniform"
+    played.join("b", assignor="range")
+    assert played.group.assignor == "range"
+    played.settle("a", "b")
+    assert (played.assigned("a"), played.assigned("b")) == ({0, 1, 2}, {3, 4, 5})
+
+
+# --- Regular expressions ---
+
+
+def test_a_regular_expression_is_matched_against_whole_names_of_topics_that_are_and_that_come() -> None:
+    played = PlayedConsumerGroup()
+    played.topics.set("t1", 1)
+    assert played.join("a", topics=None, regex="t[0-9]").assignment == some(0, topic="t1")
+    played.topics.set("t2", 1)
+    played.topics.set("t22", 1)
+    assert played.heartbeat("a", 1).assignment == some(0, topic="t1") | some(0, topic="t2")
+
+
+def test_names_and_a_regular_expression_add_up_and_an_empty_one_takes_it_back() -> None:
+    played = PlayedConsumerGroup()
+    played.topics.set("u", 1)
+    answer = played.join("a", topics=("t",), regex="u")
+    assert answer.assignment == ALL | some(0, topic="u")
+    assert played.heard(played.ask("a", 1, regex="", owned=answer.assignment)).assignment == ALL
+
+
+def test_what_is_no_regular_expression_is_refused_and_changes_nothing() -> None:
+    played = two_members()
+    for regex in ("(", "a{2,1}", "(?=a)"):
+        assert played.join("c", topics=None, regex=regex).error_code == InvalidRegularExpression.code
+        assert played.heard(played.ask("a", 2, regex=regex)).error_code == InvalidRegularExpression.code
+    assert (played.group.epoch, set(played.group.members)) == (2, {"a", "b"})
+
+
+# --- Being late, leaving ---
+
+
+def test_a_silent_member_is_gone_after_its_session_and_its_partitions_are_free() -> None:
+    played = two_members()
+    played.pass_time(SESSION_MS - 1)
+    played.settle("a")
+    played.pass_time(1)
+    assert set(played.group.members) == {"a"}
+    assert played.group.state is ConsumerState.ASSIGNING
+    played.settle("a")
+    assert played.assigned("a") == set(range(6))
+    assert played.heartbeat("b", 2).error_code == UnknownMemberId.code
+
+
+def test_a_member_that_does_not_give_up_in_time_is_gone_though_it_heartbeats() -> None:
+    played = PlayedConsumerGroup()
+    answer = played.join("a", rebalance_ms=10_000)
+    played.join("b")
+    for _ in range(9):
+        assert played.heartbeat("a", 1, owned=answer.assignment).error_code == 0
+        played.pass_time(1_000)
+    assert "a" in played.group.members
+    played.pass_time(2_000)
+    assert "a" not in played.group.members
+    played.settle("b")
+    assert played.assigned("b") == set(range(6))
+
+
+def test_who_leaves_is_gone_at_once() -> None:
+    played = two_members()
+    answer = played.leave("a")
+    assert (answer.error_code, answer.member_epoch) == (0, -1)
+    played.settle("b")
+    assert played.assigned("b") == set(range(6))
+    assert played.leave("a").error_code == UnknownMemberId.code
+
+
+def test_the_last_one_to_leave_leaves_an_empty_group() -> None:
+    played = two_members()
+    played.leave("a")
+    played.leave("b")
+    assert played.group.state is ConsumerState.EMPTY
+    assert played.group.is_idle
+    assert {key.kind for key in played.log} == {3, 6}
+
+
+# --- Epochs ---
+
+
+def test_a_member_ahead_of_its_epoch_is_fenced() -> None:
+    played = two_members()
+    assert played.heartbeat("a", 3).error_code == FencedMemberEpoch.code
+
+
+def test_a_member_behind_its_epoch_is_fenced_unless_it_has_lost_one_answer() -> None:
+    played = two_members()
+    assigned = played.group.members["a"].current.assigned
+    assert played.heartbeat("a", 1).error_code == FencedMemberEpoch.code
+    assert played.heartbeat("a", 1, owned=ALL).error_code == FencedMemberEpoch.code
+    assert played.heartbeat("a", 1, owned=assigned).member_epoch == 2
+
+
+def test_a_fenced_member_joins_again_under_its_id() -> None:
+    played = two_members()
+    assert played.heartbeat("a", 3).error_code == FencedMemberEpoch.code
+    assert played.join("a").assignment == played.group.targets["a"]
+
+
+def test_a_commit_needs_the_members_epoch() -> None:
+    played = two_members()
+    played.group.check_commit("a", 2, 9)
+    for epoch in (1, 3, -1):
+        with pytest.raises(StaleMemberEpoch):
+            played.group.check_commit("a", epoch, 9)
+        with pytest.raises(StaleMemberEpoch):
+            played.group.check_fetch("a", epoch)
+    with pytest.raises(UnknownMemberId):
+        played.group.check_commit("stranger", 2, 9)
+    with pytest.raises(UnknownMemberId):
+        played.group.check_commit("", -1, 9)
+
+
+def test_a_commit_of_a_version_that_knows_no_epochs_is_refused() -> None:
+    played = two_members()
+    with pytest.raises(UnsupportedVersion):
+        played.group.check_commit("a", 2, 8)
+
+
+def test_anyone_may_commit_while_there_are_no_members() -> None:
+    played = two_members()
+    played.leave("a")
+    played.leave("b")
+    played.group.check_commit("", -1, 2)
+
+
+# --- Static members ---
+
+
+def test_a_static_member_that_leaves_for_a_while_finds_its_partitions_again_kip_345() -> None:
+    played = PlayedConsumerGroup()
+    played.join("a", instance_id="one")
+    played.join("b")
+    played.settle("a", "b")
+    mine, epoch = played.assigned("a"), played.group.epoch
+    assert played.leave("a", instance_id="one", epoch=-2).member_epoch == -2
+    played.settle("b")
+    assert played.assigned("b") == set(range(6)) - mine
+    back = played.join("a2", instance_id="one")
+    assert (back.error_code, back.member_epoch) == (0, epoch)
+    assert {number for _, number in back.assignment or ()} == mine
+    assert played.group.epoch == epoch
+    assert played.heartbeat("a", epoch, instance_id="one").error_code == FencedInstanceId.code
+
+
+def test_a_static_member_that_does_not_come_back_is_gone_after_its_session() -> None:
+    played = PlayedConsumerGroup()
+    played.join("a", instance_id="one")
+    played.leave("a", instance_id="one", epoch=-2)
+    played.pass_time(SESSION_MS)
+    assert played.group.state is ConsumerState.EMPTY
+
+
+def test_an_instance_id_that_is_in_use_is_refused() -> None:
+    played = PlayedConsumerGroup()
+    played.join("a", instance_id="one")
+    assert played.join("b", instance_id="one").error_code == UnreleasedInstanceId.code
+    assert played.heartbeat("a", 1, instance_id="one").error_code == 0
+
+
+def test_an_instance_id_of_nobody_is_unknown() -> None:
+    played = two_members()
+    assert played.heartbeat("a", 2, instance_id="nobody").error_code == UnknownMemberId.code
+
+
+def test_a_static_member_may_leave_for_good() -> None:
+    played = PlayedConsumerGroup()
+    played.join("a", instance_id="one")
+    assert played.leave("a", instance_id="one").member_epoch == -1
+    assert played.join("b", instance_id="one").assignment == ALL
+
+
+# --- What is refused ---
+
+
+@pytest.mark.parametrize(
+    ("epoch", "how"),
+    [
+        pytest.param(0, {"member_id": ""}, id="no-member-id"),
+        pytest.param(0, {"instance_id": ""}, id="empty-instance-id"),
+        pytest.param(0, {"rack_id": ""}, id="empty-rack"),
+        pytest.param(0, {"rebalance_ms": None}, id="no-rebalance-timeout"),
+        pytest.param(0, {"owned": None}, id="joins-without-saying-what-it-owns"),
+        pytest.param(0, {"owned": some(1)}, id="joins-owning-something"),
+        pytest.param(0, {"topics": None}, id="no-subscription"),
+        pytest.param(-2, {}, id="dynamic-member-leaves-for-a-while"),
+        pytest.param(-3, {}, id="no-such-epoch"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_with_a_reason(epoch: int, how: dict[str, Any]) -> None:
+    played = PlayedConsumerGroup()
+    sound: dict[str, Any] = {
+        "member_id": "a",
+        "owned": frozenset(),
+        "topics": ("t",),
+        "rebalance_ms": 1_000,
+        **how,
+    }
+    answer = played.heard(played.ask(sound.pop("member_id"), epoch, **sound))
+    assert answer.error_code == InvalidRequest.code
+    assert answer.error_message
+    assert played.group.is_idle
+
+
+def test_an_assignor_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    answer = PlayedConsumerGroup().join("a", assignor="sticky")
+    assert answer.error_code == UnsupportedAssignor.code
+    assert "uniform, range" in (answer.error_message or "")
+
+
+def test_a_full_group_takes_nobody_else() -> None:
+    played = two_members(members_max=2)
+    assert played.join("c").error_code == GroupMaxSizeReached.code
+    assert played.join("a").error_code == 0
+
+
+def test_a_stranger_is_unknown() -> None:
+    assert two_members().heartbeat("c", 2).error_code == UnknownMemberId.code
+
+
+# --- What is stored ---
+
+
+def test_an_answer_waits_for_all_that_it_rests_on() -> None:
+    played = PlayedConsumerGroup(stores_at_once=False)
+    first = played.ask_join("a")
+    second = played.ask_join("b")
+    assert played.is_waiting(first)
+    played.store()
+    assert not played.is_waiting(first)
+    assert played.is_waiting(second)
+    third = played.ask("b", 2)  # changes nothing, and says what the second has changed
+    played.store()
+    assert not played.is_waiting(second)
+    assert not played.is_waiting(third)
+
+
+def test_what_could_not_be_stored_is_told_to_nobody_and_stored_with_the_next_one() -> None:
+    played = PlayedConsumerGroup(stores_at_once=False)
+    first = played.ask_join("a")
+    played.store(error_code=CoordinatorNotAvailable.code)
+    assert played.heard(first).error_code == CoordinatorNotAvailable.code
+    assert not played.log
+    again = played.ask_join("a")
+    played.store()
+    assert played.heard(again).assignment == ALL
+    assert {key.kind for key in played.log} == {3, 5, 6, 7, 8}
+
+
+def test_the_next_coordinator_carries_on_where_the_last_one_stopped() -> None:
+    played = two_members()
+    before = {one: replace(member.current) for one, member in played.group.members.items()}
+    played.restart()
+    assert {one: member.current for one, member in played.group.members.items()} == before
+    assert played.group.state is ConsumerState.STABLE
+    for member_id in ("a", "b"):
+        answer = played.heartbeat(member_id, 2)
+        assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 2, None)
+
+
+def test_the_next_coordinator_waits_for_who_has_to_give_up() -> None:
+    played = PlayedConsumerGroup()
+    played.join("a", rebalance_ms=10_000)
+    played.join("b")
+    played.heartbeat("a", 1)
+    played.restart()
+    assert played.group.members["a"].current.state is MemberState.UNREVOKED_PARTITIONS
+    assert played.heartbeat("b", 2).assignment is None
+    played.pass_time(10_000)
+    assert "a" not in played.group.members
+
+
+def test_the_next_coordinator_notices_topics_that_have_grown_meanwhile() -> None:
+    played = two_members()
+    played.topics.set("t", 7)
+    played.restart()
+    played.settle("a", "b")
+    assert played.assigned("a") | played.assigned("b") == set(range(7))
+
+
+def test_who_waits_when_the_coordinator_changes_is_sent_to_the_next_one() -> None:
+    played = PlayedConsumerGroup(stores_at_once=False)
+    number = played.ask_join("a")
+    played.carry_out(played.group.close(NotCoordinator.code))
+    assert played.heard(number).error_code == NotCoordinator.code
+    assert played.group.state is ConsumerState.DEAD
