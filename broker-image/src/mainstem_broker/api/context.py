@@ -10,14 +10,23 @@ from uuid import UUID
 
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
-from mainstem_broker.config import BrokerConfig
-from mainstem_broker.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
+from mainstem_broker.cluster.znodes import group_path
+from mainstem_broker.config import BrokerConfig, GroupConfig
+from mainstem_broker.errors import (
+    InvalidSetting,
+    NotLeaderOrFollower,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings, GroupCoordinator
 from mainstem_broker.group.membership import GroupPolicy
 from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.quota.client_quotas import ClientQuotas
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
 
+ANONYMOUS: Final = "ANONYMOUS"
+"""Kafka's name for those who did not authenticate."""
 CATCH_UP_TIMEOUT_MS: Final = 1_000
 """The feed of changes takes milliseconds; only a ZooKeeper that does not answer takes this long."""
 
@@ -31,8 +40,12 @@ class BrokerContext:
     member: ClusterMember
     replicas: ReplicaManager
     groups: GroupCoordinator = field(init=False)
+    quotas: ClientQuotas = field(init=False)
 
     def __post_init__(self) -> None:
+        self.quotas = ClientQuotas(
+            self.config.integer("quota.window.num"), 1000 * self.config.integer("quota.window.size.seconds")
+        )
         self.groups = GroupCoordinator(
             _coordinator_settings(self.config),
             _KnownTopics(self.member),
@@ -61,6 +74,14 @@ class BrokerContext:
         if known is not None and partition in known.assignment.replicas:
             raise NotLeaderOrFollower(f"{topic}-{partition} is not on this broker.")
         raise UnknownTopicOrPartition(f"There is no {topic}-{partition}.")
+
+    def group_config(self, group_id: str) -> GroupConfig:
+        """The settings of a group: its own over the broker's."""
+        overrides = self.view.entity_configs.get(group_path(group_id), {})
+        try:
+            return self.config.group(overrides)
+        except InvalidSetting:
+            return self.config.group({})  # written to ZooKeeper by hand: wrong settings do not count
 
     def leads_all(self, partitions: Iterable[tuple[str, int]]) -> bool:
         """Whether this broker leads all of them, as far as it knows."""
@@ -113,6 +134,7 @@ class RequestContext(NamedTuple):
     client_id: str | None
     peer: str
     listener: str
+    user: str = ANONYMOUS
 
 
 Handler = Callable[[BrokerContext, Entity, RequestContext], Body | Awaitable[Body | None] | None]

@@ -7,9 +7,10 @@ connection, as in Kafka, except ApiVersions, by which a client finds out (KIP-51
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 
-from mainstem_broker.api.context import BrokerContext, RequestContext
-from mainstem_broker.api.table import APIS, Api
+from mainstem_broker.api.context import BrokerContext, Handler, RequestContext
+from mainstem_broker.api.table import APIS
 from mainstem_broker.errors import InvalidRequestBytes, UnsupportedVersion
 from mainstem_broker.protocol.codec import (
     API_VERSIONS_KEY,
@@ -22,6 +23,7 @@ from mainstem_broker.protocol.codec import (
     encode_response,
 )
 from mainstem_broker.server.connection import Answer, Connection, Hold
+from mainstem_broker.server.metering import metered
 
 
 class Router:
@@ -50,16 +52,21 @@ class Router:
             )
         request = decode_request(header, frame, position, api.model_for(header.api_version))
         context = RequestContext(header.api_version, header.client_id, connection.peer, self._listener)
+        handler = api.handler
+        if self._broker.quotas:
+            handler = partial(metered, api, len(frame), connection.mute)
         if api.partitions_of is not None and not self._broker.leads_all(
             api.partitions_of(self._broker, request)
         ):
             # A client may have heard of a new topic or leader from another broker a moment before this
             # one did (redpanda#1256 and #7162 tell what a refusal does to clients).
-            return Hold(self._broker.catch_up(), lambda: self._answer(api, header, request, context))
-        return self._answer(api, header, request, context)
+            return Hold(self._broker.catch_up(), lambda: self._answer(handler, header, request, context))
+        return self._answer(handler, header, request, context)
 
-    def _answer(self, api: Api, header: RequestHeader, request: Entity, context: RequestContext) -> Answer:
-        body = api.handler(self._broker, request, context)
+    def _answer(
+        self, handler: Handler, header: RequestHeader, request: Entity, context: RequestContext
+    ) -> Answer:
+        body = handler(self._broker, request, context)
         if body is None:
             return None
         if isinstance(body, dict):

@@ -116,15 +116,17 @@ class PlayedCluster:
         assert BROKER_ID in live()
 
     async def change_config(
-        self, kind: str, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+        self, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> None:
         self._may_fail()
+        kind, _, name = entity.partition("/")
         if kind == "topics":
-            topic = self.view.topics[entity]
+            topic = self.view.topics[name]
             topic.config = dict(change(topic.config))
+        elif kind != "brokers":
+            self.view.set_config(entity, change(self.view.entity_configs.get(entity, {})))
         else:
-            known = self.view.broker_configs.get(entity, {})
-            self.view.broker_configs[entity] = dict(change(known))
+            self.view.set_config(entity, change(self.view.broker_configs.get(name, {})))
             self._broker.context.config = self._broker.context.config.with_dynamic(
                 self.view.broker_configs.get(str(BROKER_ID), {}),
                 self.view.broker_configs.get(DEFAULT_ENTITY, {}),

@@ -7,12 +7,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.unit.broker.api.brokers import LocalBroker, run
 
-from mainstem_broker.api.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC
+from mainstem_broker.api.config_changes import APPEND, DELETE, SET, SUBTRACT
+from mainstem_broker.api.configs import ResourceType
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Source
 from mainstem_broker.protocol.codec import Body
 
-GROUP = 32
+TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP
+IP = 3
 
 
 async def describe(
@@ -145,7 +147,8 @@ def test_the_default_of_all_brokers_tells_only_what_is_set(broker: LocalBroker) 
         (TOPIC, "x" * 32_767, "unknown_topic_or_partition"),
         (BROKER, "2", "invalid_request"),
         (BROKER, "one", "invalid_request"),
-        (GROUP, "g", "invalid_request"),
+        (GROUP, "", "invalid_request"),
+        (IP, "g", "invalid_request"),
     ],
 )
 def test_what_has_no_settings_here_is_told_so(broker: LocalBroker, kind: int, name: str, error: str) -> None:
@@ -235,10 +238,10 @@ def test_dynamic_settings_of_one_broker_and_of_all_take_effect(broker: LocalBrok
             "invalid_config",
             "log.dirs cannot be changed while brokers run",
         ),
-        (BROKER, "1", ("no.such", SET, "/x"), "invalid_config", "no.such cannot be changed"),
+        (BROKER, "1", ("no.such", SET, "/x"), "invalid_config", "Unknown broker config name: no.such"),
         (BROKER, "7", ("log.retention.ms", SET, "1"), "invalid_request", "no live broker '7'"),
         (BROKER, "01", ("log.retention.ms", SET, "1"), "invalid_request", "no live broker '01'"),
-        (GROUP, "g", ("x", SET, "1"), "invalid_request", "type 32"),
+        (IP, "g", ("x", SET, "1"), "invalid_request", "type 3"),
     ],
 )
 def test_what_cannot_be_altered_is_refused_with_the_reason(

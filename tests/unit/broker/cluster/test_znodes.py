@@ -213,4 +213,4 @@ def test_a_change_is_numbered_by_its_name(name: str, number: int) -> None:
 def test_a_partition_has_its_node_below_its_topics() -> None:
     assert znodes.partitions_path("t") == "/brokers/topics/t/partitions"
     assert znodes.partition_path("t", 3) == "/brokers/topics/t/partitions/3"
-    assert znodes.broker_config_path("<default>") == "/config/brokers/<default>"
+    assert znodes.config_path("brokers/<default>") == "/config/brokers/<default>"

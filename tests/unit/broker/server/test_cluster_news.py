@@ -54,7 +54,7 @@ class Listening(LocalBroker):
         self.states = PlayedStates()
         member = cast(Any, self.context.member)
         member.administration, member.states = self.administration, self.states
-        self.logs: LogManager = self.replicas._logs
+        self.logs: LogManager = self.replicas.logs
         self.news = ClusterNews(self.context, self.logs)
 
     def hear_of(self, topic: str, replicas: tuple[int, ...], leader: int, config: Mapping[str, str]) -> UUID:
