@@ -1,7 +1,7 @@
-"""DescribeClientQuotas (key 48, versions 0 and 1) and AlterClientQuotas (key 49, versions 0 and 1), of KIP-546.
+"""DescribeClientQuotas (key 48, versions 0 and 1) and AlterClientQuotas (key 49, versions 0 and 1).
 
-Any broker serves both: quotas are settings in ZooKeeper, at Kafka's paths, that every broker knows. They are
-per broker: each measures what its own clients take (`server/metering.py`).
+Any broker serves both (KIP-546): quotas are settings in ZooKeeper, at Kafka's paths, that every broker
+knows. They are per broker: each measures what its own clients take (`server/metering.py`).
 
 Entities are a user, a client-id, or both; a name of null is the default. Users are ANONYMOUS where clients do
 not authenticate. Quotas on IP addresses (connection_creation_rate) and on changes of topics
