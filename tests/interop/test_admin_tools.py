@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster
 from tests.support.kafka_tools import run_tool
 from tests.support.messages import Message
 from tests.support.stock_clients import CLIENTS
-from tests.support.topics import ANSWER_SECONDS, TopicFactory
+from tests.support.topics import TopicFactory
+from tests.support.wire import Connection
 
 
 @pytest.fixture
@@ -42,16 +42,17 @@ def described(printed: str) -> dict[str, tuple[str, list[str]]]:
 @contextmanager
 def broker_setting(cluster: Cluster, broker: str, name: str, value: str) -> Iterator[None]:
     """A dynamic setting of one broker, or of all (""), while the block runs; set without a tool."""
-    admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
-    def change(operation: AlterConfigOpType) -> None:
-        entry = ConfigEntry(name, value, incremental_operation=operation)
-        resource = ConfigResource(ConfigResource.Type.BROKER, broker, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(ANSWER_SECONDS)
+    def change(operation: int) -> None:
+        entry = {"name": name, "value": value, "config_operation": operation}
+        resource = {"resource_type": 4, "resource_name": broker, "configs": [entry]}
+        with Connection(cluster.brokers[1]) as connection:
+            answer = connection.ask("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+        assert answer.responses[0].error_code == ErrorCode.none, answer.responses[0].error_message
 
-    change(AlterConfigOpType.SET)
+    change(0)
     yield
-    change(AlterConfigOpType.DELETE)
+    change(1)
 
 
 # --- kafka-configs ---

@@ -155,6 +155,7 @@ class LocalBroker:
         self.cluster = PlayedCluster(self)
         self.context = BrokerContext(BROKER_ID, config, cast(ClusterMember, self.cluster), self.replicas)
         self.context.member.administration = cast(Administration, self.cluster)
+        self.client_id = "client"
         self.set_live(1, 2, 3)
 
     @property
@@ -227,7 +228,7 @@ class LocalBroker:
 
     async def answer_or_none(self, name: str, version: int, request: Mapping[str, Any]) -> Body | None:
         (api,) = (api for api in APIS.values() if api.name == name)
-        frame = memoryview(encode_request(make(request_schema(api.key, version), request), 1, "client"))
+        frame = memoryview(encode_request(make(request_schema(api.key, version), request), 1, self.client_id))
         header, position = decode_header(frame)
         entity = decode_request(header, frame, position, api.model_for(version))
         context = RequestContext(version, header.client_id, "127.0.0.1:1", LISTENER)

@@ -703,3 +703,24 @@ def test_a_broker_that_was_taken_for_dead_registers_anew_in_a_new_life(
             assert registered(shell, two)
 
     run(test())
+
+
+def test_quotas_and_settings_of_groups_are_heard_of_and_found_at_the_start(servers: str) -> None:
+    entities = ("users/alice", "users/bob/clients/app", "clients/<default>", "groups/g")
+    wanted = {entity: {"a": str(number)} for number, entity in enumerate(entities)}
+
+    def take(config: Mapping[str, str], _: Mapping[str, str]) -> Mapping[str, str]:
+        return config
+
+    async def test() -> None:
+        async with joined(1, servers) as one:
+            for entity, config in wanted.items():
+                await one.administration.change_config(entity, partial(take, config))
+            await one.until(lambda: one.view.entity_configs == wanted)
+            assert set(entities) <= {entity for delta in one.news for entity in delta.configs}
+            async with joined(2, servers) as two:
+                assert two.view.entity_configs == wanted, "they were there before it came"
+                await one.administration.change_config("users/alice", lambda _: {})
+                await two.until(lambda: "users/alice" not in two.view.entity_configs)
+
+    run(test())

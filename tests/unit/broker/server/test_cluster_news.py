@@ -18,6 +18,7 @@ from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint, TopicAssignment
 from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.quota.client_quotas import QuotaKind
 from mainstem_broker.server.cluster_news import ClusterNews
 
 
@@ -219,3 +220,19 @@ def test_background_work_that_fails_is_told(tmp_path: Path) -> None:
     with capture_logs() as lines:
         run(test())
     assert [line["event"] for line in lines] == ["background work failed"]
+
+
+def test_quotas_follow_the_news(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        broker.view.set_config("users/alice", {"producer_byte_rate": "5"})
+        broker.view.set_config("groups/g", {"consumer.session.timeout.ms": "50000"})
+        assert not broker.context.quotas
+        broker.news.take(Delta(configs={"users/alice", "groups/g"}))
+        assert broker.context.quotas.limit(QuotaKind.PRODUCER_BYTE_RATE, "alice", "any") == 5
+        broker.view.set_config("users/alice", {})
+        broker.news.take(Delta(configs={"users/alice"}))
+        assert not broker.context.quotas
+        await broker.stop()
+
+    run(test())
