@@ -182,7 +182,10 @@ def test_topics_are_described_with_their_eligible_leaders(group_stack: Cluster, 
     assert re.search(rf"Topic: {topic}\tTopicId: \S{{22}}\tPartitionCount: 3", printed)
 
 
-def test_offsets_versions_endpoints_and_features_are_told(group_stack: Cluster, topic: str) -> None:
+def test_trap_39_the_java_admin_is_told_offsets_versions_endpoints_and_features(
+    group_stack: Cluster, topic: str
+) -> None:
+    """KafScale/platform#36: Flink begins with the Java admin's question for offsets."""
     servers = ("--bootstrap-server", group_stack.bootstrap_servers)
     CLIENTS[0].produce(group_stack.bootstrap_servers, topic, [Message(b"x")] * 5)
     lines = run_tool("GetOffsetShell", *servers, "--topic", topic).splitlines()
