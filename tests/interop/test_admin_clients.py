@@ -11,9 +11,11 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType
-from tests.support.clusters import Cluster
+from kio.schema.errors import ErrorCode
+from tests.support.clusters import Cluster, MainstemCluster
 from tests.support.topics import ANSWER_SECONDS, TopicFactory, error_name
 from tests.support.waiting import wait_until
+from tests.support.wire import Connection
 
 
 @pytest.fixture
@@ -91,3 +93,36 @@ def test_kafka_python_sets_a_groups_settings(python: Any) -> None:
     python.alter_configs([PythonResource(ConfigResourceType.GROUP, group, changes)])
     asked = [PythonResource(ConfigResourceType.GROUP, group)]
     wait_until(lambda: "50000" in repr(python.describe_configs(asked)), "the broker has heard of it")
+
+
+def test_a_broker_logs_less_or_more_while_it_runs(local_stack: Cluster) -> None:
+    """KIP-412; asked without a client, as these name loggers in ways of their own."""
+
+    def log_from(level: str) -> None:
+        entry = {"name": "root", "value": level, "config_operation": 0}
+        resource = {"resource_type": 8, "resource_name": "1", "configs": [entry]}
+        with Connection(local_stack.brokers[1]) as connection:
+            answer = connection.ask("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+        assert answer.responses[0].error_code == ErrorCode.none, answer.responses[0].error_message
+
+    def told() -> str:
+        with Connection(local_stack.brokers[1]) as connection:
+            asked = {"resource_type": 8, "resource_name": "1", "configuration_keys": ["root"]}
+            answer = connection.ask("describe_configs", 2, resources=[asked], include_synonyms=False)
+        return str(answer.results[0].configs[0].value)
+
+    def last_words_of_a_closed_connection() -> str:
+        with Connection(local_stack.brokers[1]) as connection:
+            connection.send_bytes(b"\xff" * 8)  # a size that cannot be, which is logged at INFO
+            assert connection.is_closed_by_broker()
+        return local_stack.log_tail().get("Broker 1", "")
+
+    before = told()
+    log_from("ERROR")
+    try:
+        assert told() == "ERROR"
+        assert last_words_of_a_closed_connection() == last_words_of_a_closed_connection()
+    finally:
+        log_from(before)
+    if isinstance(local_stack, MainstemCluster):
+        assert last_words_of_a_closed_connection() != last_words_of_a_closed_connection()

@@ -6,6 +6,7 @@ altered.
 
 - AlterConfigs replaces all that is set on a resource by what it names (redpanda-data/docs#635).
 - IncrementalAlterConfigs (KIP-339): set 0, delete 1, append 2, subtract 3 (the last two for lists).
+- The level of a broker's logger is set, by increments only, on that broker and until it ends (KIP-412).
 - Broker settings that are not dynamic are refused, as are unknown ones: Apache Kafka stores the latter, for
   plugins, which there are none of here. Taking back one that is not known does nothing:
   kafka-reassign-partitions does so.
@@ -18,8 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mainstem_broker.api.configs import ResourceType, group_entity, unknown_resource_type
+from mainstem_broker.api.configs import (
+    ResourceType,
+    group_entity,
+    require_this_broker,
+    unknown_resource_type,
+)
 from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.api.described_configs import ROOT_LOGGER
 from mainstem_broker.cluster.znodes import DEFAULT_ENTITY
 from mainstem_broker.config import (
     BROKER_SETTINGS,
@@ -36,6 +43,7 @@ from mainstem_broker.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
+from mainstem_broker.log_level import LogLevel, set_log_level
 from mainstem_broker.protocol.codec import Body, Entity
 
 SET: Final = 0
@@ -56,6 +64,10 @@ class _Resource:
     check: Callable[[Settings], None]
 
 
+Change = Callable[[_Resource, Sequence[Any], Settings], Settings]
+"""What a request makes of a resource's settings."""
+
+
 async def handle_alter(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:
     return await _alter_all(broker, request, _replaced)
 
@@ -64,9 +76,7 @@ async def handle_incremental_alter(broker: BrokerContext, request: Entity, _cont
     return await _alter_all(broker, request, _changed)
 
 
-async def _alter_all(
-    broker: BrokerContext, request: Entity, change: Callable[[_Resource, Sequence[Any], Settings], Settings]
-) -> Body:
+async def _alter_all(broker: BrokerContext, request: Entity, change: Change) -> Body:
     times_named = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
     responses = []
     for asked in request.resources:
@@ -80,22 +90,44 @@ async def _alter_all(
         try:
             if times_named[asked.resource_type, name] > 1:
                 raise InvalidRequest(f"The request names the resource '{name}' more than once.")
-            _require_distinct(item.name for item in asked.configs)
-            resource = _find(broker, asked.resource_type, name)
-
-            def changed(settings: Settings, resource: _Resource = resource, asked: Any = asked) -> Settings:
-                return change(resource, asked.configs, settings)
-
-            try:
-                resource.check(changed(resource.present))  # before anything is written
-            except InvalidSetting as error:
-                raise InvalidConfig(str(error)) from None
-            if not request.validate_only:
-                await broker.member.administration.change_config(resource.entity, changed)
+            await _alter(broker, asked, change, validate_only=request.validate_only)
         except ProtocolError as error:
             response |= {"error_code": error.code, "error_message": error.message}
         responses.append(response)
     return {"throttle_time": 0, "responses": responses}
+
+
+async def _alter(broker: BrokerContext, asked: Any, change: Change, *, validate_only: bool) -> None:
+    _require_distinct(item.name for item in asked.configs)
+    if asked.resource_type == ResourceType.BROKER_LOGGER and change is _changed:
+        _set_log_level(broker, asked, validate_only=validate_only)
+        return
+    resource = _find(broker, asked.resource_type, asked.resource_name)
+
+    def changed(settings: Settings) -> Settings:
+        return change(resource, asked.configs, settings)
+
+    try:
+        resource.check(changed(resource.present))  # before anything is written
+    except InvalidSetting as error:
+        raise InvalidConfig(str(error)) from None
+    if not validate_only:
+        await broker.member.administration.change_config(resource.entity, changed)
+
+
+def _set_log_level(broker: BrokerContext, asked: Any, *, validate_only: bool) -> None:
+    require_this_broker(broker, asked.resource_name)
+    for item in asked.configs:
+        if item.name != ROOT_LOGGER:
+            raise InvalidConfig(f"There is no logger '{item.name}'; there is one, {ROOT_LOGGER}.")
+        if item.config_operation != SET:
+            raise InvalidRequest(f"The level of {ROOT_LOGGER} can only be set.")
+        if item.value not in LogLevel.__members__:
+            raise InvalidConfig(
+                f"There is no log level '{item.value}'; there are {', '.join(LogLevel.__members__)}."
+            )
+        if not validate_only:
+            set_log_level(LogLevel[item.value])
 
 
 def _require_distinct(names: Any) -> None:
@@ -122,6 +154,8 @@ def _find(broker: BrokerContext, kind: int, name: str) -> _Resource:
             entity = group_entity(name)
             present = view.entity_configs.get(entity, {})
             return _Resource(entity, present, GROUP_SETTINGS, broker.config.check_group_overrides)
+        case ResourceType.BROKER_LOGGER:
+            raise InvalidRequest("The level of a logger is changed by IncrementalAlterConfigs only.")
     raise unknown_resource_type(kind)
 
 

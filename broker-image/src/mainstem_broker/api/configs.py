@@ -1,9 +1,9 @@
 """DescribeConfigs (key 32, versions 1 to 4) and ListConfigResources (key 74, versions 0 and 1).
 
 Resources: topics (type 2), brokers (4; the empty name is what is set for all brokers at once), the loggers
-of a broker (8) and groups (32, whether they exist or not, as in Apache Kafka). Any broker describes topics,
-groups and the default of all brokers; a broker's own settings and loggers only that broker, since only it
-knows its file.
+of a broker (8; there is one, called root) and groups (32, whether they exist or not, as in Apache Kafka).
+Any broker describes topics, groups and the default of all brokers; a broker's own settings and loggers only
+that broker, since only it knows its file.
 
 DescribeConfigs v1 synonyms; v3 types and documentation. ListConfigResources v0 listed only client metrics,
 of which there are none here; v1 (KIP-1142) all that has settings, by type.
@@ -19,6 +19,7 @@ from mainstem_broker.api.described_configs import (
     describe_broker,
     describe_broker_default,
     describe_group,
+    describe_loggers,
     describe_topic,
 )
 from mainstem_broker.cluster.znodes import DEFAULT_ENTITY, group_of, group_path
@@ -28,6 +29,7 @@ from mainstem_broker.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
+from mainstem_broker.log_level import log_level
 from mainstem_broker.protocol.codec import Body, Entity
 
 
@@ -36,13 +38,15 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
 
 
 def unknown_resource_type(number: int) -> InvalidRequest:
     return InvalidRequest(
-        f"Resources of type {number} have no settings here; topics (2), brokers (4) and groups (32) do."
+        f"Resources of type {number} have no settings here; topics (2), brokers (4), loggers of brokers (8)"
+        " and groups (32) do."
     )
 
 
@@ -51,6 +55,12 @@ def group_entity(group_id: str) -> str:
     if not group_id:
         raise InvalidRequest("A group's settings are those of one group: name it.")
     return group_path(group_id)
+
+
+def require_this_broker(broker: BrokerContext, name: str) -> None:
+    """Raise InvalidRequest for what only another broker can tell or do."""
+    if name != str(broker.broker_id):
+        raise InvalidRequest(f"This is broker {broker.broker_id}, not '{name}': ask that one.")
 
 
 def handle_describe(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:
@@ -88,20 +98,22 @@ def _describe(broker: BrokerContext, kind: int, name: str) -> list[Body]:
         case ResourceType.BROKER:
             if name == "":
                 return describe_broker_default(view.broker_configs.get(DEFAULT_ENTITY, {}))
-            if name != str(broker.broker_id):
-                raise InvalidRequest(
-                    f"Broker {broker.broker_id} cannot describe broker '{name}': ask that one."
-                )
+            require_this_broker(broker, name)
             return describe_broker(broker.config)
+        case ResourceType.BROKER_LOGGER:
+            require_this_broker(broker, name)
+            return describe_loggers(log_level())
         case ResourceType.GROUP:
             return describe_group(broker.config, view.entity_configs.get(group_entity(name), {}))
     raise unknown_resource_type(kind)
 
 
 def handle_list(broker: BrokerContext, request: Entity, context: RequestContext) -> Body:
+    brokers = [str(broker_id) for broker_id in sorted(broker.view.brokers)]
     listed = {
         ResourceType.TOPIC: sorted(broker.view.topics),
-        ResourceType.BROKER: [str(broker_id) for broker_id in sorted(broker.view.brokers)],
+        ResourceType.BROKER: brokers,
+        ResourceType.BROKER_LOGGER: brokers,
         ResourceType.GROUP: sorted(
             group_id for path in broker.view.entity_configs if (group_id := group_of(path)) is not None
         ),

@@ -6,7 +6,7 @@ Synonyms are all the places where a value may come from and is set, the one that
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from mainstem_broker.config import (
     BROKER_SETTINGS,
@@ -14,11 +14,14 @@ from mainstem_broker.config import (
     TOPIC_SETTINGS,
     BrokerConfig,
     Setting,
+    SettingType,
     Source,
 )
+from mainstem_broker.log_level import LogLevel
 from mainstem_broker.protocol.codec import Body
 
-_FAMILIES: dict[str, tuple[str, ...]] = {
+ROOT_LOGGER: Final = "root"
+_FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     setting.fallbacks[0][0]: tuple(name for name, _ in setting.fallbacks)
     for setting in TOPIC_SETTINGS.values()
     if setting.fallbacks
@@ -74,6 +77,12 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[B
         synonyms += _layers(config, *(fallback for fallback, _ in setting.fallbacks))
         described.append(_described(setting, setting.text(value), source, synonyms))
     return described
+
+
+def describe_loggers(level: LogLevel) -> list[Body]:
+    """The one logger of a broker."""
+    logger = Setting(ROOT_LOGGER, SettingType.STRING, None, "The least level that this broker logs.")
+    return [_described(logger, level.name, Source.BROKER_LOGGER, [])]
 
 
 def _layers(config: BrokerConfig, *names: str) -> Iterator[Body]:

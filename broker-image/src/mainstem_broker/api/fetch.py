@@ -61,7 +61,7 @@ def handle(
         code = FetchSessionIdNotFound.code
         return {"throttle_time": 0, "error_code": code, "session_id": 0, "responses": ()}
     bytes_max = broker.config.integer("fetch.max.bytes")
-    if broker.quotas and (quota_bytes := _quota_bytes(broker, request, context)) is not None:
+    if broker.quotas.are_set and (quota_bytes := _quota_bytes(broker, request, context)) is not None:
         bytes_max = min(bytes_max, quota_bytes)
     answer, is_enough, watched = _read(broker, request, bytes_max)
     if is_enough or not watched:

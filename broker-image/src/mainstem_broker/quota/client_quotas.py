@@ -61,25 +61,25 @@ class _Limit:
 
 @dataclass(slots=True)
 class ClientQuotas:
-    """All quotas of the cluster, and what this broker's clients have taken. False while there are none.
+    """All quotas of the cluster, and what this broker's clients have taken.
 
     `window_count` and `window_ms` are quota.window.num and quota.window.size.seconds.
     """
 
     window_count: int
     window_ms: int
+    are_set: bool = False
+    """Whether there are any; looked at with every request."""
     _quotas: dict[QuotaEntity, dict[QuotaKind, float]] = field(default_factory=dict)
     _limits: dict[tuple[str, str], dict[QuotaKind, _Limit]] = field(default_factory=dict)
     _rates: dict[tuple[QuotaKind, str | None, str | None], Rate] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self._quotas)
 
     def replace(self, configs: Mapping[QuotaEntity, Mapping[str, str]]) -> None:
         """Take the settings of all entities. What clients have taken stays."""
         self._quotas = {entity: quotas for entity, config in configs.items() if (quotas := quotas_in(config))}
         self._limits.clear()
-        if not self._quotas:
+        self.are_set = bool(self._quotas)
+        if not self.are_set:
             self._rates.clear()
 
     def charge(self, kind: QuotaKind, user: str, client_id: str, amount: float, now_ms: float) -> float:

@@ -53,7 +53,7 @@ class Router:
         request = decode_request(header, frame, position, api.model_for(header.api_version))
         context = RequestContext(header.api_version, header.client_id, connection.peer, self._listener)
         handler = api.handler
-        if self._broker.quotas:
+        if self._broker.quotas.are_set:
             handler = partial(metered, api, len(frame), connection.mute)
         if api.partitions_of is not None and not self._broker.leads_all(
             api.partitions_of(self._broker, request)

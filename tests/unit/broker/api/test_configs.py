@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,11 @@ from mainstem_broker.api.config_changes import APPEND, DELETE, SET, SUBTRACT
 from mainstem_broker.api.configs import ResourceType
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.config import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, BrokerConfig, Source
+from mainstem_broker.log_level import LogLevel, log_level, set_log_level
 from mainstem_broker.protocol.codec import Body
 
 TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP
+LOGGER = ResourceType.BROKER_LOGGER
 IP = 3
 
 
@@ -431,7 +433,8 @@ def test_all_that_has_settings_is_listed_by_type(broker: LocalBroker) -> None:
     broker.create("t")
     broker.view.set_config("groups/g%2F1", {"consumer.session.timeout.ms": "50000"})
     topics, brokers, groups = [(2, "t")], [(4, "1"), (4, "2"), (4, "3")], [(32, "g/1")]
-    assert listed(broker) == topics + brokers + groups
+    loggers = [(8, name) for _, name in brokers]
+    assert listed(broker) == topics + brokers + loggers + groups
     assert listed(broker, 32) == groups
     assert listed(broker, 2, 4) == topics + brokers
     assert listed(broker, 16) == []
@@ -442,3 +445,57 @@ def test_types_that_nobody_knows_are_refused(broker: LocalBroker) -> None:
     answer = run(broker.answer("ListConfigResources", 1, {"resource_types": [2, 99]}))
     assert ErrorCode(answer["error_code"]).name == "unsupported_version"
     assert answer["config_resources"] == ()
+
+
+# --- Loggers ---
+
+
+@pytest.fixture
+def level_kept() -> Iterator[None]:
+    before = log_level()
+    yield
+    set_log_level(before)
+
+
+@pytest.mark.usefixtures("level_kept")
+def test_the_level_from_which_on_a_broker_logs_is_described_and_set(broker: LocalBroker) -> None:
+    async def test() -> None:
+        assert await alter(broker, LOGGER, "1", ("root", SET, "DEBUG"), validate_only=True) == ("none", "")
+        assert log_level() is not LogLevel.DEBUG
+        assert await alter(broker, LOGGER, "1", ("root", SET, "DEBUG")) == ("none", "")
+        assert log_level() is LogLevel.DEBUG
+        error, configs = await describe(broker, LOGGER, "1")
+        assert error == "none"
+        assert {name: config["value"] for name, config in configs.items()} == {"root": "DEBUG"}
+        assert Source(configs["root"]["config_source"]) is Source.BROKER_LOGGER
+
+    run(test())
+
+
+@pytest.mark.usefixtures("level_kept")
+@pytest.mark.parametrize(
+    ("name", "change", "error", "message"),
+    [
+        ("1", ("root", SET, "LOUD"), "invalid_config", "There is no log level 'LOUD'; there are TRACE,"),
+        ("1", ("root", SET, None), "invalid_config", "There is no log level 'None'"),
+        ("1", ("kafka.server", SET, "INFO"), "invalid_config", "There is no logger 'kafka.server'"),
+        ("1", ("root", DELETE, None), "invalid_request", "The level of root can only be set"),
+        ("2", ("root", SET, "INFO"), "invalid_request", "This is broker 1, not '2': ask that one"),
+    ],
+)
+def test_what_is_no_level_of_a_logger_here_is_refused_with_the_reason(
+    broker: LocalBroker, name: str, change: tuple[str, int, str | None], error: str, message: str
+) -> None:
+    before = log_level()
+    got = run(alter(broker, LOGGER, name, change))
+    assert got[0] == error
+    assert message in got[1]
+    assert log_level() is before
+
+
+def test_loggers_are_not_changed_by_replacing_all_that_is_set(broker: LocalBroker) -> None:
+    error, message = run(replace(broker, LOGGER, "1", {"root": "DEBUG"}))
+    assert (error, message) == (
+        "invalid_request",
+        "The level of a logger is changed by IncrementalAlterConfigs only.",
+    )

@@ -58,9 +58,9 @@ def test_each_kind_of_quota_is_looked_for_by_itself() -> None:
 
 
 def test_without_quotas_there_is_nothing_to_ask() -> None:
-    assert not quotas({})
-    assert not quotas({QuotaEntity("alice", None): {"SCRAM-SHA-256": "salt"}})
-    assert quotas({QuotaEntity("alice", None): {PRODUCE: "1"}})
+    assert not quotas({}).are_set
+    assert not quotas({QuotaEntity("alice", None): {"SCRAM-SHA-256": "salt"}}).are_set
+    assert quotas({QuotaEntity("alice", None): {PRODUCE: "1"}}).are_set
 
 
 @pytest.mark.parametrize(

@@ -227,12 +227,12 @@ def test_quotas_follow_the_news(tmp_path: Path) -> None:
         broker = Listening(tmp_path)
         broker.view.set_config("users/alice", {"producer_byte_rate": "5"})
         broker.view.set_config("groups/g", {"consumer.session.timeout.ms": "50000"})
-        assert not broker.context.quotas
+        assert not broker.context.quotas.are_set
         broker.news.take(Delta(configs={"users/alice", "groups/g"}))
         assert broker.context.quotas.limit(QuotaKind.PRODUCER_BYTE_RATE, "alice", "any") == 5
         broker.view.set_config("users/alice", {})
         broker.news.take(Delta(configs={"users/alice"}))
-        assert not broker.context.quotas
+        assert not broker.context.quotas.are_set
         await broker.stop()
 
     run(test())
