@@ -38,21 +38,21 @@ def described(admin: Any, kind: ConfigResource.Type, name: str) -> dict[str, Any
 def test_confluents_client_describes_brokers_and_changes_them_while_they_run(
     local_stack: Cluster, confluent: Any
 ) -> None:
-    before = described(confluent, ConfigResource.Type.BROKER, "2")
-    assert (before["broker.id"].value, before["broker.id"].is_read_only) == ("2", True)
+    before = described(confluent, ConfigResource.Type.BROKER, "1")
+    assert (before["broker.id"].value, before["broker.id"].is_read_only) == ("1", True)
     assert not before["log.retention.ms"].is_read_only
 
     def change(operation: AlterConfigOpType) -> None:
         entry = ConfigEntry("log.retention.ms", "86400000", incremental_operation=operation)
-        resource = ConfigResource(ConfigResource.Type.BROKER, "2", incremental_configs=[entry])
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
         confluent.incremental_alter_configs([resource])[resource].result(ANSWER_SECONDS)
 
     change(AlterConfigOpType.SET)
     wait_until(
-        lambda: described(confluent, ConfigResource.Type.BROKER, "2")["log.retention.ms"].value == "86400000",
+        lambda: described(confluent, ConfigResource.Type.BROKER, "1")["log.retention.ms"].value == "86400000",
         "the broker has heard of it",
     )
-    told = described(confluent, ConfigResource.Type.BROKER, "2")["log.retention.ms"]
+    told = described(confluent, ConfigResource.Type.BROKER, "1")["log.retention.ms"]
     assert ConfigSource(told.source) is ConfigSource.DYNAMIC_BROKER_CONFIG
     change(AlterConfigOpType.DELETE)
 

@@ -79,26 +79,27 @@ def test_a_producer_is_told_to_wait_and_its_connection_is_not_read_from_meanwhil
     topic = new_topic()
     batch = encode_batch([Message(b"x" * 1_000)])
     with (
-        quota(local_stack, "producer_byte_rate", len(batch) // SPAN_SECONDS, client_id=client_id),
+        quota(local_stack, "producer_byte_rate", len(batch) // 12, client_id=client_id),
         Connection(new_topic.leader_address(topic), client_id=client_id) as connection,
     ):
         fields = produce_fields(topic, 0, batch)
         begun = time.monotonic()
         answer = connection.ask("produce", 9, **fields)
-        assert time.monotonic() - begun < 0.9
-        wait = throttle_ms(answer)
-        assert 500 < wait < 5_000, "the request is a little larger than ten seconds' worth"
+        wait = throttle_ms(answer) / 1000
+        assert 1.5 < wait < 6, "the request is a little larger than ten seconds' worth"
+        assert time.monotonic() - begun < wait
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.none
-        begun = time.monotonic()
         connection.ask("api_versions", 0)
-        assert time.monotonic() - begun > wait / 1000 - 0.1
+        assert time.monotonic() - begun > wait - 0.1
         with Connection(new_topic.leader_address(topic), client_id="another") as other:
             assert throttle_ms(other.ask("produce", 9, **fields)) == 0
 
 
 def test_a_consumer_gets_no_more_at_once_than_it_need_not_wait_for(
-    local_stack: Cluster, new_topic: TopicFactory, client_id: str
+    local_stack: Cluster, new_topic: TopicFactory, client_id: str, reference: bool
 ) -> None:
+    if reference:
+        pytest.skip("Apache Kafka answers nothing first where the answer's other bytes are too many")
     topic = new_topic()
     batch = encode_batch([Message(b"x" * 10_000)])
     address = new_topic.leader_address(topic)
