@@ -73,6 +73,7 @@ class ClientQuotas:
     _quotas: dict[QuotaEntity, dict[QuotaKind, float]] = field(default_factory=dict)
     _limits: dict[tuple[str, str], dict[QuotaKind, _Limit]] = field(default_factory=dict)
     _rates: dict[tuple[QuotaKind, str | None, str | None], Rate] = field(default_factory=dict)
+    _tidy_at: int = MEMORY_MAX
 
     def replace(self, configs: Mapping[QuotaEntity, Mapping[str, str]]) -> None:
         """Take the settings of all entities. What clients have taken stays."""
@@ -89,8 +90,9 @@ class ClientQuotas:
             return 0.0
         rate = self._rates.get((kind, *limit.shared_by))
         if rate is None:
-            if len(self._rates) >= MEMORY_MAX:
+            if len(self._rates) >= self._tidy_at:
                 self._rates = {key: known for key, known in self._rates.items() if not known.is_idle(now_ms)}
+                self._tidy_at = max(MEMORY_MAX, 2 * len(self._rates))  # or each newcomer would cost a look
             rate = self._rates[kind, *limit.shared_by] = Rate(self.window_count, self.window_ms)
         rate.record(amount, now_ms)
         wait_ms = rate.wait_ms(limit.per_second, now_ms)

@@ -119,6 +119,13 @@ def test_clients_that_come_under_ever_new_names_do_not_fill_the_memory() -> None
     assert len(made._limits) <= MEMORY_MAX
 
 
+def test_however_many_clients_there_are_none_is_forgotten_while_its_rate_counts() -> None:
+    made = quotas({QuotaEntity(None, DEFAULT): {PRODUCE: "1000"}})
+    for number in range(2 * MEMORY_MAX):
+        made.charge(PRODUCE, "alice", f"app-{number}", 20_000, NOW_MS)
+    assert made.charge(PRODUCE, "alice", "app-0", 0, NOW_MS) == 10_000
+
+
 @pytest.mark.parametrize("text", ["soon", "nan", "inf", "0", "-1", ""])
 def test_what_is_no_limit_limits_nothing(text: str) -> None:
     assert quotas_in({PRODUCE: text, CONSUME: "1.5"}) == {CONSUME: 1.5}
