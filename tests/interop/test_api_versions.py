@@ -106,7 +106,8 @@ def test_every_listed_version_is_understood(leader: Connection, topic: str, refe
         "api_versions", "create_topics", "delete_topics", "delete_records", "describe_configs",
         "create_partitions", "incremental_alter_configs", "describe_cluster", "find_coordinator",
         "join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch",
-        "offset_delete", "describe_groups", "list_groups", "delete_groups",
+        "offset_delete", "describe_groups", "list_groups", "delete_groups", "alter_configs",
+        "describe_log_dirs", "describe_client_quotas", "alter_client_quotas",
     }  # fmt: skip
     # Listed though refused, for the clients' sake; and those that name topics by id.
     by_id = {(key, version) for key, version in not_asked if key in (PRODUCE, FETCH) and version >= 13}
@@ -181,6 +182,12 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
             if version >= 3:
                 fields["include_documentation"] = True
             return "describe_configs", fields
+        case 33:
+            settings = [{"name": "retention.ms", "value": "60000"}]
+            altered = {"resource_type": 2, "resource_name": topic, "configs": settings}
+            return "alter_configs", {"resources": [altered], "validate_only": True}
+        case 35:
+            return "describe_log_dirs", {"topics": [{"topic": topic, "partitions": [0]}]}
         case 37:
             grown = {"name": topic, "count": 2, "assignments": None}
             return "create_partitions", {"topics": [grown], "timeout": 1_000, "validate_only": True}
@@ -200,6 +207,15 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
         case 46:
             asked = {"name": topic, "partition_indexes": [0]}
             return "list_partition_reassignments", {"topics": [asked], "timeout": 1_000}
+        case 48:
+            component = {"entity_type": "user", "match_type": 2, "match": None}
+            return "describe_client_quotas", {"components": [component], "strict": False}
+        case 49:
+            change = {"key": "producer_byte_rate", "value": 1.0, "remove": False}
+            entry = {"entity": [{"entity_type": "user", "entity_name": "nobody"}], "ops": [change]}
+            return "alter_client_quotas", {"entries": [entry], "validate_only": True}
+        case 50:
+            return "describe_user_scram_credentials", {"users": None}
         case 60:
             fields = {"include_cluster_authorized_operations": True}
             if version >= 1:
@@ -209,5 +225,11 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
             return "describe_cluster", fields
         case 61:
             return "describe_producers", {"topics": [{"name": topic, "partition_indexes": [0]}]}
+        case 74:
+            return "list_config_resources", {"resource_types": [2]} if version >= 1 else {}
+        case 75:
+            fields = {"topics": [{"name": topic}], "response_partition_limit": 1}
+            fields["cursor"] = {"topic_name": topic, "partition_index": 0}
+            return "describe_topic_partitions", fields
         case _:
             return harmless_question(api_key, version, topic)

@@ -53,7 +53,10 @@ def test_a_producer_that_asks_again_gets_the_next_epoch_which_ends_the_one_befor
 # --- Sequence numbers ---
 
 
-def test_r11_a_batch_sent_again_keeps_its_offset_and_gaps_are_refused(leader: Connection, topic: str) -> None:
+def test_trap_05_a_batch_sent_again_keeps_its_offset_and_gaps_are_refused(
+    leader: Connection, topic: str
+) -> None:
+    """R11; redpanda#3039: told that it is out of order, a client begins a new epoch and writes twice."""
     producer_id = init_producer_id(leader).producer_id
     batches = [sequence_batch(producer_id, start, 10) for start in range(0, 50, 10)]
     for acks in (1, -1, 1):
@@ -84,7 +87,7 @@ def test_a_partition_tells_which_producers_it_remembers(leader: Connection, topi
     assert answer.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_producer_is_forgotten_by_the_brokers_clock_whatever_its_records_say(
+def test_trap_07_a_producer_is_forgotten_by_the_brokers_clock_whatever_its_records_say(
     own_stack: StartCluster,
 ) -> None:
     """As in redpanda#3824, where a producer's wrong clock made its state expire at once."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 import struct
 import time
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, StartCluster
+from tests.support.group_requests import coordinator_address, join_fields
+from tests.support.idempotence import init_producer_id, sequence_batch
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch, read_headers
 from tests.support.topics import TopicFactory
@@ -343,3 +346,43 @@ def test_trap_40_a_client_id_has_no_meaning(
         for number, client_id in enumerate([None, "", "a=b,c=d", "x" * 10_000, "größe\x00", "../.."]):
             connection.send_frame(encode_request(request("produce", 9, **fields), number, client_id))
             assert connection.receive_frame()[:4] == struct.pack(">i", number)
+
+
+# Producers and members
+
+
+def test_trap_06_a_producer_that_is_not_known_may_begin_anywhere(leader: Connection, topic: str) -> None:
+    """redpanda#22670: its state may be gone; and it may have raised its epoch by itself (KIP-360)."""
+    producer_id = init_producer_id(leader).producer_id
+    assert produce(leader, topic, 0, sequence_batch(producer_id, 17)).base_offset == 0
+    assert produce(leader, topic, 0, sequence_batch(producer_id, 0, epoch=1)).base_offset == 1
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid4().hex[:12]}"
+
+
+@pytest.mark.parametrize("version", [1, 3, 4, 9])
+def test_trap_30_only_from_version_4_on_a_member_is_asked_to_join_by_its_id(
+    group_stack: Cluster, group: str, version: int
+) -> None:
+    """kafka-go#1435: clients of before KIP-394 do not know that error."""
+    with Connection(coordinator_address(group_stack.brokers[1], group)) as coordinator:
+        joined = coordinator.ask("join_group", version, **join_fields(group, "", version))
+    assert (joined.error_code == ErrorCode.member_id_required) == (version >= 4)
+
+
+def test_trap_31_whoever_was_given_an_id_and_never_joins_holds_up_others_for_its_session_at_most(
+    group_stack: Cluster, group: str
+) -> None:
+    """librdkafka#5569."""
+    address = coordinator_address(group_stack.brokers[1], group)
+    with Connection(address) as gone, Connection(address) as coordinator:
+        fields = join_fields(group, "", 5, session_ms=1_000)
+        assert gone.ask("join_group", 5, **fields).error_code == ErrorCode.member_id_required
+        member_id = coordinator.ask("join_group", 5, **fields).member_id
+        begun = time.monotonic()
+        joined = coordinator.ask("join_group", 5, **join_fields(group, member_id, 5, session_ms=5_000))
+        assert (joined.error_code, len(joined.members)) == (ErrorCode.none, 1)
+        assert time.monotonic() - begun < 5

@@ -97,7 +97,10 @@ class Connection:
         ConnectionError: the broker closed the connection.
     """
 
-    def __init__(self, address: str, timeout_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self, address: str, timeout_seconds: float = ANSWER_SECONDS, *, client_id: str = "tests"
+    ) -> None:
+        self._client_id = client_id
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout_seconds)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -121,7 +124,9 @@ class Connection:
     def send(self, name: str, version: int, *, answered: bool = True, **fields: Any) -> None:
         """Send a request; `answered=False` when the protocol has no answer to it (acks=0)."""
         self._correlation_id += 1
-        self.send_frame(encode_request(request(name, version, **fields), self._correlation_id))
+        self.send_frame(
+            encode_request(request(name, version, **fields), self._correlation_id, self._client_id)
+        )
         if answered:
             self._asked.append((self._correlation_id, API_KEYS[name], version))
 

@@ -22,6 +22,7 @@ import uvloop
 
 from mainstem_broker.config import BrokerConfig, parse_properties, with_environment
 from mainstem_broker.errors import InvalidSetting, ProtocolError, StartupError
+from mainstem_broker.log_level import LogLevel, drop_below_level, set_log_level
 
 GARBAGE_THRESHOLD: Final = 100_000
 """Allocations between two looks for reference cycles. Requests make none, and each look is a pause."""
@@ -112,15 +113,17 @@ def _configure_logging(level: str) -> None:
     warnings.filterwarnings("ignore", message="No chroot path exists")  # kazoo's; we make it
     warnings.filterwarnings("ignore", module="kazoo")  # of a chroot that is missing, and that we create
     logging.getLogger("kazoo").setLevel(logging.ERROR)  # what it warns of, we log ourselves
+    set_log_level(LogLevel["WARN" if level == "warning" else level.upper()])
     structlog.configure(
         processors=[
+            drop_below_level,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -35,7 +35,8 @@ class SettingType(Enum):
 
 
 Value = bool | int | float | str
-Dynamic = Literal["read-only", "per-broker", "cluster-wide"]
+Dynamic = Literal["read-only", "cluster-wide"]
+"""Whether it may change while brokers run: for one of them, and for all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,22 +336,61 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = _table(
 
 
 def _broker_side_of_topic_settings() -> Iterator[Setting]:
-    """The broker settings that topics fall back to, one per fallback, without a default of their own.
+    """The broker settings that topics fall back to, one per fallback.
 
-    The default stays with the topic setting, so each exists once.
+    The default of several is that of the last, in its unit: log.retention.hours is 168, and
+    log.retention.ms is nothing, as in Kafka.
     """
     for setting in TOPIC_SETTINGS.values():
         for name, factor in setting.fallbacks:
+            is_last = (name, factor) == setting.fallbacks[-1]
+            default = setting.default
             yield Setting(
                 name,
                 setting.type,
-                setting.default if factor == 1 and len(setting.fallbacks) == 1 else None,
+                None if not is_last else default if factor == 1 else int(default or 0) // factor,
                 setting.documentation,
                 minimum=setting.minimum,
                 maximum=setting.maximum,
                 choices=setting.choices,
                 dynamic="cluster-wide" if factor == 1 else "read-only",
             )
+
+
+GROUP_SETTINGS: Final[Mapping[str, Setting]] = _table(
+    Setting(
+        "consumer.heartbeat.interval.ms",
+        _I,
+        5_000,
+        "How often members send heartbeats, in a group whose assignor is the broker's (KIP-848).",
+        minimum=1,
+        fallbacks=(("group.consumer.heartbeat.interval.ms", 1),),
+    ),
+    Setting(
+        "consumer.session.timeout.ms",
+        _I,
+        45_000,
+        "Silence after which a member is taken out of a group whose assignor is the broker's (KIP-848).",
+        minimum=1,
+        fallbacks=(("group.consumer.session.timeout.ms", 1),),
+    ),
+)
+
+
+def _bounds_of_group_settings() -> Iterator[Setting]:
+    """What a group that does not say uses, and between what a group may choose: Kafka's defaults."""
+    for name, default, low, high, what in (
+        ("heartbeat.interval.ms", 5_000, 5_000, 15_000, "Heartbeat interval"),
+        ("session.timeout.ms", 45_000, 45_000, 60_000, "Session timeout"),
+    ):
+        groups = "groups whose assignor is the broker's (KIP-848)"
+        yield Setting(f"group.consumer.{name}", _I, default, f"{what} of {groups}.", minimum=1)
+        yield Setting(
+            f"group.consumer.min.{name}", _I, low, f"Shortest {what.lower()} of {groups}.", minimum=1
+        )
+        yield Setting(
+            f"group.consumer.max.{name}", _I, high, f"Longest {what.lower()} of {groups}.", minimum=1
+        )
 
 
 BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
@@ -442,7 +482,7 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         INT64_MAX,
         "Bytes per second sent to throttled followers that are not in sync.",
         minimum=0,
-        dynamic="per-broker",
+        dynamic="cluster-wide",
     ),
     Setting(
         "follower.replication.throttled.rate",
@@ -450,7 +490,7 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         INT64_MAX,
         "Bytes per second fetched for throttled replicas that are not in sync.",
         minimum=0,
-        dynamic="per-broker",
+        dynamic="cluster-wide",
     ),
     Setting(
         "auto.leader.rebalance.enable",
@@ -508,6 +548,15 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         minimum=0,
         dynamic="cluster-wide",
     ),
+    Setting("quota.window.num", _I, 11, "Windows over which what a client takes is averaged.", minimum=1),
+    Setting("quota.window.size.seconds", _I, 1, "Length of each of these windows.", minimum=1),
+    Setting(
+        "max.request.partition.size.limit",
+        _I,
+        2_000,
+        "Most partitions that one DescribeTopicPartitions answers.",
+        minimum=1,
+    ),
     Setting("fetch.max.bytes", _I, 57_671_680, "Most bytes that one fetch answers.", minimum=1024),
     Setting(
         "log.retention.check.interval.ms",
@@ -558,6 +607,7 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         2,
         "Threads that recover logs at start-up, per folder.",
         minimum=1,
+        dynamic="cluster-wide",
     ),
     Setting(
         "group.min.session.timeout.ms",
@@ -587,20 +637,6 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         "classic,consumer",
         "Kinds of groups that are served: those whose members assign, and those of KIP-848.",
         choices=("classic", "consumer"),
-    ),
-    Setting(
-        "group.consumer.session.timeout.ms",
-        _I,
-        45_000,
-        "How long a member of a group of KIP-848 may be silent.",
-        minimum=1,
-    ),
-    Setting(
-        "group.consumer.heartbeat.interval.ms",
-        _I,
-        5_000,
-        "How often members of groups of KIP-848 are told to heartbeat.",
-        minimum=1,
     ),
     Setting(
         "group.consumer.max.size",
@@ -672,6 +708,7 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = _table(
         "Longest note that a client may leave with an offset, in characters.",
         minimum=0,
     ),
+    *_bounds_of_group_settings(),
     *_broker_side_of_topic_settings(),
 )
 
@@ -719,6 +756,14 @@ class TopicConfig:
         return self.message_timestamp_type == "LogAppendTime"
 
 
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """The settings of a group whose assignor is the broker's (KIP-848), with every fallback resolved."""
+
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+
+
 class Source(Enum):
     """Where an effective value comes from, with DescribeConfigs' number (KIP-226)."""
 
@@ -727,6 +772,8 @@ class Source(Enum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    BROKER_LOGGER = 6
+    GROUP = 8
 
 
 def check_topic_overrides(overrides: Mapping[str, str]) -> None:
@@ -769,15 +816,26 @@ class BrokerConfig:
             if self.values[name] is None:
                 raise InvalidSetting(f"The setting {name} is missing: add it to the properties file.")
 
+    def layers(self, *names: str) -> Iterator[tuple[str, str, Source]]:
+        """(name, text, source) of each place where one of these broker settings is set, the one that
+        counts first; the default last."""
+        for source, layer in (
+            (Source.DYNAMIC_BROKER, self.dynamic),
+            (Source.DYNAMIC_DEFAULT_BROKER, self.dynamic_default),
+            (Source.STATIC_BROKER, self.static),
+        ):
+            for name in names:
+                is_dynamic = BROKER_SETTINGS[name].dynamic != "read-only"
+                if name in layer and (is_dynamic or source is Source.STATIC_BROKER):
+                    yield name, layer[name], source
+        for name in names:
+            default = BROKER_SETTINGS[name].text(BROKER_SETTINGS[name].default)
+            if default is not None:
+                yield name, default, Source.DEFAULT
+
     def _text_and_source(self, name: str) -> tuple[str | None, Source]:
-        if BROKER_SETTINGS[name].dynamic != "read-only":
-            if name in self.dynamic:
-                return self.dynamic[name], Source.DYNAMIC_BROKER
-            if name in self.dynamic_default:
-                return self.dynamic_default[name], Source.DYNAMIC_DEFAULT_BROKER
-        if name in self.static:
-            return self.static[name], Source.STATIC_BROKER
-        return None, Source.DEFAULT
+        _, text, source = next(self.layers(name), ("", None, Source.DEFAULT))
+        return (None if source is Source.DEFAULT else text), source
 
     def source(self, name: str) -> Source:
         """Where the value of the broker setting `name` comes from."""
@@ -805,9 +863,17 @@ class BrokerConfig:
 
     def topic_value(self, name: str, overrides: Mapping[str, str]) -> tuple[Value | None, Source]:
         """The effective value of topic setting `name` and where it comes from."""
-        setting = TOPIC_SETTINGS[name]
         if name in overrides:
-            return setting.parse(overrides[name]), Source.TOPIC
+            return TOPIC_SETTINGS[name].parse(overrides[name]), Source.TOPIC
+        return self._fallback(TOPIC_SETTINGS[name])
+
+    def group_value(self, name: str, overrides: Mapping[str, str]) -> tuple[Value | None, Source]:
+        """The effective value of group setting `name` and where it comes from."""
+        if name in overrides:
+            return GROUP_SETTINGS[name].parse(overrides[name]), Source.GROUP
+        return self._fallback(GROUP_SETTINGS[name])
+
+    def _fallback(self, setting: Setting) -> tuple[Value | None, Source]:
         for fallback, factor in setting.fallbacks:
             text, source = self._text_and_source(fallback)
             if text is not None:
@@ -816,6 +882,35 @@ class BrokerConfig:
                     value *= factor
                 return value, source
         return setting.default, Source.DEFAULT
+
+    def check_group_overrides(self, overrides: Mapping[str, str]) -> None:
+        """Raise InvalidSetting for the first that is no group setting or does not fit."""
+        for name, text in overrides.items():
+            setting = GROUP_SETTINGS.get(name)
+            if setting is None:
+                raise InvalidSetting(f"Unknown group config name: {name}.")
+            value = setting.parse(text)
+            assert isinstance(value, int)
+            for bound in ("min", "max"):
+                bound_name = f"group.consumer.{bound}.{name.removeprefix('consumer.')}"
+                limit = self.integer(bound_name)
+                if (value < limit) if bound == "min" else (value > limit):
+                    comparison = "at least" if bound == "min" else "at most"
+                    raise InvalidSetting(
+                        f"Invalid value {text} for {name}: it must be {comparison} {bound_name} = {limit}."
+                    )
+        group = self.group(overrides)
+        if group.session_timeout_ms <= group.heartbeat_interval_ms:
+            raise InvalidSetting(
+                f"consumer.session.timeout.ms ({group.session_timeout_ms}) must be more than"
+                f" consumer.heartbeat.interval.ms ({group.heartbeat_interval_ms})."
+            )
+
+    def group(self, overrides: Mapping[str, str]) -> GroupConfig:
+        """All settings of a group that overrides these. Raises InvalidSetting for what cannot be read."""
+        values = [self.group_value(name, overrides)[0] for name in sorted(GROUP_SETTINGS)]
+        heartbeat_interval_ms, session_timeout_ms = (int(value or 0) for value in values)
+        return GroupConfig(heartbeat_interval_ms, session_timeout_ms)
 
     def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
         """All settings of a topic that overrides these.

@@ -297,6 +297,10 @@ class InvalidRecord(ProtocolError):
         self.batch_index = batch_index
 
 
+class ResourceNotFound(ProtocolError):
+    code = 91
+
+
 class UnknownTopicId(ProtocolError):
     code = 100
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from math import inf
 
@@ -12,6 +13,7 @@ from mainstem_broker.config import (
     INT64_MAX,
     TOPIC_SETTINGS,
     BrokerConfig,
+    GroupConfig,
     Setting,
     SettingType,
     Source,
@@ -290,3 +292,48 @@ def test_values_are_filled_in_from_the_environment() -> None:
 def test_a_variable_that_is_not_set_is_named() -> None:
     with pytest.raises(InvalidSetting, match="the environment has no HOST_IP"):
         with_environment({"advertised.listeners": "OUT://${env:HOST_IP}:1"}, {})
+
+
+def test_a_group_setting_falls_back_to_the_brokers() -> None:
+    config = BrokerConfig(REQUIRED | {"group.consumer.session.timeout.ms": "50000"})
+    assert config.group({}) == GroupConfig(heartbeat_interval_ms=5_000, session_timeout_ms=50_000)
+    assert config.group({"consumer.session.timeout.ms": "60000"}).session_timeout_ms == 60_000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"consumer.session.timeout.ms": "44999"}, "at least group.consumer.min.session.timeout.ms = 45000"),
+        ({"consumer.session.timeout.ms": "60001"}, "at most group.consumer.max.session.timeout.ms = 60000"),
+        ({"consumer.heartbeat.interval.ms": "4999"}, "at least group.consumer.min.heartbeat.interval.ms"),
+        ({"consumer.heartbeat.interval.ms": "15001"}, "at most group.consumer.max.heartbeat.interval.ms"),
+        ({"consumer.session.timeout.ms": "soon"}, "must be of type int"),
+        ({"session.timeout.ms": "50000"}, "Unknown group config name: session.timeout.ms"),
+    ],
+)
+def test_a_group_setting_lies_within_the_brokers_bounds(overrides: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidSetting, match=re.escape(message)):
+        BrokerConfig(REQUIRED).check_group_overrides(overrides)
+
+
+def test_a_groups_session_is_longer_than_its_heartbeats() -> None:
+    config = BrokerConfig(REQUIRED | {"group.consumer.max.heartbeat.interval.ms": "60000"})
+    with pytest.raises(InvalidSetting, match="must be more than consumer"):
+        config.check_group_overrides(
+            {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "50000"}
+        )
+
+
+def test_the_layers_of_a_setting_come_with_the_one_that_counts_first() -> None:
+    static = {"log.retention.hours": "1", "log.retention.ms": "2", "log.dirs": "/x"}
+    dynamic = {"log.retention.ms": "3", "log.dirs": "/y"}
+    config = BrokerConfig(REQUIRED | static).with_dynamic(dynamic, {"log.retention.ms": "4"})
+    assert list(config.layers("log.retention.ms", "log.retention.hours")) == [
+        ("log.retention.ms", "3", Source.DYNAMIC_BROKER),
+        ("log.retention.ms", "4", Source.DYNAMIC_DEFAULT_BROKER),
+        ("log.retention.ms", "2", Source.STATIC_BROKER),
+        ("log.retention.hours", "1", Source.STATIC_BROKER),
+        ("log.retention.hours", "168", Source.DEFAULT),
+    ]
+    first, *_ = config.layers("log.dirs")
+    assert first == ("log.dirs", "/x", Source.STATIC_BROKER), "it is not dynamic"

@@ -1,39 +1,66 @@
-"""DescribeConfigs (key 32, versions 1 to 4) and IncrementalAlterConfigs (key 44, versions 0 and 1).
+"""DescribeConfigs (key 32, versions 1 to 4) and ListConfigResources (key 74, versions 0 and 1).
 
-Resources: topics (type 2) and brokers (type 4; the empty name is the default of all brokers). Any broker
-describes and alters topics; a broker's own settings only that broker describes, since only it knows its
-file. Altering writes to ZooKeeper, and every broker takes the change from there while it runs.
+Resources: topics (type 2), brokers (4; the empty name is what is set for all brokers at once), the loggers
+of a broker (8; there is one, called root) and groups (32, whether they exist or not, as in Apache Kafka).
+Any broker describes topics, groups and the default of all brokers; a broker's own settings and loggers only
+that broker, since only it knows its file.
 
-DescribeConfigs v1 synonyms; v3 types and documentation. IncrementalAlterConfigs (KIP-339): set 0,
-delete 1, append 2, subtract 3 (the last two for lists); one wrong setting refuses its whole resource.
-Taking back a broker setting that is not known here does nothing: kafka-reassign-partitions does so.
+DescribeConfigs v1 synonyms; v3 types and documentation. ListConfigResources v0 listed only client metrics,
+of which there are none here; v1 (KIP-1142) all that has settings, by type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from enum import IntEnum
+from typing import Any
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
-from mainstem_broker.api.described_configs import describe_broker, describe_broker_default, describe_topic
-from mainstem_broker.cluster.znodes import DEFAULT_ENTITY
-from mainstem_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, SettingType
+from mainstem_broker.api.described_configs import (
+    describe_broker,
+    describe_broker_default,
+    describe_group,
+    describe_loggers,
+    describe_topic,
+)
+from mainstem_broker.cluster.znodes import DEFAULT_ENTITY, group_of, group_path
 from mainstem_broker.errors import (
-    InvalidConfig,
     InvalidRequest,
-    InvalidSetting,
     ProtocolError,
     UnknownTopicOrPartition,
+    UnsupportedVersion,
 )
+from mainstem_broker.log_level import log_level
 from mainstem_broker.protocol.codec import Body, Entity
 
-TOPIC: Final = 2
-BROKER: Final = 4
 
-SET: Final = 0
-DELETE: Final = 1
-APPEND: Final = 2
-SUBTRACT: Final = 3
+class ResourceType(IntEnum):
+    """What has settings here, with the protocol's number."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+def unknown_resource_type(number: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"Resources of type {number} have no settings here; topics (2), brokers (4), loggers of brokers (8)"
+        " and groups (32) do."
+    )
+
+
+def group_entity(group_id: str) -> str:
+    """Where a group's settings lie, below `/config`."""
+    if not group_id:
+        raise InvalidRequest("A group's settings are those of one group: name it.")
+    return group_path(group_id)
+
+
+def require_this_broker(broker: BrokerContext, name: str) -> None:
+    """Raise InvalidRequest for what only another broker can tell or do."""
+    if name != str(broker.broker_id):
+        raise InvalidRequest(f"This is broker {broker.broker_id}, not '{name}': ask that one.")
 
 
 def handle_describe(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:
@@ -61,100 +88,45 @@ def handle_describe(broker: BrokerContext, request: Entity, _context: RequestCon
 
 
 def _describe(broker: BrokerContext, kind: int, name: str) -> list[Body]:
-    if kind == TOPIC:
-        topic = broker.view.topics.get(name)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"There is no topic '{name}'.")
-        return describe_topic(broker.config, topic.config)
-    if kind == BROKER:
-        if name == "":
-            return describe_broker_default(broker.view.broker_configs.get(DEFAULT_ENTITY, {}))
-        if name != str(broker.broker_id):
-            raise InvalidRequest(f"Broker {broker.broker_id} cannot describe broker '{name}': ask that one.")
-        return describe_broker(broker.config)
-    raise InvalidRequest(f"Resources of type {kind} have no settings here; topics (2) and brokers (4) do.")
+    view = broker.view
+    match kind:
+        case ResourceType.TOPIC:
+            topic = view.topics.get(name)
+            if topic is None:
+                raise UnknownTopicOrPartition(f"There is no topic '{name}'.")
+            return describe_topic(broker.config, topic.config)
+        case ResourceType.BROKER:
+            if name == "":
+                return describe_broker_default(view.broker_configs.get(DEFAULT_ENTITY, {}))
+            require_this_broker(broker, name)
+            return describe_broker(broker.config)
+        case ResourceType.BROKER_LOGGER:
+            require_this_broker(broker, name)
+            return describe_loggers(log_level())
+        case ResourceType.GROUP:
+            return describe_group(broker.config, view.entity_configs.get(group_entity(name), {}))
+    raise unknown_resource_type(kind)
 
 
-async def handle_incremental_alter(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:
-    responses = []
-    for resource in request.resources:
-        response: dict[str, Any] = {
-            "error_code": 0,
-            "error_message": None,
-            "resource_type": resource.resource_type,
-            "resource_name": resource.resource_name,
-        }
-        try:
-            await _alter(broker, resource, request.validate_only)
-        except ProtocolError as error:
-            response |= {"error_code": error.code, "error_message": error.message}
-        responses.append(response)
-    return {"throttle_time": 0, "responses": responses}
-
-
-async def _alter(broker: BrokerContext, resource: Any, validate_only: bool) -> None:
-    name = resource.resource_name
-    if resource.resource_type == TOPIC:
-        topic = broker.view.topics.get(name)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"There is no topic '{name}'.")
-        kind, entity, present, table = "topics", name, topic.config, TOPIC_SETTINGS
-        if any(item.name not in table for item in resource.configs):
-            unknown = next(item.name for item in resource.configs if item.name not in table)
-            raise InvalidConfig(f"Unknown topic config name: {unknown}.")
-    elif resource.resource_type == BROKER:
-        kind, entity, table = "brokers", name or DEFAULT_ENTITY, BROKER_SETTINGS
-        if name and name not in map(str, broker.view.brokers):
-            raise InvalidRequest(f"There is no live broker '{name}'.")
-        present = broker.view.broker_configs.get(entity, {})
-        for item in resource.configs:
-            setting = table.get(item.name)
-            if item.config_operation == DELETE and setting is None:
-                continue
-            if setting is None or setting.dynamic == "read-only":
-                raise InvalidConfig(f"{item.name} cannot be changed while brokers run.")
-    else:
-        raise InvalidRequest(f"Resources of type {resource.resource_type} have no settings here.")
-
-    def change(settings: Mapping[str, str]) -> Mapping[str, str]:
-        changed = dict(settings)
-        for item in resource.configs:
-            if item.config_operation == DELETE:
-                changed.pop(item.name, None)
-            else:
-                _apply(changed, table[item.name], item.config_operation, item.value)
-        return changed
-
-    change(present)  # refuses what does not fit, before anything is written
-    if not validate_only:
-        await broker.member.administration.change_config(kind, entity, change)
-
-
-def _apply(settings: dict[str, str], setting: Setting, operation: int, value: str | None) -> None:
-    """Carry out one operation other than DELETE on `settings`.
-
-    Raises:
-        InvalidConfig: the value does not fit, or there is none.
-        InvalidRequest: unknown operation.
-    """
-    name = setting.name
-    if value is None:
-        raise InvalidConfig(f"{name} needs a value.")
-    if operation in (APPEND, SUBTRACT):
-        if setting.type is not SettingType.LIST:
-            raise InvalidConfig(f"{name} is no list, so nothing can be appended or subtracted.")
-        default = setting.text(setting.default) or ""
-        items = [item.strip() for item in settings.get(name, default).split(",") if item.strip()]
-        named = [item.strip() for item in value.split(",")]
-        if operation == APPEND:
-            items += [item for item in named if item not in items]
-        else:
-            items = [item for item in items if item not in named]
-        value = ",".join(items)
-    elif operation != SET:
-        raise InvalidRequest(f"There is no operation {operation} on settings.")
-    try:
-        setting.parse(value)
-    except InvalidSetting as error:
-        raise InvalidConfig(str(error)) from None
-    settings[name] = value
+def handle_list(broker: BrokerContext, request: Entity, context: RequestContext) -> Body:
+    brokers = [str(broker_id) for broker_id in sorted(broker.view.brokers)]
+    listed = {
+        ResourceType.TOPIC: sorted(broker.view.topics),
+        ResourceType.BROKER: brokers,
+        ResourceType.BROKER_LOGGER: brokers,
+        ResourceType.GROUP: sorted(
+            group_id for path in broker.view.entity_configs if (group_id := group_of(path)) is not None
+        ),
+        ResourceType.CLIENT_METRICS: [],
+    }
+    wanted = set(request.resource_types) or set(listed) if context.version >= 1 else {16}
+    body: Body = {"throttle_time": 0, "error_code": 0, "config_resources": ()}
+    if not wanted <= set(listed):
+        return body | {"error_code": UnsupportedVersion.code}
+    body["config_resources"] = [
+        {"resource_name": name, "resource_type": int(kind)}
+        for kind, names in listed.items()
+        if kind in wanted
+        for name in names
+    ]
+    return body

@@ -49,7 +49,7 @@ def handle_heartbeat(
         context.client_id or "",
         "/" + context.peer.rpartition(":")[0],
     )
-    interval_ms = broker.groups.settings.heartbeat_interval_ms
+    interval_ms = broker.group_config(request.group_id).heartbeat_interval_ms
     try:
         answer = broker.groups.consumer_heartbeat(request.group_id, told)
     except ProtocolError as error:

@@ -10,20 +10,28 @@ from uuid import UUID
 
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
-from mainstem_broker.config import BrokerConfig
-from mainstem_broker.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
+from mainstem_broker.cluster.znodes import group_path
+from mainstem_broker.config import BrokerConfig, GroupConfig
+from mainstem_broker.errors import (
+    InvalidSetting,
+    NotLeaderOrFollower,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from mainstem_broker.group.consumer_group import ConsumerPolicy
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings, GroupCoordinator
 from mainstem_broker.group.membership import GroupPolicy
 from mainstem_broker.group.migration import MigrationPolicy
 from mainstem_broker.group.shard import GroupPolicies
 from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.quota.client_quotas import ClientQuotas
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
 
 INTERNAL_TOPICS: Final = frozenset((OFFSETS_TOPIC, "__transaction_state"))
-"""What brokers keep for themselves: no pattern of a member matches them, as clients have always had it."""
-
+"""What brokers keep for themselves: clients may not produce there, and no pattern of a member matches them."""
+ANONYMOUS: Final = "ANONYMOUS"
+"""Kafka's name for those who did not authenticate."""
 CATCH_UP_TIMEOUT_MS: Final = 1_000
 """The feed of changes takes milliseconds; only a ZooKeeper that does not answer takes this long."""
 
@@ -37,10 +45,16 @@ class BrokerContext:
     member: ClusterMember
     replicas: ReplicaManager
     groups: GroupCoordinator = field(init=False)
+    quotas: ClientQuotas = field(init=False)
 
     def __post_init__(self) -> None:
+        self.quotas = ClientQuotas(
+            self.config.integer("quota.window.num"), 1000 * self.config.integer("quota.window.size.seconds")
+        )
         self.groups = GroupCoordinator(
-            _coordinator_settings(self.config),
+            _coordinator_settings(
+                self.config, lambda group_id: self.group_config(group_id).session_timeout_ms
+            ),
             _KnownTopics(self.member),
             lambda index: self.replicas.find(OFFSETS_TOPIC, index),
             self.now_ms,
@@ -67,6 +81,14 @@ class BrokerContext:
         if known is not None and partition in known.assignment.replicas:
             raise NotLeaderOrFollower(f"{topic}-{partition} is not on this broker.")
         raise UnknownTopicOrPartition(f"There is no {topic}-{partition}.")
+
+    def group_config(self, group_id: str) -> GroupConfig:
+        """The settings of a group: its own over the broker's."""
+        overrides = self.view.entity_configs.get(group_path(group_id), {})
+        try:
+            return self.config.group(overrides)
+        except InvalidSetting:
+            return self.config.group({})  # written to ZooKeeper by hand: wrong settings do not count
 
     def leads_all(self, partitions: Iterable[tuple[str, int]]) -> bool:
         """Whether this broker leads all of them, as far as it knows."""
@@ -110,12 +132,14 @@ class _KnownTopics:
         return 0 if topic is None else len(topic.assignment.replicas)
 
 
-def _coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
+def _coordinator_settings(
+    config: BrokerConfig, session_timeout_ms: Callable[[str], int]
+) -> CoordinatorSettings:
     assignors = tuple(name for name in config.string("group.consumer.assignors").split(",") if name)
     policies = GroupPolicies(
         GroupPolicy(config.integer("group.initial.rebalance.delay.ms"), config.integer("group.max.size")),
         ConsumerPolicy(
-            config.integer("group.consumer.session.timeout.ms"),
+            session_timeout_ms,
             config.integer("group.consumer.max.size"),
             assignors,
         ),
@@ -124,7 +148,6 @@ def _coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
     return CoordinatorSettings(
         policies,
         has_consumer_protocol="consumer" in config.string("group.coordinator.rebalance.protocols").split(","),
-        heartbeat_interval_ms=config.integer("group.consumer.heartbeat.interval.ms"),
         session_timeout_ms_min=config.integer("group.min.session.timeout.ms"),
         session_timeout_ms_max=config.integer("group.max.session.timeout.ms"),
         offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
@@ -141,6 +164,7 @@ class RequestContext(NamedTuple):
     client_id: str | None
     peer: str
     listener: str
+    user: str = ANONYMOUS
 
 
 Handler = Callable[[BrokerContext, Entity, RequestContext], Body | Awaitable[Body | None] | None]

@@ -1,61 +1,92 @@
-"""Settings of topics and brokers in the form that DescribeConfigs and CreateTopics answer them."""
+"""Settings of topics, brokers and groups in the form that DescribeConfigs and CreateTopics answer them.
+
+Synonyms are all the places where a value may come from and is set, the one that counts first (KIP-226).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from mainstem_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, Setting, Source
+from mainstem_broker.config import (
+    BROKER_SETTINGS,
+    GROUP_SETTINGS,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    Setting,
+    SettingType,
+    Source,
+)
+from mainstem_broker.log_level import LogLevel
 from mainstem_broker.protocol.codec import Body
+
+ROOT_LOGGER: Final = "root"
+_FAMILIES: Final[dict[str, tuple[str, ...]]] = {
+    setting.fallbacks[0][0]: tuple(name for name, _ in setting.fallbacks)
+    for setting in TOPIC_SETTINGS.values()
+    if setting.fallbacks
+}
+"""log.retention.ms may be given as log.retention.minutes or .hours; and so on."""
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Body]:
-    """All settings of a topic with these overrides; synonyms from the most to the least specific."""
+    """All settings of a topic with these overrides."""
     described = []
     for name, setting in sorted(TOPIC_SETTINGS.items()):
         value, source = config.topic_value(name, overrides)
         synonyms: list[Body] = []
         if source is Source.TOPIC:
             synonyms.append(_synonym(name, setting.text(value), source))
-        for fallback, _factor in setting.fallbacks:
-            fallback_source = config.source(fallback)
-            if fallback_source is not Source.DEFAULT:
-                synonyms.append(_synonym(fallback, _broker_text(config, fallback), fallback_source))
-        if setting.fallbacks:
-            synonyms.append(_synonym(setting.fallbacks[0][0], setting.text(setting.default), Source.DEFAULT))
-        described.append(_described(setting, setting.text(value), source, synonyms, read_only=False))
+        synonyms += _layers(config, *(fallback for fallback, _ in setting.fallbacks))
+        described.append(_described(setting, setting.text(value), source, synonyms))
     return described
 
 
 def describe_broker(config: BrokerConfig) -> list[Body]:
     """All settings of a broker."""
-    described = []
-    for name, setting in sorted(BROKER_SETTINGS.items()):
-        text = _broker_text(config, name)
-        source = config.source(name)
-        read_only = setting.dynamic == "read-only"
-        synonyms = [_synonym(name, text, source)]
-        described.append(_described(setting, text, source, synonyms, read_only=read_only))
-    return described
+    return [
+        _described(
+            setting,
+            setting.text(config.values[name]),
+            config.source(name),
+            list(_layers(config, *_FAMILIES.get(name, (name,)))),
+            read_only=setting.dynamic == "read-only",
+        )
+        for name, setting in sorted(BROKER_SETTINGS.items())
+    ]
 
 
 def describe_broker_default(overrides: Mapping[str, str]) -> list[Body]:
     """What is set for all brokers at once; nothing else, as in Kafka."""
+    source = Source.DYNAMIC_DEFAULT_BROKER
     return [
-        _described(
-            BROKER_SETTINGS[name],
-            text,
-            Source.DYNAMIC_DEFAULT_BROKER,
-            [_synonym(name, text, Source.DYNAMIC_DEFAULT_BROKER)],
-            read_only=False,
-        )
+        _described(BROKER_SETTINGS[name], text, source, [_synonym(name, text, source)])
         for name, text in sorted(overrides.items())
         if name in BROKER_SETTINGS
     ]
 
 
-def _broker_text(config: BrokerConfig, name: str) -> str | None:
-    return BROKER_SETTINGS[name].text(config.values[name])
+def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Body]:
+    """All settings of a group with these overrides."""
+    described = []
+    for name, setting in sorted(GROUP_SETTINGS.items()):
+        value, source = config.group_value(name, overrides)
+        synonyms: list[Body] = []
+        if source is Source.GROUP:
+            synonyms.append(_synonym(name, setting.text(value), source))
+        synonyms += _layers(config, *(fallback for fallback, _ in setting.fallbacks))
+        described.append(_described(setting, setting.text(value), source, synonyms))
+    return described
+
+
+def describe_loggers(level: LogLevel) -> list[Body]:
+    """The one logger of a broker."""
+    logger = Setting(ROOT_LOGGER, SettingType.STRING, None, "The least level that this broker logs.")
+    return [_described(logger, level.name, Source.BROKER_LOGGER, [])]
+
+
+def _layers(config: BrokerConfig, *names: str) -> Iterator[Body]:
+    return (_synonym(name, text, source) for name, text, source in config.layers(*names))
 
 
 def _synonym(name: str, value: str | None, source: Source) -> Body:
@@ -63,7 +94,7 @@ def _synonym(name: str, value: str | None, source: Source) -> Body:
 
 
 def _described(
-    setting: Setting, text: str | None, source: Source, synonyms: list[Body], *, read_only: bool
+    setting: Setting, text: str | None, source: Source, synonyms: list[Body], *, read_only: bool = False
 ) -> dict[str, Any]:
     return {
         "name": setting.name,

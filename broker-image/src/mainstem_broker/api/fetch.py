@@ -32,6 +32,7 @@ from mainstem_broker.errors import (
 )
 from mainstem_broker.log.files import ReadResult
 from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.quota.client_quotas import QuotaKind
 from mainstem_broker.replica.partition import Divergence, Partition
 
 READ_COMMITTED: Final = 1
@@ -54,23 +55,36 @@ def _topic_name(broker: BrokerContext, topic: Any) -> str | None:
 
 
 def handle(
-    broker: BrokerContext, request: Entity, _context: RequestContext
+    broker: BrokerContext, request: Entity, context: RequestContext
 ) -> Body | Awaitable[Body | None] | None:
     if request.session_id != 0:
         code = FetchSessionIdNotFound.code
         return {"throttle_time": 0, "error_code": code, "session_id": 0, "responses": ()}
-    answer, is_enough, watched = _read(broker, request)
+    bytes_max = broker.config.integer("fetch.max.bytes")
+    if broker.quotas.are_set and (quota_bytes := _quota_bytes(broker, request, context)) is not None:
+        bytes_max = min(bytes_max, quota_bytes)
+    answer, is_enough, watched = _read(broker, request, bytes_max)
     if is_enough or not watched:
         return answer
     max_wait_ms = milliseconds(request.max_wait)
     if max_wait_ms <= 0:
         return answer
-    return _wait(broker, request, watched, max_wait_ms)
+    return _wait(broker, request, bytes_max, watched, max_wait_ms)
 
 
-def _read(broker: BrokerContext, request: Entity) -> tuple[Body, bool, list[Partition]]:
+def _quota_bytes(broker: BrokerContext, request: Entity, context: RequestContext) -> int | None:
+    """What a consumer's quota lets it have at once: more would make it wait for longer than it fetches."""
+    if getattr(request, "replica_state", None) is not None and request.replica_state.replica_id != NO_REPLICA:
+        return None
+    quota_bytes = broker.quotas.most_at_once(
+        QuotaKind.CONSUMER_BYTE_RATE, context.user, context.client_id or ""
+    )
+    return None if quota_bytes is None else int(quota_bytes)
+
+
+def _read(broker: BrokerContext, request: Entity, bytes_max: int) -> tuple[Body, bool, list[Partition]]:
     """(the answer, whether to give it at once, the partitions to watch)."""
-    left_bytes = min(request.max_bytes, broker.config.integer("fetch.max.bytes"))
+    left_bytes = min(request.max_bytes, bytes_max)
     min_bytes = min(request.min_bytes, left_bytes)
     committed = request.isolation_level == READ_COMMITTED
     replica = getattr(request, "replica_state", None)
@@ -180,7 +194,9 @@ def _diverging(index: int, partition: Partition, diverging: Divergence) -> dict[
     }
 
 
-async def _wait(broker: BrokerContext, request: Entity, watched: list[Partition], max_wait_ms: int) -> Body:
+async def _wait(
+    broker: BrokerContext, request: Entity, bytes_max: int, watched: list[Partition], max_wait_ms: int
+) -> Body:
     """Read again whenever a watched partition has moved, until there is enough or the time is over."""
     moved = asyncio.Event()
     moved.set()  # something may have moved between the read that found too little and this task's start
@@ -191,11 +207,11 @@ async def _wait(broker: BrokerContext, request: Entity, watched: list[Partition]
             while True:
                 await moved.wait()
                 moved.clear()
-                answer, is_enough, _ = _read(broker, request)
+                answer, is_enough, _ = _read(broker, request, bytes_max)
                 if is_enough:
                     return answer
     except TimeoutError:
-        return _read(broker, request)[0]
+        return _read(broker, request, bytes_max)[0]
     finally:
         for partition in watched:
             partition.remove_listener(moved.set)

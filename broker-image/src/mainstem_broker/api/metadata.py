@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.api.context import INTERNAL_TOPICS, BrokerContext, RequestContext
 from mainstem_broker.api.topics import check_topic_name, create_topic
 from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.errors import (
@@ -28,8 +28,6 @@ from mainstem_broker.errors import (
     UnknownTopicOrPartition,
 )
 from mainstem_broker.protocol.codec import Body, Entity
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | Awaitable[Body | None]:
@@ -132,11 +130,14 @@ def _known(view: ClusterView, topic: Topic) -> Body:
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.name in INTERNAL_TOPICS,
-        "partitions": [_partition(view, topic, partition) for partition in sorted(topic.assignment.replicas)],
+        "partitions": [
+            describe_partition(view, topic, partition) for partition in sorted(topic.assignment.replicas)
+        ],
     }
 
 
-def _partition(view: ClusterView, topic: Topic, partition: int) -> Body:
+def describe_partition(view: ClusterView, topic: Topic, partition: int) -> Body:
+    """A partition as Metadata and DescribeTopicPartitions answer it."""
     replicas = topic.assignment.replicas[partition]
     state = topic.states.get(partition)
     serving = view.brokers_for(topic.topic_id, partition)

@@ -5,6 +5,8 @@
   request's timeout; the records stay appended then.
 - A batch that an idempotent producer sends again is not written again: it is answered, and waited for, at
   the offset it has (KIP-98).
+- Topics that brokers keep for themselves are refused to everyone but the admin client, as in Apache Kafka,
+  whose tools repair them under that name.
 - Partitions fail one by one; one batch of format 2 per partition and request.
 - v3 batch format 2; v5 log start offset; v7 zstd; v8 errors by record; v9 flexible; v10 hints at the
   new leader (KIP-951: left out, that is, -1).
@@ -16,15 +18,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
-from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
+from mainstem_broker.api.context import INTERNAL_TOPICS, BrokerContext, RequestContext, milliseconds
 from mainstem_broker.errors import (
     InvalidRecord,
     InvalidRequestBytes,
     InvalidRequiredAcks,
+    InvalidTopic,
     ProtocolError,
     RequestTimedOut,
 )
@@ -32,6 +35,9 @@ from mainstem_broker.protocol.codec import Body, Entity
 from mainstem_broker.replica.partition import Acknowledgement, Partition
 
 logger = structlog.get_logger(__name__)
+
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""As Apache Kafka's AdminUtils names it."""
 
 
 def partitions_of(_broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
@@ -51,6 +57,8 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
             try:
                 if acks not in (-1, 0, 1):
                     raise InvalidRequiredAcks(f"acks is {acks}; it may be 0, 1 or -1 (all).")
+                if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+                    raise InvalidTopic(f"'{name}' is kept by the brokers, and clients cannot write to it.")
                 partition = broker.find_replica(name, data.index)
                 info = partition.append(
                     data.records, acks=acks, produce_version=context.version, now_ms=now_ms

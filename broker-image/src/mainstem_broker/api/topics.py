@@ -44,6 +44,7 @@ from mainstem_broker.errors import (
 from mainstem_broker.protocol.codec import NULL_UUID, Body, Entity
 from mainstem_broker.replica.placement import Assignment, assign_replicas
 
+"""What brokers keep for themselves. They may be made and deleted as others, as in Apache Kafka."""
 TOPIC_NAME_LENGTH_MAX: Final = 249
 """With the partition's number and a suffix it must fit into a file name of 255 bytes."""
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000

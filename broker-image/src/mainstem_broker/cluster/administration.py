@@ -154,26 +154,27 @@ class Administration:
                     return
 
     async def change_config(
-        self, kind: str, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+        self, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> None:
-        """Replace an entity's settings by `change(present settings)`; `kind` is "topics" or "brokers".
+        """Replace an entity's settings by `change(present settings)`; `entity` as in `znodes.config_path`.
 
         Raises:
             InvalidConfig: they were changed by others at the same time, again and again.
         """
-        path = f"/config/{kind}/{entity}"
-        name = f"{kind}/{entity}"
-        entry = znodes.Change(configs=(name,)).encode()
+        path = znodes.config_path(entity)
+        entry = znodes.Change(configs=(entity,)).encode()
         for _ in range(5):
             node = await self._zookeeper.get(path)
             data = znodes.encode_config(change({} if node is None else znodes.decode_config(node.data)))
+            if node is None:
+                await self._zookeeper.ensure_paths([path.rpartition("/")[0]])
             write: Operation = Create(path, data) if node is None else SetData(path, data, node.version)
             try:
                 await self._zookeeper.multi([write, Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
                 return
             except Conflict:
                 continue
-        raise InvalidConfig(f"The settings of {name} are being changed by others; ask again.")
+        raise InvalidConfig(f"The settings of {entity} are being changed by others; ask again.")
 
     async def forget_deleted_topic(self, topic_id: UUID) -> None:
         """Note that this broker holds no files of a deleted topic any more; the last one removes the note."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 from uuid import UUID, uuid4
@@ -456,8 +456,8 @@ class ClusterMember:
                 if must_claim(state, self.view.brokers_for(known.topic_id, partition)):
                     await self._read_claims(known.name, partition)
         self.view.pending_deletions = set(await zookeeper.children(znodes.DELETE_TOPICS))
-        entities = await zookeeper.children(znodes.BROKER_CONFIGS)
-        await self._read_broker_configs(entities, delta)
+        entities = await self._configured_entities()
+        await self._read_configs(sorted({*entities, *self.view.entity_configs}), delta)
         self._last_change = max(numbers, default=-1)
         self.controllership.look_again()
 
@@ -536,13 +536,26 @@ class ClusterMember:
         }
         self.controllership.look_again([topic])
 
-    async def _read_broker_configs(self, entities: Iterable[str], delta: Delta) -> None:
-        entities = list(entities)
-        nodes = await self._zookeeper.get_many([znodes.broker_config_path(entity) for entity in entities])
+    async def _configured_entities(self) -> list[str]:
+        """All entities but topics that have settings."""
+        entities = []
+        for folder in ("brokers", "clients", "users", "groups"):
+            for name in await self._zookeeper.children(znodes.config_path(folder)):
+                entity = f"{folder}/{name}"
+                entities.append(entity)
+                if folder == "users":
+                    below = f"{entity}/clients"
+                    names = await self._zookeeper.children(znodes.config_path(below))
+                    entities += [f"{below}/{client}" for client in names]
+        return entities
+
+    async def _read_configs(self, entities: Collection[str], delta: Delta) -> None:
+        """Read the settings of entities that are no topics; one without a node has none."""
+        nodes = await self._zookeeper.get_many([znodes.config_path(entity) for entity in entities])
         for entity, node in zip(entities, nodes, strict=True):
             config = None if node is None else _readable(znodes.decode_config, node.data)
-            self.view.broker_configs[entity] = config or {}
-            delta.configs.add(f"brokers/{entity}")
+            self.view.set_config(entity, config or {})
+            delta.configs.add(entity)
 
     def _remove(self, topic: str, topic_id: UUID, delta: Delta) -> None:
         if self.view.remove_topic(topic, topic_id):
@@ -603,7 +616,7 @@ class ClusterMember:
             if kind == "topics":
                 await self._read_topics([name], delta)
             else:
-                await self._read_broker_configs([name], delta)
+                await self._read_configs([entity], delta)
 
 
 def _readable(decode: Callable[P, Content], *arguments: P.args, **named: P.kwargs) -> Content | None:

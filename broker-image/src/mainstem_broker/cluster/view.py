@@ -50,6 +50,8 @@ class ClusterView:
     topics: dict[str, Topic] = field(default_factory=dict)
     topic_names: dict[UUID, str] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    entity_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What is set on users, clients and groups, as `users/U/clients/C` or `groups/G`; none is empty."""
     pending_deletions: set[str] = field(default_factory=set)
     """Topics that somebody asked to delete and that are still there."""
     topics_version: int = 0
@@ -106,6 +108,16 @@ class ClusterView:
         self.pending_deletions.discard(topic)
         return True
 
+    def set_config(self, entity: str, config: Mapping[str, str]) -> None:
+        """Take the settings of any entity but a topic."""
+        kind, _, name = entity.partition("/")
+        if kind == "brokers":
+            self.broker_configs[name] = dict(config)
+        elif config:
+            self.entity_configs[entity] = dict(config)
+        else:
+            self.entity_configs.pop(entity, None)
+
     def dynamic_broker_config(self, broker_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """(what is set for this broker, what is set for all)."""
         return self.broker_configs.get(str(broker_id), {}), self.broker_configs.get(DEFAULT_ENTITY, {})
@@ -118,7 +130,7 @@ class Delta:
     partitions: set[tuple[str, int]] = field(default_factory=set)
     deleted: list[tuple[str, UUID]] = field(default_factory=list)
     configs: set[str] = field(default_factory=set)
-    """Entities as `topics/T`, `brokers/N`, `brokers/<default>`."""
+    """Entities as `topics/T`, `brokers/N`, `brokers/<default>`, `users/U`, `clients/C`, `groups/G`."""
     elections: set[tuple[UUID, int]] = field(default_factory=set)
     """Partitions (topic, number) that somebody asks the preferred leader to lead."""
     brokers: bool = False

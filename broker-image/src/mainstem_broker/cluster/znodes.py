@@ -22,8 +22,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote, unquote
 from uuid import UUID
 
+from mainstem_broker.quota import client_quotas
+from mainstem_broker.quota.client_quotas import QuotaEntity
 from mainstem_broker.replica.state import PartitionState
 
 BROKER_IDS: Final = "/brokers/ids"
@@ -33,9 +36,8 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 CLUSTER_ID: Final = "/cluster/id"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 TOPIC_CONFIGS: Final = "/config/topics"
-BROKER_CONFIGS: Final = "/config/brokers"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
-DEFAULT_ENTITY: Final = "<default>"
+DEFAULT_ENTITY: Final = client_quotas.DEFAULT
 CHANGES: Final = "/mainstem/changes"
 INCARNATIONS: Final = "/mainstem/incarnations"
 OFFLINE: Final = "/mainstem/offline"
@@ -50,9 +52,10 @@ PERSISTENT_PATHS: Final = (
     TOPICS,
     DELETE_TOPICS,
     TOPIC_CONFIGS,
-    BROKER_CONFIGS,
+    "/config/brokers",
     "/config/clients",
     "/config/users",
+    "/config/groups",
     "/config/ips",
     "/consumers",
     CHANGES,
@@ -103,8 +106,50 @@ def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
-def broker_config_path(entity: str) -> str:
-    return f"{BROKER_CONFIGS}/{entity}"
+def config_path(entity: str) -> str:
+    """Of an entity as `topics/T`, `brokers/N`, `users/U/clients/C`, `groups/G`."""
+    return f"/config/{entity}"
+
+
+def escaped(name: str) -> str:
+    """The name of a client, user or group as that of a znode, as Kafka's Sanitizer writes it.
+
+    Dots alone, which ZooKeeper does not take for a name, are escaped too.
+    """
+    return quote(name, safe="").replace("~", "%7E") if name.strip(".") else name.replace(".", "%2E")
+
+
+def quota_path(entity: QuotaEntity) -> str:
+    """Where an entity's quotas lie, below `/config`."""
+    parts = (("users", entity.user), ("clients", entity.client_id))
+    return "/".join(
+        f"{folder}/{name if name == DEFAULT_ENTITY else escaped(name)}"
+        for folder, name in parts
+        if name is not None
+    )
+
+
+def quota_entity(path: str) -> QuotaEntity | None:
+    """The entity whose quotas lie at `path` below `/config`; None if none do."""
+    match path.split("/"):
+        case ["clients", client_id]:
+            return QuotaEntity(None, unquote(client_id))
+        case ["users", user]:
+            return QuotaEntity(unquote(user), None)
+        case ["users", user, "clients", client_id]:
+            return QuotaEntity(unquote(user), unquote(client_id))
+    return None
+
+
+def group_path(group_id: str) -> str:
+    """Where a group's settings lie, below `/config`."""
+    return f"groups/{escaped(group_id)}"
+
+
+def group_of(path: str) -> str | None:
+    """The group whose settings lie at `path` below `/config`; None if none do."""
+    folder, _, name = path.partition("/")
+    return unquote(name) if folder == "groups" else None
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:
@@ -320,6 +365,8 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(data: bytes) -> dict[str, str]:
+    if not data:  # `/config/users/U`, made for a node below it
+        return {}
     return {str(name): str(value) for name, value in json.loads(data).get("config", {}).items()}
 
 
@@ -372,7 +419,7 @@ class Change:
     """Topics whose assignment appeared or changed."""
     deleted: tuple[tuple[str, UUID], ...] = ()
     configs: tuple[str, ...] = ()
-    """Entities whose configuration changed, as `topics/T` or `brokers/N`."""
+    """Entities whose configuration changed, as in `config_path`."""
     deletions: tuple[UUID, ...] = ()
     """Topics that somebody asked to delete."""
     elections: tuple[tuple[UUID, int, int], ...] = ()

@@ -28,7 +28,7 @@ Rules, and where they come from:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -99,9 +99,11 @@ class ConsumerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPolicy:
-    """Settings group.consumer.*: session.timeout.ms, max.size, and the assignors, the default first."""
+    """Settings group.consumer.*: max.size, the assignors, the default first; `session_timeout_ms` of a group
+    by its id, which may change while the group lives (consumer.session.timeout.ms).
+    """
 
-    session_timeout_ms: int
+    session_timeout_ms: Callable[[str], int]
     members_max: int
     assignors: tuple[str, ...]
 
@@ -421,7 +423,10 @@ class ConsumerGroup:
     def renew(self, member: ConsumerMember, now_ms: int) -> None:
         """A sign of life."""
         classic = member.metadata.classic
-        timeout_ms = self._policy.session_timeout_ms if classic is None else classic.session_timeout_ms
+        if classic is None:
+            timeout_ms = self._policy.session_timeout_ms(self.group_id)
+        else:
+            timeout_ms = classic.session_timeout_ms
         member.expires_ms = now_ms + timeout_ms
         self.wake_by(member.deadline_ms())
 

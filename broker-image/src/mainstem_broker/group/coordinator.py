@@ -64,12 +64,10 @@ class CoordinatorSettings:
     """Settings of a broker that groups depend on, units as named.
 
     - `has_consumer_protocol`: whether groups of KIP-848 are served.
-    - `heartbeat_interval_ms`: how often their members are told to heartbeat.
     """
 
     policies: GroupPolicies
     has_consumer_protocol: bool
-    heartbeat_interval_ms: int
     session_timeout_ms_min: int
     session_timeout_ms_max: int
     offsets_retention_ms: int

@@ -67,7 +67,7 @@ class ReplicaManager:
         lag_ms_max: int,
     ) -> None:
         self._broker_id = broker_id
-        self._logs = logs
+        self.logs = logs
         self._coordination = coordination
         self._office = office
         self._connect = connect
@@ -110,13 +110,13 @@ class ReplicaManager:
         partition = self._partitions.get((topic, index))
         if partition is None:
             try:
-                log = self._logs.get_or_create(topic, index, topic_id, config, now_ms)
+                log = self.logs.get_or_create(topic, index, topic_id, config, now_ms)
             except (ProtocolError, OSError) as error:
                 logger.error("replica not opened", topic=topic, partition=index, reason=str(error))
                 self.unopened.add((topic, index))
                 return
             self.unopened.discard((topic, index))
-            mark = self._logs.high_watermarks.get((topic, index), 0)
+            mark = self.logs.high_watermarks.get((topic, index), 0)
             partition = Partition(topic, index, topic_id, log, self._broker_id, self._office, mark)
             self._partitions[topic, index] = partition
         is_new = state.leader == self._broker_id and state.leader_epoch > partition.leader_epoch
@@ -131,7 +131,7 @@ class ReplicaManager:
 
     def fail(self, directory: Path) -> None:
         """The disk of a data directory failed: its replicas are no longer here."""
-        for key in self._logs.fail(directory):
+        for key in self.logs.fail(directory):
             partition = self._partitions.pop(key, None)
             if partition is not None:
                 self.offline[key] = partition.topic_id
@@ -311,6 +311,6 @@ class ReplicaManager:
         del self._partitions[partition.topic, partition.index]
         partition.take_offline()
         try:
-            self._logs.delete(partition.topic, partition.index)
+            self.logs.delete(partition.topic, partition.index)
         except StorageError as error:
             logger.error("replica not deleted", partition=repr(partition), reason=str(error))

@@ -130,6 +130,7 @@ class Broker:
         self._logs.prepare(cluster_id)
         await self._member.load()
         self._news.take_broker_config()
+        self._news.take_quotas()
         self._loading = asyncio.ensure_future(
             asyncio.to_thread(self._logs.load_all, self._news.topic_config, _now_ms(), _log_progress)
         )

@@ -16,7 +16,7 @@ from mainstem_broker.api.context import BrokerContext
 from mainstem_broker.cluster.controller import ElectionPolicy, heir_of, must_claim
 from mainstem_broker.cluster.reassignment import move_of, moving_partitions, successor
 from mainstem_broker.cluster.view import Delta, Topic
-from mainstem_broker.cluster.znodes import Claim
+from mainstem_broker.cluster.znodes import Claim, quota_entity
 from mainstem_broker.config import TopicConfig
 from mainstem_broker.errors import InvalidSetting
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC
@@ -69,6 +69,8 @@ class ClusterNews:
         if any(entity.startswith("brokers/") for entity in delta.configs):
             self.take_broker_config()
             topics = self._broker.view.topics
+        if any(entity.startswith(("users/", "clients/")) for entity in delta.configs):
+            self.take_quotas()
         replicas.update_configs(topics, self.topic_config)
         for name, index in sorted(delta.partitions):
             if self._may_open_later(name, index):
@@ -233,6 +235,16 @@ class ClusterNews:
         config, replicas = self._broker.config, self._broker.replicas
         replicas.leader_throttle.set_rate(config.integer("leader.replication.throttled.rate"))
         replicas.follower_throttle.set_rate(config.integer("follower.replication.throttled.rate"))
+
+    def take_quotas(self) -> None:
+        """Put the view's client quotas into effect."""
+        self._broker.quotas.replace(
+            {
+                entity: config
+                for path, config in self._broker.view.entity_configs.items()
+                if (entity := quota_entity(path)) is not None
+            }
+        )
 
     # --- Claims ---
 

@@ -10,7 +10,8 @@ they copy what they read once more, and they cannot mix bytes with `os.sendfile`
   by `os.sendfile`; `MSG_MORE` keeps the header before it in the same packet.
 - Order: requests are handled as they come, several at a time (Kafka handles one), and answers wait for
   those of earlier requests, as the protocol demands. A client that does not read its answers, or has too
-  many requests under way, is not read from until it catches up.
+  many requests under way, is not read from until it catches up. One that is muted, because it takes more
+  than its quota, has what came already kept for later.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Connection:
         "_held",
         "_holding",
         "_loop",
+        "_muted_until_s",
         "_on_close",
         "_out",
         "_partial_size",
@@ -76,6 +78,7 @@ class Connection:
         "_request_bytes_max",
         "_socket",
         "_tasks",
+        "_unmute",
         "_unsent_bytes",
         "_writing",
         "last_active_s",
@@ -102,8 +105,10 @@ class Connection:
         self._frame_bytes = 0
         self._frame_filled = 0
         self._partial_size = b""  # up to three bytes of a size prefix
-        # While a request is held, the frames after it, copied.
+        # While a request is held or the connection is muted, the frames that came after, copied.
         self._holding = False
+        self._unmute: asyncio.TimerHandle | None = None
+        self._muted_until_s = 0.0
         self._held: deque[bytes] = deque()
         # Answers to requests under way, oldest first: a frame, or the task that will make it.
         self._answers: deque[Frame | asyncio.Future[Frame | None]] = deque()
@@ -133,6 +138,8 @@ class Connection:
             logger.info("connection closed", peer=self.peer, reason=reason)
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
+        if self._unmute is not None:
+            self._unmute.cancel()
         for task in self._tasks:
             # A task cancelled before its first step would leave the coroutine it was made of unawaited.
             self._loop.call_soon(task.cancel)
@@ -141,6 +148,22 @@ class Connection:
         self._out.clear()
         self._socket.close()
         self._on_close(self)
+
+    def mute(self, duration_s: float) -> None:
+        """Handle no further request for this time; answers go out. Of several times the longest counts."""
+        until_s = self._loop.time() + duration_s
+        if self._closed or until_s <= self._muted_until_s:
+            return
+        self._muted_until_s = self.last_active_s = until_s  # it is not idle meanwhile
+        if self._unmute is not None:
+            self._unmute.cancel()
+        self._unmute = self._loop.call_later(duration_s, self._end_mute)
+        self._pause_reading()
+
+    def _end_mute(self) -> None:
+        self._unmute = None
+        if not self._holding:
+            self._take_held()
 
     def _close_for(self, error: BaseException) -> None:
         """Close because a request could not be answered, by the peer's fault or by ours."""
@@ -245,7 +268,7 @@ class Connection:
         self._frame[: self._frame_filled] = received
 
     def _take(self, frame: memoryview | bytes) -> None:
-        if self._holding:
+        if self._holding or self._unmute is not None:
             self._held.append(bytes(frame))
         else:
             self._take_answer(self._handle(self, memoryview(frame)))
@@ -285,9 +308,13 @@ class Connection:
     def _go_on(self, then: Callable[[], Answer]) -> None:
         """Handle the request that was held, and those that came after it until one is held again."""
         self._holding = False
+        self._take_held(then)
+
+    def _take_held(self, first: Callable[[], Answer] | None = None) -> None:
         held, self._held = self._held, deque()
         try:
-            self._take_answer(then())
+            if first is not None:
+                self._take_answer(first())
             for frame in held:
                 if self._closed:
                     return
@@ -307,6 +334,7 @@ class Connection:
             not self._reading
             and not self._closed
             and not self._holding
+            and self._unmute is None
             and self._unsent_bytes < UNSENT_BYTES_MAX
             and len(self._answers) < REQUESTS_UNDER_WAY_MAX
         ):

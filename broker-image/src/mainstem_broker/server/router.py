@@ -7,10 +7,11 @@ connection, as in Kafka, except ApiVersions, by which a client finds out (KIP-51
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from time import perf_counter
 
-from mainstem_broker.api.context import BrokerContext, RequestContext
-from mainstem_broker.api.table import APIS, Api
+from mainstem_broker.api.context import BrokerContext, Handler, RequestContext
+from mainstem_broker.api.table import APIS
 from mainstem_broker.errors import InvalidRequestBytes, UnsupportedVersion
 from mainstem_broker.protocol.codec import (
     API_VERSIONS_KEY,
@@ -23,6 +24,7 @@ from mainstem_broker.protocol.codec import (
     encode_response,
 )
 from mainstem_broker.server.connection import Answer, Connection, Hold
+from mainstem_broker.server.metering import metered
 from mainstem_broker.server.request_times import RequestTimes
 
 
@@ -54,20 +56,28 @@ class Router:
             )
         request = decode_request(header, frame, position, api.model_for(header.api_version))
         context = RequestContext(header.api_version, header.client_id, connection.peer, self._listener)
+        handler = api.handler
+        if self._broker.quotas.are_set:
+            handler = partial(metered, api, len(frame), connection.mute)
         if api.partitions_of is not None and not self._broker.leads_all(
             api.partitions_of(self._broker, request)
         ):
             # A client may have heard of a new topic or leader from another broker a moment before this
             # one did (redpanda#1256 and #7162 tell what a refusal does to clients).
             return Hold(
-                self._broker.catch_up(), lambda: self._answer(api, header, request, context, started_s)
+                self._broker.catch_up(), lambda: self._answer(handler, header, request, context, started_s)
             )
-        return self._answer(api, header, request, context, started_s)
+        return self._answer(handler, header, request, context, started_s)
 
     def _answer(
-        self, api: Api, header: RequestHeader, request: Entity, context: RequestContext, started_s: float
+        self,
+        handler: Handler,
+        header: RequestHeader,
+        request: Entity,
+        context: RequestContext,
+        started_s: float,
     ) -> Answer:
-        body = api.handler(self._broker, request, context)
+        body = handler(self._broker, request, context)
         if isinstance(body, Awaitable):
             return self._later(header, body, started_s)
         return self._encoded(header, body, started_s)

@@ -116,15 +116,17 @@ class PlayedCluster:
         assert BROKER_ID in live()
 
     async def change_config(
-        self, kind: str, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+        self, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> None:
         self._may_fail()
+        kind, _, name = entity.partition("/")
         if kind == "topics":
-            topic = self.view.topics[entity]
+            topic = self.view.topics[name]
             topic.config = dict(change(topic.config))
+        elif kind != "brokers":
+            self.view.set_config(entity, change(self.view.entity_configs.get(entity, {})))
         else:
-            known = self.view.broker_configs.get(entity, {})
-            self.view.broker_configs[entity] = dict(change(known))
+            self.view.set_config(entity, change(self.view.broker_configs.get(name, {})))
             self._broker.context.config = self._broker.context.config.with_dynamic(
                 self.view.broker_configs.get(str(BROKER_ID), {}),
                 self.view.broker_configs.get(DEFAULT_ENTITY, {}),
@@ -153,6 +155,7 @@ class LocalBroker:
         self.cluster = PlayedCluster(self)
         self.context = BrokerContext(BROKER_ID, config, cast(ClusterMember, self.cluster), self.replicas)
         self.context.member.administration = cast(Administration, self.cluster)
+        self.client_id = "client"
         self.set_live(1, 2, 3)
 
     @property
@@ -225,7 +228,7 @@ class LocalBroker:
 
     async def answer_or_none(self, name: str, version: int, request: Mapping[str, Any]) -> Body | None:
         (api,) = (api for api in APIS.values() if api.name == name)
-        frame = memoryview(encode_request(make(request_schema(api.key, version), request), 1, "client"))
+        frame = memoryview(encode_request(make(request_schema(api.key, version), request), 1, self.client_id))
         header, position = decode_header(frame)
         entity = decode_request(header, frame, position, api.model_for(version))
         context = RequestContext(version, header.client_id, "127.0.0.1:1", LISTENER)

@@ -149,3 +149,16 @@ def test_a_leader_epoch_ends_where_the_next_begins(filled: LocalBroker, version:
         assert await end_of(filled, version, 4, index=8) == "unknown_topic_or_partition"
 
     run(test())
+
+
+def test_trap_14_an_epoch_below_the_first_that_is_known_ends_where_that_begins(broker: LocalBroker) -> None:
+    """redpanda#9264: not at -1, which makes a client begin anew."""
+    broker.create("t")
+    broker.set_state("t", 0, PartitionState(1, 3, (1,), 1, partition_epoch=1))
+    broker.append("t", [b"a", b"b"])
+
+    async def test() -> None:
+        assert await end_of(broker, 4, 1) == (1, 0)
+        assert await end_of(broker, 4, 3) == (3, 2)
+
+    run(test())

@@ -239,3 +239,18 @@ def test_acks_all_is_refused_when_another_leader_is_elected_meanwhile(broker: Lo
         assert codes(await answering) == {0: "not_leader_or_follower"}
 
     run(test())
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+def test_clients_do_not_write_to_what_brokers_keep_for_themselves(broker: LocalBroker, topic: str) -> None:
+    """Apache Kafka's tools may, by the name that their admin client has."""
+    broker.create(topic)
+
+    async def test() -> None:
+        asked = request({0: batch([b"a"])}, topic=topic)
+        assert codes(await broker.answer("Produce", 9, asked)) == {0: "invalid_topic_exception"}
+        assert broker.partition(topic).log.log_end_offset == 0
+        broker.client_id = "__admin_client"
+        assert codes(await broker.answer("Produce", 9, asked)) == {0: "none"}
+
+    run(test())

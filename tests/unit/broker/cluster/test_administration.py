@@ -231,7 +231,7 @@ def test_settings_changed_by_many_at_once_lose_nothing(servers: str) -> None:
             names = ["retention.ms", "segment.ms", "flush.ms"]
             await asyncio.gather(
                 *(
-                    member.administration.change_config("topics", "t", adding(name))  # type: ignore[arg-type]  # it is one
+                    member.administration.change_config("topics/t", adding(name))  # type: ignore[arg-type]  # it is one
                     for member, name in zip((one, two, one), names, strict=True)
                 )
             )
@@ -254,7 +254,7 @@ def test_settings_that_others_change_without_end_are_given_up_with_a_word(
                 return settings
 
             with pytest.raises(InvalidConfig, match="settings of brokers/1 are being changed by others"):
-                await member.administration.change_config("brokers", "1", change)
+                await member.administration.change_config("brokers/1", change)
 
     run(test())
 

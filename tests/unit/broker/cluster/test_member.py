@@ -170,7 +170,7 @@ def test_a_topic_is_seen_by_all_from_its_creation_to_its_end(servers: str, shell
                 await member.until(lambda member=member: len(member.states_of("t")) == 3)
                 assert member.told("t") == {0, 1, 2}
 
-            await two.administration.change_config("topics", "t", lambda _: {"segment.ms": "7"})
+            await two.administration.change_config("topics/t", lambda _: {"segment.ms": "7"})
             for member in (one, two):
                 await member.until(
                     lambda member=member: member.view.topics["t"].config == {"segment.ms": "7"}
@@ -192,9 +192,7 @@ def test_a_topic_is_seen_by_all_from_its_creation_to_its_end(servers: str, shell
 def test_settings_of_brokers_are_heard_of_by_all(servers: str) -> None:
     async def test() -> None:
         async with joined(1, servers) as one, joined(2, servers) as two:
-            await one.administration.change_config(
-                "brokers", "<default>", lambda _: {"log.retention.ms": "5"}
-            )
+            await one.administration.change_config("brokers/<default>", lambda _: {"log.retention.ms": "5"})
             await two.until(lambda: two.view.dynamic_broker_config(2) == ({}, {"log.retention.ms": "5"}))
             assert any("brokers/<default>" in delta.configs for delta in two.news)
 
@@ -305,7 +303,7 @@ def test_a_broker_for_which_the_feed_has_a_gap_loads_everything(
             await one.administration.delete_topic("gone", gone)
             await one.create("t", [2], {"retention.ms": "5"})
             for number in range(12):
-                await one.administration.change_config("brokers", "2", partial(numbered, number))
+                await one.administration.change_config("brokers/2", partial(numbered, number))
                 await one.catch_up(8000)
             numbers = [znodes.change_number(name) for name in shell.get_children("/mainstem/changes")]
             assert len(numbers) <= 2 * 3 + 2, "the controller trims the feed"
@@ -619,7 +617,7 @@ def test_wishes_of_a_lost_session_fail_with_an_error_that_clients_retry(servers:
         async with joined(1, servers) as one:
             calls: list[Callable[[], Awaitable[object]]] = [
                 lambda: one.create("t", [1]),
-                lambda: one.administration.change_config("brokers", "1", lambda _: {}),
+                lambda: one.administration.change_config("brokers/1", lambda _: {}),
                 one.administration.deleted_topics,
             ]
             client_of(one).stop()
@@ -703,5 +701,26 @@ def test_a_broker_that_was_taken_for_dead_registers_anew_in_a_new_life(
             assert not two.office.is_held_by(0)
             await one.until(lambda: one.states_of("t")[0].incarnations == {2: 1})
             assert registered(shell, two)
+
+    run(test())
+
+
+def test_quotas_and_settings_of_groups_are_heard_of_and_found_at_the_start(servers: str) -> None:
+    entities = ("users/alice", "users/bob/clients/app", "clients/<default>", "groups/g")
+    wanted = {entity: {"a": str(number)} for number, entity in enumerate(entities)}
+
+    def take(config: Mapping[str, str], _: Mapping[str, str]) -> Mapping[str, str]:
+        return config
+
+    async def test() -> None:
+        async with joined(1, servers) as one:
+            for entity, config in wanted.items():
+                await one.administration.change_config(entity, partial(take, config))
+            await one.until(lambda: one.view.entity_configs == wanted)
+            assert set(entities) <= {entity for delta in one.news for entity in delta.configs}
+            async with joined(2, servers) as two:
+                assert two.view.entity_configs == wanted, "they were there before it came"
+                await one.administration.change_config("users/alice", lambda _: {})
+                await two.until(lambda: "users/alice" not in two.view.entity_configs)
 
     run(test())

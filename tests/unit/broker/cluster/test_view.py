@@ -121,3 +121,15 @@ def test_dynamic_settings_are_those_of_the_broker_and_those_of_all() -> None:
     assert view.dynamic_broker_config(1) == ({"a": "1"}, {"b": "2"})
     assert view.dynamic_broker_config(2) == ({}, {"b": "2"})
     assert ClusterView().dynamic_broker_config(1) == ({}, {})
+
+
+def test_settings_of_users_clients_and_groups_are_kept_until_there_are_none() -> None:
+    view = ClusterView()
+    view.set_config("users/alice", {"producer_byte_rate": "1"})
+    view.set_config("brokers/1", {"log.retention.ms": "2"})
+    view.set_config("groups/g", {})
+    assert view.entity_configs == {"users/alice": {"producer_byte_rate": "1"}}
+    assert view.broker_configs == {"1": {"log.retention.ms": "2"}}
+    view.set_config("users/alice", {})
+    view.set_config("users/alice", {})
+    assert view.entity_configs == {}

@@ -103,11 +103,10 @@ class LocalCoordinator:
         self._settings = CoordinatorSettings(
             GroupPolicies(
                 GroupPolicy(0, members_max),
-                ConsumerPolicy(10_000, members_max, ("uniform", "range")),
+                ConsumerPolicy(lambda _: 10_000, members_max, ("uniform", "range")),
                 migration,
             ),
             has_consumer_protocol=True,
-            heartbeat_interval_ms=1_000,
             session_timeout_ms_min=10,
             session_timeout_ms_max=60_000,
             offsets_retention_ms=retention_ms,

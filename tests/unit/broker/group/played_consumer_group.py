@@ -95,7 +95,7 @@ class PlayedConsumerGroup:
     requests: int = 0
 
     def __post_init__(self) -> None:
-        self.policy = ConsumerPolicy(SESSION_MS, self.members_max, ("uniform", "range"))
+        self.policy = ConsumerPolicy(lambda _: SESSION_MS, self.members_max, ("uniform", "range"))
         self.group = ConsumerGroup("group", self.policy, self.topics)
 
     # --- What happens ---

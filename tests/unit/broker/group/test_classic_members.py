@@ -31,7 +31,7 @@ from mainstem_broker.group.membership import Group, GroupPolicy, State
 from mainstem_broker.group.messages import Join, JoinAnswer, Sync
 from mainstem_broker.group.migration import MigrationPolicy, downgrade, upgrade
 
-POLICY = ConsumerPolicy(SESSION_MS, 100, ("uniform", "range"))
+POLICY = ConsumerPolicy(lambda _: SESSION_MS, 100, ("uniform", "range"))
 
 
 def mixed() -> PlayedConsumerGroup:
@@ -229,7 +229,7 @@ def test_a_group_that_cannot_be_upgraded_stays_as_it_is(
 
 
 def test_a_group_that_is_too_large_is_not_upgraded() -> None:
-    policy = ConsumerPolicy(SESSION_MS, 2, ("uniform",))
+    policy = ConsumerPolicy(lambda _: SESSION_MS, 2, ("uniform",))
     with pytest.raises(GroupMaxSizeReached):
         upgrade(classic_group("x", "y"), MigrationPolicy.UPGRADE, policy, PlayedTopics(), 0)
 

@@ -105,6 +105,8 @@ def _plain_values(kafka_type: str | None) -> st.SearchStrategy[Any]:
         return _TEXT
     if kafka_type == "bool":
         return st.booleans()
+    if kafka_type == "float64":
+        return st.floats(allow_nan=False)  # which equals nothing, not even itself
     if kafka_type == "uuid":
         return st.uuids()
     if kafka_type in ("bytes", "records"):
@@ -231,7 +233,7 @@ def missing_fields(entity: Entity, model: type, path: str = "") -> list[str]:
             missing.append(path + field.name)
         elif shape.is_struct:
             value = getattr(entity, field.name)
-            for item in (value or ()) if shape.repeated else (value,):
+            for item in (value or ()) if shape.repeated or value is None else (value,):
                 missing += missing_fields(item, shape.inner, f"{path}{field.name}.")
     return missing
 

@@ -81,7 +81,7 @@ def test_a_log_that_cannot_be_opened_harms_no_other(replicas: ReplicaManager, tm
 
 def test_the_log_of_an_earlier_topic_of_that_name_is_not_taken(replicas: ReplicaManager) -> None:
     update(replicas)
-    later = replica_manager(replicas._logs)
+    later = replica_manager(replicas.logs)
     with capture_logs() as lines:
         update(later, topic_id=uuid4())
     assert later.find("t", 0) is None

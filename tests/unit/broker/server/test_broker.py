@@ -139,14 +139,14 @@ def test_settings_reach_the_broker_and_its_logs_while_it_runs(tmp_path: Path, se
             partition = replica(broker, "t")
             assert partition is not None
             change = broker._member.administration.change_config
-            await change("brokers", "1", lambda _: {"log.retention.ms": "5"})
+            await change("brokers/1", lambda _: {"log.retention.ms": "5"})
             await until(lambda: partition.log.config.retention_ms == 5)
-            await change("topics", "t", lambda _: {"retention.ms": "6"})
+            await change("topics/t", lambda _: {"retention.ms": "6"})
             await until(lambda: partition.log.config.retention_ms == 6)
             with capture_logs() as lines:
-                await change("topics", "t", lambda _: {"retention.ms": "soon"})
+                await change("topics/t", lambda _: {"retention.ms": "soon"})
                 await until(lambda: partition.log.config.retention_ms == 5)
-                await change("brokers", "1", lambda _: {"log.retention.ms": "soon"})
+                await change("brokers/1", lambda _: {"log.retention.ms": "soon"})
                 await until(lambda: "dynamic broker settings ignored" in [line["event"] for line in lines])
             assert broker.context.config.topic({}).retention_ms == 5
         async with running(tmp_path, servers) as broker:

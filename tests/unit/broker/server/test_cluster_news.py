@@ -18,6 +18,7 @@ from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint, TopicAssignment
 from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.quota.client_quotas import QuotaKind
 from mainstem_broker.server.cluster_news import ClusterNews
 
 
@@ -54,7 +55,7 @@ class Listening(LocalBroker):
         self.states = PlayedStates()
         member = cast(Any, self.context.member)
         member.administration, member.states = self.administration, self.states
-        self.logs: LogManager = self.replicas._logs
+        self.logs: LogManager = self.replicas.logs
         self.news = ClusterNews(self.context, self.logs)
 
     def hear_of(self, topic: str, replicas: tuple[int, ...], leader: int, config: Mapping[str, str]) -> UUID:
@@ -219,3 +220,19 @@ def test_background_work_that_fails_is_told(tmp_path: Path) -> None:
     with capture_logs() as lines:
         run(test())
     assert [line["event"] for line in lines] == ["background work failed"]
+
+
+def test_quotas_follow_the_news(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        broker.view.set_config("users/alice", {"producer_byte_rate": "5"})
+        broker.view.set_config("groups/g", {"consumer.session.timeout.ms": "50000"})
+        assert not broker.context.quotas.are_set
+        broker.news.take(Delta(configs={"users/alice", "groups/g"}))
+        assert broker.context.quotas.limit(QuotaKind.PRODUCER_BYTE_RATE, "alice", "any") == 5
+        broker.view.set_config("users/alice", {})
+        broker.news.take(Delta(configs={"users/alice"}))
+        assert not broker.context.quotas.are_set
+        await broker.stop()
+
+    run(test())

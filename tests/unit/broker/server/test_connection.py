@@ -320,6 +320,86 @@ def test_a_hold_that_fails_lets_the_request_go_on() -> None:
     run(test())
 
 
+# --- Muting ---
+
+
+def test_a_muted_connection_answers_and_handles_nothing_more_until_its_time_is_over() -> None:
+    """KIP-219: the answer goes out first."""
+
+    async def test() -> None:
+        handled: list[bytes] = []
+
+        def handle(connection: module.Connection, frame: memoryview) -> module.Answer:
+            handled.append(bytes(frame))
+            if bytes(frame) == b"mute":
+                connection.mute(0.2)
+            return [frame_of(bytes(frame))]
+
+        with Peer(handle) as peer:
+            begun_s = asyncio.get_running_loop().time()
+            await peer.send("mute", "behind", "it")
+            assert await peer.receive(1) == [b"mute"]
+            assert asyncio.get_running_loop().time() - begun_s < 0.15
+            await peer.send("later")
+            await peer.settle()
+            assert handled == [b"mute"]
+            assert await peer.receive(3) == [b"behind", b"it", b"later"]
+            assert asyncio.get_running_loop().time() - begun_s >= 0.2
+
+    run(test())
+
+
+def test_the_longest_of_several_mutes_counts_and_none_makes_a_connection_idle() -> None:
+    async def test() -> None:
+        with Peer(Script().handle) as peer:
+            await peer.settle()
+            loop = asyncio.get_running_loop()
+            begun_s = loop.time()
+            for duration_s in (0.01, 0.2, 0.05):
+                peer.connection.mute(duration_s)
+            assert peer.connection.last_active_s >= begun_s + 0.2
+            await peer.send("echo late")
+            assert await peer.receive(1) == [b"late"]
+            assert loop.time() - begun_s >= 0.2
+
+    run(test())
+
+
+def test_a_request_that_is_held_while_its_connection_is_muted_is_answered_and_those_behind_wait() -> None:
+    async def test() -> None:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def handle(_connection: module.Connection, frame: memoryview) -> module.Answer:
+            answer: module.Answer = [frame_of(bytes(frame))]
+            return module.Hold(ready, lambda: answer) if bytes(frame) == b"hold" else answer
+
+        with Peer(handle) as peer:
+            await peer.send("hold", "behind")
+            await peer.settle()
+            peer.connection.mute(0.2)
+            ready.set_result(None)
+            begun_s = asyncio.get_running_loop().time()
+            assert await peer.receive(1) == [b"hold"]
+            assert asyncio.get_running_loop().time() - begun_s < 0.15
+            assert await peer.receive(1) == [b"behind"]
+            assert asyncio.get_running_loop().time() - begun_s >= 0.15
+
+    run(test())
+
+
+def test_a_muted_connection_can_be_closed() -> None:
+    async def test() -> None:
+        with Peer(Script().handle) as peer:
+            await peer.settle()
+            peer.connection.mute(0.05)
+            await peer.send("echo lost")
+            peer.connection.close()
+            await asyncio.sleep(0.1)
+            assert peer.connection.is_closed
+
+    run(test())
+
+
 # --- Writing ---
 
 

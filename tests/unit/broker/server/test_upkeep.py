@@ -47,8 +47,8 @@ class Idle(Listener):
 
 def upkeep_of(broker: LocalBroker) -> tuple[Upkeep, Idle]:
     idle = Idle()
-    news = ClusterNews(broker.context, broker.replicas._logs)
-    return Upkeep(broker.context, broker.replicas._logs, [idle], news), idle
+    news = ClusterNews(broker.context, broker.replicas.logs)
+    return Upkeep(broker.context, broker.replicas.logs, [idle], news), idle
 
 
 def old_segments(broker: LocalBroker, index: int) -> None:

@@ -1,0 +1,134 @@
+"""Which quota counts for a client, and what the client has taken of it. Pure: time is given.
+
+Quotas are set on a user, a client id, a user together with a client id, or on the default of any of these.
+Of the entities that a client belongs to (`entities_of`), the most specific that has a quota of the kind in
+question is the one that counts, for each kind by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import isfinite
+from typing import Final
+
+from mainstem_broker.quota.rate import Rate
+
+DEFAULT: Final = "<default>"
+"""In place of a name: whoever has no quota of its own."""
+MEMORY_MAX: Final = 10_000
+"""Clients whose quotas are kept at hand, and rates after which idle ones are let go of."""
+
+
+class QuotaKind(StrEnum):
+    """What is limited; per second, each under Kafka's name."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    REQUEST_PERCENTAGE = "request_percentage"
+    """Of the time of one core: the broker has one event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaEntity:
+    """Whom a quota is set on. None: this part is left open; `DEFAULT`: those without a name of their own."""
+
+    user: str | None
+    client_id: str | None
+
+
+def quotas_in(config: Mapping[str, str]) -> dict[QuotaKind, float]:
+    """The quotas among an entity's settings; there may be others, and what cannot be read sets no limit."""
+    found = {}
+    for kind in QuotaKind:
+        try:
+            limit = float(config.get(kind, "nan"))
+        except ValueError:
+            continue
+        if isfinite(limit) and limit > 0:
+            found[kind] = limit
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """A client's limit per second, and who shares it: (user, client id), None where all of them do."""
+
+    per_second: float
+    shared_by: tuple[str | None, str | None]
+
+
+@dataclass(slots=True)
+class ClientQuotas:
+    """All quotas of the cluster, and what this broker's clients have taken.
+
+    `window_count` and `window_ms` are quota.window.num and quota.window.size.seconds.
+    """
+
+    window_count: int
+    window_ms: int
+    are_set: bool = False
+    """Whether there are any; looked at with every request."""
+    _quotas: dict[QuotaEntity, dict[QuotaKind, float]] = field(default_factory=dict)
+    _limits: dict[tuple[str, str], dict[QuotaKind, _Limit]] = field(default_factory=dict)
+    _rates: dict[tuple[QuotaKind, str | None, str | None], Rate] = field(default_factory=dict)
+    _tidy_at: int = MEMORY_MAX
+
+    def replace(self, configs: Mapping[QuotaEntity, Mapping[str, str]]) -> None:
+        """Take the settings of all entities. What clients have taken stays."""
+        self._quotas = {entity: quotas for entity, config in configs.items() if (quotas := quotas_in(config))}
+        self._limits.clear()
+        self.are_set = bool(self._quotas)
+        if not self.are_set:
+            self._rates.clear()
+
+    def charge(self, kind: QuotaKind, user: str, client_id: str, amount: float, now_ms: float) -> float:
+        """A client has taken `amount`; answers for how many ms it may take no more (0: none)."""
+        limit = self._limits_of(user, client_id).get(kind)
+        if limit is None:
+            return 0.0
+        rate = self._rates.get((kind, *limit.shared_by))
+        if rate is None:
+            if len(self._rates) >= self._tidy_at:
+                self._rates = {key: known for key, known in self._rates.items() if not known.is_idle(now_ms)}
+                self._tidy_at = max(MEMORY_MAX, 2 * len(self._rates))  # or each newcomer would cost a look
+            rate = self._rates[kind, *limit.shared_by] = Rate(self.window_count, self.window_ms)
+        rate.record(amount, now_ms)
+        wait_ms = rate.wait_ms(limit.per_second, now_ms)
+        # Kafka bounds the wait for processor time, which is measured too roughly to wait for it long.
+        return min(wait_ms, self.window_ms) if kind is QuotaKind.REQUEST_PERCENTAGE else wait_ms
+
+    def limit(self, kind: QuotaKind, user: str, client_id: str) -> float | None:
+        """What a client may take per second; None is any amount."""
+        limit = self._limits_of(user, client_id).get(kind)
+        return None if limit is None else limit.per_second
+
+    def most_at_once(self, kind: QuotaKind, user: str, client_id: str) -> float | None:
+        """What a client that was idle may take without waiting afterwards."""
+        limit = self.limit(kind, user, client_id)
+        return None if limit is None else limit * max(self.window_count - 1, 1) * self.window_ms / 1000
+
+    def _limits_of(self, user: str, client_id: str) -> dict[QuotaKind, _Limit]:
+        known = self._limits.get((user, client_id))
+        if known is not None:
+            return known
+        limits: dict[QuotaKind, _Limit] = {}
+        for entity in entities_of(user, client_id):
+            shared_by = (user if entity.user else None, client_id if entity.client_id else None)
+            for kind, per_second in self._quotas.get(entity, {}).items():
+                limits.setdefault(kind, _Limit(per_second, shared_by))
+        if len(self._limits) >= MEMORY_MAX:
+            self._limits.clear()
+        self._limits[user, client_id] = limits
+        return limits
+
+
+def entities_of(user: str, client_id: str) -> list[QuotaEntity]:
+    """The entities that a client belongs to, from the most to the least specific."""
+    return [
+        QuotaEntity(a_user, a_client_id)
+        for a_user in (user, DEFAULT, None)
+        for a_client_id in (client_id, DEFAULT, None)
+        if a_user is not None or a_client_id is not None
+    ]

@@ -1,0 +1,128 @@
+"""The admin clients of confluent-kafka and kafka-python ask for what Apache Kafka's tools ask for (R36)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource as PythonResource
+from kafka.admin import ConfigResourceType
+from kio.schema.errors import ErrorCode
+from tests.support.clusters import Cluster, MainstemCluster
+from tests.support.topics import ANSWER_SECONDS, TopicFactory, error_name
+from tests.support.waiting import wait_until
+from tests.support.wire import Connection
+
+
+@pytest.fixture
+def confluent(local_stack: Cluster) -> Any:
+    return AdminClient({"bootstrap.servers": local_stack.bootstrap_servers, "log_level": 0})
+
+
+@pytest.fixture
+def python(local_stack: Cluster) -> Iterator[Any]:
+    client = KafkaAdminClient(bootstrap_servers=local_stack.bootstrap_servers.split(","))
+    yield client
+    client.close()
+
+
+def described(admin: Any, kind: ConfigResource.Type, name: str) -> dict[str, Any]:
+    resource = ConfigResource(kind, name)
+    return dict(admin.describe_configs([resource])[resource].result(ANSWER_SECONDS))
+
+
+def test_confluents_client_describes_brokers_and_changes_them_while_they_run(
+    local_stack: Cluster, confluent: Any
+) -> None:
+    before = described(confluent, ConfigResource.Type.BROKER, "1")
+    assert (before["broker.id"].value, before["broker.id"].is_read_only) == ("1", True)
+    assert not before["log.retention.ms"].is_read_only
+
+    def change(operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry("log.retention.ms", "86400000", incremental_operation=operation)
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+        confluent.incremental_alter_configs([resource])[resource].result(ANSWER_SECONDS)
+
+    change(AlterConfigOpType.SET)
+    wait_until(
+        lambda: described(confluent, ConfigResource.Type.BROKER, "1")["log.retention.ms"].value == "86400000",
+        "the broker has heard of it",
+    )
+    told = described(confluent, ConfigResource.Type.BROKER, "1")["log.retention.ms"]
+    assert ConfigSource(told.source) is ConfigSource.DYNAMIC_BROKER_CONFIG
+    change(AlterConfigOpType.DELETE)
+
+
+def test_trap_28_confluents_client_replaces_a_topics_settings(
+    new_topic: TopicFactory, confluent: Any
+) -> None:
+    """redpanda-data/docs#635."""
+    topic = new_topic(config={"retention.ms": "5000", "segment.ms": "6000"})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config={"segment.ms": "7000"})
+    confluent.alter_configs([resource])[resource].result(ANSWER_SECONDS)
+    wait_until(
+        lambda: described(confluent, ConfigResource.Type.TOPIC, topic)["segment.ms"].value == "7000",
+        "the settings are replaced",
+    )
+    told = described(confluent, ConfigResource.Type.TOPIC, topic)
+    assert told["retention.ms"].value == "604800000"
+    wrong = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config={"no.such": "1"})
+    assert error_name(confluent.alter_configs([wrong]), wrong) == "INVALID_CONFIG"
+
+
+def test_kafka_python_describes_log_directories_partitions_and_settings(
+    local_stack: Cluster, new_topic: TopicFactory, python: Any
+) -> None:
+    topic = new_topic(2, config={"retention.ms": "5000"})
+    directories = python.describe_log_dirs()
+    assert topic in repr(directories)
+    (told,) = python.describe_topic_partitions([topic])["topics"]
+    assert [one["partition_index"] for one in told["partitions"]] == [0, 1]
+    configs = python.describe_configs([PythonResource(ConfigResourceType.TOPIC, topic)])
+    assert "5000" in repr(configs)
+    assert topic in repr(python.list_config_resources())
+
+
+def test_kafka_python_sets_a_groups_settings(python: Any) -> None:
+    group = f"group-{uuid4().hex}"
+    changes = {"consumer.session.timeout.ms": "50000"}
+    python.alter_configs([PythonResource(ConfigResourceType.GROUP, group, changes)])
+    asked = [PythonResource(ConfigResourceType.GROUP, group)]
+    wait_until(lambda: "50000" in repr(python.describe_configs(asked)), "the broker has heard of it")
+
+
+def test_a_broker_logs_less_or_more_while_it_runs(local_stack: Cluster) -> None:
+    """KIP-412; asked without a client, as these name loggers in ways of their own."""
+
+    def log_from(level: str) -> None:
+        entry = {"name": "root", "value": level, "config_operation": 0}
+        resource = {"resource_type": 8, "resource_name": "1", "configs": [entry]}
+        with Connection(local_stack.brokers[1]) as connection:
+            answer = connection.ask("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+        assert answer.responses[0].error_code == ErrorCode.none, answer.responses[0].error_message
+
+    def told() -> str:
+        with Connection(local_stack.brokers[1]) as connection:
+            asked = {"resource_type": 8, "resource_name": "1", "configuration_keys": ["root"]}
+            answer = connection.ask("describe_configs", 2, resources=[asked], include_synonyms=False)
+        return str(answer.results[0].configs[0].value)
+
+    def last_words_of_a_closed_connection() -> str:
+        with Connection(local_stack.brokers[1]) as connection:
+            connection.send_bytes(b"\xff" * 8)  # a size that cannot be, which is logged at INFO
+            assert connection.is_closed_by_broker()
+        return local_stack.log_tail().get("Broker 1", "")
+
+    before = told()
+    log_from("ERROR")
+    try:
+        assert told() == "ERROR"
+        assert last_words_of_a_closed_connection() == last_words_of_a_closed_connection()
+    finally:
+        log_from(before)
+    if isinstance(local_stack, MainstemCluster):
+        assert last_words_of_a_closed_connection() != last_words_of_a_closed_connection()
