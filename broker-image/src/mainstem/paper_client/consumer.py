@@ -90,7 +90,7 @@ class Consumer:
             self._membership.commit()
         except (*NoAnswer, RegistrationGone) as error:
             raise ZooKeeperUnreachable(
-                "The offsets were not all written, since the connection to ZooKeeper broke: they are with the next"
+                "Not all offsets were written, as the connection to ZooKeeper broke: they are with the next"
                 " commit, or their messages are delivered again."
             ) from error
 

@@ -193,6 +193,8 @@ class Membership:
     def _move_to_slice(self) -> None:
         self._release_rest()  # of an attempt that ended half-way
         found = self._session.look()
+        if self._session.consumer_id not in found.streams_of:
+            raise RegistrationGone
         if not found.brokers:
             return  # nobody to read from; the registry is watched
         todo = plan(self._session.consumer_id, found.partitions, found.streams_of, self._held)

@@ -31,7 +31,7 @@ class Producer:
             brokers = registered_brokers(zookeeper)
         if not brokers:
             raise ZooKeeperUnreachable(
-                f"No broker is registered in ZooKeeper at {zookeeper_connect}: start one, or correct the address."
+                f"ZooKeeper at {zookeeper_connect} knows of no broker: start one, or correct the address."
             )
         self._client: Any = confluent_kafka.Producer(
             {
@@ -85,7 +85,8 @@ class Producer:
         if failures:
             reasons = "; ".join(f"{reason} ({count:,})" for reason, count in failures.items())
             raise SendFailed(
-                f"{failures.total():,} of {len(messages):,} messages were not acknowledged by {topic}: {reasons}."
+                f"{failures.total():,} of {len(messages):,} messages were not acknowledged by topic {topic}:"
+                f" {reasons}."
             )
 
     def close(self) -> None:

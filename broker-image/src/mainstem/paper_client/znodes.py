@@ -2,8 +2,9 @@
 
 The four registries of the paper (§3.2):
 
-- broker registry: `/brokers/ids/N`, ephemeral, JSON with `endpoints` (`PLAINTEXT://host:port`) or `host`
-  and `port`; and `/brokers/topics/T`, JSON whose `partitions` has a key for each partition. Written by brokers.
+- broker registry, written by brokers: `/brokers/ids/N`, ephemeral, JSON with `endpoints`
+  (`PLAINTEXT://host:port`) or `host` and `port`; and `/brokers/topics/T`, JSON whose `partitions` has a key
+  for each partition.
 - consumer registry: `/consumers/G/ids/C`, ephemeral:
   `{"version":1,"subscription":{"T":2},"pattern":"static","timestamp":"1700000000000"}`, where 2 is the
   number of streams.

@@ -36,7 +36,7 @@ CONNECT_SECONDS: Final = 10.0
 _SHORT_SESSION_MS: Final = 10_000
 
 NoAnswer = (KazooException, KazooTimeoutError)
-"""What the methods below raise when the connection or the session goes: whether a write was done is unknown."""
+"""Raised below when the connection or the session goes: whether a write was done is unknown."""
 
 
 class RegistrationGone(Exception):
@@ -82,7 +82,7 @@ def _client(zookeeper_connect: str, session_timeout_ms: int) -> Any:
         )
     except ValueError as error:
         raise WrongSetting(
-            f"{zookeeper_connect!r} is no address of ZooKeeper ({error}): write it as host:port,host:port/chroot."
+            f"{zookeeper_connect!r} is no address of ZooKeeper ({error}): write host:port,host:port/chroot."
         ) from error
 
 
@@ -177,7 +177,9 @@ class GroupSession:
         self._consumer_id = consumer_id
 
     def unregister(self) -> None:
-        self._zookeeper.delete(self._paths.consumer(self._consumer_id))
+        """Leave the consumer registry, if there is an entry."""
+        if self._consumer_id:
+            self._zookeeper.delete(self._paths.consumer(self._consumer_id))
 
     def look(self) -> Registries:
         """Read the registries, and watch what was read."""
