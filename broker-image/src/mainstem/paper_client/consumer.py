@@ -23,9 +23,8 @@ class Consumer:
 
     Each message goes to one consumer of the group, at least once, in order within a partition. The settings
     are described at `ConsumerSettings`. After a consumer died, its partitions go to others when its session
-    has ended, within `rebalance_max_retries` times `rebalance_backoff_ms`. A consumer that loses its
-    connection to ZooKeeper delivers nothing until it is back; one that is stopped (SIGSTOP) for longer than
-    its session may deliver what it had in hand when it goes on, but commits nothing for it.
+    has ended, within `rebalance_max_retries` times `rebalance_backoff_ms`. A consumer that was cut off from
+    ZooKeeper, or stopped, for long delivers and commits nothing before it has registered anew.
 
     Raises:
         WrongSetting: a setting is out of range, or a name has a slash in it.

@@ -3,6 +3,11 @@
 It alone writes to the registries and hands partitions to streams. What to do is computed by `slices.py`;
 here it is done: release what is no longer ours, claim what is, and if a partition is still another's,
 release everything, wait, and try again, so many times.
+
+Streams deliver only while our session lasts for sure: it lasts at least its length from the last question
+that ZooKeeper answered, and three quarters of that are granted to them. A process that was stopped, or cut
+off, finds its time over when it goes on, before it delivers what another owns by then. (The paper does not
+ask for that; brokers here hold their offices in the same way.)
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ from mainstem.paper_client.zookeeper import GroupSession, NoAnswer, OwnedByAnoth
 
 logger = logging.getLogger(__name__)
 
+_RENEWAL_SHARE: Final = 0.2  # of a session's length: how often its life is asked for
+_DELIVERY_SHARE: Final = 0.75  # of it: how long streams deliver after an answer
 _RETRY_SECONDS: Final = 0.2  # after an answer that did not come; kazoo reconnects by itself meanwhile
 
 
@@ -42,7 +49,7 @@ class Membership:
             paths,
             settings.zookeeper_session_timeout_ms,
             on_change=self._on_change,
-            on_state=self._on_state,
+            on_lost=self._on_lost,
         )
         self._thread = threading.Thread(target=self._run, name=f"consumer of {paths.topic}", daemon=True)
         self._writing = threading.Lock()  # a commit that the user asks for comes from the user's thread
@@ -93,17 +100,8 @@ class Membership:
         self._changed = True
         self._wake.set()
 
-    def _on_state(self, state: str) -> None:
-        """Deliver nothing without a connection: the session may be ending, and others take our partitions."""
-        if state == "LOST":
-            self._registered = False
-        if state != "CONNECTED":
-            for stream in self._streams:
-                stream.suspend()
-        elif self._registered:
-            for stream in self._streams:
-                stream.resume()
-        self._changed = True
+    def _on_lost(self) -> None:
+        self._registered = False
         self._wake.set()
 
     # The thread
@@ -133,12 +131,14 @@ class Membership:
 
     def _live(self) -> None:
         interval_seconds = self._settings.auto_commit_interval_ms / 1000
+        renewal_seconds = self._settings.zookeeper_session_timeout_ms / 1000 * _RENEWAL_SHARE
         next_commit = time.monotonic() + interval_seconds
         while not self._stopping.is_set():
             self._wake.clear()
             try:
                 if not self._registered:
                     self._join()
+                self._renew()
                 if self._changed:
                     self._changed = False
                     self._rebalance()
@@ -153,7 +153,14 @@ class Membership:
                 self._changed = True
                 self._stopping.wait(_RETRY_SECONDS)
                 continue
-            self._wake.wait(max(0.0, next_commit - time.monotonic()))
+            self._wake.wait(min(renewal_seconds, max(0.0, next_commit - time.monotonic())))
+
+    def _renew(self) -> None:
+        """Grant the streams more time."""
+        asked = time.monotonic()
+        until = asked + self._session.renew() * _DELIVERY_SHARE
+        for stream in self._streams:
+            stream.deliver_until(until)
 
     def _join(self) -> None:
         """Register, at first or after a session has ended; what was held then is held no more."""
@@ -164,8 +171,6 @@ class Membership:
             self._session.register(len(self._streams))
             self._registered = True
         self._changed = True
-        for stream in self._streams:
-            stream.resume()
 
     def _rebalance(self) -> None:
         """Come to hold our slice and nothing else.
@@ -187,6 +192,7 @@ class Membership:
                 logger.info("Waiting, since %s.", refusal)
                 if self._stopping.wait(self._settings.rebalance_backoff_ms / 1000):
                     return
+                self._renew()
             else:
                 return
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Self
@@ -45,10 +46,11 @@ class MessageStream:
         self._taken: tuple[int, int] | None = None
         """Partition and offset of the message that the user has in work."""
         self._kept: Any = None
-        """What the client gave while delivery was suspended."""
+        """What the client gave when nothing might be delivered."""
+        self._deliver_until = 0.0
+        """Until when, by the steady clock, nobody else can own what is held; see `Membership`."""
         self._polling = False
         self._changing = False
-        self._suspended = False
         self._ended = False
         self._failure: Exception | None = None
 
@@ -67,7 +69,7 @@ class MessageStream:
                 if self._ended:
                     raise StopIteration
                 self._poll()
-                if self._kept is not None and not self._suspended and not self._ended:
+                if self._kept is not None and self._may_deliver() and not self._ended:
                     return self._deliver()
 
     def _note_consumed(self) -> None:
@@ -77,7 +79,10 @@ class MessageStream:
             self._taken = None
 
     def _may_go_on(self) -> bool:
-        return self._ended or not (self._client is None or self._suspended or self._changing)
+        return self._ended or (self._client is not None and not self._changing and self._may_deliver())
+
+    def _may_deliver(self) -> bool:
+        return time.monotonic() < self._deliver_until
 
     def _poll(self) -> None:
         """Ask the client for a message, without the lock; what comes is kept."""
@@ -139,14 +144,10 @@ class MessageStream:
         with self._news:
             return dict(self._positions)
 
-    def suspend(self) -> None:
-        """Deliver nothing until `resume`."""
+    def deliver_until(self, seconds: float) -> None:
+        """Deliver until then, by the steady clock, unless told anew."""
         with self._news:
-            self._suspended = True
-
-    def resume(self) -> None:
-        with self._news:
-            self._suspended = False
+            self._deliver_until = seconds
             self._news.notify_all()
 
     def end(self, failure: Exception | None) -> None:

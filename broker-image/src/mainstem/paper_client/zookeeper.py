@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     KazooException,
     NodeExistsError,
@@ -131,8 +131,8 @@ def _get_all(zookeeper: Any, paths: Mapping[str, str]) -> dict[str, bytes]:
 class GroupSession:
     """One consumer of a group, for one topic.
 
-    `on_change` is called, in a thread of kazoo's, when what `look` last read may have changed; `on_state`
-    with "SUSPENDED" (no connection), "LOST" (the session ended) or "CONNECTED". Neither may wait.
+    `on_change` is called, in a thread of kazoo's, when what `look` last read may have changed; `on_lost` when
+    the session has ended. Neither may wait.
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class GroupSession:
         paths: GroupPaths,
         session_timeout_ms: int,
         on_change: Callable[[], None],
-        on_state: Callable[[str], None],
+        on_lost: Callable[[], None],
     ) -> None:
         self._address = zookeeper_connect
         self._paths = paths
         self._on_change = on_change
         self._zookeeper = _client(zookeeper_connect, session_timeout_ms)
-        self._zookeeper.add_listener(on_state)
+        self._zookeeper.add_listener(lambda state: on_lost() if state == KazooState.LOST else None)
         self._consumer_id = ""
 
     @property
@@ -165,6 +165,18 @@ class GroupSession:
 
     def stop(self) -> None:
         stop(self._zookeeper)
+
+    def renew(self) -> float:
+        """See that this consumer is still registered; how many seconds its session lasts, from the moment
+        of asking, at least.
+
+        Raises:
+            RegistrationGone: it is not; asked in a new session, perhaps, before that was noticed.
+        """
+        if self._zookeeper.exists(self._paths.consumer(self._consumer_id)) is None:
+            raise RegistrationGone
+        granted_ms: int = self._zookeeper._session_timeout  # noqa: SLF001  # kazoo tells it nowhere else
+        return granted_ms / 1000
 
     def register(self, streams: int) -> None:
         """Enter the consumer registry anew."""
