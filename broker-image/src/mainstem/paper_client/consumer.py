@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from types import TracebackType
 from typing import Literal, Self
 
@@ -22,7 +23,8 @@ class Consumer:
                 count(message.payload)
 
     Each message goes to one consumer of the group, at least once, in order within a partition. The settings
-    are described at `ConsumerSettings`. After a consumer died, its partitions go to others when its session
+    are described at `ConsumerSettings`; `consumer_name` begins its id in the registry, and is the host's
+    name unless another is given. After a consumer died, its partitions go to others when its session
     has ended, within `rebalance_max_retries` times `rebalance_backoff_ms`. A consumer that was cut off from
     ZooKeeper, or stopped, for long delivers and commits nothing before it has registered anew.
 
@@ -35,6 +37,7 @@ class Consumer:
         zookeeper_connect: str,
         group_id: str,
         *,
+        consumer_name: str | None = None,
         zookeeper_session_timeout_ms: int = 6_000,
         rebalance_backoff_ms: int = 2_000,
         rebalance_max_retries: int = 4,
@@ -50,6 +53,7 @@ class Consumer:
         )
         self._zookeeper_connect = zookeeper_connect
         self._group_id = _node_name("group_id", group_id)
+        self._name = _node_name("consumer_name", consumer_name or socket.gethostname())
         self._membership: Membership | None = None
         self._closed = False
 
@@ -71,7 +75,7 @@ class Consumer:
             MessageStream(_node_name("topic", topic), self._group_id, self._settings) for _ in range(count)
         ]
         membership = Membership(
-            self._zookeeper_connect, GroupPaths(self._group_id, topic), streams, self._settings
+            self._zookeeper_connect, GroupPaths(self._group_id, topic), self._name, streams, self._settings
         )
         membership.start()
         self._membership = membership

@@ -39,6 +39,7 @@ class Membership:
         self,
         zookeeper_connect: str,
         paths: GroupPaths,
+        name: str,
         streams: Sequence[MessageStream],
         settings: ConsumerSettings,
     ) -> None:
@@ -47,6 +48,7 @@ class Membership:
         self._session = GroupSession(
             zookeeper_connect,
             paths,
+            name,
             settings.zookeeper_session_timeout_ms,
             on_change=self._on_change,
             on_lost=self._on_lost,

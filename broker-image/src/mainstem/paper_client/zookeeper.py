@@ -8,7 +8,6 @@ claim a partition, nor set back an offset that its successor has written.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -139,12 +138,14 @@ class GroupSession:
         self,
         zookeeper_connect: str,
         paths: GroupPaths,
+        name: str,
         session_timeout_ms: int,
         on_change: Callable[[], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._address = zookeeper_connect
         self._paths = paths
+        self._name = name
         self._on_change = on_change
         self._zookeeper = _client(zookeeper_connect, session_timeout_ms)
         self._zookeeper.add_listener(lambda state: on_lost() if state == KazooState.LOST else None)
@@ -152,7 +153,7 @@ class GroupSession:
 
     @property
     def consumer_id(self) -> str:
-        """Its name in the consumer registry, `GROUP_HOST-MILLISECONDS-RANDOM`; another after each session."""
+        """Its name in the consumer registry, `GROUP_NAME-MILLISECONDS-RANDOM`; another after each session."""
         return self._consumer_id
 
     def start(self) -> None:
@@ -183,7 +184,7 @@ class GroupSession:
         for path in (self._paths.ids, self._paths.owners, self._paths.offsets):
             self._zookeeper.ensure_path(path)
         now_ms = time.time_ns() // 1_000_000
-        consumer_id = f"{self._paths.group_id}_{socket.gethostname()}-{now_ms}-{uuid4().hex[:8]}"
+        consumer_id = f"{self._paths.group_id}_{self._name}-{now_ms}-{uuid4().hex[:8]}"
         registration = znodes.encode_registration(self._paths.topic, streams, now_ms)
         self._zookeeper.create(self._paths.consumer(consumer_id), registration, ephemeral=True)
         self._consumer_id = consumer_id
