@@ -24,6 +24,16 @@ class Result:
     note: str = ""
 
 
+class Figures:
+    """Lines of what tests counted, shown at the end of the run."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+
+
 HEADINGS: Final = ("fault", "role", "first ack after", "longest silence", "acknowledged", "failed", "")
 
 

@@ -16,12 +16,15 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.faults.results import Figures
 from tests.interop.test_command_basics import mainstem_json
 from tests.support.clusters import MainstemCluster, RunCluster
 from tests.support.load import Load
 from tests.support.ownership import OwnershipWatch, deliveries_of_others
 from tests.support.paper_consumers import PaperConsumer
 from tests.support.waiting import wait_until
+
+from mainstem.zookeeper_tree import ZooKeeperTree
 
 PARTITIONS: Final = 12
 CONSUMERS: Final = 5
@@ -118,9 +121,14 @@ class Group:
         self.took_ms.append((what, round((time.monotonic() - began) * 1000)))
 
 
-def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, record_property: Any) -> None:
+def offsets_in(tree: ZooKeeperTree, group: Group) -> dict[int, int]:
+    """The offset registry, by partition."""
+    nodes = tree.children(f"/consumers/{group.group}/offsets/{group.topic}")
+    return {int(node.path.rpartition("/")[2]): int(node.data) for node in nodes}
+
+
+def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, figures: Figures) -> None:
     seed = random.randrange(2**32)
-    print(f"seed {seed}")
     with ExitStack() as started:
         group = Group(cluster, seed, started)
         group.join(CONSUMERS)
@@ -129,7 +137,7 @@ def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, re
         )
         load.resume()
         steps = [
-            lambda: group.crash(),
+            group.crash,
             lambda: group.crash(2),
             group.leave,
             group.freeze,
@@ -159,18 +167,15 @@ def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, re
         assert registration["subscription"] == {group.topic: 1}
         for consumer in group.running:
             consumer.stop()
-        offsets = [
-            int(
-                mainstem_json(
-                    "zk", "get", f"/consumers/{group.group}/offsets/{group.topic}/{number}", cluster=cluster
-                )["data"]
-            )
-            for number in range(PARTITIONS)
-        ]
+        with ZooKeeperTree(group.zookeeper) as tree:
+            offsets = offsets_in(tree, group)
     deliveries = sum(len(one.deliveries) for one in group.everyone)
-    print(f"{len(wanted)} messages, {deliveries} deliveries; ms to share anew: {json.dumps(group.took_ms)}")
-    print(f"{len(group.watch.tenures())} tenures, {group.watch.missed_count()} claims and releases unseen")
-    for number, offset in enumerate(offsets):
+    figures.add(
+        f"paper's consumers: seed {seed}, {len(wanted):,} messages, {deliveries:,} deliveries,"
+        f" {len(group.watch.tenures())} tenures, {group.watch.missed_count()} claims and releases unseen;"
+        f" ms until shared anew: {json.dumps(group.took_ms)}"
+    )
+    for number, offset in offsets.items():
         assert offset == load.acknowledged(number)[-1][0] + 1, "the registry says that all was consumed"
     strangers = {
         one.name: wrong

@@ -20,8 +20,9 @@ QUIET_SECONDS_MAX: Final = 20.0
 class Load:
     """One producer with numbered messages, round-robin over a topic's partitions, in a thread of its own.
 
-    The value of message N is `NAME-N`; at most `per_second` are sent. It sends each message at most once (no retries): so a message that
-    was acknowledged can be in the log only once, and one that failed at most once.
+    The value of message N is `NAME-N`; at most `per_second` are sent. It sends each message at most once
+    (no retries): so a message that was acknowledged can be in the log only once, and one that failed at most
+    once.
     """
 
     def __init__(

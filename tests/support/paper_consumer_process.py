@@ -1,8 +1,8 @@
 """A consumer of the paper's client in a process of its own: `... paper_consumer_process CONFIG`.
 
-CONFIG is JSON: `zookeeper`, `group`, `topic`, `settings` (those of `Consumer`). It tells what is delivered to it as lines of JSON
-on standard output: `[asked, given, partition, offset]`, with the wall clock in ms before it asked for a
-message and after it got it. SIGTERM makes it leave its group and end.
+CONFIG is JSON: `zookeeper`, `group`, `topic`, `settings` (those of `Consumer`). It tells what is delivered
+to it as lines of JSON on standard output: `[asked, given, partition, offset]`, with the wall clock in ms
+before it asked for a message and after it got it. SIGTERM makes it leave its group and end.
 """
 
 from __future__ import annotations
