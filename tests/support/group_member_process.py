@@ -1,11 +1,11 @@
 """One member of a group in a process of its own: `python -m tests.support.group_member_process CONFIG`.
 
 CONFIG is JSON: `kind` (confluent, kafka-python, aiokafka, java), `servers`, `group`, `topic`, `session_ms`,
-and optionally `assignor` (range, roundrobin, cooperative-sticky) and `instance_id`. It tells what happens to it
-as lines of JSON on standard output: `{"assigned": [0, 1]}`, `{"revoked": [0]}`, `{"records": [[0, 17]]}`
-(partition and offset of each record, told before they are committed; with the `generation` in which it got
-the partitions, which kafka-python does not say), `{"committed": true}`. Each line has `at`, the steady clock
-in ms. SIGTERM makes it leave the group and end.
+and optionally `assignor` (range, roundrobin, cooperative-sticky) and `instance_id`. It tells what
+happens to it as lines of JSON on standard output: `{"assigned": [0, 1]}`, `{"revoked": [0]}`,
+`{"records": [[0, 17]]}` (partition and offset of each record, told before they are committed; with the
+`generation` in which it got the partitions, which kafka-python does not say), `{"committed": true}`. Each
+line has `at`, the steady clock in ms. SIGTERM makes it leave the group and end.
 """
 
 from __future__ import annotations

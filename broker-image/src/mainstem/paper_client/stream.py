@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from mainstem.paper_client.messages import ReceivedMessage
 from mainstem.paper_client.settings import ConsumerSettings
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 # How long an idle stream may keep a rebalance waiting.
 _POLL_SECONDS: Final = 0.1
+_END_SECONDS: Final = 1.0  # for a leader to tell where its partition ends
 
 
 class MessageStream:
@@ -116,14 +117,28 @@ class MessageStream:
         with self._while_nobody_polls():
             if self._client is None:
                 self._client = Consumer(self._client_settings(brokers))
-            reset = OFFSET_BEGINNING if self._settings.auto_offset_reset == "smallest" else OFFSET_END
+            offsets = {
+                partition: self._first_offset(partition) if offset is None else offset
+                for partition, offset in starts.items()
+            }
             self._client.incremental_assign(
-                [
-                    TopicPartition(self._topic, partition, reset if offset is None else offset)
-                    for partition, offset in starts.items()
-                ]
+                [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
             )
             self._held |= starts.keys()
+
+    def _first_offset(self, partition: int) -> int:
+        """Where a group begins that has no offset yet. The end counts as its position from now on: if it were
+        not committed, the next owner would begin at a later end."""
+        if self._settings.auto_offset_reset == "smallest":
+            return int(OFFSET_BEGINNING)
+        asked = TopicPartition(self._topic, partition)
+        try:
+            _, end = self._client.get_watermark_offsets(asked, timeout=_END_SECONDS)
+        except KafkaException as exception:
+            logger.info("%s-%d: its end is not known: %s", self._topic, partition, exception)
+            return int(OFFSET_END)
+        self._positions[partition] = end
+        return int(end)
 
     def give_up(self, partitions: Collection[int]) -> dict[int, int]:
         """Deliver nothing more of those that are held here; the positions of those that were consumed of."""
