@@ -1,11 +1,12 @@
 """One member of a group in a process of its own: `python -m tests.support.group_member_process CONFIG`.
 
 CONFIG is JSON: `kind` (confluent, kafka-python, aiokafka, java), `servers`, `group`, `topic`, `session_ms`,
-and optionally `assignor` (range, roundrobin, cooperative-sticky) and `instance_id`. It tells what
-happens to it as lines of JSON on standard output: `{"assigned": [0, 1]}`, `{"revoked": [0]}`,
-`{"records": [[0, 17]]}` (partition and offset of each record, told before they are committed; with the
-`generation` in which it got the partitions, which kafka-python does not say), `{"committed": true}`. Each
-line has `at`, the steady clock in ms. SIGTERM makes it leave the group and end.
+`heartbeat_ms`, `commit_waits` (whether it waits for the answer to a commit; for confluent and java), and
+optionally `assignor` (range, roundrobin, cooperative-sticky) and `instance_id`. It tells what happens to it
+as lines of JSON on standard output: `{"assigned": [0, 1]}`, `{"revoked": [0]}`, `{"records": [[0, 17]]}`
+(partition and offset of each record, told before they are committed; with the `generation` in which it got
+the partitions, which kafka-python does not say), `{"committed": true}`. Each line has `at`, the steady clock
+in ms. SIGTERM makes it leave the group and end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def run_confluent(config: dict[str, Any]) -> None:
             "bootstrap.servers": config["servers"],
             "group.id": config["group"],
             "session.timeout.ms": config["session_ms"],
-            "heartbeat.interval.ms": config["session_ms"] // 5,
+            "heartbeat.interval.ms": config["heartbeat_ms"],
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "partition.assignment.strategy": config.get("assignor", "range"),
@@ -67,7 +68,7 @@ def run_confluent(config: dict[str, Any]) -> None:
         if records:
             tell(records=[[record.partition(), record.offset()] for record in records], generation=generation)
             try:
-                consumer.commit(asynchronous=False)
+                consumer.commit(asynchronous=not config["commit_waits"])
                 tell(committed=True)
             except confluent_kafka.KafkaException as error:
                 tell(commit_failed=error.args[0].name())
@@ -98,7 +99,7 @@ def run_kafka_python(config: dict[str, Any]) -> None:
         bootstrap_servers=config["servers"].split(","),
         group_id=config["group"],
         session_timeout_ms=config["session_ms"],
-        heartbeat_interval_ms=config["session_ms"] // 5,
+        heartbeat_interval_ms=config["heartbeat_ms"],
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         partition_assignment_strategy=[assignors[config.get("assignor", "range")]],
@@ -140,7 +141,7 @@ async def run_aiokafka(config: dict[str, Any]) -> None:
         bootstrap_servers=config["servers"],
         group_id=config["group"],
         session_timeout_ms=config["session_ms"],
-        heartbeat_interval_ms=config["session_ms"] // 5,
+        heartbeat_interval_ms=config["heartbeat_ms"],
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         partition_assignment_strategy=(assignors[config.get("assignor", "range")],),

@@ -14,6 +14,7 @@ from tests.support.waiting import wait_until
 
 PYTHON_KINDS: Final = ("confluent", "kafka-python", "aiokafka")
 SESSION_MS: Final = 2_000
+HEARTBEAT_MS_MAX: Final = 1_000  # by when a member hears of a rebalance, however long its session
 STOP_SECONDS: Final = 15.0
 
 
@@ -30,6 +31,7 @@ class Member:
         assignor: str = "range",
         instance_id: str | None = None,
         session_ms: int = SESSION_MS,
+        commit_waits: bool = True,
     ) -> None:
         self.kind = kind
         self.events: list[dict[str, Any]] = []
@@ -41,6 +43,8 @@ class Member:
             "topic": topic,
             "assignor": assignor,
             "session_ms": session_ms,
+            "commit_waits": commit_waits,
+            "heartbeat_ms": min(session_ms // 5, HEARTBEAT_MS_MAX),
         }
         if instance_id is not None:
             config["instance_id"] = instance_id

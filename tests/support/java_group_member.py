@@ -57,7 +57,7 @@ def run_java(config: dict[str, Any], tell: Callable[..., None], is_stopping: Cal
         # Of the rebalance whose partitions were just read: only `poll` changes either.
         tell(records=records, generation=consumer.groupMetadata().generationId())
         try:
-            consumer.commitSync()
+            consumer.commitSync() if config["commit_waits"] else consumer.commitAsync()
             tell(committed=True)
         except Py4JJavaError as error:
             tell(commit_failed=error.java_exception.getClass().getSimpleName())
@@ -94,7 +94,7 @@ def _properties(java: Any, config: dict[str, Any]) -> Any:
         "key.deserializer": bytes_as_they_are,
         "value.deserializer": bytes_as_they_are,
         "session.timeout.ms": config["session_ms"],
-        "heartbeat.interval.ms": config["session_ms"] // 5,
+        "heartbeat.interval.ms": config["heartbeat_ms"],
         "auto.offset.reset": "earliest",
         "enable.auto.commit": "false",
         "partition.assignment.strategy": f"{_CONSUMER}.{_ASSIGNORS[config.get('assignor', 'range')]}",
