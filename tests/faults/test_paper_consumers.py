@@ -38,7 +38,7 @@ SETTINGS: Final[dict[str, Any]] = {
 TICK_MS: Final = 500  # of the stack's ZooKeeper: sessions end in such steps
 ANSWERS_MS: Final = 2_000  # what ZooKeeper and processes take on a busy machine, back-off aside
 BOUND_MS: Final = SETTINGS["rebalance_backoff_ms"] * SETTINGS["rebalance_max_retries"] + ANSWERS_MS
-START_MS: Final = 4_000  # of an interpreter, and its imports, on a busy machine
+START_MS: Final = 10_000  # of an interpreter, and its imports, on a busy machine
 
 
 @pytest.fixture
@@ -67,6 +67,8 @@ class Group:
         admin.create_topics([NewTopic(self.topic, PARTITIONS, 2)], operation_timeout=20)[self.topic].result(
             20
         )
+        self.offsets: dict[int, int] = {}
+        self._tree = started.enter_context(ZooKeeperTree(self.zookeeper))
         self.watch = OwnershipWatch(self.zookeeper, self.group, self.topic)
         started.enter_context(self.watch.running())
 
@@ -119,12 +121,14 @@ class Group:
             owners = f"owners {self.watch.owners}, registered {sorted(self.watch.registered)}"
             raise AssertionError("\n".join((str(error), owners, *map(repr, self.everyone)))) from None
         self.took_ms.append((what, round((time.monotonic() - began) * 1000)))
+        self.read_offsets()
 
-
-def offsets_in(tree: ZooKeeperTree, group: Group) -> dict[int, int]:
-    """The offset registry, by partition."""
-    nodes = tree.children(f"/consumers/{group.group}/offsets/{group.topic}")
-    return {int(node.path.rpartition("/")[2]): int(node.data) for node in nodes}
+    def read_offsets(self) -> None:
+        """Read the offset registry; none has gone back."""
+        nodes = self._tree.children(f"/consumers/{self.group}/offsets/{self.topic}")
+        now = {int(node.path.rpartition("/")[2]): int(node.data) for node in nodes}
+        assert {number: offset for number, offset in self.offsets.items() if now[number] < offset} == {}
+        self.offsets = now
 
 
 def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, figures: Figures) -> None:
@@ -167,15 +171,15 @@ def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, fi
         assert registration["subscription"] == {group.topic: 1}
         for consumer in group.running:
             consumer.stop()
-        with ZooKeeperTree(group.zookeeper) as tree:
-            offsets = offsets_in(tree, group)
+        group.read_offsets()
     deliveries = sum(len(one.deliveries) for one in group.everyone)
     figures.add(
         f"paper's consumers: seed {seed}, {len(wanted):,} messages, {deliveries:,} deliveries,"
         f" {len(group.watch.tenures())} tenures, {group.watch.missed_count()} claims and releases unseen;"
         f" ms until shared anew: {json.dumps(group.took_ms)}"
     )
-    for number, offset in offsets.items():
+    assert len(group.offsets) == PARTITIONS
+    for number, offset in group.offsets.items():
         assert offset == load.acknowledged(number)[-1][0] + 1, "the registry says that all was consumed"
     strangers = {
         one.name: wrong
