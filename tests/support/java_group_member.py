@@ -6,11 +6,11 @@ described at `group_member_process`; `class_path` of its CONFIG names the folder
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import pyspark
 from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
@@ -66,7 +66,9 @@ def run_java(config: dict[str, Any], tell: Callable[..., None], is_stopping: Cal
 
 
 def _start_jvm(class_path: str) -> Any:
-    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
+    pyspark = importlib.util.find_spec("pyspark")  # importing it takes longer than starting the JVM
+    assert pyspark is not None and pyspark.origin is not None
+    (jar,) = (Path(pyspark.origin).parent / "jars").glob("py4j-*.jar")
     port = launch_gateway(
         jarpath=str(jar),
         classpath=f"{class_path}/*",
