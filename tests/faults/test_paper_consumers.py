@@ -173,14 +173,6 @@ def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, fi
             consumer.stop()
         group.read_offsets()
     deliveries = sum(len(one.deliveries) for one in group.everyone)
-    figures.add(
-        f"paper's consumers: seed {seed}, {len(wanted):,} messages, {deliveries:,} deliveries,"
-        f" {len(group.watch.tenures())} tenures, {group.watch.missed_count()} claims and releases unseen;"
-        f" ms until shared anew: {json.dumps(group.took_ms)}"
-    )
-    assert len(group.offsets) == PARTITIONS
-    for number, offset in group.offsets.items():
-        assert offset == load.acknowledged(number)[-1][0] + 1, "the registry says that all was consumed"
     strangers = {
         one.name: wrong
         for one in group.everyone
@@ -188,4 +180,14 @@ def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, fi
             wrong := deliveries_of_others(one.deliveries, f"{group.group}_{one.name}-", group.watch.tenures())
         )
     }
+    figures.add(
+        f"paper's consumers: seed {seed}, {len(wanted):,} messages, {deliveries:,} deliveries,"
+        f" {len(group.watch.tenures())} tenures, {group.watch.missed_count()} claims and releases unseen,"
+        f" {sum(map(len, strangers.values()))} deliveries by others than the owner;"
+        f" ms until shared anew: {json.dumps(group.took_ms)}"
+    )
+    assert len(group.offsets) == PARTITIONS
+    for number, offset in group.offsets.items():
+        assert offset == load.acknowledged(number)[-1][0] + 1, "the registry says that all was consumed"
+    # A tenure that came and went between two readings of the registry proves nothing against its owner.
     assert not strangers or group.watch.missed_count() > 0, f"seed {seed}: {strangers}"
