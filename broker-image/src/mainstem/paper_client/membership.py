@@ -160,9 +160,10 @@ class Membership:
     def _renew(self) -> None:
         """Grant the streams more time."""
         asked = time.monotonic()
-        until = asked + self._session.renew() * _DELIVERY_SHARE
+        self._session.check()
+        session_seconds = self._settings.zookeeper_session_timeout_ms / 1000
         for stream in self._streams:
-            stream.deliver_until(until)
+            stream.deliver_until(asked + session_seconds * _DELIVERY_SHARE)
 
     def _join(self) -> None:
         """Register, at first or after a session has ended; what was held then is held no more."""

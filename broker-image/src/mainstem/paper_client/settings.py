@@ -13,7 +13,8 @@ class ConsumerSettings:
     """Defaults are those of Apache Kafka 0.8 where nothing else is said."""
 
     zookeeper_session_timeout_ms: int = 6_000
-    """How long the nodes of a consumer that died stay, and so its partitions unread."""
+    """How long the nodes of a consumer that died stay, and so its partitions unread. ZooKeeper has to grant
+    it: between `minSessionTimeout` and `maxSessionTimeout` of its own settings, 2 and 20 ticks by default."""
     rebalance_backoff_ms: int = 2_000
     """How long to wait when a partition to be claimed is still somebody else's."""
     rebalance_max_retries: int = 4

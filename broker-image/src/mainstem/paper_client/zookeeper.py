@@ -167,17 +167,14 @@ class GroupSession:
     def stop(self) -> None:
         stop(self._zookeeper)
 
-    def renew(self) -> float:
-        """See that this consumer is still registered; how many seconds its session lasts, from the moment
-        of asking, at least.
+    def check(self) -> None:
+        """See that this consumer is still registered, which also shows that its session lasts.
 
         Raises:
             RegistrationGone: it is not; asked in a new session, perhaps, before that was noticed.
         """
         if self._zookeeper.exists(self._paths.consumer(self._consumer_id)) is None:
             raise RegistrationGone
-        granted_ms: int = self._zookeeper._session_timeout  # noqa: SLF001  # kazoo tells it nowhere else
-        return granted_ms / 1000
 
     def register(self, streams: int) -> None:
         """Enter the consumer registry anew."""
