@@ -1,6 +1,6 @@
 # Each target sets up what it needs. `make demo` and `make test` are all a newcomer has to know.
 
-.PHONY: help demo test lint types contracts unit interop faults soak bench format clean
+.PHONY: help demo test lint types contracts unit interop faults groups soak bench format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,10 @@ soak: ## Live through 100,000 simulated histories of a cluster in trouble (SEEDS
 faults: ## Kill, stop, pause and cut off brokers under load; shows how long nothing was acknowledged
 	@scripts/setup test
 	.venv/bin/python -m pytest tests/faults
+
+groups: ## Five minutes of members that join, leave, crash and return while brokers restart
+	@scripts/setup test
+	GROUPS_SECONDS=300 .venv/bin/python -m pytest tests/faults/test_group_changes.py --timeout 600
 
 bench: ## Measure side by side with Apache Kafka (needs Maven for that half)
 	@scripts/setup test

@@ -8,14 +8,16 @@ from typing import Final
 
 import pytest
 from tests.faults.fault_cluster import DEFAULT_TIMEOUTS, SHORT_TIMEOUTS, FaultCluster
-from tests.faults.results import Result, table
+from tests.faults.results import Figures, Result, table
 from tests.support.running import RUNNING
 
 RESULTS: Final = pytest.StashKey[list[Result]]()
+FIGURES: Final = pytest.StashKey[Figures]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[RESULTS] = []
+    config.stash[FIGURES] = Figures()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,12 +32,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("faults: seconds without acknowledgement (acks=all, worst partition)")
         for line in table(results):
             terminalreporter.line(line)
+    if config.stash[FIGURES].lines:
+        terminalreporter.section("faults: figures")
+        for line in config.stash[FIGURES].lines:
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")
 def results(request: pytest.FixtureRequest) -> list[Result]:
     """What tests measured; shown at the end of the run."""
     return request.config.stash[RESULTS]
+
+
+@pytest.fixture(scope="session")
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """What tests counted, as lines; shown at the end of the run."""
+    return request.config.stash[FIGURES]
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,16 @@ def result_of(
     )
 
 
+class Figures:
+    """Lines of what tests counted, shown at the end of the run."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+
+
 HEADINGS: Final = (
     "fault",
     "role",

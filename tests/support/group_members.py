@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tests.support.kafka_tools import java_command
+from tests.support.kafka_tools import tool_jars
 from tests.support.waiting import wait_until
 
 PYTHON_KINDS: Final = ("confluent", "kafka-python", "aiokafka")
 SESSION_MS: Final = 2_000
+HEARTBEAT_MS_MAX: Final = 1_000  # by when a member hears of a rebalance, however long its session
 STOP_SECONDS: Final = 15.0
-
-_JAVA_RECORD: Final = re.compile(r"Partition:(\d+)\tOffset:(\d+)\t")
-_JAVA_ASSIGNORS: Final = {
-    "range": "RangeAssignor",
-    "roundrobin": "RoundRobinAssignor",
-    "cooperative-sticky": "CooperativeStickyAssignor",
-}
 
 
 class Member:
-    """A running member. What it tells is kept: `events` in order, `records` as (partition, offset).
-
-    A Java member is Apache Kafka's console consumer, which tells of records only.
-    """
+    """A running member. What it tells is kept: `events` in order, `records` as (partition, offset)."""
 
     def __init__(
         self,
@@ -43,6 +32,7 @@ class Member:
         protocol: str = "classic",
         instance_id: str | None = None,
         session_ms: int = SESSION_MS,
+        commit_waits: bool = True,
     ) -> None:
         self.kind = kind
         self.events: list[dict[str, Any]] = []
@@ -55,14 +45,14 @@ class Member:
             "assignor": assignor,
             "protocol": protocol,
             "session_ms": session_ms,
+            "commit_waits": commit_waits,
+            "heartbeat_ms": min(session_ms // 5, HEARTBEAT_MS_MAX),
         }
         if instance_id is not None:
             config["instance_id"] = instance_id
-        command = (
-            _java_consumer(config)
-            if kind == "java"
-            else [sys.executable, "-m", "tests.support.group_member_process", json.dumps(config)]
-        )
+        if kind == "java":
+            config["class_path"] = str(tool_jars())
+        command = [sys.executable, "-m", "tests.support.group_member_process", json.dumps(config)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.complaints: list[str] = []
         self._complainer = threading.Thread(target=self._read_complaints, daemon=True)
@@ -98,11 +88,8 @@ class Member:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if self.kind == "java":
-                found = _JAVA_RECORD.match(line)
-                if found:
-                    self.records.append((int(found[1]), int(found[2])))
-                continue
+            if not line.endswith("}\n"):
+                break  # SIGKILL cut it off
             event = json.loads(line)
             self.events.append(event)
             self.records += [(partition, offset) for partition, offset in event.get("records", ())]
@@ -138,34 +125,6 @@ class Member:
         self.process.kill()
         self.process.wait()
         self._reader.join()
-
-
-def _java_consumer(config: Mapping[str, Any]) -> list[str]:
-    classic = {
-        "session.timeout.ms": config["session_ms"],
-        "heartbeat.interval.ms": config["session_ms"] // 5,
-        "partition.assignment.strategy": "org.apache.kafka.clients.consumer."
-        + _JAVA_ASSIGNORS[config["assignor"]],
-    }
-    properties = {
-        **({"group.protocol": "consumer"} if config["protocol"] == "consumer" else classic),
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
-        **({"group.instance.id": config["instance_id"]} if "instance_id" in config else {}),
-    }
-    command = [
-        "--bootstrap-server",
-        config["servers"],
-        "--topic",
-        config["topic"],
-        "--group",
-        config["group"],
-    ]
-    for name, value in properties.items():
-        command += ["--consumer-property", f"{name}={value}"]
-    for name in ("print.partition", "print.offset"):
-        command += ["--property", f"{name}=true"]
-    return java_command("org.apache.kafka.tools.consumer.ConsoleConsumer", *command)
 
 
 def share_evenly(members: list[Member], partitions: int) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 import confluent_kafka
 from tests.support.waiting import wait_until
 
-MESSAGES_PER_STEP: Final = 40
-STEP_SECONDS: Final = 0.004  # with the above at most 10,000 messages a second: enough to be always in flight
+STEP_SECONDS: Final = 0.004
+PER_SECOND: Final = 10_000  # enough to be always in flight
 KEY: Final = b"k" * 200  # makes the messages of an ordinary size
 QUIET_SECONDS_MAX: Final = 20.0
 
@@ -20,13 +20,23 @@ QUIET_SECONDS_MAX: Final = 20.0
 class Load:
     """One producer with numbered messages, round-robin over a topic's partitions, in a thread of its own.
 
-    The value of message N is `NAME-N`. It sends each message at most once (no retries): so a message that
-    was acknowledged can be in the log only once, and one that failed at most once.
+    The value of message N is `NAME-N`; at most `per_second` are sent. It sends each message at most once
+    (no retries): so a message that was acknowledged can be in the log only once, and one that failed at most
+    once.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, name: str, acks: str) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        partitions: int,
+        name: str,
+        acks: str,
+        per_second: int = PER_SECOND,
+    ) -> None:
         self.topic = topic
         self.name = name
+        self._per_step = max(1, round(per_second * STEP_SECONDS))
         self._partitions = partitions
         self._producer: Any = confluent_kafka.Producer(
             {
@@ -94,7 +104,7 @@ class Load:
 
     def _send_some(self) -> None:
         try:
-            for _ in range(MESSAGES_PER_STEP):
+            for _ in range(self._per_step):
                 self._producer.produce(
                     self.topic,
                     f"{self.name}-{self._sent_count}".encode(),

@@ -1,4 +1,4 @@
-"""The cluster as the command sees it: the only module that builds Kafka clients and reads their errors.
+"""The cluster as the command sees it: its only module that builds Kafka clients and reads their errors.
 
 Every failure of librdkafka leaves here as a `CommandError` whose sentence says what to do.
 """

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mainstem import cluster_commands, installed_version, logs, topics
+from mainstem import cluster_commands, installed_version, logs, topics, zk
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.consume import consume
 from mainstem.demo import demo
@@ -37,6 +37,7 @@ _RECORDS, _WAREHOUSE = "Topics and records", "Warehouse"
 app.command(rich_help_panel=_LOCAL)(up)
 app.command(rich_help_panel=_LOCAL)(demo)
 app.add_typer(cluster_commands.app, name="cluster", rich_help_panel=_CLUSTER)
+app.add_typer(zk.app, name="zk", rich_help_panel=_CLUSTER)
 app.add_typer(topics.app, name="topic", rich_help_panel=_RECORDS)
 app.command(rich_help_panel=_RECORDS)(produce)
 app.command(rich_help_panel=_RECORDS)(consume)

@@ -29,7 +29,7 @@ from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
 
 INTERNAL_TOPICS: Final = frozenset((OFFSETS_TOPIC, "__transaction_state"))
-"""What brokers keep for themselves: clients may not produce there, and no pattern of a member matches them."""
+"""What brokers keep for themselves: clients may not produce there, and no pattern of theirs matches them."""
 ANONYMOUS: Final = "ANONYMOUS"
 """Kafka's name for those who did not authenticate."""
 CATCH_UP_TIMEOUT_MS: Final = 1_000
