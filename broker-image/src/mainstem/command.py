@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mainstem import cluster_commands, installed_version, logs, topics
+from mainstem import cluster_commands, group_commands, installed_version, logs, topics
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.consume import consume
 from mainstem.demo import demo
@@ -40,6 +40,7 @@ app.add_typer(cluster_commands.app, name="cluster", rich_help_panel=_CLUSTER)
 app.add_typer(topics.app, name="topic", rich_help_panel=_RECORDS)
 app.command(rich_help_panel=_RECORDS)(produce)
 app.command(rich_help_panel=_RECORDS)(consume)
+app.add_typer(group_commands.app, name="group", rich_help_panel=_RECORDS)
 app.add_typer(logs.app, name="log", rich_help_panel=_RECORDS)
 app.command(rich_help_panel=_WAREHOUSE)(load)
 app.command(rich_help_panel=_WAREHOUSE)(sql)

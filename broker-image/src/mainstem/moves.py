@@ -1,22 +1,21 @@
 """Moves of replicas as the cluster knows them: asked for, listed, throttled, taken back.
 
-The stock client has no call for them, so `bare_request.py` carries them.
+The stock client has no call for them, so `asking.py` sends them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from mainstem.bare_request import ask
-from mainstem.client import ADMIN_TIMEOUT_SECONDS, Cluster, addresses_of
-from mainstem.errors import ClusterRefused, ClusterUnreachable
+from mainstem.asking import ask_any, reason_of
+from mainstem.client import ADMIN_TIMEOUT_SECONDS, Cluster
+from mainstem.errors import ClusterRefused
 from mainstem.reassignment_plan import Replicas, TopicPartition
 
-_CLIENT_ID: Final = "mainstem"
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
@@ -48,9 +47,9 @@ def moves_under_way(cluster: Cluster) -> dict[TopicPartition, Move]:
     from kio.static.primitive import i32Timedelta
 
     timeout = i32Timedelta.parse(dt.timedelta(seconds=ADMIN_TIMEOUT_SECONDS))
-    answer = _ask_any(cluster, ListPartitionReassignmentsRequest(timeout=timeout, topics=None))
+    answer = ask_any(cluster, ListPartitionReassignmentsRequest(timeout=timeout, topics=None))
     if answer.error_code.value != 0:
-        raise ClusterRefused(f"The moves under way are not told: {_reason(answer)}")
+        raise ClusterRefused(f"The moves under way are not told: {reason_of(answer)}")
     return {
         (topic.name, partition.partition_index): Move(
             topic.name,
@@ -89,33 +88,15 @@ def wish_for(
         timeout=i32Timedelta.parse(dt.timedelta(seconds=ADMIN_TIMEOUT_SECONDS)),
         topics=tuple(ReassignableTopic(name=name, partitions=parts) for name, parts in topics.items()),
     )
-    answer = _ask_any(cluster, request)
+    answer = ask_any(cluster, request)
     if answer.error_code.value != 0:
-        raise ClusterRefused(f"The replicas are not moved: {_reason(answer)}")
+        raise ClusterRefused(f"The replicas are not moved: {reason_of(answer)}")
     return {
-        (topic.name, partition.partition_index): _reason(partition)
+        (topic.name, partition.partition_index): reason_of(partition)
         for topic in answer.responses
         for partition in topic.partitions
         if partition.error_code.value != 0
     }
-
-
-def _ask_any(cluster: Cluster, request: Any) -> Any:
-    """Ask the controller, and if it does not answer, any broker: ours all serve moves."""
-    description = cluster.description()
-    nodes = sorted(description.brokers, key=lambda broker: broker.broker_id != description.controller_id)
-    addresses = [(broker.host, broker.port) for broker in nodes]
-    for address in addresses or addresses_of(cluster.bootstrap_servers):
-        try:
-            return ask(address, request, client_id=_CLIENT_ID, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-        except OSError:
-            continue
-    raise ClusterUnreachable(f"No broker of {cluster.bootstrap_servers} answered: see whether they are up.")
-
-
-def _reason(answer: Any) -> str:
-    text = answer.error_message or answer.error_code.name.replace("_", " ")
-    return f"{text.rstrip('.')}."
 
 
 def throttle(
