@@ -108,7 +108,7 @@ class Cluster:
         return Producer({**self._settings(on_trouble), **settings})
 
     def consumer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Consumer:
-        """A consumer for `assign`, which belongs to no group."""
+        """A consumer for `assign`, which belongs to no group unless `settings` name one."""
         return Consumer(
             {
                 **self._settings(on_trouble),

@@ -12,7 +12,15 @@ from typing import Annotated
 
 import typer
 
-from mainstem import cluster_commands, group_commands, installed_version, logs, topics
+from mainstem import (
+    broker_commands,
+    cluster_commands,
+    config_commands,
+    group_commands,
+    installed_version,
+    logs,
+    topics,
+)
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.consume import consume
 from mainstem.demo import demo
@@ -37,6 +45,8 @@ _RECORDS, _WAREHOUSE = "Topics and records", "Warehouse"
 app.command(rich_help_panel=_LOCAL)(up)
 app.command(rich_help_panel=_LOCAL)(demo)
 app.add_typer(cluster_commands.app, name="cluster", rich_help_panel=_CLUSTER)
+app.add_typer(broker_commands.app, name="broker", rich_help_panel=_CLUSTER)
+app.add_typer(config_commands.app, name="config", rich_help_panel=_CLUSTER)
 app.add_typer(topics.app, name="topic", rich_help_panel=_RECORDS)
 app.command(rich_help_panel=_RECORDS)(produce)
 app.command(rich_help_panel=_RECORDS)(consume)

@@ -25,13 +25,18 @@ def _or_the_global_one(context: typer.Context, parameter: typer.CallbackParam, v
     return context.find_root().params.get(name, value)
 
 
+def cluster_of(context: typer.Context) -> Cluster:
+    """The cluster that a command line means that is being completed."""
+    given = context.params.get("bootstrap_servers") or context.find_root().params.get("bootstrap_servers")
+    return Cluster(given or DEFAULT_BOOTSTRAP_SERVERS)
+
+
 def _completed(
     context: typer.Context, incomplete: str, names: Callable[[Cluster], Iterable[str]]
 ) -> list[str]:
     """Names that begin with `incomplete`; none when the cluster does not answer at once."""
-    given = context.params.get("bootstrap_servers") or context.find_root().params.get("bootstrap_servers")
     try:
-        found = names(Cluster(given or DEFAULT_BOOTSTRAP_SERVERS))
+        found = names(cluster_of(context))
     except CommandError:
         return []
     return [name for name in found if name.startswith(incomplete)]

@@ -238,6 +238,16 @@ def cell(value: object, separators: bool = True) -> str:
             return printable(str(value))
 
 
+def size_text(size_bytes: int | None) -> str | None:
+    """A number of bytes in the largest unit that it fills, units of a thousand."""
+    if size_bytes is None:
+        return None
+    size, units = float(size_bytes), ["B", "KB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:,.0f} B" if units[0] == "B" else f"{size:,.1f} {units[0]}"
+
+
 def _float_text(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.1f}"
