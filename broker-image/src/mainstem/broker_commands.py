@@ -119,11 +119,15 @@ def _tables(value: Mapping[str, Any]) -> list[Any]:
         "Broker": f"{value['broker']} at {value['host']}:{value['port']}",
         "Rack": value["rack"],
         "Controller": value["controller"],
-        "Leads": f"{value['leads']:,} of {value['replicas']:,} replicas, {value['behind']:,} not in sync",
+        "Leads": f"{value['leads']:,} of the {value['replicas']:,} partitions that it holds",
+        "Not in sync": value["behind"],
         "Data": size_text(value["size_bytes"]),
-        "Settings": "\n".join(f"{name}={text}" for name, text in value["settings"].items()) or "-",
     }
     shown: list[Any] = [facts(headline)]
+    settings = [{"setting": name, "value": text} for name, text in value["settings"].items()]
+    if settings:
+        columns = [Column("Setting", "setting"), Column("Value", "value")]
+        shown.append(table("", columns, settings))
     if value["directories"]:
         rows = [row | {"size": size_text(row["size_bytes"])} for row in value["directories"]]
         columns = [

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from mainstem import (
+    bench_commands,
     broker_commands,
     cluster_commands,
     config_commands,
@@ -31,6 +32,7 @@ from mainstem.output import OutputFormat, print_error, print_line, print_traceba
 from mainstem.produce import produce
 from mainstem.sql import sql
 from mainstem.up import up
+from mainstem.verify import verify
 
 app = typer.Typer(
     name="mainstem",
@@ -40,7 +42,7 @@ app = typer.Typer(
     help="Partitioned, replicated logs that every Kafka client uses, from event to warehouse table.",
 )
 
-_LOCAL, _CLUSTER = "On this machine", "The cluster"
+_LOCAL, _CLUSTER, _TRIALS = "On this machine", "The cluster", "Trials"
 _RECORDS, _WAREHOUSE = "Topics and records", "Warehouse"
 app.command(rich_help_panel=_LOCAL)(up)
 app.command(rich_help_panel=_LOCAL)(demo)
@@ -52,6 +54,8 @@ app.command(rich_help_panel=_RECORDS)(produce)
 app.command(rich_help_panel=_RECORDS)(consume)
 app.add_typer(group_commands.app, name="group", rich_help_panel=_RECORDS)
 app.add_typer(logs.app, name="log", rich_help_panel=_RECORDS)
+app.add_typer(bench_commands.app, name="bench", rich_help_panel=_TRIALS)
+app.command(rich_help_panel=_TRIALS)(verify)
 app.command(rich_help_panel=_WAREHOUSE)(load)
 app.command(rich_help_panel=_WAREHOUSE)(sql)
 

@@ -215,7 +215,8 @@ def _change(
         for name in changes:
             if known[name].read_only:
                 raise BadInput(
-                    f"{name} cannot be changed while brokers run: set it in each broker's file, and restart them."
+                    f"{name} cannot be changed while brokers run: set it in each broker's file, and restart "
+                    "them."
                 )
         settings = read_settings(cluster, owner)
         before = {name: _SECRET if one.sensitive else one.value for name, one in settings.items()}
