@@ -135,11 +135,12 @@ def get(
         out.say(_nothing_set(owner, names))
         return
     columns = [
-        Column("Setting", "setting"),
+        Column("Setting", "setting", whole=True),
         Column("Value", "value", separators=False),
-        Column("From", "source"),
-        Column("Read-only", "read_only"),
+        Column("From", "source", whole=True),
     ]
+    if any(row["read_only"] for row in rows):
+        columns.append(Column("Read-only", "read_only"))
     out.result(rows, table("", columns, rows))
 
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
 from mainstem.errors import BadInput, ClusterRefused
-from mainstem.group_reset import choose_partitions, reset_offsets
+from mainstem.group_reset import choose_partitions, has_members, reset_offsets
 from mainstem.groups import (
     Group,
     committed,
@@ -143,7 +143,7 @@ def _tables(group: Group, rows: list[dict[str, Any]]) -> list[Any]:
         "State": group.state,
         "Type": group.kind + (f", {group.assignor} assignor" if group.assignor else ""),
         "Coordinator": f"broker {group.coordinator.broker_id} at {value['coordinator']['address']}",
-        "Lag": value["lag"],
+        "Lag": _lag_text(value["lag"], rows),
     }
     shown: list[Any] = [facts(headline)]
     if rows:
@@ -170,6 +170,13 @@ def _tables(group: Group, rows: list[dict[str, Any]]) -> list[Any]:
     else:
         shown.append("No members.")
     return shown
+
+
+def _lag_text(lag: int, rows: list[dict[str, Any]]) -> str:
+    unknown = sum(row["lag"] is None for row in rows)
+    if not unknown:
+        return f"{lag:,}"
+    return f"{lag:,}, without {unknown:,} partition{'s' * (unknown != 1)} of which nothing is committed"
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -204,9 +211,11 @@ def delete(
 ) -> None:
     """Delete groups with all their offsets, or what they committed for topics."""
     cluster, out = Cluster(bootstrap_servers), Output(output)
-    for name in groups:
-        if name not in list_groups(cluster)[0]:
-            raise unknown_group(cluster, name)
+    for group in describe_groups(cluster, dict.fromkeys(groups)):
+        if group.state == "dead" and not committed(cluster, group.name):
+            raise unknown_group(cluster, group.name)
+        if not topic and not group.at_rest:
+            raise ClusterRefused(has_members(group))
     names = ", ".join(groups)
     what = f"the offsets of {names} for {', '.join(topic)}" if topic else f"{names} with all offsets"
     if not yes:
@@ -216,7 +225,7 @@ def delete(
     if topic:
         _forget(cluster, out, groups, topic)
         return
-    for name in groups:
+    for name in dict.fromkeys(groups):
         delete_group(cluster, name)
         out.done(f"Deleted group {name}.")
     if out.json:

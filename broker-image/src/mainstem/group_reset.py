@@ -32,6 +32,7 @@ from mainstem.output import Column, Output, OutputFormat, table
 from mainstem.reassignment_plan import TopicPartition
 from mainstem.start_point import Kind, StartPoint, parse_start
 
+_NOTES_MAX: Final = 5
 _WHERE: Final = "--to WHERE, --shift-by N or --from-file FILE"
 
 
@@ -89,7 +90,7 @@ def reset_offsets(
     cluster = Cluster(bootstrap_servers)
     (found,) = describe_groups(cluster, [group])
     if execute and not found.at_rest:
-        raise ClusterRefused(_has_members(found))
+        raise ClusterRefused(has_members(found))
     offsets = committed(cluster, group)
     if found.state == "dead" and not offsets and all_topics:
         raise unknown_group(cluster, group)
@@ -98,6 +99,9 @@ def reset_offsets(
     else:
         chosen = choose_partitions(cluster, topic, offsets)
     changes = plan_reset(target, _bounds(cluster, chosen, target), offsets)
+    if not changes and not (out.json or export):
+        out.done(f"There is nothing to set: group {group} has committed nothing for these partitions.")
+        return
     _show(out, changes, export)
     if not execute:
         _tell_dry_run(out, found, changes, export)
@@ -199,17 +203,19 @@ def _show(out: Output, changes: list[Change], export: bool) -> None:
             Column("Lag then", "lag"),
         ]
         out.result(rows, table("", columns, rows))
-    for change in changes:
-        if change.clamped:
-            out.warn(
-                f"partition {change.partition} of {change.topic} has no offset {change.wanted:,}; "
-                f"{change.after:,} is its nearer end."
-            )
+    clamped = [change for change in changes if change.clamped]
+    for change in clamped[:_NOTES_MAX]:
+        out.warn(
+            f"partition {change.partition} of {change.topic} has no offset {change.wanted:,}; "
+            f"{change.after:,} is its nearer end."
+        )
+    if len(clamped) > _NOTES_MAX:
+        out.warn(f"likewise {len(clamped) - _NOTES_MAX:,} more of the partitions above.")
 
 
 def _tell_dry_run(out: Output, group: Group, changes: list[Change], export: bool) -> None:
     if not group.at_rest:
-        out.warn(f"this is refused while there are members. {_has_members(group)}")
+        out.warn(f"this is refused while there are members. {has_members(group)}")
     elif not export and not out.json:
         moved = sum(change.before != change.after for change in changes)
         out.say(
@@ -232,7 +238,8 @@ def _carry_out(cluster: Cluster, out: Output, group: str, changes: list[Change])
     out.done(f"Set {len(wanted):,} offset{'s' * (len(wanted) != 1)} of group {group}.")
 
 
-def _has_members(group: Group) -> str:
+def has_members(group: Group) -> str:
+    """Why nothing can be done with a group that is not at rest, and what to do about that."""
     count = len(group.members)
     who = ", ".join(f"{member.label} at {member.host}" for member in group.members[:3])
     more = f" and {count - 3:,} more" if count > 3 else ""

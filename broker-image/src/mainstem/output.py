@@ -62,6 +62,7 @@ class Column:
     title: str
     key: str
     separators: bool = True  # whether a large number is 1,234,567; not for years and ids
+    whole: bool = False  # whether others are to be folded before this one, on a narrow terminal
 
 
 class Output:
@@ -201,6 +202,7 @@ def table(
             column.title,
             justify="right" if numeric and rows else "left",
             overflow="fold",
+            no_wrap=column.whole,
         )
     for number, row in enumerate(rows, start=1):
         if total_row and number == len(rows) > 1:

@@ -23,7 +23,7 @@ _SOURCES: Final = {
     1: "topic",
     2: "broker",
     3: "all brokers",
-    4: "broker's file",
+    4: "its file",
     _DEFAULT: "default",
     8: "group",
 }
