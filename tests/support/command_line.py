@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from tests.support.clusters import Cluster
+
+from mainstem.command import main
 
 MAINSTEM = [sys.executable, "-c", "from mainstem.command import main; main()"]
 
@@ -39,9 +45,36 @@ def mainstem(
     return ended
 
 
+def mainstem_here(
+    *arguments: str | int | Path, cluster: Cluster, stdin: bytes = b"", exit_code: int = 0
+) -> subprocess.CompletedProcess[bytes]:
+    """The same within this process, which saves the start of one; for commands that only ask and answer."""
+    given = ["mainstem", *map(str, arguments), "--bootstrap-servers", cluster.bootstrap_servers]
+    shown, told = io.BytesIO(), io.BytesIO()
+    out, err = io.TextIOWrapper(shown), io.TextIOWrapper(told)
+    with (
+        patch.object(sys, "argv", given),
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    code = ended.value.code or 0
+    out.flush()
+    err.flush()
+    assert code == exit_code, (shown.getvalue() + told.getvalue()).decode()
+    return subprocess.CompletedProcess(given, exit_code, shown.getvalue(), told.getvalue())
+
+
 def mainstem_json(*arguments: str | int | Path, cluster: Cluster, stdin: bytes = b"") -> Any:
     """Run the command with `--output json` and read its answer."""
     return json.loads(mainstem(*arguments, "--output", "json", cluster=cluster, stdin=stdin).stdout)
+
+
+def mainstem_json_here(*arguments: str | int | Path, cluster: Cluster) -> Any:
+    """The same within this process."""
+    return json.loads(mainstem_here(*arguments, "--output", "json", cluster=cluster).stdout)
 
 
 def error_of(ended: subprocess.CompletedProcess[bytes]) -> str:
@@ -57,3 +90,8 @@ def mainstem_fails(
 ) -> str:
     """Run a command that fails; its sentence."""
     return error_of(mainstem(*arguments, cluster=cluster, stdin=stdin, exit_code=exit_code))
+
+
+def mainstem_fails_here(*arguments: str | int | Path, cluster: Cluster, exit_code: int = 1) -> str:
+    """The same within this process."""
+    return error_of(mainstem_here(*arguments, cluster=cluster, exit_code=exit_code))

@@ -13,9 +13,7 @@ KNOWN = ("retention.ms", "retention.bytes", "segment.ms")
 
 def test_a_mistyped_setting_is_answered_with_similar_ones() -> None:
     check_names(["retention.ms"], KNOWN, "topic clicks")
-    with pytest.raises(
-        BadInput, match=r"no setting retention\.m of topic clicks: did you mean"
-    ):
+    with pytest.raises(BadInput, match=r"no setting retention\.m of topic clicks: did you mean"):
         check_names(["segment.ms", "retention.m"], KNOWN, "topic clicks")
     with pytest.raises(BadInput, match="--all` shows all"):
         check_names(["colour"], KNOWN, "topic clicks")
