@@ -5,13 +5,15 @@ Brokers may be restarted or killed meanwhile: that is what it is for.
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster, sentence_of
@@ -27,7 +29,7 @@ from mainstem.times import duration_ms
 _RECORDS: Final = 100_000
 _STEP: Final = 1000  # records sent between looks at what has arrived
 _VALUE_BYTES: Final = 100
-_SILENCE_SECONDS: Final = 10.0  # without a record of those that are due, after which they count as lost
+_SILENCE_SECONDS: Final = 30.0  # without a record of those that are due, after which they count as lost
 _BEYOND_THE_END_SECONDS: Final = 0.5  # for what comes though all has arrived: doubled, then
 _RECORDS_PER_CALL: Final = 500
 
@@ -73,7 +75,7 @@ def verify(
     cluster, out = Cluster(bootstrap_servers), Output(output)
     with temporary_topic(cluster, out, "verify", partitions, replication_factor) as topic:
         run = _Run(cluster, out, topic, partitions, acks)
-        with out.progress("Sending", count) as advance:
+        with out.progress("Sending", count) as advance, _interrupt_calls(run.stop_sending):
             run.send(count, seconds, rate, advance)
         with out.waiting("Waiting for what has not arrived yet"):
             run.finish()
@@ -84,6 +86,16 @@ def verify(
             f"Of {verdict.acknowledged:,} acknowledged records {verdict.lost:,} were lost; "
             f"{verdict.doubled:,} came twice, and {verdict.reordered:,} out of order."
         )
+
+
+@contextmanager
+def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
+    """Let Ctrl-C call `stop`: an exception could come while records are on their way into the account."""
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _seconds(text: str) -> float:
@@ -101,6 +113,7 @@ class _Run:
         self.reasons: dict[str, int] = {}
         self.seconds = 0.0
         self.trouble: str | None = None
+        self._stopped = False
         self._cluster, self._topic = cluster, topic
         self._positions = dict.fromkeys(range(partitions), 0)
         self._producer: Producer = cluster.producer(
@@ -120,35 +133,41 @@ class _Run:
     def send(self, count: int | None, seconds: float | None, rate: int | None, advance: Advance) -> None:
         """Send `count` records, or for `seconds`, until all are settled; reads meanwhile what arrives."""
         started = time.monotonic()
-        try:
-            for number in self._numbers(count, seconds, rate):
-                partition, sequence = number % len(self.ledgers), number // len(self.ledgers)
-                value = b"%d" % sequence
-                while True:
-                    try:
-                        self._producer.produce(self._topic, value.rjust(_VALUE_BYTES), partition=partition)
-                    except BufferError:
-                        self._read(0.1)
-                    else:
-                        break
-                self.ledgers[partition].sent = sequence + 1
-                if number % _STEP == 0:
-                    self._producer.poll(0)
-                    self._read(0)
-                    advance(_STEP)
-        except KeyboardInterrupt:
-            pass  # what was sent is verified
+        for number in self._numbers(count, seconds, rate):
+            partition, sequence = number % len(self.ledgers), number // len(self.ledgers)
+            self._produce(partition, (b"%d" % sequence).rjust(_VALUE_BYTES))
+            self.ledgers[partition].sent = sequence + 1
+            if number % _STEP == 0:
+                self._producer.poll(0)
+                self._read(0)
+                advance(_STEP)
         while self._producer.flush(0.2):
             self._read(0)
         self.seconds = time.monotonic() - started
 
+    def _produce(self, partition: int, value: bytes) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, value, partition=partition)
+            except BufferError:
+                self._producer.poll(0)
+                self._read(0.1)
+            except KafkaException as exception:
+                raise self._cluster.refusal(exception, "The producer gave up") from exception
+            else:
+                return
+
+    def stop_sending(self) -> None:
+        """Let what was sent be all."""
+        self._stopped = True
+
     def _numbers(self, count: int | None, seconds: float | None, rate: int | None) -> Iterator[int]:
         started, number = time.monotonic(), 0
-        while number != count:
+        while number != count and not self._stopped:
             yield number
             number += 1
             if rate is not None and number % max(1, rate // 100) == 0:
-                while (early := started + number / rate - time.monotonic()) > 0:
+                while not self._stopped and (early := started + number / rate - time.monotonic()) > 0:
                     self._read(min(early, 0.1))
             if seconds is not None and number % 10 == 0 and time.monotonic() - started > seconds:
                 return
