@@ -105,7 +105,8 @@ class Cluster:
 
     def producer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Producer:
         """A producer; `on_trouble` is told when no broker can be reached for the moment."""
-        return Producer({**self._settings(on_trouble), **settings})
+        # A topic that is deleted meanwhile stays deleted: librdkafka would have it made anew by asking for it.
+        return Producer({**self._settings(on_trouble), "allow.auto.create.topics": False, **settings})
 
     def consumer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Consumer:
         """A consumer for `assign`, which belongs to no group unless `settings` name one."""

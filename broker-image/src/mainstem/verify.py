@@ -133,14 +133,15 @@ class _Run:
     def send(self, count: int | None, seconds: float | None, rate: int | None, advance: Advance) -> None:
         """Send `count` records, or for `seconds`, until all are settled; reads meanwhile what arrives."""
         started = time.monotonic()
+        step = _STEP if rate is None else max(1, min(_STEP, rate // 4))
         for number in self._numbers(count, seconds, rate):
             partition, sequence = number % len(self.ledgers), number // len(self.ledgers)
             self._produce(partition, (b"%d" % sequence).rjust(_VALUE_BYTES))
             self.ledgers[partition].sent = sequence + 1
-            if number % _STEP == 0:
+            if (number + 1) % step == 0:
                 self._producer.poll(0)
                 self._read(0)
-                advance(_STEP)
+                advance(step)
         while self._producer.flush(0.2):
             self._read(0)
         self.seconds = time.monotonic() - started
