@@ -58,6 +58,7 @@ def per_partition(lines: list[str]) -> dict[int, int]:
     return counts
 
 
+@pytest.mark.timeout(600)  # some twenty processes one after the other, of which most start a Java
 def test_the_course(hands: Hands, cluster: MainstemCluster) -> None:
     hands.create_topic()
     places = hands.places()

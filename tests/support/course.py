@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tests.support.clusters import Cluster
-from tests.support.command_line import mainstem, mainstem_json
+from tests.support.command_line import mainstem, mainstem_here, mainstem_json_here
 from tests.support.kafka_tools import run_tool
 
 from mainstem.zookeeper_process import find_jars
@@ -89,11 +89,11 @@ class Mainstem:
         self._cluster = cluster
 
     def create_topic(self) -> None:
-        mainstem("topic", "create", TOPIC, "-p", PARTITIONS, "-r", REPLICAS, cluster=self._cluster)
+        mainstem_here("topic", "create", TOPIC, "-p", PARTITIONS, "-r", REPLICAS, cluster=self._cluster)
 
     def produce(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in lines).encode()
-        mainstem("produce", TOPIC, "--key-separator", ":", cluster=self._cluster, stdin=text)
+        mainstem_here("produce", TOPIC, "--key-separator", ":", cluster=self._cluster, stdin=text)
 
     def consume(self, group: str, records: int) -> list[Seen]:
         how = ("--group", group, "--from", "beginning", "-n", records, "--with", "timestamp,key")
@@ -105,10 +105,10 @@ class Mainstem:
         return found
 
     def groups(self) -> set[str]:
-        return {row["group"] for row in mainstem_json("group", "list", cluster=self._cluster)}
+        return {row["group"] for row in mainstem_json_here("group", "list", cluster=self._cluster)}
 
     def offsets(self, group: str) -> dict[int, tuple[int, int, int]]:
-        described = mainstem_json("group", "describe", group, cluster=self._cluster)
+        described = mainstem_json_here("group", "describe", group, cluster=self._cluster)
         return {
             row["partition"]: (row["committed"], row["end"], row["lag"]) for row in described["partitions"]
         }
@@ -121,25 +121,26 @@ class Mainstem:
 
     def _reset(self, group: str, to: str) -> None:
         how = ("--topic", TOPIC, "--to", to, "--execute")
-        mainstem("group", "reset-offsets", group, *how, cluster=self._cluster)
+        mainstem_here("group", "reset-offsets", group, *how, cluster=self._cluster)
 
     def places(self) -> dict[int, Place]:
-        described = mainstem_json("topic", "describe", TOPIC, cluster=self._cluster)
+        described = mainstem_json_here("topic", "describe", TOPIC, cluster=self._cluster)
         return {
             row["partition"]: Place(row["leader"], row["replicas"], set(row["in_sync_replicas"]))
             for row in described["partitions"]
         }
 
     def set_min_in_sync(self, replicas: int) -> None:
-        mainstem("config", "set", "--topic", TOPIC, f"min.insync.replicas={replicas}", cluster=self._cluster)
+        change = ("--topic", TOPIC, f"min.insync.replicas={replicas}")
+        mainstem_here("config", "set", *change, cluster=self._cluster)
 
     def settings(self) -> dict[str, str]:
-        rows = mainstem_json("config", "get", "--topic", TOPIC, cluster=self._cluster)
+        rows = mainstem_json_here("config", "get", "--topic", TOPIC, cluster=self._cluster)
         return {row["setting"]: row["value"] for row in rows if row["source"] == "topic"}
 
     def produce_fast(self, records: int) -> None:
         how = ("--batch-size", 16_384, "--linger-ms", 5, "--compression", "lz4")
-        mainstem("bench", "produce", "--topic", TOPIC, "-n", records, *how, cluster=self._cluster)
+        mainstem_here("bench", "produce", "--topic", TOPIC, "-n", records, *how, cluster=self._cluster)
 
     def consume_committing(self, group: str, records: int) -> None:
         shown = mainstem("consume", TOPIC, "--group", group, "--until-end", cluster=self._cluster).stdout

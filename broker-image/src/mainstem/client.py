@@ -105,7 +105,7 @@ class Cluster:
 
     def producer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Producer:
         """A producer; `on_trouble` is told when no broker can be reached for the moment."""
-        # A topic that is deleted meanwhile stays deleted: librdkafka would have it made anew by asking for it.
+        # A topic that is deleted meanwhile stays deleted: asking for it would have it made anew.
         return Producer({**self._settings(on_trouble), "allow.auto.create.topics": False, **settings})
 
     def consumer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Consumer:
