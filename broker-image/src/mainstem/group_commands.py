@@ -50,7 +50,7 @@ def list_all(
             "state": one.state,
             "type": one.kind,
             "members": len(described[one.name].members),
-            "coordinator": described[one.name].coordinator.broker_id,
+            "coordinator": None if (node := described[one.name].coordinator) is None else node.broker_id,
         }
         for one in listed.values()
     ]
@@ -116,10 +116,9 @@ def _value(group: Group, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "state": group.state,
         "type": group.kind,
         "assignor": group.assignor or None,
-        "coordinator": {
-            "broker": coordinator.broker_id,
-            "address": f"{coordinator.host}:{coordinator.port}",
-        },
+        "coordinator": None
+        if coordinator is None
+        else {"broker": coordinator.broker_id, "address": f"{coordinator.host}:{coordinator.port}"},
         "lag": sum(row["lag"] or 0 for row in rows),
         "partitions": rows,
         "members": [
@@ -142,7 +141,7 @@ def _tables(group: Group, rows: list[dict[str, Any]]) -> list[Any]:
         "Group": group.name,
         "State": group.state,
         "Type": group.kind + (f", {group.assignor} assignor" if group.assignor else ""),
-        "Coordinator": f"broker {group.coordinator.broker_id} at {value['coordinator']['address']}",
+        "Coordinator": value["coordinator"] and "broker {broker} at {address}".format(**value["coordinator"]),
         "Lag": _lag_text(value["lag"], rows),
     }
     shown: list[Any] = [facts(headline)]

@@ -20,7 +20,8 @@ from mainstem.errors import BadInput, ClusterRefused
 from mainstem.reassignment_plan import TopicPartition
 
 _MEMBER_ID_TAIL: Final = 9  # of the random end of an id: enough to tell members apart, and a dash
-_AT_REST: Final = ("empty", "dead")
+_DEAD: Final = "dead"
+_AT_REST: Final = ("empty", _DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,13 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as its coordinator describes it."""
+    """A group as its coordinator describes it; there is none to name of a group that there is not."""
 
     name: str
     state: str
     kind: str
     assignor: str
-    coordinator: Broker
+    coordinator: Broker | None
     members: list[GroupMember]
 
     @property
@@ -92,9 +93,17 @@ def describe_groups(cluster: Cluster, names: Iterable[str]) -> list[Group]:
     if not asked:
         return []
     futures = cluster.admin.describe_consumer_groups(asked, request_timeout=ADMIN_TIMEOUT_SECONDS)
-    return [
-        _group(cluster.result(futures[name], f"Group {name} cannot be described")) for name in sorted(futures)
-    ]
+    return [_described(cluster, name, futures[name]) for name in sorted(futures)]
+
+
+def _described(cluster: Cluster, name: str, future: Any) -> Group:
+    try:
+        return _group(future.result())
+    except KafkaException as exception:
+        # What brokers of the newer group protocol (KIP-848, KIP-1043) say of a group that there is not.
+        if exception.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return Group(name, _DEAD, "", "", None, [])
+        raise cluster.refusal(exception, f"Group {name} cannot be described") from exception
 
 
 def _group(found: Any) -> Group:
