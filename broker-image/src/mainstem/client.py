@@ -268,6 +268,8 @@ class Cluster:
 def sentence_of(error: KafkaError) -> str:
     """What the broker or the client said, with what to do about it where we know."""
     text = str(error.str()).removeprefix("Broker: ").removeprefix("Local: ").rstrip(".")
+    if text.endswith(": "):  # the broker gave no words for it
+        text += error.name().replace("_", " ").lower()
     hint = _HINTS.get(error.code())
     return f"{text}: {hint}." if hint else f"{text}."
 

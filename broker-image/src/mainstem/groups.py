@@ -6,6 +6,7 @@ The commands are `group_commands.py` and `group_reset.py`.
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,16 @@ from mainstem.errors import BadInput, ClusterRefused
 from mainstem.reassignment_plan import TopicPartition
 
 _MEMBER_ID_TAIL: Final = 9  # of the random end of an id: enough to tell members apart, and a dash
+# A coordinator that was just elected, or loads its groups; librdkafka does not ask again by itself.
+_NOT_READY: Final = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+_QUESTIONS_MAX: Final = 50
+_PAUSE_SECONDS: Final = 0.2
 _DEAD: Final = "dead"
 _AT_REST: Final = ("empty", _DEAD)
 
@@ -96,10 +107,14 @@ def describe_groups(cluster: Cluster, names: Iterable[str]) -> list[Group]:
     return [_described(cluster, name, futures[name]) for name in sorted(futures)]
 
 
-def _described(cluster: Cluster, name: str, future: Any) -> Group:
+def _described(cluster: Cluster, name: str, future: Any, asked: int = 1) -> Group:
     try:
         return _group(future.result())
     except KafkaException as exception:
+        if exception.args[0].code() in _NOT_READY and asked < _QUESTIONS_MAX:
+            time.sleep(_PAUSE_SECONDS)
+            again = cluster.admin.describe_consumer_groups([name], request_timeout=ADMIN_TIMEOUT_SECONDS)
+            return _described(cluster, name, again[name], asked + 1)
         # What brokers of the newer group protocol (KIP-848, KIP-1043) say of a group that there is not.
         if exception.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return Group(name, _DEAD, "", "", None, [])
