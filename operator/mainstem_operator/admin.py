@@ -24,8 +24,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from mainstem.bare_request import ask
-from mainstem.move_requests import alter_request, list_request, moves_in, reason_in, refusals_in
+from mainstem.bare_request import ask, reason_of
+from mainstem.move_requests import alter_request, list_request, moves_in, refusals_in
 from mainstem_operator.observed import BrokerReport, report_of
 from mainstem_operator.proofs import OffsetMove, TopicDeletion
 from mainstem_operator.topic_state import (
@@ -275,7 +275,7 @@ class Brokers:
             except OSError:
                 continue
             if answer.error_code.value != 0:
-                raise BrokersRefused(answer.error_code.name, reason_in(answer))
+                raise BrokersRefused(answer.error_code.name, reason_of(answer))
             return answer
         raise BrokersUnreachable(f"No broker of {self.bootstrap_servers} answered.")
 

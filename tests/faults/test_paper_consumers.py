@@ -17,8 +17,8 @@ from uuid import uuid4
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.faults.results import Figures
-from tests.interop.test_command_basics import mainstem_json
 from tests.support.clusters import MainstemCluster, RunCluster
+from tests.support.command_line import mainstem_json
 from tests.support.load import Load
 from tests.support.ownership import OwnershipWatch, deliveries_of_others
 from tests.support.paper_consumers import PaperConsumer

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.interop.test_command_basics import mainstem, mainstem_fails, mainstem_json
 from tests.support.clusters import Cluster, RunCluster
+from tests.support.command_line import mainstem, mainstem_fails, mainstem_json
 from tests.support.moved import Replicas
 from tests.support.waiting import wait_until
 

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.interop.test_command_basics import mainstem, mainstem_fails
 from tests.support.clusters import Cluster
+from tests.support.command_line import mainstem, mainstem_fails
 from tests.support.topics import TopicFactory
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.test_command_basics import (
+from tests.support.clusters import Cluster
+from tests.support.command_line import (
     MAINSTEM,
     environment,
     mainstem,
     mainstem_fails,
     mainstem_json,
 )
-from tests.support.clusters import Cluster
 from tests.support.topics import TopicFactory
 
 

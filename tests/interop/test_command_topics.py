@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.interop.test_command_basics import mainstem, mainstem_fails, mainstem_json
 from tests.support.clusters import Cluster
+from tests.support.command_line import mainstem, mainstem_fails, mainstem_json
 from tests.support.topics import TopicFactory
 
 

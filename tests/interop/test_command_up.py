@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.interop.test_command_basics import MAINSTEM, environment, mainstem, mainstem_fails
+from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails
 from tests.support.waiting import wait_until
 
 from mainstem.child_process import free_ports

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import pytest
 from kazoo.client import KazooClient
-from tests.interop.test_command_basics import MAINSTEM, environment, mainstem, mainstem_fails, mainstem_json
 from tests.support.clusters import Cluster, MainstemCluster
+from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails, mainstem_json
 
 from mainstem.child_process import free_ports
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.interop.test_command_basics import mainstem
 from tests.support.clusters import Cluster, StartCluster, partition_directory
+from tests.support.command_line import mainstem
 from tests.support.idempotence import (
     broker_at,
     init_producer_id,

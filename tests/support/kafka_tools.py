@@ -38,7 +38,7 @@ def java_command(main_class: str, *arguments: str) -> list[str]:
     ]
 
 
-def run_tool(main_class: str, *arguments: str) -> str:
+def run_tool(main_class: str, *arguments: str, stdin: str = "") -> str:
     """What a tool prints; its class is one below `org.apache.kafka.tools` unless it says otherwise.
 
     Raises:
@@ -50,6 +50,7 @@ def run_tool(main_class: str, *arguments: str) -> str:
                 main_class if main_class.startswith("kafka.") else f"org.apache.kafka.tools.{main_class}",
                 *arguments,
             ),
+            input=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

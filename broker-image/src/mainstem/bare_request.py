@@ -58,3 +58,9 @@ def _receive(connection: socket.socket, size_bytes: int) -> bytes:
             raise ConnectionError("closed in the middle of an answer")
         received += piece
     return bytes(received)
+
+
+def reason_of(answer: Any) -> str:
+    """What a broker says of its refusal, as a sentence."""
+    text = getattr(answer, "error_message", None) or answer.error_code.name.replace("_", " ")
+    return f"{text.rstrip('.')}."

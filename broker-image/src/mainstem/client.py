@@ -105,10 +105,11 @@ class Cluster:
 
     def producer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Producer:
         """A producer; `on_trouble` is told when no broker can be reached for the moment."""
-        return Producer({**self._settings(on_trouble), **settings})
+        # A topic that is deleted meanwhile stays deleted: asking for it would have it made anew.
+        return Producer({**self._settings(on_trouble), "allow.auto.create.topics": False, **settings})
 
     def consumer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Consumer:
-        """A consumer for `assign`, which belongs to no group."""
+        """A consumer for `assign`, which belongs to no group unless `settings` name one."""
         return Consumer(
             {
                 **self._settings(on_trouble),
@@ -267,6 +268,8 @@ class Cluster:
 def sentence_of(error: KafkaError) -> str:
     """What the broker or the client said, with what to do about it where we know."""
     text = str(error.str()).removeprefix("Broker: ").removeprefix("Local: ").rstrip(".")
+    if text.endswith(": "):  # the broker gave no words for it
+        text += error.name().replace("_", " ").lower()
     hint = _HINTS.get(error.code())
     return f"{text}: {hint}." if hint else f"{text}."
 

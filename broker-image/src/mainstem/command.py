@@ -12,7 +12,17 @@ from typing import Annotated
 
 import typer
 
-from mainstem import cluster_commands, installed_version, logs, topics, zk
+from mainstem import (
+    bench_commands,
+    broker_commands,
+    cluster_commands,
+    config_commands,
+    group_commands,
+    installed_version,
+    logs,
+    topics,
+    zk,
+)
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.consume import consume
 from mainstem.demo import demo
@@ -23,6 +33,7 @@ from mainstem.output import OutputFormat, print_error, print_line, print_traceba
 from mainstem.produce import produce
 from mainstem.sql import sql
 from mainstem.up import up
+from mainstem.verify import verify
 
 app = typer.Typer(
     name="mainstem",
@@ -32,16 +43,21 @@ app = typer.Typer(
     help="Partitioned, replicated logs that every Kafka client uses, from event to warehouse table.",
 )
 
-_LOCAL, _CLUSTER = "On this machine", "The cluster"
+_LOCAL, _CLUSTER, _TRIALS = "On this machine", "The cluster", "Trials"
 _RECORDS, _WAREHOUSE = "Topics and records", "Warehouse"
 app.command(rich_help_panel=_LOCAL)(up)
 app.command(rich_help_panel=_LOCAL)(demo)
 app.add_typer(cluster_commands.app, name="cluster", rich_help_panel=_CLUSTER)
 app.add_typer(zk.app, name="zk", rich_help_panel=_CLUSTER)
+app.add_typer(broker_commands.app, name="broker", rich_help_panel=_CLUSTER)
+app.add_typer(config_commands.app, name="config", rich_help_panel=_CLUSTER)
 app.add_typer(topics.app, name="topic", rich_help_panel=_RECORDS)
 app.command(rich_help_panel=_RECORDS)(produce)
 app.command(rich_help_panel=_RECORDS)(consume)
+app.add_typer(group_commands.app, name="group", rich_help_panel=_RECORDS)
 app.add_typer(logs.app, name="log", rich_help_panel=_RECORDS)
+app.add_typer(bench_commands.app, name="bench", rich_help_panel=_TRIALS)
+app.command(rich_help_panel=_TRIALS)(verify)
 app.command(rich_help_panel=_WAREHOUSE)(load)
 app.command(rich_help_panel=_WAREHOUSE)(sql)
 

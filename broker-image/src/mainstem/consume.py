@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 from confluent_kafka import Consumer, Message, TopicPartition
@@ -13,7 +17,8 @@ from confluent_kafka.admin import OffsetSpec
 
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, PARTITION_EOF, Cluster, Offsets, Topic, sentence_of
 from mainstem.errors import BadInput, ClusterRefused
-from mainstem.options import BootstrapServers, OutputChoice, TopicName
+from mainstem.group_reading import GroupReader
+from mainstem.options import BootstrapServers, OutputChoice, TopicName, complete_groups
 from mainstem.output import Output, OutputFormat, drop_stdout, stdout_bytes
 from mainstem.record_text import Field, RecordWriter, json_line, line_writer
 from mainstem.start_point import Kind, StartPoint, offset_to_start_at, parse_start
@@ -37,6 +42,17 @@ def consume(
         ),
     ] = "beginning",
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="Only this partition.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="NAME",
+            help="Read as a member of this group, from where it is, and commit what was shown. --from holds "
+            "where nothing is committed.",
+            autocompletion=complete_groups,
+        ),
+    ] = None,
     follow: Annotated[
         bool | None,
         typer.Option(
@@ -62,36 +78,89 @@ def consume(
     out, cluster = Output(output), Cluster(bootstrap_servers)
     fields = _fields(with_fields)
     start = parse_start(start_at, now_ms=int(time.time() * 1000))
+    follows = sys.stdout.isatty() if follow is None else follow
+    write = json_line if out.json else line_writer(fields, out.for_a_person)
     partitions = _partitions(cluster.topic(topic), partition)
+    if group is not None:
+        if partition is not None:
+            raise BadInput("--partition and --group exclude each other: the group says who reads what.")
+        _consume_in_group(cluster, out, group, topic, start, partitions, follows, write, max_messages)
+        return
     points = [OffsetSpec.earliest(), OffsetSpec.latest()]
     if start.kind is Kind.TIME:
         points.append(OffsetSpec.for_timestamp(start.number))
     found = [_known(offsets) for offsets in cluster.offsets(partitions, *points)]
     starts, latest = _starts(start, found, out), found[1]
-    follows = sys.stdout.isatty() if follow is None else follow
     if not follows:
         starts = {number: offset for number, offset in starts.items() if offset < latest[number]}
     consumer = cluster.consumer(_FOLLOWING if follows else _TO_THE_END, out.warn)
     consumer.assign([TopicPartition(topic, number, offset) for number, offset in starts.items()])
     batches = _all(consumer) if follows else _until_end(consumer, topic, latest, set(starts))
-    write = json_line if out.json else line_writer(fields, out.for_a_person)
+    with _ended_by_the_reader(follows):
+        if _show(batches, write, max_messages) == 0 and out.for_a_person:
+            out.say("No records there.", style="dim")
+
+
+def _consume_in_group(
+    cluster: Cluster,
+    out: Output,
+    group: str,
+    topic: str,
+    start: StartPoint,
+    partitions: list[TopicPartition],
+    follows: bool,
+    write: RecordWriter,
+    max_messages: int | None,
+) -> None:
+    resets = {Kind.BEGINNING: "earliest", Kind.END: "latest"}
+    if start.kind not in resets:
+        raise BadInput(
+            "With --group, --from takes beginning or end, for where nothing is committed: move the group "
+            f"with `mainstem group reset-offsets {group} --topic {topic} --to WHERE`."
+        )
+    latest = {} if follows else _known(cluster.offsets(partitions, OffsetSpec.latest())[0])
+    # Told to end, it leaves the group first: others take over at once, and not when its session ends.
+    signal.signal(signal.SIGTERM, _interrupt)
+    with (
+        _ended_by_the_reader(follows),
+        GroupReader(cluster, group, topic, resets[start.kind], out.warn) as reader,
+    ):
+        batches = reader.records() if follows else reader.records_until(latest)
+        with out.waiting(f"Joining group {group}"):
+            first = next((batch for batch in batches if batch or reader.has_joined), [])
+        shown = _show(chain([first], batches), write, max_messages, reader.written)
+        if shown == 0 and out.for_a_person:
+            out.say("No records there that the group has not read.", style="dim")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _ended_by_the_reader(follows: bool) -> Iterator[None]:
     try:
-        shown = _show(batches, write, max_messages)
+        yield
     except KeyboardInterrupt:
         raise typer.Exit(0 if follows else 130) from None  # Ctrl-C is how following ends
     except BrokenPipeError:
         drop_stdout()
         raise typer.Exit(0) from None  # whoever read us has had enough
-    if shown == 0 and out.for_a_person:
-        out.say("No records there.", style="dim")
 
 
-def _show(batches: Iterator[list[Message]], write: RecordWriter, max_messages: int | None) -> int:
+def _show(
+    batches: Iterable[list[Message]],
+    write: RecordWriter,
+    max_messages: int | None,
+    written: Callable[[list[Message]], None] = lambda _records: None,
+) -> int:
+    """Write the records and answer how many; `written` is told of each lot that is out."""
     stream, shown = stdout_bytes(), 0
     for batch in batches:
         wanted = batch if max_messages is None else batch[: max_messages - shown]
         stream.write(b"".join(map(write, wanted)))
         stream.flush()
+        written(wanted)
         shown += len(wanted)
         if shown == max_messages:
             break

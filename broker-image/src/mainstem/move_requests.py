@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mainstem.bare_request import reason_of
 from mainstem.reassignment_plan import Replicas, TopicPartition
 
 
@@ -85,14 +86,8 @@ def alter_request(targets: Mapping[TopicPartition, Replicas | None], timeout_sec
 def refusals_in(answer: Any) -> dict[TopicPartition, str]:
     """Which moves the answer to `alter_request` refuses, and why."""
     return {
-        (topic.name, partition.partition_index): reason_in(partition)
+        (topic.name, partition.partition_index): reason_of(partition)
         for topic in answer.responses
         for partition in topic.partitions
         if partition.error_code.value != 0
     }
-
-
-def reason_in(answer: Any) -> str:
-    """What an answer with an error says."""
-    text = answer.error_message or answer.error_code.name.replace("_", " ")
-    return f"{text.rstrip('.')}."

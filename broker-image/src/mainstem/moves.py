@@ -1,31 +1,31 @@
 """Moves of replicas as the cluster knows them: asked for, listed, throttled, taken back.
 
-The stock client has no call for them, so `bare_request.py` carries them.
+The stock client has no call for them, so `asking.py` sends them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from mainstem.bare_request import ask
-from mainstem.client import ADMIN_TIMEOUT_SECONDS, Cluster, addresses_of
-from mainstem.errors import ClusterRefused, ClusterUnreachable
-from mainstem.move_requests import Move, alter_request, list_request, moves_in, reason_in, refusals_in
+from mainstem.asking import ask_any
+from mainstem.bare_request import reason_of
+from mainstem.client import ADMIN_TIMEOUT_SECONDS, Cluster
+from mainstem.errors import ClusterRefused
+from mainstem.move_requests import Move, alter_request, list_request, moves_in, refusals_in
 from mainstem.reassignment_plan import Replicas, TopicPartition
 
-_CLIENT_ID: Final = "mainstem"
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
 def moves_under_way(cluster: Cluster) -> dict[TopicPartition, Move]:
     """All partitions whose replicas are being moved now."""
-    answer = _ask_any(cluster, list_request(ADMIN_TIMEOUT_SECONDS))
+    answer = ask_any(cluster, list_request(ADMIN_TIMEOUT_SECONDS))
     if answer.error_code.value != 0:
-        raise ClusterRefused(f"The moves under way are not told: {reason_in(answer)}")
+        raise ClusterRefused(f"The moves under way are not told: {reason_of(answer)}")
     return moves_in(answer)
 
 
@@ -33,23 +33,10 @@ def wish_for(
     cluster: Cluster, targets: Mapping[TopicPartition, Replicas | None]
 ) -> dict[TopicPartition, str]:
     """Ask for these replicas, or, with None, for the end of a move; answers the refusals."""
-    answer = _ask_any(cluster, alter_request(targets, ADMIN_TIMEOUT_SECONDS))
+    answer = ask_any(cluster, alter_request(targets, ADMIN_TIMEOUT_SECONDS))
     if answer.error_code.value != 0:
-        raise ClusterRefused(f"The replicas are not moved: {reason_in(answer)}")
+        raise ClusterRefused(f"The replicas are not moved: {reason_of(answer)}")
     return refusals_in(answer)
-
-
-def _ask_any(cluster: Cluster, request: Any) -> Any:
-    """Ask the controller, and if it does not answer, any broker: ours all serve moves."""
-    description = cluster.description()
-    nodes = sorted(description.brokers, key=lambda broker: broker.broker_id != description.controller_id)
-    addresses = [(broker.host, broker.port) for broker in nodes]
-    for address in addresses or addresses_of(cluster.bootstrap_servers):
-        try:
-            return ask(address, request, client_id=_CLIENT_ID, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-        except OSError:
-            continue
-    raise ClusterUnreachable(f"No broker of {cluster.bootstrap_servers} answered: see whether they are up.")
 
 
 def throttle(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Annotated, Final
 
 import typer
@@ -24,14 +25,39 @@ def _or_the_global_one(context: typer.Context, parameter: typer.CallbackParam, v
     return context.find_root().params.get(name, value)
 
 
-def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics that begin with `incomplete`; none when the cluster does not answer at once."""
+def cluster_of(context: typer.Context) -> Cluster:
+    """The cluster that a command line means that is being completed."""
     given = context.params.get("bootstrap_servers") or context.find_root().params.get("bootstrap_servers")
+    return Cluster(given or DEFAULT_BOOTSTRAP_SERVERS)
+
+
+def _completed(
+    context: typer.Context, incomplete: str, names: Callable[[Cluster], Iterable[str]]
+) -> list[str]:
+    """Names that begin with `incomplete`; none when the cluster does not answer at once."""
     try:
-        topics = Cluster(given or DEFAULT_BOOTSTRAP_SERVERS).topics()
+        found = names(cluster_of(context))
     except CommandError:
         return []
-    return [name for name in topics if name.startswith(incomplete)]
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
+    return _completed(context, incomplete, Cluster.topics)
+
+
+def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
+    from mainstem.groups import list_groups
+
+    return _completed(context, incomplete, lambda cluster: list_groups(cluster)[0])
+
+
+def complete_brokers(context: typer.Context, incomplete: str) -> list[str]:
+    return _completed(
+        context,
+        incomplete,
+        lambda cluster: [str(broker.broker_id) for broker in cluster.description().brokers],
+    )
 
 
 BootstrapServers = Annotated[

@@ -62,6 +62,7 @@ class Column:
     title: str
     key: str
     separators: bool = True  # whether a large number is 1,234,567; not for years and ids
+    whole: bool = False  # whether others are to be folded before this one, on a narrow terminal
 
 
 class Output:
@@ -201,6 +202,7 @@ def table(
             column.title,
             justify="right" if numeric and rows else "left",
             overflow="fold",
+            no_wrap=column.whole,
         )
     for number, row in enumerate(rows, start=1):
         if total_row and number == len(rows) > 1:
@@ -236,6 +238,16 @@ def cell(value: object, separators: bool = True) -> str:
             return ", ".join(str(item) for item in value) or "-"
         case _:
             return printable(str(value))
+
+
+def size_text(size_bytes: int | None) -> str | None:
+    """A number of bytes in the largest unit that it fills, units of a thousand."""
+    if size_bytes is None:
+        return None
+    size, units = float(size_bytes), ["B", "KB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:,.0f} B" if units[0] == "B" else f"{size:,.1f} {units[0]}"
 
 
 def _float_text(value: float) -> str:

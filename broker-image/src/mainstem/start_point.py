@@ -1,4 +1,4 @@
-"""Where a consumer begins, as people say it (`--from`), and the offset that means in each partition."""
+"""Where a consumer begins, as people say it (`--from`, `--to`), and the offset that means in a partition."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class StartPoint:
     number: int = 0
 
 
-def parse_start(text: str, now_ms: int) -> StartPoint:
-    """The start that `text` means.
+def parse_start(text: str, now_ms: int, option: str = "--from") -> StartPoint:
+    """The start that `text`, the value of `option`, means.
 
     `beginning`; `end`; an offset as `1200`; the last records of each partition as `-10`; an ISO 8601 date or
     date-time (local unless it names a zone) as `2026-01-31T10:00`; a time ago as `10m`, `2h`, `1d`.
@@ -47,8 +47,8 @@ def parse_start(text: str, now_ms: int) -> StartPoint:
     if (time_ms := date_time_ms(text)) is not None:
         return StartPoint(Kind.TIME, time_ms)
     raise BadInput(
-        f"--from does not understand {text!r}: say beginning, end, an offset (1200), the last so many (-10), "
-        "a date or date-time (2026-01-31T10:00), or a time ago (10m)."
+        f"{option} does not understand {text!r}: say beginning, end, an offset (1200), the last so many "
+        "(-10), a date or date-time (2026-01-31T10:00), or a time ago (10m)."
     )
 
 

@@ -9,13 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.output import Column, Output, OutputFormat, cell, print_error, printable, table
+from mainstem.output import Column, Output, OutputFormat, cell, print_error, printable, size_text, table
 
 ROWS: list[dict[str, object]] = [
     {"topic": "clicks", "records": 1_234_567, "ok": True},
     {"topic": "views [bold]", "records": None, "ok": False},
 ]
 COLUMNS = [Column("Topic", "topic"), Column("Records", "records"), Column("Fine", "ok")]
+
+
+def test_sizes_are_told_in_the_unit_that_they_fill() -> None:
+    sizes = (0, 999, 1000, 1_234_567, 56_700_000_000, None)
+    assert [size_text(size) for size in sizes] == ["0 B", "999 B", "1.0 KB", "1.2 MB", "56.7 GB", None]
 
 
 def test_json_goes_to_stdout_alone_and_messages_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

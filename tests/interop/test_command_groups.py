@@ -1,0 +1,282 @@
+"""`mainstem group` and `mainstem consume --group` against running brokers (R14, R15, R36)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from select import select
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.support.clusters import Cluster
+from tests.support.command_line import (
+    MAINSTEM,
+    environment,
+    mainstem_fails_here,
+    mainstem_here,
+    mainstem_json_here,
+)
+from tests.support.group_members import Member
+from tests.support.topics import TopicFactory
+from tests.support.waiting import wait_until
+
+PARTITIONS = 2
+PER_PARTITION = 10
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def topic(group_topic: TopicFactory, group_stack: Cluster) -> str:
+    """A topic of 2 partitions with 10 records each."""
+    topic = group_topic(PARTITIONS)
+    for partition in range(PARTITIONS):
+        lines = b"".join(b"%d\n" % number for number in range(PER_PARTITION))
+        mainstem_here("produce", topic, "--partition", partition, cluster=group_stack, stdin=lines)
+    return topic
+
+
+@pytest.fixture
+def member(group_stack: Cluster, group: str, topic: str) -> Iterator[Member]:
+    """A member that has read everything."""
+    with Member("confluent", group_stack.bootstrap_servers, group, topic, instance_id="one") as running:
+        wait_until(lambda: len(running.records) >= PARTITIONS * PER_PARTITION, "the member reads", seconds=30)
+        yield running
+
+
+def describe(cluster: Cluster, group: str) -> Any:
+    return mainstem_json_here("group", "describe", group, cluster=cluster)
+
+
+def committed(cluster: Cluster, group: str) -> list[int | None]:
+    return [row["committed"] for row in describe(cluster, group)["partitions"]]
+
+
+def reset(cluster: Cluster, group: str, *how: str | Path) -> list[int]:
+    """The offsets that the command says it has set."""
+    rows = mainstem_json_here("group", "reset-offsets", group, *how, "--execute", cluster=cluster)
+    return [row["after"] for row in rows]
+
+
+def test_a_running_group_is_shown_and_let_be(
+    group_stack: Cluster, group: str, topic: str, member: Member
+) -> None:
+    listed = {row["group"]: row for row in mainstem_json_here("group", "list", cluster=group_stack)}
+    assert (listed[group]["state"], listed[group]["type"], listed[group]["members"]) == (
+        "stable",
+        "classic",
+        1,
+    )
+    told = describe(group_stack, group)
+    assert (told["state"], told["assignor"]) == ("stable", "range")
+    assert told["coordinator"]["address"] == group_stack.brokers[told["coordinator"]["broker"]]
+    (one,) = told["members"]
+    assert (one["member"], one["instance_id"], one["host"]) == ("one", "one", "127.0.0.1")
+    assert one["partitions"] == {topic: [0, 1]}
+    assert [row["member"] for row in told["partitions"]] == ["one", "one"]
+    shown = mainstem_here("group", "describe", group, cluster=group_stack).stdout.decode()
+    assert f"{topic}:0,1" in shown
+
+    sentence = f"Group {group} has 1 member (one at 127.0.0.1): stop it, then ask again."
+    how = ("--topic", topic, "--to", "earliest")
+    assert mainstem_fails_here(
+        "group", "reset-offsets", group, *how, "--execute", cluster=group_stack
+    ).startswith(sentence)
+    dry = mainstem_here("group", "reset-offsets", group, *how, cluster=group_stack)
+    assert f"this is refused while there are members. {sentence}" in dry.stderr.decode()
+    assert mainstem_fails_here("group", "delete", group, "--yes", cluster=group_stack).startswith(sentence)
+    wait_until(lambda: committed(group_stack, group) == [10, 10], "it has committed")
+    kept = mainstem_here(
+        "group", "delete", group, "--topic", topic, "--yes", cluster=group_stack, exit_code=1
+    )
+    assert b"members of the group read this topic" in kept.stderr
+
+
+def test_a_group_at_rest_is_reset_in_every_way(
+    group_stack: Cluster, group: str, topic: str, tmp_path: Path
+) -> None:
+    every = ("--topic", topic)
+    for how, offsets in (
+        (("--to", "earliest"), [0, 0]),  # a group that nobody has seen yet
+        (("--to", "latest"), [10, 10]),
+        (("--to", "4"), [4, 4]),
+        (("--shift-by", "3"), [7, 7]),
+        (("--shift-by", "-100"), [0, 0]),
+        (("--to", "-2"), [8, 8]),
+        (("--to", "2020-01-01T00:00:00Z"), [0, 0]),
+        (("--to", "1d"), [0, 0]),
+        (("--to", "1ms"), [10, 10]),
+    ):
+        assert reset(group_stack, group, *every, *how) == offsets, how
+        assert committed(group_stack, group) == offsets, how
+    assert reset(group_stack, group, "--topic", f"{topic}:1", "--to", "5") == [5]
+    assert committed(group_stack, group) == [10, 5]
+
+    dry = mainstem_here("group", "reset-offsets", group, *every, "--to", "earliest", cluster=group_stack)
+    assert b"Nothing was changed: add --execute" in dry.stderr
+    assert committed(group_stack, group) == [10, 5]
+
+    exported = tmp_path / "offsets.csv"
+    arguments = ("group", "reset-offsets", group, "--all-topics", "--to", "current", "--export")
+    exported.write_bytes(mainstem_here(*arguments, cluster=group_stack).stdout)
+    assert exported.read_text() == f"{topic},0,10\n{topic},1,5\n"
+    other = f"{group}-copy"
+    assert reset(group_stack, other, "--from-file", exported) == [10, 5]
+    assert committed(group_stack, other) == [10, 5]
+    mainstem_here("group", "delete", group, other, "--yes", cluster=group_stack)
+
+
+def test_a_group_and_offsets_of_it_are_deleted(group_stack: Cluster, group: str, topic: str) -> None:
+    reset(group_stack, group, "--topic", topic, "--to", "latest")
+    deleted = mainstem_json_here(
+        "group", "delete", group, "--topic", f"{topic}:0", "--yes", cluster=group_stack
+    )
+    assert deleted == {"deleted": [{"group": group, "topic": topic, "partition": 0}]}
+    assert [row["partition"] for row in describe(group_stack, group)["partitions"]] == [1]
+    asked = mainstem_fails_here("group", "delete", group, cluster=group_stack, exit_code=2)
+    assert "needs --yes when nobody is there to be asked" in asked
+    assert mainstem_json_here("group", "delete", group, "--yes", cluster=group_stack) == {"deleted": [group]}
+    gone = mainstem_fails_here("group", "describe", group, cluster=group_stack, exit_code=2)
+    assert gone.startswith(f"There is no group {group}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--to", "earliest"], "Say which offsets: either --topic TOPIC (may be repeated) or --all-topics."),
+        (["--all-topics"], "Say where to, in one way: --to WHERE, --shift-by N or --from-file FILE."),
+        (["--all-topics", "--to", "1", "--shift-by", "1"], "Say where to, in one way"),
+        (["--all-topics", "--to", "1"], "There is no group"),
+        (["--topic", "TOPIC", "--to", "soon"], "--to does not understand 'soon'"),
+        (["--topic", "TOPIC:2", "--to", "1"], "has partitions 0 to 1, not 2."),
+        (["--topic", "TOPIC:x", "--to", "1"], "some of its partitions as clicks:0,3"),
+        (["--topic", "no-such-topic", "--to", "1"], "There is no topic no-such-topic"),
+        (["--topic", "TOPIC", "--shift-by", "1"], "Nothing is committed for partition 0"),
+        (["--from-file", "/no/such/file"], "/no/such/file cannot be read: No such file or directory."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_reset_that_makes_no_sense_is_told(
+    arguments: list[str], told: str, group_stack: Cluster, group: str, topic: str
+) -> None:
+    given = [argument.replace("TOPIC", topic) for argument in arguments]
+    assert told in mainstem_fails_here(
+        "group", "reset-offsets", group, *given, cluster=group_stack, exit_code=2
+    )
+
+
+def test_a_reader_in_a_group_goes_on_where_the_last_one_stopped(
+    group_stack: Cluster, group: str, topic: str
+) -> None:
+    def read(*how: str | int) -> list[tuple[str, str]]:
+        ended = mainstem_here(
+            "consume", topic, "--group", group, "--with", "partition", *how, cluster=group_stack
+        )
+        rows = [line.split("\t") for line in ended.stdout.decode().splitlines()]
+        return [(partition, value) for partition, value in rows]
+
+    first = read("-n", 7)
+    rest = read("--until-end")
+    assert len(first) == 7
+    everything = [(str(part), str(number)) for part in range(PARTITIONS) for number in range(PER_PARTITION)]
+    assert sorted(first + rest) == sorted(everything)
+    assert committed(group_stack, group) == [10, 10]
+    assert read("--until-end") == []
+    assert describe(group_stack, group)["state"] == "empty", "it has left"
+
+
+def test_a_reader_that_begins_at_the_end_sees_only_what_comes(
+    group_stack: Cluster, group: str, topic: str
+) -> None:
+    arguments = ["consume", topic, "--group", group, "--from", "end", "--follow", "-o", "json"]
+    with subprocess.Popen(
+        [*MAINSTEM, *arguments], stdout=subprocess.PIPE, env=environment(group_stack)
+    ) as reader:
+        assert reader.stdout is not None
+        wait_until(
+            lambda: (
+                group in {row["group"] for row in mainstem_json_here("group", "list", cluster=group_stack)}
+                and describe(group_stack, group)["state"] == "stable"
+            ),
+            "it has joined",
+            seconds=30,
+        )
+        (one,) = describe(group_stack, group)["members"]
+        assert one["partitions"] == {topic: [0, 1]}
+        # Where the ends are it asks after it has joined: what comes before that answer is not seen.
+        for number in range(20):
+            mainstem_here("produce", topic, cluster=group_stack, stdin=b"new %d\n" % number)
+            if select([reader.stdout], [], [], 2.0)[0]:
+                break
+        seen = json.loads(reader.stdout.readline())
+        reader.send_signal(signal.SIGTERM)
+        assert reader.wait(20) == 0
+    assert seen["value"].startswith("new ")
+    assert describe(group_stack, group)["state"] == "empty", "told to end, it leaves first"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--partition", "0"], "--partition and --group exclude each other"),
+        (["--from", "10m"], "mainstem group reset-offsets readers --topic"),
+    ],
+    ids=" ".join,
+)
+def test_what_a_group_decides_is_not_asked_of_its_reader(
+    arguments: list[str], told: str, group_stack: Cluster, topic: str
+) -> None:
+    sentence = mainstem_fails_here(
+        "consume", topic, "--group", "readers", *arguments, cluster=group_stack, exit_code=2
+    )
+    assert told in sentence
+
+
+def test_ctrl_c_ends_a_reader_which_commits_what_was_shown(
+    group_stack: Cluster, group: str, topic: str
+) -> None:
+    ours, theirs = pty.openpty()
+    reader = subprocess.Popen(
+        [*MAINSTEM, "consume", topic, "--group", group],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(group_stack),
+    )
+    os.close(theirs)
+    shown = b""
+    while shown.count(b"\n") < PARTITIONS * PER_PARTITION:
+        shown += os.read(ours, 65536)
+    reader.send_signal(signal.SIGINT)
+    assert reader.wait(20) == 0
+    os.close(ours)
+    assert committed(group_stack, group) == [10, 10]
+
+
+def test_names_of_groups_are_completed_from_the_cluster(group_stack: Cluster, topic: str) -> None:
+    for name in ("completed-one", "completed-two"):
+        reset(group_stack, name, "--topic", topic, "--to", "earliest")
+    asked = {
+        "_MAINSTEM_COMPLETE": "complete_bash",
+        "COMP_WORDS": "mainstem group describe completed-",
+        "COMP_CWORD": "3",
+    }
+    answered = subprocess.run(
+        [MAINSTEM[0], "-c", "from mainstem.command import app; app(prog_name='mainstem')"],
+        capture_output=True,
+        text=True,
+        env=environment(group_stack, **asked),
+        timeout=60,
+        check=False,
+    )
+    assert answered.stdout.split() == ["completed-one", "completed-two"]
+    mainstem_here("group", "delete", "completed-one", "completed-two", "--yes", cluster=group_stack)

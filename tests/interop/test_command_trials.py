@@ -1,0 +1,113 @@
+"""`mainstem bench` and `mainstem verify` against running brokers (R36); they leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from tests.support.clusters import Cluster, StartCluster
+from tests.support.command_line import (
+    MAINSTEM,
+    environment,
+    mainstem_fails_here,
+    mainstem_here,
+    mainstem_json_here,
+)
+from tests.support.topics import TopicFactory
+from tests.support.waiting import wait_until
+
+
+def topics(cluster: Cluster) -> set[str]:
+    return set(TopicFactory(cluster).admin.list_topics(timeout=10).topics)
+
+
+@pytest.fixture
+def nothing_left(local_stack: Cluster) -> Iterator[None]:
+    before = topics(local_stack)
+    yield
+    wait_until(
+        lambda: not {name for name in topics(local_stack) - before if name.startswith(("bench", "verify"))},
+        "its topic is gone",
+    )
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_producer_is_measured(local_stack: Cluster) -> None:
+    how = ("-n", 5_000, "--size", 50, "--acks", "1", "--compression", "lz4", "--batch-size", 8_000)
+    told = mainstem_json_here("bench", "produce", *how, cluster=local_stack)
+    assert (told["records"], told["size_bytes"], told["acks"], told["compression"]) == (5_000, 50, "1", "lz4")
+    assert told["bytes_per_second"] == pytest.approx(told["records_per_second"] * 50, rel=0.01)
+    times = told["acknowledged_after"]
+    assert times["samples"] == 5_000
+    assert 0 < times["p50_ms"] <= times["p99_ms"] <= times["max_ms"]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_consumer_is_measured_on_a_topic_of_its_own_and_on_another(
+    local_stack: Cluster, new_topic: TopicFactory
+) -> None:
+    told = mainstem_json_here("bench", "consume", "-n", 5_000, "--size", 10, cluster=local_stack)
+    assert told["records"] == 5_000
+    topic = new_topic(3)
+    empty = mainstem_fails_here("bench", "consume", "--topic", topic, cluster=local_stack, exit_code=2)
+    assert empty == f"Topic {topic} is empty: fill it first, or leave --topic out."
+    mainstem_here("bench", "produce", "-n", 3_000, "--topic", topic, cluster=local_stack)
+    assert mainstem_json_here("bench", "consume", "--topic", topic, cluster=local_stack)["records"] == 3_000
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_latency_is_measured_to_the_acknowledgement_and_to_the_consumer(local_stack: Cluster) -> None:
+    told = mainstem_json_here("bench", "latency", "-n", 50, cluster=local_stack)
+    for times in (told["acknowledged_after"], told["consumed_after"]):
+        assert times["samples"] == 50
+        assert 0 < times["p50_ms"] <= times["max_ms"]
+    shown = mainstem_here("bench", "latency", "-n", 10, cluster=local_stack).stdout.decode()
+    assert "Consumed after" in shown
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("how", [["-n", "5000"], ["--duration", "1s", "--rate", "2000"]], ids=" ".join)
+def test_a_faithful_cluster_is_told_so(how: list[str], local_stack: Cluster) -> None:
+    told = mainstem_json_here("verify", *how, cluster=local_stack)
+    assert told["flawless"]
+    assert (told["lost"], told["doubled"], told["reordered"]) == (0, 0, 0)
+    if "-n" in how:
+        assert told["acknowledged"] == 5_000
+    else:
+        assert 0 < told["acknowledged"] <= 2_100  # the rate holds, and the time
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-n", "1", "--duration", "1s"], "--records and --duration exclude each other"),
+        (["--duration", "soon"], "--duration takes a time as 30s, 10m or 1h30m, not 'soon'."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_arguments_are_told(arguments: list[str], told: str, local_stack: Cluster) -> None:
+    assert told in mainstem_fails_here("verify", *arguments, cluster=local_stack, exit_code=2)
+
+
+def test_records_survive_a_broker_that_is_killed_meanwhile(own_stack: StartCluster) -> None:
+    """R11, R22: nothing acknowledged is lost or doubled."""
+    cluster = own_stack(3)
+    command = [*MAINSTEM, "verify", "--duration", "5m", "--rate", "2000", "-o", "json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment(cluster)
+    ) as run:
+        wait_until(
+            lambda: any(name.startswith("verify-") for name in topics(cluster)), "it has begun", seconds=30
+        )
+        cluster.kill_broker(2)
+        cluster.start_broker(2)
+        run.send_signal(signal.SIGINT)  # ends the sending, and verifies what was sent
+        output, _ = run.communicate(timeout=90)
+    told = json.loads(output)
+    assert run.returncode == 0, told
+    assert told["flawless"]
+    assert told["acknowledged"] > 0
+    assert not any(name.startswith("verify-") for name in topics(cluster))
