@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from mainstem_broker.cluster.member import ClusterMember
@@ -17,6 +17,9 @@ from mainstem_broker.group.membership import GroupPolicy
 from mainstem_broker.protocol.codec import Body, Entity
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
+
+if TYPE_CHECKING:
+    from mainstem_broker.api.follower_fetch import FollowerSession
 
 CATCH_UP_TIMEOUT_MS: Final = 1_000
 """The feed of changes takes milliseconds; only a ZooKeeper that does not answer takes this long."""
@@ -31,6 +34,8 @@ class BrokerContext:
     member: ClusterMember
     replicas: ReplicaManager
     groups: GroupCoordinator = field(init=False)
+    follower_sessions: dict[int, FollowerSession] = field(default_factory=dict)
+    """By the follower's id."""
 
     def __post_init__(self) -> None:
         self.groups = GroupCoordinator(

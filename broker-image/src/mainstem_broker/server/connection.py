@@ -50,7 +50,14 @@ class Hold(NamedTuple):
     then: Callable[[], Answer]
 
 
-Answer = Frame | Awaitable[Frame | None] | Hold | None
+class Later(NamedTuple):
+    """The response comes when `body` is done, and is written by `encode`; a body of None means none."""
+
+    body: Awaitable[Any]
+    encode: Callable[[Any], Frame]
+
+
+Answer = Frame | Later | Hold | None
 """A response, one later, or none (acks=0); or a request that cannot be handled before something else."""
 Handle = Callable[["Connection", memoryview], Answer]
 
@@ -105,8 +112,8 @@ class Connection:
         # While a request is held, the frames after it, copied.
         self._holding = False
         self._held: deque[bytes] = deque()
-        # Answers to requests under way, oldest first: a frame, or the task that will make it.
-        self._answers: deque[Frame | asyncio.Future[Frame | None]] = deque()
+        # Answers to requests under way, oldest first: a frame, or what is waited for and how to write it.
+        self._answers: deque[Frame | tuple[asyncio.Future[Any], Callable[[Any], Frame]]] = deque()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._out: deque[bytes | memoryview | FileSlice] = deque()
         self._unsent_bytes = 0
@@ -262,8 +269,8 @@ class Connection:
                 return
             self._answers.append(answer)
         else:
-            task = asyncio.ensure_future(answer)
-            self._answers.append(task)
+            task = asyncio.ensure_future(answer.body)
+            self._answers.append((task, answer.encode))
             self._tasks.add(task)
             task.add_done_callback(self._on_answer)
         if len(self._answers) >= REQUESTS_UNDER_WAY_MAX:
@@ -315,7 +322,7 @@ class Connection:
 
     # --- Writing ---
 
-    def _on_answer(self, task: asyncio.Future[Frame | None]) -> None:
+    def _on_answer(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if self._closed or task.cancelled():
             return
@@ -330,14 +337,19 @@ class Connection:
         answers = self._answers
         while answers:
             answer = answers[0]
-            if not isinstance(answer, list):
-                if not answer.done() or answer.exception() is not None:
-                    break  # a failed one closes the connection by its own callback
-                made = answer.result()
-                if made is not None:
-                    self._queue(made)
-            else:
+            if isinstance(answer, list):
                 self._queue(answer)
+            else:
+                made, encode = answer
+                if not made.done() or made.cancelled() or made.exception() is not None:
+                    break  # a failed one closes the connection by its own callback
+                body = made.result()
+                if body is not None:
+                    try:
+                        self._queue(encode(body))
+                    except Exception as error:  # noqa: BLE001  # logged there, with its traceback
+                        self._close_for(error)
+                        return
             answers.popleft()
         if self._out and not self._writing:
             self._send()

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Final
 
 from mainstem_broker.cluster.znodes import Endpoint
-from mainstem_broker.errors import InvalidRequestBytes, PeerUnavailable
+from mainstem_broker.errors import (
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
+    InvalidRequestBytes,
+    PeerUnavailable,
+)
 from mainstem_broker.protocol.codec import Body, Entity, decode_response, encode_request
-from mainstem_broker.replica.fetcher import Fetched, FetchedFrom
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Key
 from mainstem_broker.replica.partition import Divergence
 
 FETCH_KEY: Final = 1
@@ -23,6 +28,7 @@ FETCH_VERSION: Final = 17
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
 
 _SIZE: Final = struct.Struct(">i")
+_INT32_MAX: Final = 2**31 - 1
 
 
 class Peer:
@@ -93,11 +99,35 @@ class LeaderPeer:
         self._wait_ms_max = wait_ms_max
         self._bytes_max = bytes_max
         self._partition_bytes_max = partition_bytes_max
+        self._life = -1
+        self._session_id = 0
+        self._session_epoch = 0
 
-    async def fetch(self, wanted: Sequence[FetchedFrom]) -> Iterable[Fetched]:
-        answer = await self._peer.ask(FETCH_KEY, FETCH_VERSION, self._body(wanted))
-        if answer.error_code.value != 0:
-            raise PeerUnavailable(f"The leader answered error {answer.error_code.value}.")
+    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+        """One fetch within a session (KIP-227), or the first of a new one, which names everything."""
+        life = self._incarnation()
+        if life != self._life:
+            self._session_id = 0
+        self._life = life
+        is_new = self._session_id == 0
+        if is_new:
+            self._session_epoch = 0
+            body = self._body(wanted.values(), ())
+        else:
+            body = self._body(
+                [wanted[key] for key in changed if key in wanted],
+                [key for key in changed if key not in wanted],
+            )
+        # Until the answer has come, the leader may have taken the fetch or not.
+        session_id, self._session_id = self._session_id, 0
+        answer = await self._peer.ask(FETCH_KEY, FETCH_VERSION, body | {"session_id": session_id})
+        code = answer.error_code.value
+        if code in (FetchSessionIdNotFound.code, InvalidFetchSessionEpoch.code) and not is_new:
+            return ()  # the next fetch begins another
+        if code != 0:
+            raise PeerUnavailable(f"The leader answered error {code}.")
+        self._session_id = answer.session_id
+        self._session_epoch = self._session_epoch % _INT32_MAX + 1
         return [
             Fetched(
                 topic.topic_id,
@@ -114,9 +144,9 @@ class LeaderPeer:
             for partition in topic.partitions
         ]
 
-    def _body(self, wanted: Sequence[FetchedFrom]) -> Body:
+    def _body(self, named: Iterable[FetchedFrom], forgotten: Iterable[Key]) -> Body:
         topics = []
-        for topic_id, group in groupby(wanted, key=lambda item: item.topic_id):
+        for topic_id, group in groupby(named, key=lambda item: item.topic_id):
             partitions = [
                 {
                     "partition": item.partition,
@@ -130,15 +160,16 @@ class LeaderPeer:
             ]
             topics.append({"topic_id": topic_id, "partitions": partitions})
         return {
-            "replica_state": {"replica_id": self._broker_id, "replica_epoch": self._incarnation()},
+            "replica_state": {"replica_id": self._broker_id, "replica_epoch": self._life},
             "max_wait": self._wait_ms_max,
             "min_bytes": 1,
             "max_bytes": self._bytes_max,
             "isolation_level": 0,
-            "session_id": 0,
-            "session_epoch": -1,
+            "session_epoch": self._session_epoch,
             "topics": topics,
-            "forgotten_topics_data": (),
+            "forgotten_topics_data": [
+                {"topic_id": topic_id, "partitions": [index]} for topic_id, index in forgotten
+            ],
             "rack_id": "",
         }
 

@@ -13,7 +13,6 @@ from mainstem_broker.api.table import APIS, Api
 from mainstem_broker.errors import InvalidRequestBytes, UnsupportedVersion
 from mainstem_broker.protocol.codec import (
     API_VERSIONS_KEY,
-    Body,
     Entity,
     Frame,
     RequestHeader,
@@ -21,7 +20,7 @@ from mainstem_broker.protocol.codec import (
     decode_request,
     encode_response,
 )
-from mainstem_broker.server.connection import Answer, Connection, Hold
+from mainstem_broker.server.connection import Answer, Connection, Hold, Later
 
 
 class Router:
@@ -65,14 +64,10 @@ class Router:
         if isinstance(body, dict):
             return encode_response(header.api_key, header.api_version, header.correlation_id, body)
         assert isinstance(body, Awaitable)
-        return _later(header, body)
-
-
-async def _later(header: RequestHeader, answer: Awaitable[Body | None]) -> Frame | None:
-    body = await answer
-    if body is None:
-        return None
-    return encode_response(header.api_key, header.api_version, header.correlation_id, body)
+        return Later(
+            body,
+            lambda made: encode_response(header.api_key, header.api_version, header.correlation_id, made),
+        )
 
 
 def _unsupported_api_versions(header: RequestHeader) -> Frame:
