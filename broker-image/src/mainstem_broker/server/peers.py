@@ -31,6 +31,57 @@ _SIZE: Final = struct.Struct(">i")
 _INT32_MAX: Final = 2**31 - 1
 
 
+class _Answers(asyncio.Protocol):
+    """Cuts what comes over a connection into frames; one is awaited at a time.
+
+    Not asyncio's streams: they copy a frame twice more, and take a task's wake-up for its size alone.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._received_bytes = 0
+        self._frame_bytes = 0  # of the frame under way, with its size prefix; 0 while that has not come
+        self._awaited: asyncio.Future[bytes] | None = None
+        self._is_lost = False
+
+    def next(self) -> asyncio.Future[bytes]:
+        """The next frame, without its size. Fails with EOFError, OSError or PeerUnavailable."""
+        self._awaited = asyncio.get_running_loop().create_future()
+        if self._is_lost:
+            self._awaited.set_exception(EOFError("The connection was closed."))
+        return self._awaited
+
+    def data_received(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._received_bytes += len(data)
+        if self._received_bytes >= max(self._frame_bytes, _SIZE.size):
+            self._cut()
+
+    def _cut(self) -> None:
+        received = b"".join(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
+        (size,) = _SIZE.unpack_from(received)
+        if not 4 <= size <= RESPONSE_BYTES_MAX:
+            self._fail(PeerUnavailable(f"An answer of {size} bytes is no answer."))
+            return
+        self._frame_bytes = end = _SIZE.size + size
+        if len(received) < end:
+            self._chunks = [received]
+            return
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(received[_SIZE.size : end])
+        # Nobody asked for more than that: what follows belongs to no question.
+        self._chunks = []
+        self._received_bytes = self._frame_bytes = 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._fail(exc or EOFError("The connection was closed."))
+
+    def _fail(self, error: Exception) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_exception(error)
+
+
 class Peer:
     """A broker at an address that may change: `endpoint` is asked for before each connect."""
 
@@ -39,7 +90,7 @@ class Peer:
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._correlation_id = 0
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._connection: tuple[asyncio.Transport, _Answers] | None = None
 
     async def ask(self, api_key: int, version: int, body: Body) -> Entity:
         """Send a request, wait for its answer. Not to be called again before it has come.
@@ -49,13 +100,10 @@ class Peer:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                reader, writer = self._streams or await self._connect()
+                transport, answers = self._connection or await self._connect()
                 self._correlation_id += 1
-                writer.write(encode_request(api_key, version, self._correlation_id, self._client_id, body))
-                (size,) = _SIZE.unpack(await reader.readexactly(4))
-                if not 4 <= size <= RESPONSE_BYTES_MAX:
-                    raise PeerUnavailable(f"An answer of {size} bytes is no answer.")
-                correlation_id, answer = decode_response(api_key, version, await reader.readexactly(size))
+                transport.write(encode_request(api_key, version, self._correlation_id, self._client_id, body))
+                correlation_id, answer = decode_response(api_key, version, await answers.next())
         except (OSError, EOFError, TimeoutError, InvalidRequestBytes) as error:
             self.close()
             raise PeerUnavailable(f"{type(error).__name__} {error}".strip()) from error
@@ -67,17 +115,18 @@ class Peer:
             raise PeerUnavailable("An answer came to another request than the one that was sent.")
         return answer
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self) -> tuple[asyncio.Transport, _Answers]:
         endpoint = self._endpoint()
         if endpoint is None:
             raise PeerUnavailable("The broker is not registered.")
-        self._streams = await asyncio.open_connection(endpoint.host, endpoint.port, limit=4 * 1024 * 1024)
-        return self._streams
+        loop = asyncio.get_running_loop()
+        self._connection = await loop.create_connection(_Answers, endpoint.host, endpoint.port)
+        return self._connection
 
     def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+        if self._connection is not None:
+            self._connection[0].close()
+            self._connection = None
 
 
 class LeaderPeer:
