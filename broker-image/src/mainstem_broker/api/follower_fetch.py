@@ -208,12 +208,15 @@ class FollowerSession:
                 failed = True
                 answer[followed] = _diverging(partition, found)
                 continue
-            self._broker.replicas.consider_isr(partition)
+            is_in_sync = partition.is_in_sync(self.follower)
+            if not is_in_sync:
+                # Who falls out of the set is found at times (`server/upkeep.py`), as in Kafka.
+                self._broker.replicas.consider_isr(partition)
             if found.slice is not None:
                 total_bytes += found.slice.size_bytes
                 answer[followed] = {"records": found.slice}
                 self._to_the_end_of_the_turn(followed)
-            elif found.end_offset >= partition.log.log_end_offset and partition.is_in_sync(self.follower):
+            elif is_in_sync and found.end_offset >= partition.log.log_end_offset:
                 del self._due[followed]
         return answer, failed or total_bytes >= self._min_bytes
 
