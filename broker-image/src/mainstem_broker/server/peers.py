@@ -42,13 +42,17 @@ class _Answers(asyncio.Protocol):
         self._received_bytes = 0
         self._frame_bytes = 0  # of the frame under way, with its size prefix; 0 while that has not come
         self._awaited: asyncio.Future[bytes] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._is_lost = False
 
-    def next(self) -> asyncio.Future[bytes]:
-        """The next frame, without its size. Fails with EOFError, OSError or PeerUnavailable."""
-        self._awaited = asyncio.get_running_loop().create_future()
+    def next(self, timeout_s: float) -> asyncio.Future[bytes]:
+        """The next frame, without its size. Fails with EOFError, OSError, TimeoutError or PeerUnavailable."""
+        loop = asyncio.get_running_loop()
+        self._awaited = loop.create_future()
         if self._is_lost:
             self._awaited.set_exception(EOFError("The connection was closed."))
+        else:
+            self._timer = loop.call_later(timeout_s, self._fail, TimeoutError("There was no answer."))
         return self._awaited
 
     def data_received(self, data: bytes) -> None:
@@ -69,6 +73,7 @@ class _Answers(asyncio.Protocol):
             return
         if self._awaited is not None and not self._awaited.done():
             self._awaited.set_result(received[_SIZE.size : end])
+        self._stop_timer()
         # Nobody asked for more than that: what follows belongs to no question.
         self._chunks = []
         self._received_bytes = self._frame_bytes = 0
@@ -80,6 +85,12 @@ class _Answers(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         if self._awaited is not None and not self._awaited.done():
             self._awaited.set_exception(error)
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Peer:
@@ -96,14 +107,14 @@ class Peer:
         """Send a request, wait for its answer. Not to be called again before it has come.
 
         Raises:
-            PeerUnavailable: no connection, it broke, or no answer in time; it is closed then.
+            PeerUnavailable: no connection in time, it broke, or no answer in time; it is closed then.
         """
         try:
-            async with asyncio.timeout(self._timeout_s):
-                transport, answers = self._connection or await self._connect()
-                self._correlation_id += 1
-                transport.write(encode_request(api_key, version, self._correlation_id, self._client_id, body))
-                correlation_id, answer = decode_response(api_key, version, await answers.next())
+            transport, answers = self._connection or await self._connect()
+            self._correlation_id += 1
+            transport.write(encode_request(api_key, version, self._correlation_id, self._client_id, body))
+            frame = await answers.next(self._timeout_s)
+            correlation_id, answer = decode_response(api_key, version, frame)
         except (OSError, EOFError, TimeoutError, InvalidRequestBytes) as error:
             self.close()
             raise PeerUnavailable(f"{type(error).__name__} {error}".strip()) from error
@@ -120,7 +131,8 @@ class Peer:
         if endpoint is None:
             raise PeerUnavailable("The broker is not registered.")
         loop = asyncio.get_running_loop()
-        self._connection = await loop.create_connection(_Answers, endpoint.host, endpoint.port)
+        async with asyncio.timeout(self._timeout_s):
+            self._connection = await loop.create_connection(_Answers, endpoint.host, endpoint.port)
         return self._connection
 
     def close(self) -> None:
