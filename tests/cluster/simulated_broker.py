@@ -298,6 +298,8 @@ class SimulatedPeer:
             body["max_wait"] / 1000,
             replica=SimpleNamespace(**body["replica_state"]),
             max_bytes=body["max_bytes"],
+            session=(body["session_id"], body["session_epoch"]),
+            forgotten=[SimpleNamespace(**topic) for topic in body["forgotten_topics_data"]],
         )
         timeout_s = body["max_wait"] / 1000 + 1
         try:
@@ -309,6 +311,7 @@ class SimulatedPeer:
             raise PeerUnavailable("no answer in time") from None
         return SimpleNamespace(
             error_code=Code(answer["error_code"]),
+            session_id=answer["session_id"],
             responses=[
                 SimpleNamespace(
                     topic_id=topic["topic_id"],
@@ -336,15 +339,23 @@ def _fetched(body: Body) -> SimpleNamespace:
 
 
 def fetch_request(
-    asked: Sequence[tuple[UUID, SimpleNamespace]], wait_s: float, *, replica: Any = None, max_bytes: int
+    asked: Sequence[tuple[UUID, SimpleNamespace]],
+    wait_s: float,
+    *,
+    replica: Any = None,
+    max_bytes: int,
+    session: tuple[int, int] = (0, -1),
+    forgotten: Sequence[Any] = (),
 ) -> SimpleNamespace:
     """A fetch as the handler sees it; `asked` are topic ids and partitions."""
     return SimpleNamespace(
-        session_id=0,
+        session_id=session[0],
+        session_epoch=session[1],
         max_bytes=max_bytes,
         min_bytes=1,
         max_wait=Duration(wait_s),
         isolation_level=0,
         replica_state=replica,
         topics=[SimpleNamespace(topic_id=topic_id, partitions=(partition,)) for topic_id, partition in asked],
+        forgotten_topics_data=forgotten,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from mainstem_broker.cluster.member import ClusterMember
@@ -28,6 +28,9 @@ from mainstem_broker.quota.client_quotas import ClientQuotas
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
 
+if TYPE_CHECKING:
+    from mainstem_broker.api.follower_fetch import FollowerSession
+
 INTERNAL_TOPICS: Final = frozenset((OFFSETS_TOPIC, "__transaction_state"))
 """What brokers keep for themselves: clients may not produce there, and no pattern of theirs matches them."""
 ANONYMOUS: Final = "ANONYMOUS"
@@ -46,6 +49,8 @@ class BrokerContext:
     replicas: ReplicaManager
     groups: GroupCoordinator = field(init=False)
     quotas: ClientQuotas = field(init=False)
+    follower_sessions: dict[int, FollowerSession] = field(default_factory=dict)
+    """By the follower's id."""
 
     def __post_init__(self) -> None:
         self.quotas = ClientQuotas(

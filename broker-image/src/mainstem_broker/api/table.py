@@ -59,7 +59,10 @@ class Api:
     partitions_of: PartitionsOf | None
 
     def model_for(self, version: int) -> int:
-        return next(model for model in self.models if model >= version)
+        for model in self.models:
+            if model >= version:
+                return model
+        raise AssertionError(f"The models of {self.name} end below {version}, which is served.")
 
 
 def _api(

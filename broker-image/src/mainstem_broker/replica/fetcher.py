@@ -7,7 +7,7 @@ waits after failures. It knows the leader through `Leader`, an interface without
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -34,6 +34,10 @@ class FetchedFrom(NamedTuple):
     log_start_offset: int
 
 
+Key = tuple[UUID, int]
+"""A partition as the wire names it: its topic's id, and its number."""
+
+
 class Fetched(NamedTuple):
     """What the leader answered for one partition. Offsets are -1 where it did not say."""
 
@@ -49,8 +53,10 @@ class Fetched(NamedTuple):
 class Leader(Protocol):
     """A broker that this one follows."""
 
-    async def fetch(self, wanted: Sequence[FetchedFrom]) -> Iterable[Fetched]:
-        """One fetch; waits at the leader until there is something.
+    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+        """One fetch of all that is `wanted`; waits at the leader until there is something.
+
+        `changed` are those that came, went or moved on since the fetch before.
 
         Raises:
             PeerUnavailable: no connection, or it broke.
@@ -63,7 +69,7 @@ class Leader(Protocol):
 
 
 class Fetcher:
-    """Follows one leader. `partitions` is looked at before each fetch, so it may change at any time."""
+    """Follows one leader. After a change of `partitions` it is to be woken."""
 
     def __init__(
         self,
@@ -72,17 +78,27 @@ class Fetcher:
         partitions: Callable[[], list[Partition]],
         now_ms: Callable[[], int],
         on_records: Callable[[Partition, int], None] = lambda _partition, _size_bytes: None,
+        is_throttled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_records` is told how many bytes came for a partition."""
+        """`on_records` is told how many bytes came for a partition.
+
+        While `is_throttled`, `partitions` may answer another thing each time, and is asked before each fetch.
+        """
         self._broker_id = broker_id
         self._leader = leader
         self._partitions = partitions
         self._now_ms = now_ms
         self._on_records = on_records
+        self._is_throttled = is_throttled
         self._resting: dict[Partition, float] = {}
-        self._asked: dict[Partition, FetchedFrom] = {}
-        """The fetch under way; empty while there is none."""
-        self._served_last: Partition | None = None
+        # What each fetch asks for, kept from one to the next: a partition without news costs nothing.
+        self._wanted: dict[Key, FetchedFrom] = {}
+        self._followed: dict[Key, Partition] = {}
+        self._moved: dict[Key, None] = {}
+        """Those that the next fetch asks for otherwise than the one before."""
+        self._is_stale = True
+        """Whether what is wanted is to be found out anew."""
+        self._is_asking = False
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"fetcher of broker {broker_id}")
 
@@ -93,12 +109,13 @@ class Fetcher:
         that has come to this leader by a failover: its producers wait for this broker. So it is broken off.
         """
         self._changed.set()
-        if self._asked and any(self._is_left_out(partition) for partition in self._partitions()):
+        self._is_stale = True
+        if self._is_asking and any(self._is_left_out(partition) for partition in self._partitions()):
             self._leader.close()
         self._resting.clear()
 
     def _is_left_out(self, partition: Partition) -> bool:
-        asked = self._asked.get(partition)
+        asked = self._wanted.get((partition.topic_id, partition.index))
         if asked is None:
             return partition not in self._resting
         return asked.leader_epoch != partition.leader_epoch
@@ -126,21 +143,22 @@ class Fetcher:
 
     async def _fetch(self) -> bool:
         """One fetch for all that is to be followed now; whether there was anything."""
-        wanted = self._wanted()
-        if not wanted:
+        if self._is_stale or self._resting or self._is_throttled():
+            self._find_wanted()
+        if not self._wanted:
             return False
-        self._asked = wanted
+        changed, self._moved = self._moved, {}
+        self._is_asking = True
         try:
-            answers = await self._leader.fetch(list(wanted.values()))
+            answers = await self._leader.fetch(self._wanted, changed)
         finally:
-            self._asked = {}
-        by_id = {(partition.topic_id, partition.index): partition for partition in wanted}
+            self._is_asking = False
         for answer in answers:
-            partition = by_id.get((answer.topic_id, answer.partition))
+            key = answer.topic_id, answer.partition
+            partition = self._followed.get(key)
             if partition is not None:
-                self._take(partition, wanted[partition], answer)
-                if answer.records:
-                    self._served_last = partition
+                self._take(partition, self._wanted[key], answer)
+                self._want(key, partition)
         return True
 
     async def _pause(self) -> None:
@@ -150,34 +168,43 @@ class Fetcher:
         except TimeoutError:
             pass
 
-    def _wanted(self) -> dict[Partition, FetchedFrom]:
+    def _find_wanted(self) -> None:
+        self._is_stale = False
         now_s = asyncio.get_running_loop().time()
-        wanted = {}
-        for partition in self._in_turn(self._partitions()):
+        gone = self._followed
+        self._followed = {}
+        for partition in self._partitions():
             if self._resting.get(partition, 0) > now_s:
                 continue
             self._resting.pop(partition, None)
-            offset, last_epoch = partition.fetch_position()
-            wanted[partition] = FetchedFrom(
-                partition.topic,
-                partition.topic_id,
-                partition.index,
-                partition.leader_epoch,
-                offset,
-                last_epoch,
-                partition.log.log_start_offset,
-            )
-        return wanted
+            key = partition.topic_id, partition.index
+            self._followed[key] = partition
+            gone.pop(key, None)
+            self._want(key, partition)
+        for key in gone:
+            del self._wanted[key]
+            self._moved[key] = None
 
-    def _in_turn(self, partitions: list[Partition]) -> list[Partition]:
-        """Beginning after the one that got data last: an answer is full after some, the next are others'."""
-        if self._served_last not in partitions:
-            return partitions
-        first = partitions.index(self._served_last) + 1
-        return partitions[first:] + partitions[:first]
+    def _want(self, key: Key, partition: Partition) -> None:
+        """Note from where on the partition is to be fetched now."""
+        offset, last_epoch = partition.fetch_position()
+        wanted = FetchedFrom(
+            partition.topic,
+            partition.topic_id,
+            partition.index,
+            partition.leader_epoch,
+            offset,
+            last_epoch,
+            partition.log.log_start_offset,
+        )
+        if wanted != self._wanted.get(key):
+            self._wanted[key] = wanted
+            self._moved[key] = None
 
     def _take(self, partition: Partition, asked: FetchedFrom, answer: Fetched) -> None:
         end_before, mark_before = partition.log.log_end_offset, partition.high_watermark
+        if partition.leader_epoch != asked.leader_epoch:
+            self._is_stale = True  # and the answer is not taken
         try:
             if answer.error_code == OffsetOutOfRange.code and answer.log_start_offset > asked.offset:
                 partition.start_over(answer.log_start_offset, leader_epoch=asked.leader_epoch)

@@ -161,6 +161,7 @@ class ReplicaManager:
                     self._following(broker_id),
                     self._now_ms,
                     self._charge_follower,
+                    lambda: self.follower_throttle.is_limited,
                 )
             else:
                 fetcher.wake()

@@ -76,6 +76,7 @@ class Partition:
 
     __slots__ = (
         "_acknowledgements",
+        "_end_listeners",
         "_epoch_start_offset",
         "_high_watermark",
         "_listeners",
@@ -114,7 +115,9 @@ class Partition:
         self._local_broker_id = local_broker_id
         self._office = office
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
-        self._listeners: dict[Callable[[], None], None] = {}  # a set that keeps its order
+        # Sets that keep their order: who waits for the high watermark, and who for the log's end.
+        self._listeners: dict[Callable[[], None], None] = {}
+        self._end_listeners: dict[Callable[[], None], None] = {}
         # Of a leader only: where its epoch began, its followers, the proposal under way, who waits.
         self._epoch_start_offset = 0
         self._progress: dict[int, Progress] = {}
@@ -170,6 +173,8 @@ class Partition:
             self._know_followers(now_ms)
             self._advance_high_watermark()
             self._refuse_if_too_few()
+            # Followers that left the in-sync set are to be looked at again, though nothing is appended.
+            _call_all(self._end_listeners)
 
     def _begin_role(self, state: PartitionState) -> None:
         self._progress = {}
@@ -255,8 +260,8 @@ class Partition:
             # Whoever sets flush.messages wants records on the disk before they are acknowledged.
             self.log.mark_flushed(self.log.flush(), now_ms)
         self.produced_bytes += header.size_bytes
+        _call_all(self._end_listeners)
         self._advance_high_watermark()
-        self._notify()
         return info
 
     def _note_refusal(self, records: bytes | None, now_ms: int) -> None:
@@ -324,7 +329,9 @@ class Partition:
             raise OffsetOutOfRange(
                 f"{offset} is not in {self!r}, whose high watermark is {self._high_watermark}."
             )
-        return self.log.delete_records_before(offset)
+        start_offset = self.log.delete_records_before(offset)
+        _call_all(self._listeners)
+        return start_offset
 
     # --- Leader: followers ---
 
@@ -364,6 +371,15 @@ class Partition:
         progress.record_fetch(offset, self.log.log_end_offset, now_ms)
         self._advance_high_watermark()
         return found
+
+    def is_in_sync(self, broker: int) -> bool:
+        return self.state is not None and broker in self.state.isr
+
+    def was_caught_up(self, broker: int, at_ms: int) -> None:
+        """A follower that had everything has fetched on, lastly at `at_ms`, and told of no change."""
+        progress = self._progress.get(broker)
+        if progress is not None:
+            progress.was_at_end(at_ms)
 
     def _divergence(self, offset: int, last_epoch: int) -> Divergence | None:
         """Where the leader's log leaves the follower's; None if the follower's is a part of it."""
@@ -468,7 +484,7 @@ class Partition:
         if mark > self._high_watermark:
             self._high_watermark = mark
             self._settle()
-            self._notify()
+            _call_all(self._listeners)
 
     def _settle(self) -> None:
         assert self.state is not None
@@ -557,14 +573,23 @@ class Partition:
 
     # --- Waiting for progress ---
 
-    def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever log end or high watermark move, or this replica's role changes."""
-        self._listeners[listener] = None
+    def add_listener(self, listener: Callable[[], None], *, of_end: bool = False) -> None:
+        """Call `listener` whenever high watermark or log start move up, or this replica's role changes.
+
+        With `of_end` when followers have to be looked at: a batch was appended, role or in-sync set changed.
+        """
+        (self._end_listeners if of_end else self._listeners)[listener] = None
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         self._listeners.pop(listener, None)
+        self._end_listeners.pop(listener, None)
 
     def _notify(self) -> None:
-        if self._listeners:
-            for listener in tuple(self._listeners):
-                listener()
+        """The role has changed."""
+        _call_all(self._end_listeners)
+        _call_all(self._listeners)
+
+
+def _call_all(listeners: dict[Callable[[], None], None]) -> None:
+    for listener in tuple(listeners):
+        listener()

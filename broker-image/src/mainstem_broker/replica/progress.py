@@ -39,5 +39,11 @@ class Progress:
         self.last_fetch_ms = now_ms
         self.leader_end_at_last_fetch = leader_end_offset
 
+    def was_at_end(self, at_ms: int) -> None:
+        """Take that all fetches up to `at_ms` were like the last one noted, which had all there was."""
+        if self.log_end_offset >= self.leader_end_at_last_fetch:
+            self.caught_up_ms = max(self.caught_up_ms, at_ms)
+            self.last_fetch_ms = max(self.last_fetch_ms, at_ms)
+
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_max_ms: int) -> bool:
         return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_max_ms

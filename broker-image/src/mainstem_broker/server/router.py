@@ -6,7 +6,6 @@ connection, as in Kafka, except ApiVersions, by which a client finds out (KIP-51
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from functools import partial
 from time import perf_counter
 
@@ -23,7 +22,7 @@ from mainstem_broker.protocol.codec import (
     decode_request,
     encode_response,
 )
-from mainstem_broker.server.connection import Answer, Connection, Hold
+from mainstem_broker.server.connection import Answer, Connection, Hold, Later
 from mainstem_broker.server.metering import metered
 from mainstem_broker.server.request_times import RequestTimes
 
@@ -78,21 +77,14 @@ class Router:
         started_s: float,
     ) -> Answer:
         body = handler(self._broker, request, context)
-        if isinstance(body, Awaitable):
-            return self._later(header, body, started_s)
-        return self._encoded(header, body, started_s)
+        if body is None:
+            return None
+        if isinstance(body, dict):
+            return self._encoded(header, body, started_s)
+        return Later(body, lambda made: self._encoded(header, made, started_s))
 
-    async def _later(
-        self, header: RequestHeader, answer: Awaitable[Body | None], started_s: float
-    ) -> Frame | None:
-        return self._encoded(header, await answer, started_s)
-
-    def _encoded(self, header: RequestHeader, body: Body | None, started_s: float) -> Frame | None:
-        frame = (
-            None
-            if body is None
-            else encode_response(header.api_key, header.api_version, header.correlation_id, body)
-        )
+    def _encoded(self, header: RequestHeader, body: Body, started_s: float) -> Frame:
+        frame = encode_response(header.api_key, header.api_version, header.correlation_id, body)
         self._times_of(header.api_key).observe(perf_counter() - started_s)
         return frame
 

@@ -5,12 +5,12 @@ An office that is open, a cluster that grants every wish, and leaders that canno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from mainstem_broker.errors import PeerUnavailable
 from mainstem_broker.log.log_manager import LogManager
-from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Leader
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Key, Leader
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.office import Office
 from mainstem_broker.replica.state import PartitionState
@@ -64,8 +64,8 @@ class UnreachableLeader:
         self.asked: list[Sequence[FetchedFrom]] = []
         self.closed = False
 
-    async def fetch(self, wanted: Sequence[FetchedFrom]) -> Iterable[Fetched]:
-        self.asked.append(wanted)
+    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+        self.asked.append(list(wanted.values()))
         raise PeerUnavailable("Nobody plays this leader.")
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -15,7 +15,7 @@ from tests.unit.broker.replica.replicas import open_office, state_of
 from tests.unit.broker.server.peers import run
 
 from mainstem_broker.errors import NotLeaderOrFollower, OffsetOutOfRange, PeerUnavailable
-from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Fetcher
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Fetcher, Key
 from mainstem_broker.replica.partition import Divergence, Partition
 
 US, THEM = 1, 2
@@ -29,9 +29,12 @@ class PlayedLeader:
         self.asked: asyncio.Queue[Sequence[FetchedFrom]] = asyncio.Queue()
         self.answers: asyncio.Queue[Sequence[Fetched] | Exception] = asyncio.Queue()
         self.closed = False
+        self.changed: list[Key] = []
+        """Of the last fetch."""
 
-    async def fetch(self, wanted: Sequence[FetchedFrom]) -> Iterable[Fetched]:
-        self.asked.put_nowait(wanted)
+    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+        self.asked.put_nowait(list(wanted.values()))
+        self.changed = list(changed)
         answer = await self.answers.get()
         if isinstance(answer, Exception):
             raise answer

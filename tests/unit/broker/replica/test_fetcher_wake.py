@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
-from uuid import UUID
+from uuid import NAMESPACE_DNS, uuid5
 
 from mainstem_broker.errors import PeerUnavailable
-from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Fetcher
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Fetcher, Key
 from mainstem_broker.replica.partition import Partition
 
 LEADER = 2
@@ -23,8 +23,8 @@ class QuietLeader:
         self.asked: asyncio.Queue[list[tuple[str, int]]] = asyncio.Queue()
         self._waiting: asyncio.Future[None] | None = None
 
-    async def fetch(self, wanted: Sequence[FetchedFrom]) -> Iterable[Fetched]:
-        self.asked.put_nowait([(item.topic, item.leader_epoch) for item in wanted])
+    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+        self.asked.put_nowait([(item.topic, item.leader_epoch) for item in wanted.values()])
         self._waiting = asyncio.get_running_loop().create_future()
         await self._waiting
         raise PeerUnavailable("The connection was closed.")
@@ -37,12 +37,12 @@ class QuietLeader:
 class EmptyReplica:
     """As much of a partition as a fetch needs."""
 
-    topic_id = UUID(int=1)
     index = 0
     log = SimpleNamespace(log_start_offset=0)
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
+        self.topic_id = uuid5(NAMESPACE_DNS, topic)
         self.leader_epoch = 1
 
     def fetch_position(self) -> tuple[int, int]:

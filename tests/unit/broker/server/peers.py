@@ -17,7 +17,7 @@ import uvloop
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.log.files import FileSlice, LogFile
 from mainstem_broker.protocol.codec import Frame
-from mainstem_broker.server.connection import Answer, Connection, Handle, Hold
+from mainstem_broker.server.connection import Answer, Connection, Handle, Hold, Later
 
 TIMEOUT_S: Final = 10
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -45,6 +45,10 @@ def frame_of(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
+def _as_it_is(frame: Frame) -> Frame:
+    return frame
+
+
 class Script:
     """Handles frames as they say, and notes them in `handled`."""
 
@@ -70,9 +74,9 @@ class Script:
             case "slices":  # position:size,position:size with text around
                 return self._slices(argument)
             case "later":
-                return self._later(argument)
+                return Later(self._later(argument), _as_it_is)
             case "never":
-                return self._never(argument)
+                return Later(self._never(argument), _as_it_is)
             case "hold":
                 return self._hold(argument, lambda: [frame_of(f"after {argument}".encode())])
             case "hold-bug":
@@ -82,7 +86,7 @@ class Script:
             case "bug":
                 return _bug()
             case "bug-later":
-                return self._bug_later()
+                return Later(self._bug_later(), _as_it_is)
             case "close":
                 connection.close("the frame says so")
                 return None

@@ -425,6 +425,19 @@ def test_file_slices_and_bytes_leave_in_their_order(segment: Path) -> None:
     run(test())
 
 
+def test_a_slice_and_the_bytes_around_it_come_at_once(segment: Path) -> None:
+    """A client would be woken for each packet."""
+
+    async def test() -> None:
+        with Peer(Script(segment).handle) as peer:
+            for size_bytes in (100, 20_000):
+                await peer.send(f"slices 0:{size_bytes}")
+                received = await asyncio.get_running_loop().sock_recv(peer.socket, 100_000)
+                assert len(received) == 4 + 1 + size_bytes + 1
+
+    run(test())
+
+
 def test_a_slice_larger_than_the_socket_takes_is_sent_in_parts(segment: Path) -> None:
     content = segment.read_bytes()
 
@@ -440,12 +453,15 @@ def test_a_slice_larger_than_the_socket_takes_is_sent_in_parts(segment: Path) ->
     run(test())
 
 
-def test_a_file_that_was_cut_short_closes_the_connection(segment: Path) -> None:
+@pytest.mark.parametrize(("size_bytes", "sent_bytes"), [(200_000, 4 + 1 + 99_950), (200, 0)])
+def test_a_file_that_was_cut_short_closes_the_connection(
+    segment: Path, size_bytes: int, sent_bytes: int
+) -> None:
     async def test() -> None:
         with Peer(Script(segment).handle) as peer:
-            os.truncate(segment, 100)
-            await peer.send("slices 50:200")
-            assert len(await peer.receive_end()) == 4 + 1 + 50
+            os.truncate(segment, 50 + min(size_bytes // 2, 99_950))
+            await peer.send(f"slices 50:{size_bytes}")
+            assert len(await peer.receive_end()) == sent_bytes
             assert peer.connection.is_closed
 
     run(test())

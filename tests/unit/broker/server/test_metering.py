@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from tests.unit.broker.server.test_router import response
 
 from mainstem_broker.protocol.codec import Frame
 from mainstem_broker.quota.client_quotas import DEFAULT, QuotaEntity, QuotaKind
-from mainstem_broker.server.connection import Connection
+from mainstem_broker.server.connection import Connection, Later
 from mainstem_broker.server.router import Router
 
 SPAN_SECONDS = 10
@@ -50,8 +49,9 @@ async def ask(broker: LocalBroker, key: int, version: int, values: dict[str, Any
     answer = Router(broker.context, "PLAINTEXT", {}).handle(
         cast(Connection, caller), memoryview(frame).toreadonly()
     )
-    if isinstance(answer, Awaitable):
-        answer = await answer
+    if isinstance(answer, Later):
+        body = await answer.body
+        answer = None if body is None else answer.encode(body)
     if answer is None:
         return None, caller.muted_s
     return response(key, version, cast(Frame, answer)), caller.muted_s

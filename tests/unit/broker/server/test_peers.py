@@ -19,7 +19,7 @@ from mainstem.child_process import free_ports
 from mainstem_broker.cluster.znodes import Endpoint, TopicAssignment
 from mainstem_broker.errors import PeerUnavailable
 from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
-from mainstem_broker.replica.fetcher import Fetched, FetchedFrom
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Key
 from mainstem_broker.replica.partition import Divergence
 from mainstem_broker.server.listeners import Listener, SocketOptions
 from mainstem_broker.server.peers import FETCH_KEY, FETCH_VERSION, LeaderPeer, Peer
@@ -196,6 +196,12 @@ def wanted(topic_id: UUID, partition: int = 0, offset: int = 0, epoch: int = 0) 
     return FetchedFrom("t", topic_id, partition, epoch, offset, -1 if offset == 0 else 0, 0)
 
 
+def everything(*items: FetchedFrom) -> tuple[dict[Key, FetchedFrom], list[Key]]:
+    """A fetch of these in which all have changed."""
+    keyed = {(item.topic_id, item.partition): item for item in items}
+    return keyed, list(keyed)
+
+
 def test_a_fetch_says_who_asks_in_which_life_and_what_he_has() -> None:
     async def test() -> None:
         received: list[Any] = []
@@ -209,7 +215,12 @@ def test_a_fetch_says_who_asks_in_which_life_and_what_he_has() -> None:
 
         one, two = UUID(int=1), UUID(int=2)
         async with played(note) as (peer, _):
-            assert list(await leader_over(peer).fetch([wanted(one), wanted(one, 1, 5, 3), wanted(two)])) == []
+            assert (
+                list(
+                    await leader_over(peer).fetch(*everything(wanted(one), wanted(one, 1, 5, 3), wanted(two)))
+                )
+                == []
+            )
         (request,) = received
         assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (2, 0)
         assert [topic.topic_id for topic in request.topics] == [one, two]
@@ -228,7 +239,7 @@ def test_a_leader_that_fails_as_a_whole_is_not_reached() -> None:
 
         async with played(fail) as (peer, _):
             with pytest.raises(PeerUnavailable, match="answered error 70"):
-                await leader_over(peer).fetch([wanted(UUID(int=1))])
+                await leader_over(peer).fetch(*everything(wanted(UUID(int=1))))
 
     run(test())
 
@@ -247,13 +258,14 @@ def test_a_real_leader_gives_records_divergence_and_errors_by_partition(tmp_path
         listener.start(Router(broker.context, "PLAINTEXT", {}).handle)
         leader = leader_over(Peer(lambda: Endpoint("PLAINTEXT", "PLAINTEXT", host, port), "test", 5))
         try:
-            (whole,) = await leader.fetch([wanted(topic_id)])
+            (whole,) = await leader.fetch(*everything(wanted(topic_id)))
             assert (whole.error_code, whole.high_watermark, whole.diverging) == (0, 2, None)
             assert b"a" in whole.records
-            (ahead,) = await leader.fetch([wanted(topic_id, offset=9)])
+            (ahead,) = await leader.fetch(*everything(wanted(topic_id, offset=9)))
             assert ahead == Fetched(topic_id, 0, 0, 2, 0, Divergence(0, 2), b"")
             strange = UUID(int=99)
-            (unknown,) = await leader.fetch([wanted(strange)])
+            now_wanted, named = everything(wanted(strange))
+            (unknown,) = await leader.fetch(now_wanted, [*named, (topic_id, 0)])
             assert (unknown.topic_id, unknown.error_code, unknown.records) == (strange, 100, b"")
         finally:
             leader.close()
