@@ -78,9 +78,9 @@ def build(engine: Engine, places: Places, name: str) -> None:
     with tempfile.TemporaryDirectory(dir=places.cache) as folder:
         context = Path(folder)
         shutil.copytree(_NODE, context, dirs_exist_ok=True)
-        (context / "programs").mkdir(exist_ok=True)
+        (context / "built").mkdir()
         for path in programs:
-            os.link(path, context / "programs" / path.name)
+            os.link(path, context / "built" / path.name)
         say("building the image of Kubernetes' programs")
         base = debian_image(engine, "mainstem/node-base", _PACKAGES)
         built: dict[str, str] = {}

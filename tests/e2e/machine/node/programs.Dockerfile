@@ -2,7 +2,7 @@
 # name server and its volumes from this one image under several names; the node image is built upon it too.
 ARG BASE_IMAGE
 FROM ${BASE_IMAGE} AS programs
-COPY programs/ files/usr/local/bin/node-network /usr/local/bin/
+COPY built/ files/usr/local/bin/node-network /usr/local/bin/
 RUN for name in kubeadm kubelet kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy; do \
         ln -s kubernetes "/usr/local/bin/$name"; \
     done
