@@ -167,7 +167,7 @@ def _stateful_set(name: str, container: Manifest) -> Manifest:
     labels = {"app": name}
     pod = {
         "securityContext": _SECURE_POD,
-        "terminationGracePeriodSeconds": 300,
+        "terminationGracePeriodSeconds": 60,
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,

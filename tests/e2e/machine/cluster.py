@@ -57,9 +57,12 @@ def create(engine: Engine, places: Places, node_image: str) -> None:
 
 
 def load(engine: Engine, places: Places, images: Sequence[str]) -> None:
-    """Put images on every node that lacks them."""
-    command = ["kind", "load", "docker-image", "--name", CLUSTER_NAME]
-    run([*command, *images], environment=environment(engine, places) | {"TMPDIR": str(_space(places))})
+    """Put images on every worker that lacks them; the control plane runs none of them."""
+    inside = environment(engine, places) | {"TMPDIR": str(_space(places))}
+    nodes = run(["kind", "get", "nodes", "--name", CLUSTER_NAME], environment=inside).split()
+    workers = [node for node in nodes if not node.endswith("-control-plane")]
+    command = ["kind", "load", "docker-image", "--name", CLUSTER_NAME, "--nodes", ",".join(workers)]
+    run([*command, *images], environment=inside)
 
 
 def delete(engine: Engine, places: Places) -> None:

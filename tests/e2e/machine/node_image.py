@@ -1,8 +1,8 @@
 """The image of a node: `kindest/node` where it can be had, else one built from source.
 
-The parts, from the bottom: a small Debian; over it the programs of Kubernetes, built from their Go modules;
-over that the node, which holds the former as containerd's images. Each part is an image whose tag is the key
-of what it was made from, so a part that is there need not be made again.
+The parts: Kubernetes' programs, built from their Go modules, as small images; the node, a Debian with systemd
+and containerd, which holds them as containerd's images. Each part is an image whose tag is the key of what it
+was made from, so a part that is there need not be made again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from tests.e2e.machine.debian import debian_image
 from tests.e2e.machine.engine import Engine
 from tests.e2e.machine.settings import (
     KUBERNETES_VERSION,
-    LOCAL_PATH_MODULE,
     MACHINE,
     OFFICIAL_NODE_IMAGE,
     Places,
     key_of,
 )
-from tests.e2e.machine.tools import go_build, go_install
+from tests.e2e.machine.tools import go_build
 
 _NODE: Final = MACHINE / "node"
 _PACKAGES: Final = [
@@ -49,6 +48,8 @@ _PACKAGES: Final = [
     "systemd-sysv",
     "util-linux",
 ]
+_PROGRAMS_PACKAGES: Final = ("conntrack", "iproute2", "iptables")
+_PROGRAMS: Final = ("kubernetes", "etcd", "coredns", "crictl", "pause", "local-path-provisioner")
 _KUBEADM: Final = "kubeadm"
 
 
@@ -61,7 +62,7 @@ def node_image(engine: Engine, places: Places) -> str:
     asked = os.environ.get("E2E_NODE_IMAGE")
     if asked:
         return asked
-    own = f"mainstem/node:{KUBERNETES_VERSION}-{key_of([*_PACKAGES, LOCAL_PATH_MODULE], [_NODE])}"
+    own = f"mainstem/node:{KUBERNETES_VERSION}-{key_of([*_PACKAGES, *_PROGRAMS_PACKAGES], [_NODE])}"
     if engine.has_image(own):
         return own
     if engine.pull(OFFICIAL_NODE_IMAGE):
@@ -82,11 +83,13 @@ def build(engine: Engine, places: Places, name: str) -> None:
         for path in programs:
             os.link(path, context / "built" / path.name)
         say("building the image of Kubernetes' programs")
-        base = debian_image(engine, "mainstem/node-base", _PACKAGES)
+        programs_base = debian_image(engine, "mainstem/node-programs-base", _PROGRAMS_PACKAGES)
         built: dict[str, str] = {}
         for target in ("programs", "coredns", "pause"):
             built[target] = f"mainstem/node-{target}:{tag}"
-            _docker_build(engine, context, "programs.Dockerfile", built[target], target, BASE_IMAGE=base)
+            _docker_build(
+                engine, context, "programs.Dockerfile", built[target], target, BASE_IMAGE=programs_base
+            )
         names = _names_that_kubeadm_expects(places)
         for image in names:
             program = next((target for target in ("coredns", "pause") if f"/{target}:" in image), "programs")
@@ -100,6 +103,7 @@ def build(engine: Engine, places: Places, name: str) -> None:
             "Dockerfile",
             name,
             "",
+            BASE_IMAGE=debian_image(engine, "mainstem/node-base", _PACKAGES),
             PROGRAMS_IMAGE=built["programs"],
             PAUSE_IMAGE=pause,
             KUBERNETES_VERSION=KUBERNETES_VERSION,
@@ -113,10 +117,7 @@ def _build_programs(places: Places) -> list[Path]:
     say("building Kubernetes, etcd and CoreDNS (some minutes the first time)")
     go_build(_NODE / "programs", folder, KUBERNETES_VERSION)
     go_build(_NODE / "coredns", folder, KUBERNETES_VERSION)
-    return [
-        *(folder / name for name in ("kubernetes", "etcd", "coredns", "crictl", "pause")),
-        go_install(LOCAL_PATH_MODULE, folder),
-    ]
+    return [folder / name for name in _PROGRAMS]
 
 
 def _names_that_kubeadm_expects(places: Places) -> list[str]:

@@ -19,7 +19,6 @@ KUBERNETES_VERSION: Final = "v1.34.4"  # 1.35 refuses machines with the first ve
 OFFICIAL_NODE_IMAGE: Final = "kindest/node:v1.34.3"
 KIND_MODULE: Final = "sigs.k8s.io/kind@v0.33.0"
 HELM_MODULE: Final = "helm.sh/helm/v3/cmd/helm@v3.22.0"
-LOCAL_PATH_MODULE: Final = "github.com/rancher/local-path-provisioner@v0.0.30"
 S3_MODULE: Final = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 GO_VERSION_MIN: Final = (1, 24)
 

@@ -64,7 +64,10 @@ def go_install(module: str, folder: Path) -> Path:
 
 
 def go_build(module_folder: Path, folder: Path, version: str) -> None:
-    """Build all programs of the Go module in `module_folder`, telling them Kubernetes' version."""
+    """Build all programs of the Go module in `module_folder`, and those it names as tools.
+
+    They are told that they are Kubernetes of `version`.
+    """
     require_go()
     major, minor = version.removeprefix("v").split(".")[:2]
     flags = [_SMALL_LINKER_FLAGS]
@@ -84,6 +87,7 @@ def go_build(module_folder: Path, folder: Path, version: str) -> None:
             "-o",
             f"{folder}/",
             "./...",
+            *run(["go", "list", "tool"], folder=module_folder).split(),
         ],
         environment={"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"},
         folder=module_folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 import spark_container
 
 ENVIRONMENT = {
@@ -43,7 +44,9 @@ def test_java_options_keep_the_order_of_their_numbers() -> None:
     assert command[1:13] == [f"-Doption={number}" for number in range(12)]
 
 
-@pytest.mark.parametrize("arguments", [[], ["executor"], ["/no/such/program"]], ids=["none", "executor", "unknown"])
+@pytest.mark.parametrize(
+    "arguments", [[], ["executor"], ["/no/such/program"]], ids=["none", "executor", "unknown"]
+)
 def test_what_cannot_be_started_is_told_in_a_sentence(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

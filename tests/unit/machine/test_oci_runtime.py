@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.e2e.machine import oci_runtime
 
 EVERYTHING = (1 << len(oci_runtime.CAPABILITIES)) - 1
@@ -69,7 +68,7 @@ def test_runc_follows_with_the_same_arguments(tmp_path: Path, monkeypatch: pytes
     bundle = tmp_path / "config.json"
     bundle.write_text(json.dumps({"process": privileged(), "root": {"path": "rootfs"}}))
     became: list[list[str]] = []
-    monkeypatch.setattr(oci_runtime.os, "execvp", lambda program, words: became.append([program, *words]))
+    monkeypatch.setattr("os.execvp", lambda program, words: became.append([program, *words]))
     monkeypatch.setattr(oci_runtime, "bounding_set", lambda: WITHOUT_RESOURCE)
     oci_runtime.main(["create", "--bundle", str(tmp_path), "id"])
     assert became == [["runc", "runc", "create", "--bundle", str(tmp_path), "id"]]
