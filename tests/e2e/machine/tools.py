@@ -76,22 +76,11 @@ def go_build(module_folder: Path, folder: Path, version: str) -> None:
             f"-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
         ]
     folder.mkdir(parents=True, exist_ok=True)
-    run(
-        [
-            "go",
-            "build",
-            "-trimpath",
-            "-tags=providerless",
-            "-ldflags",
-            " ".join(flags),
-            "-o",
-            f"{folder}/",
-            "./...",
-            *run(["go", "list", "tool"], folder=module_folder).split(),
-        ],
-        environment={"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"},
-        folder=module_folder,
-    )
+    options = ["-trimpath", "-tags=providerless", "-ldflags", " ".join(flags), "-o", f"{folder}/"]
+    quiet = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    # One at a time: Go refuses two spellings of a library's name within one build.
+    for packages in ("./...", *run(["go", "list", "tool"], folder=module_folder).split()):
+        run(["go", "build", *options, packages], environment=quiet, folder=module_folder)
 
 
 def make_tool(places: Places, name: str, target: Path) -> None:
