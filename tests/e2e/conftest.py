@@ -16,9 +16,7 @@ def cluster() -> None:
     """The cluster must be named: without a kubeconfig kubectl would ask whatever answers on this machine."""
     kubeconfig = os.environ.get("KUBECONFIG", "")
     if not kubeconfig or not Path(kubeconfig).exists():
-        pytest.exit(
-            "KUBECONFIG names no file: run `make e2e`, which makes a cluster and the tests.", returncode=2
-        )
+        pytest.exit("KUBECONFIG names no file: run `make e2e`, which makes a cluster.", returncode=2)
     if shutil.which("kubectl") is None:
         pytest.exit("kubectl is not on the PATH: run `make e2e`, which brings one.", returncode=2)
 

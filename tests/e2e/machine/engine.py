@@ -50,8 +50,12 @@ class Engine:
 def find(places: Places) -> Engine | None:
     """The engine that answers: DOCKER_HOST's or Docker's own default, else ours; None if neither does."""
     path = f"{places.programs}{os.pathsep}{os.environ['PATH']}"
-    for environment in ({}, {"DOCKER_HOST": f"unix://{places.docker_socket}"}):
-        engine = Engine(environment | {"PATH": path, "DOCKER_BUILDKIT": "0"})
+    own = {
+        "DOCKER_HOST": f"unix://{places.docker_socket}",
+        "DOCKER_BUILDKIT": "0",
+    }  # Debian's has no BuildKit
+    for environment in ({}, own):
+        engine = Engine(environment | {"PATH": path})
         if succeeds(["docker", "info"], engine.environment):
             return engine
     return None
