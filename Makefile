@@ -1,9 +1,10 @@
 # Each target sets up what it needs. `make demo` and `make test` are all a newcomer has to know.
 
-.PHONY: help demo test lint types contracts unit interop faults groups soak bench format clean
+.PHONY: help demo test lint types contracts unit interop faults groups soak bench images e2e e2e-up e2e-environment e2e-down \
+	e2e-clean kind-image format clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: ## Run the main job on real data: 336,776 flights through 3 brokers into a warehouse table
 	@scripts/setup demo
@@ -48,10 +49,43 @@ bench: ## Measure side by side with Apache Kafka (needs Maven for that half)
 	@scripts/setup test
 	.venv/bin/python -m bench
 
+images: ## Build the container images (broker, ZooKeeper, operator, Spark) as mainstem/NAME:dev
+	@scripts/setup test
+	@.venv/bin/python -m tests.e2e.machine images
+
+# With KUBECONFIG the tests run on that cluster, whose nodes must hold the images; else on one that is made here.
+e2e: ## Test on a real Kubernetes: KUBECONFIG's, or one of kind that this makes from whatever the machine has
+	@scripts/setup test
+ifdef KUBECONFIG
+	.venv/bin/python -m pytest tests/e2e
+else
+	@.venv/bin/python -m tests.e2e.machine up
+	@eval "$$(.venv/bin/python -m tests.e2e.machine environment)" && .venv/bin/python -m pytest tests/e2e || \
+		{ echo 'The cluster is left as the tests left it, for a look (see make help: e2e-environment); make e2e-down removes it.'; exit 1; }
+	@.venv/bin/python -m tests.e2e.machine down
+endif
+
+e2e-up: ## Make that cluster and leave it; eval "$(make -s e2e-environment)" lets kubectl and helm find it
+	@scripts/setup test
+	@.venv/bin/python -m tests.e2e.machine up
+
+e2e-environment:
+	@.venv/bin/python -m tests.e2e.machine environment
+
+e2e-down: ## Remove that cluster and the Docker engine, if it was started for it; caches stay
+	@.venv/bin/python -m tests.e2e.machine down
+
+e2e-clean: ## The same, and remove the caches (images and programs)
+	@.venv/bin/python -m tests.e2e.machine clean
+
+kind-image: ## Make the image of a kind node, from source where the official one cannot be pulled
+	@scripts/setup test
+	@.venv/bin/python -m tests.e2e.machine node-image
+
 format: ## Format the code
 	@scripts/setup test
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
 clean: ## Remove what the targets above made
-	rm -rf .venv data bench/.cache tests/.cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv data build bench/.cache tests/.cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

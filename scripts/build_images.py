@@ -1,0 +1,208 @@
+"""Builds the container images: `python -m scripts.build_images [--wheels] [NAME ...]` (all by default).
+
+Fetches what the images hold into `build/` first, with pip, so that the Dockerfiles need no network: each is
+then built by a plain `docker build --file broker-image/Dockerfile .`, or buildah. PYTHON_BASE_IMAGE and
+JAVA_BASE_IMAGE name other base images than the Dockerfiles' own, IMAGE_TAG another tag than `dev`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[1]
+WHEELS: Final = REPOSITORY / "build" / "wheels"
+ZOOKEEPER_JARS: Final = REPOSITORY / "build" / "zookeeper"
+# Of the jars that pyspark carries, those that a ZooKeeper server and its log need.
+_ZOOKEEPER_JAR_NAMES: Final = (
+    "zookeeper-3",
+    "zookeeper-jute-",
+    "slf4j-api-",
+    "log4j-api-2",
+    "log4j-core-",
+    "log4j-layout-template-json-",
+    "log4j-slf4j2-impl-",
+    "metrics-core-",
+    "snappy-java-",
+)
+
+
+class BuildError(Exception):
+    """An image could not be built; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image: its Dockerfile's folder, what of the repository it copies, and whose wheels it holds.
+
+    `wheels` names a folder of build/wheels; `requirements` whose dependencies go there: names of extras in
+    pyproject.toml, "" for the dependencies that the package itself has.
+    """
+
+    name: str
+    folder: str
+    sources: tuple[str, ...]
+    wheels: str = ""
+    requirements: tuple[str, ...] = ()
+
+    @property
+    def exists(self) -> bool:
+        return all((REPOSITORY / source).exists() for source in self.sources)
+
+
+IMAGES: Final = (
+    Image("broker", "broker-image", ("broker-image/src/mainstem_broker",), "broker", ("",)),
+    Image("zookeeper", "zookeeper-image", ("zookeeper-image",), "spark", ("", "loader")),
+    Image("operator", "operator", ("operator/mainstem_operator",), "operator", ("operator",)),
+    Image(
+        "spark",
+        "spark-jobs",
+        ("spark-jobs/mainstem_loader", "spark-jobs/spark_container.py"),
+        "spark",
+        ("", "loader"),
+    ),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build what the arguments name, and tell the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.build_images", description="Build container images."
+    )
+    parser.add_argument("names", nargs="*", choices=[[], *(image.name for image in IMAGES)], metavar="NAME")
+    parser.add_argument("--wheels", action="store_true", help="only fetch what the Dockerfiles copy")
+    options = parser.parse_args(arguments)
+    try:
+        for image in IMAGES:
+            if options.names and image.name not in options.names:
+                continue
+            fetch(image)
+            if not options.wheels:
+                sys.stdout.write(f"{build(image, os.environ)}\n")
+    except BuildError as error:
+        sys.stderr.write(f"build_images: {error}\n")
+        return 1
+    return 0
+
+
+def requirements_of(image: Image) -> list[str]:
+    """The requirements of an image, as pyproject.toml states them."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    found: list[str] = []
+    for extra in image.requirements:
+        found += project["dependencies"] if not extra else project["optional-dependencies"].get(extra, [])
+    return sorted(set(found))
+
+
+def fetch(image: Image) -> None:
+    """Put the wheels that `image` installs, and pip, in build/wheels; ZooKeeper's jars in build/zookeeper.
+
+    Does nothing when they were made from the same requirements and constraints before.
+
+    Raises:
+        BuildError: pip's reason.
+    """
+    fetch_wheels(WHEELS / image.wheels, requirements_of(image))
+    if image.name == "zookeeper":
+        _take_zookeeper_jars(WHEELS / image.wheels)
+
+
+def fetch_wheels(folder: Path, requirements: Sequence[str]) -> None:
+    """Fill `folder` with the wheels of `requirements` at the versions of constraints.txt, and with pip."""
+    constraints = REPOSITORY / "constraints.txt"
+    wanted = "\n".join([*requirements, constraints.read_text(), sys.version])
+    key = hashlib.sha256(wanted.encode()).hexdigest()
+    stamp = folder / ".made-from"
+    if stamp.exists() and stamp.read_text() == key:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    _run([*pip, "--wheel-dir", folder, "--constraint", constraints, *requirements])
+    _run([*pip, "--wheel-dir", folder / "pip", "pip"])
+    next((folder / "pip").glob("pip-*.whl")).rename(folder / "pip" / "pip.whl")
+    stamp.write_text(key)
+
+
+def _take_zookeeper_jars(wheels: Path) -> None:
+    shutil.rmtree(ZOOKEEPER_JARS, ignore_errors=True)
+    ZOOKEEPER_JARS.mkdir(parents=True)
+    with zipfile.ZipFile(next(wheels.glob("pyspark-*.whl"))) as pyspark:
+        for entry in pyspark.namelist():
+            name = Path(entry).name
+            if entry.startswith("pyspark/jars/") and name.startswith(_ZOOKEEPER_JAR_NAMES):
+                (ZOOKEEPER_JARS / name).write_bytes(pyspark.read(entry))
+
+
+def build(image: Image, environment: Mapping[str, str]) -> str:
+    """Build `image` with docker and return its name.
+
+    Raises:
+        BuildError: docker's reason.
+    """
+    name = f"mainstem/{image.name}:{environment.get('IMAGE_TAG', 'dev')}"
+    python, java = environment.get("PYTHON_BASE_IMAGE", ""), environment.get("JAVA_BASE_IMAGE", "")
+    bases = {"BASE_IMAGE": java if image.name == "zookeeper" else python}
+    if image.name == "spark":
+        bases["JAVA_IMAGE"] = java
+    copied = [f"{image.folder}/Dockerfile", *image.sources]
+    copied.append("build/zookeeper" if image.name == "zookeeper" else f"build/wheels/{image.wheels}")
+    docker_build(name, f"{image.folder}/Dockerfile", copied, bases, environment)
+    return name
+
+
+def docker_build(
+    name: str,
+    dockerfile: str,
+    copied: Sequence[str],
+    arguments: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> None:
+    """`docker build` of the repository's root, sending only `copied`; empty arguments are left out."""
+    command = ["docker", "build", "--quiet", "--file", dockerfile, "--tag", name]
+    for argument, value in arguments.items():
+        if value:
+            command += ["--build-arg", f"{argument}={value}"]
+    with tempfile.TemporaryFile() as context:
+        with tarfile.open(fileobj=context, mode="w", format=tarfile.GNU_FORMAT) as archive:
+            for path in copied:
+                archive.add(REPOSITORY / path, path, filter=_without_caches)
+        context.seek(0)
+        _run([*command, "-"], environment=environment, standard_input=context)
+
+
+def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if "__pycache__" in entry.name else entry
+
+
+def _run(
+    command: Sequence[str | Path],
+    *,
+    environment: Mapping[str, str] | None = None,
+    standard_input: IO[bytes] | None = None,
+) -> None:
+    words = [str(word) for word in command]
+    try:
+        finished = subprocess.run(
+            words, cwd=REPOSITORY, env=environment, stdin=standard_input, capture_output=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise BuildError(f"{words[0]} is not installed: install it, then run this again.") from error
+    if finished.returncode:
+        output = (finished.stdout + finished.stderr).decode(errors="replace").strip().splitlines()
+        raise BuildError("\n  ".join([" ".join(words[:3]) + " failed:", *output[-15:]]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""First process of the Spark image: becomes an executor, or the command that it is given (the driver's).
+
+Spark on Kubernetes starts executor pods with the argument `executor` and says the rest in the environment;
+its Python package brings no program for that. Only the standard library, since nothing else is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+EXECUTOR_CLASS = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+# Argument of the executor's command line: the variable in which the driver says it
+# (Spark's BasicExecutorFeatureStep).
+EXECUTOR_ARGUMENTS = {
+    "--driver-url": "SPARK_DRIVER_URL",
+    "--executor-id": "SPARK_EXECUTOR_ID",
+    "--cores": "SPARK_EXECUTOR_CORES",
+    "--app-id": "SPARK_APPLICATION_ID",
+    "--hostname": "SPARK_EXECUTOR_POD_IP",
+    "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
+    "--podName": "SPARK_EXECUTOR_POD_NAME",
+}
+_JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
+
+
+def executor_command(environment: dict[str, str]) -> list[str]:
+    """The Java command line of the executor that the environment describes.
+
+    Raises:
+        KeyError: a variable that Spark sets is not there.
+    """
+    numbered = sorted(
+        (int(found[1]), value)
+        for name, value in environment.items()
+        if (found := _JAVA_OPTION.fullmatch(name))
+    )
+    memory = environment["SPARK_EXECUTOR_MEMORY"]
+    command = [
+        "java",
+        *(value for _, value in numbered),
+        f"-Xms{memory}",
+        f"-Xmx{memory}",
+        "-XX:-UsePerfData",
+    ]
+    command += ["-cp", environment["SPARK_HOME"] + "/jars/*", EXECUTOR_CLASS]
+    for argument, variable in EXECUTOR_ARGUMENTS.items():
+        command += [argument, environment[variable]]
+    return command
+
+
+def main(arguments: list[str]) -> str:
+    """Become the program that `arguments` ask for. Returns only what is wrong with them."""
+    if not arguments:
+        return "Say what to run: executor, or a command such as python3 -m mainstem_loader --help."
+    try:
+        command = executor_command(dict(os.environ)) if arguments[0] == "executor" else arguments
+        os.execvp(command[0], command)
+    except KeyError as missing:
+        return f"An executor needs {missing.args[0]}, which Spark's driver sets: start executors by a driver."
+    except OSError as error:
+        return f"{command[0]} cannot be started: {error.strerror}."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

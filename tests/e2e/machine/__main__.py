@@ -1,0 +1,104 @@
+"""`python -m tests.e2e.machine ACTION`: what the Makefile's targets for the end-to-end machine run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+
+from tests.e2e.machine import cluster, engine, images, node_image
+from tests.e2e.machine.commands import MachineError, Stages, say
+from tests.e2e.machine.settings import Places, default_places
+
+
+def main() -> int:
+    """Do one of the actions and tell the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.e2e.machine", description="Make a cluster of kind."
+    )
+    parser.add_argument("action", choices=["up", "images", "node-image", "environment", "down", "clean"])
+    action = parser.parse_args().action
+    places = default_places()
+    places.cache.mkdir(parents=True, exist_ok=True)
+    os.environ["PATH"] = f"{places.programs}{os.pathsep}{os.environ['PATH']}"
+    stages = Stages()
+    try:
+        if action == "up":
+            up(places, stages)
+        elif action == "images":
+            build_images(places, stages)
+        elif action == "node-image":
+            build_node_image(places, stages)
+        elif action == "environment":
+            print_environment(places)
+        else:
+            down(places, forget=action == "clean")
+    except MachineError as error:
+        sys.stderr.write(f"e2e: {error}\n")
+        return 1
+    if action in ("up", "images", "node-image"):
+        sys.stdout.write(f"{stages.summary()}\n")
+    return 0
+
+
+def up(places: Places, stages: Stages) -> None:
+    """A cluster with all images on its nodes, from whatever is here already."""
+    with stages.stage("Docker engine"):
+        docker = engine.start(places)
+    with stages.stage("kind and helm"):
+        cluster.install_tools(places)
+    with stages.stage("node image"):
+        node = node_image.node_image(docker, places)
+        cluster.use_kubectl_of(node, docker, places)
+    with stages.stage("images"):
+        names = images.build(docker, places)
+    with stages.stage("kind create cluster"):
+        cluster.create(docker, places, node)
+    with stages.stage("images to the nodes"):
+        cluster.load(docker, places, names)
+    say(f"ready: kubectl --kubeconfig {places.kubeconfig} get nodes")
+
+
+def build_images(places: Places, stages: Stages) -> None:
+    """All images, and what they are called."""
+    with stages.stage("Docker engine"):
+        docker = engine.start(places)
+    with stages.stage("images"):
+        names = images.build(docker, places)
+    for name in names:
+        say(docker.docker("images", "--format", "{{.Repository}}:{{.Tag}} {{.Size}}", name).strip())
+
+
+def build_node_image(places: Places, stages: Stages) -> None:
+    """The image of a node, and what it is called."""
+    with stages.stage("Docker engine"):
+        docker = engine.start(places)
+    with stages.stage("node image"):
+        name = node_image.node_image(docker, places)
+    say(docker.docker("images", "--format", "{{.Repository}}:{{.Tag}} {{.Size}}", name).strip())
+
+
+def print_environment(places: Places) -> None:
+    """Lines for a shell's `eval`: with them kubectl, helm, kind and docker reach the cluster."""
+    found = engine.find(places)
+    if found is None:
+        raise MachineError("No Docker engine answers: `make e2e-up` starts one.")
+    for name, value in cluster.environment(found, places).items():
+        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+
+
+def down(places: Places, *, forget: bool) -> None:
+    """Remove the cluster, end our engine, put the machine as it was; `forget` removes the caches too."""
+    found = engine.find(places)
+    if found is not None:
+        cluster.delete(found, places)
+    engine.stop(places)
+    if forget:
+        shutil.rmtree(places.cache)
+        say(f"{places.cache} is gone: the next run builds everything again")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

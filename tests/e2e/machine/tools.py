@@ -1,0 +1,92 @@
+"""Programs that the machine needs: from Debian's packages, or built from Go modules into the cache."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.machine.commands import MachineError, run, say
+from tests.e2e.machine.settings import GO_VERSION_MIN, Places
+
+_SMALL_LINKER_FLAGS: Final = "-s -w"
+
+
+def install_packages(commands: dict[str, str]) -> None:
+    """Install the Debian packages of those commands (command: package) that are not there, and say so first.
+
+    Raises:
+        MachineError: this is not a Debian machine, or apt-get failed.
+    """
+    missing = sorted({package for command, package in commands.items() if shutil.which(command) is None})
+    if not missing:
+        return
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise MachineError(
+            f"Install {', '.join(missing)} (or run this as root on Debian), then run this again."
+        )
+    say(f"installing from Debian's packages: {', '.join(missing)}")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    run(["apt-get", "update", "-qq"], environment=quiet)
+    run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], environment=quiet)
+
+
+def require_go() -> None:
+    """Raises:
+    MachineError: there is no Go, or it is too old to build Kubernetes.
+    """
+    wanted = ".".join(map(str, GO_VERSION_MIN))
+    advice = f"Install Go {wanted} or newer, which builds kind and Kubernetes here, then run this again."
+    if shutil.which("go") is None:
+        raise MachineError(advice)
+    found = re.match(r"go(\d+)\.(\d+)", run(["go", "env", "GOVERSION"]))
+    if found is None or (int(found[1]), int(found[2])) < GO_VERSION_MIN:
+        raise MachineError(advice)
+
+
+def go_install(module: str, folder: Path) -> Path:
+    """Build the program of a Go module (`path@version`), unless that version is there; return its path."""
+    path, version = module.split("@")
+    name = next(word for word in reversed(path.split("/")) if not re.fullmatch(r"v\d+", word))
+    program, stamp = folder / name, folder / f".{name}.{version}"
+    if not (program.exists() and stamp.exists()):
+        require_go()
+        say(f"building {name} {version}")
+        folder.mkdir(parents=True, exist_ok=True)
+        run(
+            ["go", "install", "-trimpath", "-ldflags", _SMALL_LINKER_FLAGS, module],
+            environment={"GOBIN": str(folder), "CGO_ENABLED": "0"},
+        )
+        stamp.touch()
+    return program
+
+
+def go_build(module_folder: Path, folder: Path, version: str) -> None:
+    """Build all programs of the Go module in `module_folder`, and those it names as tools.
+
+    They are told that they are Kubernetes of `version`.
+    """
+    require_go()
+    major, minor = version.removeprefix("v").split(".")[:2]
+    flags = [_SMALL_LINKER_FLAGS]
+    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
+        flags += [
+            f"-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+        ]
+    folder.mkdir(parents=True, exist_ok=True)
+    options = ["-trimpath", "-tags=providerless", "-ldflags", " ".join(flags), "-o", f"{folder}/"]
+    quiet = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    # One at a time: Go refuses two spellings of a library's name within one build.
+    for packages in ("./...", *run(["go", "list", "tool"], folder=module_folder).split()):
+        run(["go", "build", *options, packages], environment=quiet, folder=module_folder)
+
+
+def make_tool(places: Places, name: str, target: Path) -> None:
+    """Let `name` in the folder of programs be `target`."""
+    places.programs.mkdir(parents=True, exist_ok=True)
+    link = places.programs / name
+    if not (link.is_symlink() and link.readlink() == target):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)

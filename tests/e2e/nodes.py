@@ -1,0 +1,83 @@
+"""Nodes that are taken away and given back: on kind, whose nodes are this machine's containers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Final
+
+from tests.e2e.kubectl import kubectl, poll
+
+_NETWORK: Final = "kind"
+NOTICED_SECONDS_MAX: Final = 90.0
+"""Until a lost node is told as not ready: the grace period of kind.yaml and what a busy machine adds."""
+
+
+def workers() -> list[str]:
+    """Names of the nodes that run no control plane."""
+    found = kubectl("get", "nodes", "--selector=!node-role.kubernetes.io/control-plane", "--output=name")
+    return sorted(line.removeprefix("node/") for line in found.split())
+
+
+def address_of(node: str) -> str:
+    """The address at which this machine and other nodes reach a node."""
+    addresses = json.loads(kubectl("get", "node", node, "--output=json"))["status"]["addresses"]
+    return next(str(entry["address"]) for entry in addresses if entry["type"] == "InternalIP")
+
+
+def is_ready(node: str) -> bool:
+    """Whether the control plane takes the node for ready."""
+    conditions = json.loads(kubectl("get", "node", node, "--output=json"))["status"]["conditions"]
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def wait_for_ready(node: str, *, ready: bool = True) -> None:
+    """Wait until the control plane has noticed that a node is back, or gone."""
+    assert poll(lambda: is_ready(node) is ready, NOTICED_SECONDS_MAX), f"{node} ready={ready} was not noticed"
+
+
+def power_off(node: str) -> None:
+    """End a node at once, as by its power switch: SIGKILL to all of it."""
+    _docker("kill", node)
+
+
+def stop(node: str) -> None:
+    """Shut a node down in order, as far as ten seconds allow."""
+    _docker("stop", "--time", "10", node)
+
+
+def start(node: str) -> None:
+    """Switch a node on again; its disk is as it was."""
+    _docker("start", node)
+
+
+def freeze(node: str) -> None:
+    """Let a node stand still: nothing runs, connections stay."""
+    _docker("pause", node)
+
+
+def thaw(node: str) -> None:
+    _docker("unpause", node)
+
+
+def cut_off(node: str) -> None:
+    """Take a node's network away; what runs there runs on."""
+    _docker("network", "disconnect", _NETWORK, node)
+
+
+def reconnect(node: str, address: str) -> None:
+    """Give it back, with the address that the node had (see `address_of`)."""
+    _docker("network", "connect", "--ip", address, _NETWORK, node)
+
+
+def run_on(node: str, *command: str) -> str:
+    """Run a program on a node, as its administrator."""
+    return _docker("exec", node, *command)
+
+
+def _docker(*arguments: str) -> str:
+    finished = subprocess.run(
+        ["docker", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert finished.returncode == 0, f"docker {' '.join(arguments)}: {finished.stderr.strip()}"
+    return finished.stdout
