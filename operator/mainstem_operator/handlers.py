@@ -22,6 +22,7 @@ from mainstem_operator.context import Context
 from mainstem_operator.fields import Object
 from mainstem_operator.kube import Refused
 from mainstem_operator.reconcile_cluster import reconcile_cluster
+from mainstem_operator.reconcile_topics import reconcile_topics
 from mainstem_operator.work_queue import Key, WorkQueue
 
 logger = structlog.get_logger(__name__)
@@ -142,7 +143,10 @@ class Reconciler:
                     self._context.forget(key.namespace, key.name)
                     return None
                 return await reconcile_cluster(self._context, cluster)
-            case "topics" | "groups":
+            case "topics":
+                topics = self._of_cluster("Topic", key)
+                return await reconcile_topics(self._context, key.namespace, key.name, topics, cluster)
+            case "groups":
                 return None
 
     def _of_cluster(self, kind: str, key: Key) -> list[Object]:

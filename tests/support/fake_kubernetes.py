@@ -2,8 +2,8 @@
 
 Server-side apply with field ownership (fields that a manager no longer names go), generations, resource
 versions and preconditions, finalizers, status and scale as subresources, lists and watches by label, owner
-references. Two controllers: StatefulSets make and lose pods and claims, and the fake kubelet decides when pods
-are ready (`Kubernetes.kubelet`). No schemas: those are for a real API server.
+references. Two controllers: StatefulSets make and lose pods and claims, and the fake kubelet decides when
+pods are ready (`Kubernetes.kubelet`). No schemas: those are for a real API server.
 """
 
 from __future__ import annotations
