@@ -22,6 +22,7 @@ from mainstem_operator.context import Context
 from mainstem_operator.fields import Object
 from mainstem_operator.kube import Refused
 from mainstem_operator.reconcile_cluster import reconcile_cluster
+from mainstem_operator.reconcile_groups import reconcile_groups
 from mainstem_operator.reconcile_topics import reconcile_topics
 from mainstem_operator.work_queue import Key, WorkQueue
 
@@ -147,7 +148,8 @@ class Reconciler:
                 topics = self._of_cluster("Topic", key)
                 return await reconcile_topics(self._context, key.namespace, key.name, topics, cluster)
             case "groups":
-                return None
+                groups = self._of_cluster("ConsumerGroup", key)
+                return await reconcile_groups(self._context, key.namespace, key.name, groups, cluster)
 
     def _of_cluster(self, kind: str, key: Key) -> list[Object]:
         return [

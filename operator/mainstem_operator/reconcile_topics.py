@@ -11,7 +11,7 @@ import structlog
 
 from mainstem_operator import names
 from mainstem_operator.admin import Brokers, BrokersRefused, BrokersUnreachable
-from mainstem_operator.conditions import Condition, merged
+from mainstem_operator.conditions import Condition
 from mainstem_operator.context import Context
 from mainstem_operator.fields import InvalidSpec, Object
 from mainstem_operator.kube import Refused
@@ -56,18 +56,7 @@ async def _without_cluster(context: Context, cluster: str, pairs: Sequence[tuple
             await _release(context, manifest)  # what was to be deleted went with the Cluster
         else:
             text = f"There is no Cluster {cluster} in the namespace {spec.identity.namespace}."
-            await _say(context, manifest, Condition("Ready", False, "ClusterNotFound", text))
-
-
-async def _say(context: Context, manifest: Object, ready: Condition) -> None:
-    """Write one condition, and leave the rest of the status."""
-    present = manifest.get("status") or {}
-    metadata = manifest["metadata"]
-    kept = [item for item in present.get("conditions") or () if item["type"] != ready.type]
-    told = merged(present, [ready], metadata.get("generation", 0), dt.datetime.now(dt.UTC))
-    conditions = sorted(told + list(kept), key=lambda item: str(item["type"]))
-    status = {**present, "observedGeneration": metadata.get("generation", 0), "conditions": conditions}
-    await context.put_status(manifest, status)
+            await context.say(manifest, Condition("Ready", False, "ClusterNotFound", text))
 
 
 async def _release(context: Context, manifest: Object) -> None:
@@ -153,8 +142,8 @@ class _Pass:
                 except BrokersRefused as refused:
                     await self._context.event(manifest, "TopicKept", str(refused), warning=True)
                     if not self._overdue(manifest):
-                        await _say(
-                            self._context, manifest, Condition("Ready", False, "KafkaError", str(refused))
+                        await self._context.say(
+                            manifest, Condition("Ready", False, "KafkaError", str(refused))
                         )
                         return
                 else:
@@ -185,7 +174,7 @@ class _Pass:
     async def _tell_unreachable(self, specs: Sequence[TopicSpec], sentence: str) -> None:
         for spec in specs:
             condition = Condition("Ready", None, "Unreachable", sentence)
-            await _say(self._context, self._manifests[spec.identity.key], condition)
+            await self._context.say(self._manifests[spec.identity.key], condition)
 
     async def _tell(self, outcome: TopicsOutcome) -> None:
         now = dt.datetime.now(dt.UTC)
