@@ -46,7 +46,6 @@ class Reconciler:
         self._resync_seconds = resync_seconds
         self._stores: dict[str, Store] = {"Cluster": {}, "Topic": {}, "ConsumerGroup": {}}
         self._began: dict[Key, float] = {}
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
 
     def stuck_seconds(self) -> float:
         """How long the longest look that is under way has lasted."""
@@ -114,12 +113,10 @@ class Reconciler:
         """One look, with what went wrong told and tried again."""
         metrics = self._context.metrics
         metrics.queue.set(len(self.queue))
-        lock = self._locks.setdefault((key.namespace, key.name), asyncio.Lock())
         began = self._began[key] = time.monotonic()
         result, again = "ok", None
         try:
-            async with lock:
-                again = await self._dispatch(key)
+            again = await self._dispatch(key)
         except BrokersUnreachable as error:
             result, again = "unreachable", _UNREACHABLE_SECONDS
             logger.info("brokers unreachable", key=key, error=str(error))

@@ -37,6 +37,12 @@ async def reconcile_groups(
             await context.say(manifest, Condition("Ready", False, "ClusterNotFound", text))
         return None
 
+    if not (there.get("status") or {}).get("brokersReady"):
+        text = f"No broker of the Cluster {cluster} is ready."
+        for manifest, _ in pairs.values():
+            await context.say(manifest, Condition("Ready", None, "ClusterNotReady", text))
+        return _PENDING_SECONDS
+
     async def note(spec: GroupSpec, status: Mapping[str, Any]) -> None:
         await context.kube.apply_status(pairs[spec.identity.key][0], status)
 

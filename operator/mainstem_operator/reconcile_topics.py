@@ -47,6 +47,11 @@ async def reconcile_topics(
     if there is None or there["metadata"].get("deletionTimestamp"):
         await _without_cluster(context, cluster, pairs)
         return None
+    if not pairs:
+        return None
+    if not (there.get("status") or {}).get("brokersReady"):
+        await _not_ready(context, cluster, pairs)
+        return _MOVING_SECONDS
     return await _Pass(context, context.brokers(namespace, cluster), pairs).reconcile()
 
 
@@ -59,6 +64,16 @@ async def _without_cluster(context: Context, cluster: str, pairs: Sequence[tuple
             await context.say(manifest, Condition("Ready", False, "ClusterNotFound", text))
 
 
+async def _not_ready(context: Context, cluster: str, pairs: Sequence[tuple[Object, TopicSpec]]) -> None:
+    """Say so without asking brokers that are not there: each such question takes half a minute."""
+    for manifest, spec in pairs:
+        if spec.identity.deleting and overdue(manifest):
+            await _release(context, manifest)
+        elif not spec.identity.deleting:
+            text = f"No broker of the Cluster {cluster} is ready."
+            await context.say(manifest, Condition("Ready", None, "ClusterNotReady", text))
+
+
 async def _release(context: Context, manifest: Object) -> None:
     """Take our finalizer away, so that the object can go."""
     finalizers = list(manifest["metadata"].get("finalizers") or ())
@@ -69,6 +84,11 @@ async def _release(context: Context, manifest: Object) -> None:
     except Refused as refused:
         if not (refused.missing or refused.conflict):
             raise
+
+
+def overdue(manifest: Object) -> bool:
+    """Whether a deletion has waited for long enough: it has to end in every state of the world."""
+    return dt.datetime.now(dt.UTC) - moment(manifest["metadata"]["deletionTimestamp"]) > _GIVE_UP
 
 
 class _Pass:
@@ -141,7 +161,7 @@ class _Pass:
                     await self._brokers.delete_topic(proof)
                 except BrokersRefused as refused:
                     await self._context.event(manifest, "TopicKept", str(refused), warning=True)
-                    if not self._overdue(manifest):
+                    if not overdue(manifest):
                         await self._context.say(
                             manifest, Condition("Ready", False, "KafkaError", str(refused))
                         )
@@ -161,15 +181,10 @@ class _Pass:
 
     async def _give_up_in_time(self, spec: TopicSpec) -> None:
         manifest = self._manifests[spec.identity.key]
-        if self._overdue(manifest):
+        if overdue(manifest):
             text = "No broker answers, so the topic is kept."
             await self._context.event(manifest, "TopicKept", text, warning=True)
             await _release(self._context, manifest)
-
-    @staticmethod
-    def _overdue(manifest: Object) -> bool:
-        """Whether a deletion has waited for long enough: it has to end in every state of the world."""
-        return dt.datetime.now(dt.UTC) - moment(manifest["metadata"]["deletionTimestamp"]) > _GIVE_UP
 
     async def _tell_unreachable(self, specs: Sequence[TopicSpec], sentence: str) -> None:
         for spec in specs:
