@@ -19,7 +19,7 @@ from typing import Final
 import kopf
 import structlog
 
-from mainstem_operator import definitions
+from mainstem_operator import definitions, names
 from mainstem_operator.admin import Health
 from mainstem_operator.context import Context
 from mainstem_operator.handlers import Reconciler, registry_for, settings
@@ -120,6 +120,7 @@ async def run(
     context = Context(kube, Observer(kube, health, addresses), addresses, options.images, metrics, may_act)
     reconciler = Reconciler(context, options.resync_seconds)
     ready = asyncio.Event()
+    os.environ.setdefault("USER", names.FIELD_MANAGER)  # kopf asks who runs it, and our uid has no name
 
     async def leading() -> None:
         await ready.wait()

@@ -66,19 +66,19 @@ class Context:
             return
         await self.kube.apply_status(manifest, status)
 
-    async def say_invalid(self, manifest: Object, sentence: str) -> None:
-        """Tell in the status that the manifest makes no sense, and leave the rest of the status as it is."""
-        now = dt.datetime.now(dt.UTC)
-        generation = manifest["metadata"].get("generation", 0)
+    async def say(self, manifest: Object, condition: Condition) -> None:
+        """Write one condition, and leave the rest of the status as it is."""
         present = manifest.get("status") or {}
-        told = [
-            Condition("Ready", False, "InvalidSpec", sentence),
-        ]
-        kept = [item for item in present.get("conditions") or () if item["type"] != "Ready"]
-        conditions = merged(present, told, generation, now) + list(kept)
-        await self.put_status(
-            manifest, {**present, "observedGeneration": generation, "conditions": conditions}
-        )
+        generation = manifest["metadata"].get("generation", 0)
+        kept = [item for item in present.get("conditions") or () if item["type"] != condition.type]
+        told = merged(present, [condition], generation, dt.datetime.now(dt.UTC))
+        conditions = sorted([*told, *kept], key=lambda item: str(item["type"]))
+        status = {**present, "observedGeneration": generation, "conditions": conditions}
+        await self.put_status(manifest, status)
+
+    async def say_invalid(self, manifest: Object, sentence: str) -> None:
+        """Tell in the status that the manifest makes no sense."""
+        await self.say(manifest, Condition("Ready", False, "InvalidSpec", sentence))
 
     def watch_progress(
         self, manifest: Object, status: Mapping[str, Any], stuck_after_seconds: int, now: dt.datetime

@@ -22,6 +22,8 @@ from mainstem_operator.context import Context
 from mainstem_operator.fields import Object
 from mainstem_operator.kube import Refused
 from mainstem_operator.reconcile_cluster import reconcile_cluster
+from mainstem_operator.reconcile_groups import reconcile_groups
+from mainstem_operator.reconcile_topics import reconcile_topics
 from mainstem_operator.work_queue import Key, WorkQueue
 
 logger = structlog.get_logger(__name__)
@@ -44,7 +46,6 @@ class Reconciler:
         self._resync_seconds = resync_seconds
         self._stores: dict[str, Store] = {"Cluster": {}, "Topic": {}, "ConsumerGroup": {}}
         self._began: dict[Key, float] = {}
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
 
     def stuck_seconds(self) -> float:
         """How long the longest look that is under way has lasted."""
@@ -112,12 +113,10 @@ class Reconciler:
         """One look, with what went wrong told and tried again."""
         metrics = self._context.metrics
         metrics.queue.set(len(self.queue))
-        lock = self._locks.setdefault((key.namespace, key.name), asyncio.Lock())
         began = self._began[key] = time.monotonic()
         result, again = "ok", None
         try:
-            async with lock:
-                again = await self._dispatch(key)
+            again = await self._dispatch(key)
         except BrokersUnreachable as error:
             result, again = "unreachable", _UNREACHABLE_SECONDS
             logger.info("brokers unreachable", key=key, error=str(error))
@@ -142,8 +141,12 @@ class Reconciler:
                     self._context.forget(key.namespace, key.name)
                     return None
                 return await reconcile_cluster(self._context, cluster)
-            case "topics" | "groups":
-                return None
+            case "topics":
+                topics = self._of_cluster("Topic", key)
+                return await reconcile_topics(self._context, key.namespace, key.name, topics, cluster)
+            case "groups":
+                groups = self._of_cluster("ConsumerGroup", key)
+                return await reconcile_groups(self._context, key.namespace, key.name, groups, cluster)
 
     def _of_cluster(self, kind: str, key: Key) -> list[Object]:
         return [

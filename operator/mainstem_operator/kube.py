@@ -119,7 +119,7 @@ class Kube:
     async def apply(self, manifest: Manifest, live: Object | None) -> Object:
         """Make the object as `manifest` says, unless `live`, as it is now, already is so."""
         wanted = digest(manifest)
-        if live is not None and _annotation(live, names.APPLIED_HASH) == wanted and covers(live, manifest):
+        if live is not None and _annotation(live, names.APPLIED_HASH) == wanted and _is_as(live, manifest):
             return live
         metadata = manifest["metadata"]
         marks = {**metadata.get("annotations", {}), names.APPLIED_HASH: wanted}
@@ -263,6 +263,11 @@ def _name_of(manifest: Object) -> str:
 def _annotation(live: Object, name: str) -> str | None:
     found: str | None = ((live.get("metadata") or {}).get("annotations") or {}).get(name)
     return found
+
+
+def _is_as(live: Object, manifest: Manifest) -> bool:
+    """Whether `live` is as `manifest` says; items of lists don't say what they are."""
+    return covers(live, {name: manifest[name] for name in manifest if name not in ("apiVersion", "kind")})
 
 
 def covers(live: Any, wanted: Any) -> bool:

@@ -2,8 +2,8 @@
 
 Server-side apply with field ownership (fields that a manager no longer names go), generations, resource
 versions and preconditions, finalizers, status and scale as subresources, lists and watches by label, owner
-references. Two controllers: StatefulSets make and lose pods and claims, and the fake kubelet decides when pods
-are ready (`Kubernetes.kubelet`). No schemas: those are for a real API server.
+references. Two controllers: StatefulSets make and lose pods and claims, and the fake kubelet decides when
+pods are ready (`Kubernetes.kubelet`). No schemas: those are for a real API server.
 """
 
 from __future__ import annotations
@@ -323,8 +323,8 @@ class Kubernetes:
             case "GET" if not name and request.query.get("watch") in ("true", "1"):
                 return await self._watch(request, plural, namespace)
             case "GET" if not name:
-                items = [
-                    item
+                items = [  # items of lists don't say what they are
+                    {name: value for name, value in item.items() if name not in ("apiVersion", "kind")}
                     for item in self.find(plural)
                     if (not namespace or item["metadata"]["namespace"] == namespace)
                     and _selected(item, request.query.get("labelSelector", ""))

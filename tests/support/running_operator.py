@@ -1,4 +1,4 @@
-"""The operator, whole, against the fake API server, with brokers that are played by what tests say of them."""
+"""The operator, whole, against the fake API server, with brokers that say what a test wants."""
 
 from __future__ import annotations
 

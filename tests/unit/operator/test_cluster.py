@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ def pods(kubernetes: Kubernetes, component: str) -> dict[str, str]:
         for pod in kubernetes.find("pods")
         if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
     }
+
+
+def restarted(kubernetes: Kubernetes, pod: str, before: dict[str, str]) -> bool:
+    return pods(kubernetes, "broker")[pod] != before[pod]
 
 
 def test_a_cluster_comes_up_and_then_nothing_is_written(play: Callable[[Scenario], None]) -> None:
@@ -92,9 +97,7 @@ def test_changed_settings_roll_one_broker_at_a_time_with_the_controller_last(
         kubernetes.kubelet = lambda pod: False  # new pods become ready when this test says so
         kubernetes.apply(cluster(config={"num.partitions": 7}))
         for name in ("events-broker-1", "events-broker-2", "events-broker-0"):
-            await operator.until(
-                lambda: pods(kubernetes, "broker")[name] != before[name], f"{name} restarted"
-            )
+            await operator.until(partial(restarted, kubernetes, name, before), f"{name} restarted")
             await operator.condition("clusters", "events", "Progressing", "True")
             changed = [pod for pod, uid in pods(kubernetes, "broker").items() if uid != before[pod]]
             assert name in changed

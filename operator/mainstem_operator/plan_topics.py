@@ -1,0 +1,262 @@
+"""What is to be done so that topics are as their Topics say, and what a Topic's status says then. Pure.
+
+One way only: the manifest decides what it names, and what it leaves out is not touched. A topic without a
+Topic is nobody's business here: absence is never a reason to delete.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mainstem_operator import names
+from mainstem_operator.conditions import Condition, merged, pruned
+from mainstem_operator.fields import Object
+from mainstem_operator.observed import written
+from mainstem_operator.plan_moves import plan_replication
+from mainstem_operator.resources import TopicSpec
+from mainstem_operator.topic_state import MoveState, Replicas, TopicPartition, TopicState
+
+NEVER_RESET: Final = frozenset(
+    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+"""Settings that whoever moves replicas sets, and takes away when they have moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsSeen:
+    """What the brokers say. `settings` are those that a topic has of its own; `racks` the live brokers."""
+
+    topics: Mapping[str, TopicState]
+    settings: Mapping[str, Mapping[str, str]]
+    moves: Mapping[TopicPartition, MoveState]
+    racks: Mapping[int, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What to do for one Topic; `refusals` are parts of its manifest that can't be brought about."""
+
+    spec: TopicSpec
+    create: tuple[int, int, Mapping[str, str]] | None = None
+    grow: int | None = None
+    alter: Mapping[str, str | None] = field(default_factory=dict)
+    move: Mapping[TopicPartition, Replicas] = field(default_factory=dict)
+    managed_settings: tuple[str, ...] = ()
+    refusals: tuple[Condition, ...] = ()
+    recreated: bool = False
+
+    @property
+    def idle(self) -> bool:
+        return self.create is None and self.grow is None and not self.alter and not self.move
+
+
+def plan_topics(
+    specs: Iterable[TopicSpec], statuses: Mapping[tuple[str, str], Object], seen: TopicsSeen
+) -> list[TopicPlan]:
+    """The plans of those Topics of one Cluster that are to be acted on.
+
+    Args:
+        statuses: the status of each Topic, by namespace and name.
+    """
+    alive = [spec for spec in specs if not spec.identity.deleting and spec.managed]
+    owners = _owners(alive)
+    return [
+        _plan(spec, owners[spec.topic], statuses.get(spec.identity.key, {}), seen)
+        for spec in alive
+        if not spec.paused
+    ]
+
+
+def _owners(specs: Sequence[TopicSpec]) -> dict[str, TopicSpec]:
+    """Of several Topics that claim a topic the oldest has it; of the same age, the first by name."""
+    owners: dict[str, TopicSpec] = {}
+    for spec in sorted(specs, key=lambda item: (item.identity.created, item.identity.key)):
+        owners.setdefault(spec.topic, spec)
+    return owners
+
+
+def _plan(spec: TopicSpec, owner: TopicSpec, status: Object, seen: TopicsSeen) -> TopicPlan:
+    if owner is not spec:
+        text = f"The Topic {owner.identity.name} is older and claims the topic {spec.topic} too."
+        return TopicPlan(spec, refusals=(Condition("Ready", False, "ResourceConflict", text),))
+    if spec.topic.startswith("__"):
+        text = f"{spec.topic} is an internal topic, which the brokers look after."
+        return TopicPlan(spec, refusals=(Condition("Ready", False, "InternalTopic", text),))
+    wanted = {name: value for name, value in spec.config.items() if value is not None}
+    present = seen.topics.get(spec.topic)
+    if present is None:
+        return _plan_creation(spec, wanted, status, seen)
+    known = status.get("topicId")
+    refusals = []
+    grow = None
+    if spec.partitions is not None and spec.partitions > len(present.partitions):
+        grow = spec.partitions
+    elif spec.partitions is not None and spec.partitions < len(present.partitions):
+        text = (
+            f"The topic has {len(present.partitions)} partitions and {spec.partitions} are asked for:"
+            " their number can only grow."
+        )
+        refusals.append(Condition("Ready", False, "NotSupported", text))
+    move: Mapping[TopicPartition, Replicas] = {}
+    if spec.replicas is not None and _differs(spec, present, seen):
+        if spec.replicas > len(seen.racks):
+            refusals.append(_too_few(spec.replicas, seen))
+        else:
+            move = plan_replication(present, spec.replicas, seen.topics, seen.moves, seen.racks)
+    return TopicPlan(
+        spec,
+        grow=grow,
+        alter=_changes(spec, wanted, status, seen.settings.get(spec.topic, {})),
+        move=move,
+        managed_settings=tuple(sorted(wanted)),
+        refusals=tuple(refusals),
+        recreated=bool(known) and known != present.topic_id,
+    )
+
+
+def _differs(spec: TopicSpec, present: TopicState, seen: TopicsSeen) -> bool:
+    return any(
+        len(
+            seen.moves[present.name, number].target if (present.name, number) in seen.moves else part.replicas
+        )
+        != spec.replicas
+        for number, part in present.partitions.items()
+    )
+
+
+def _plan_creation(spec: TopicSpec, wanted: Mapping[str, str], status: Object, seen: TopicsSeen) -> TopicPlan:
+    managed = tuple(sorted(wanted))
+    if spec.replicas is not None and spec.replicas > len(seen.racks):
+        return TopicPlan(spec, refusals=(_too_few(spec.replicas, seen),))
+    return TopicPlan(
+        spec,
+        create=(spec.partitions or -1, spec.replicas or -1, wanted),
+        managed_settings=managed,
+        recreated=bool(status.get("topicId")),
+    )
+
+
+def _too_few(replicas: int, seen: TopicsSeen) -> Condition:
+    text = f"{replicas} replicas need as many brokers, and {len(seen.racks)} are alive."
+    return Condition("Ready", False, "NotEnoughBrokers", text)
+
+
+def _changes(
+    spec: TopicSpec, wanted: Mapping[str, str], status: Object, present: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Settings to set, and, as None, those to take back: set by this Topic once, and no longer in it."""
+    changes: dict[str, str | None] = {
+        name: value for name, value in wanted.items() if present.get(name) != value
+    }
+    for name in status.get("managedSettings") or ():
+        if name not in spec.config and name in present and name not in NEVER_RESET:
+            changes[name] = None
+    return changes
+
+
+# --- The status ---
+
+_REASONS: Final = {
+    "INVALID_CONFIG": "InvalidConfig",
+    "INVALID_REPLICATION_FACTOR": "NotEnoughBrokers",
+    "INVALID_PARTITIONS": "NotSupported",
+    "POLICY_VIOLATION": "NotSupported",
+    "TOPIC_EXCEPTION": "InvalidName",
+}
+
+
+def refused(code: str, sentence: str) -> Condition:
+    """The condition for what a broker refused, by the name of its error."""
+    return Condition("Ready", False, _REASONS.get(code, "KafkaError"), sentence)
+
+
+def topic_status(
+    spec: TopicSpec,
+    plan: TopicPlan | None,
+    refusals: Sequence[Condition],
+    seen: TopicsSeen,
+    present: Object,
+    now: dt.datetime,
+) -> dict[str, Any]:
+    """The status after a look.
+
+    Args:
+        plan: what was done; None for a Topic that is paused or not managed.
+        refusals: what the brokers refused of it.
+        seen: what the brokers say after it was done.
+        present: the status as it is.
+    """
+    topic = seen.topics.get(spec.topic)
+    moving = [key for key in seen.moves if key[0] == spec.topic]
+    conflict = plan is not None and any(item.reason == "ResourceConflict" for item in plan.refusals)
+    if conflict:
+        topic = None
+    conditions = [
+        _ready(spec, plan, [*(plan.refusals if plan else ()), *refusals], topic),
+        _reassigning(moving, topic),
+        Condition("Paused", spec.paused, "Annotated" if spec.paused else "NotPaused"),
+        Condition("Unmanaged", not spec.managed, "Annotated" if not spec.managed else "Managed"),
+    ]
+    ours = {condition.type for condition in conditions}
+    kept: list[dict[str, Any]] = [
+        item for item in present.get("conditions") or () if item["type"] not in ours
+    ]
+    found = {
+        "observedGeneration": spec.identity.generation,
+        "topicName": spec.topic,
+        "topicId": topic.topic_id if topic else None,
+        "partitions": len(topic.partitions) if topic else None,
+        "replicas": topic.replication_factor if topic else None,
+        "underReplicatedPartitions": topic.under_replicated if topic else None,
+        "offlinePartitions": topic.offline if topic else None,
+        "managedSettings": list(plan.managed_settings) if plan else present.get("managedSettings"),
+        "move": _move(spec, moving, present, now),
+        "lastLoad": present.get("lastLoad"),
+        "lastGoodLoad": present.get("lastGoodLoad"),
+        "conditions": sorted(
+            [*merged(present, conditions, spec.identity.generation, now), *kept],
+            key=lambda item: str(item["type"]),
+        ),
+    }
+    return pruned(found)
+
+
+def _ready(
+    spec: TopicSpec, plan: TopicPlan | None, refusals: Sequence[Condition], topic: TopicState | None
+) -> Condition:
+    if refusals:
+        return refusals[0]
+    if plan is None:
+        word = "Paused" if spec.paused else "Unmanaged"
+        mark = names.PAUSE if spec.paused else names.MANAGED
+        return Condition("Ready", topic is not None, word, f"The topic is left alone, by {mark}.")
+    if topic is None:
+        return Condition("Ready", False, "Creating", "The topic is being made.")
+    if topic.offline:
+        return Condition("Ready", False, "Offline", f"{topic.offline} partitions have no leader.")
+    return Condition("Ready", True, "Synced", "The topic is as the manifest says.")
+
+
+def _reassigning(moving: Sequence[TopicPartition], topic: TopicState | None) -> Condition:
+    if moving and topic is not None:
+        text = f"{len(moving)} of {len(topic.partitions)} partitions are being moved."
+        return Condition("Reassigning", True, "Moving", text)
+    return Condition("Reassigning", False, "Settled")
+
+
+def _move(
+    spec: TopicSpec, moving: Sequence[TopicPartition], present: Object, now: dt.datetime
+) -> dict[str, Any] | None:
+    if not moving:
+        return None
+    before = present.get("move") or {}
+    return pruned(
+        {
+            "replicas": spec.replicas,
+            "partitionsLeft": len(moving),
+            "started": before.get("started") or written(now),
+        }
+    )

@@ -1,0 +1,102 @@
+"""Bringing topics about: asks brokers, lets `plan_topics` decide, acts in batches. Knows no Kubernetes.
+
+So the same manifests work where there is none: on the local stack (`standalone.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mainstem_operator.admin import Brokers, BrokersRefused
+from mainstem_operator.conditions import Condition
+from mainstem_operator.fields import Object
+from mainstem_operator.plan_topics import TopicPlan, TopicsSeen, plan_topics, refused
+from mainstem_operator.resources import TopicSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    """What was done for one Topic; `plan` is None where nothing was to be done to it."""
+
+    spec: TopicSpec
+    plan: TopicPlan | None
+    refusals: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsOutcome:
+    """What was done for the Topics of a Cluster, and what the brokers said after it."""
+
+    outcomes: Sequence[TopicOutcome]
+    seen: TopicsSeen
+
+
+async def see_topics(brokers: Brokers, specs: Sequence[TopicSpec]) -> TopicsSeen:
+    """What brokers say of the topics of `specs`: of all topics, if replicas have to be placed among them."""
+    wanted = {spec.topic for spec in specs}
+    topics = await brokers.topics(wanted)
+    racks = await brokers.racks()
+    moves = await brokers.moves()
+    resized = any(
+        spec.replicas not in (None, topics[spec.topic].replication_factor)
+        for spec in specs
+        if spec.topic in topics
+    )
+    if resized:
+        topics = await brokers.topics(wanted | await brokers.topic_names())
+    with_settings = [spec.topic for spec in specs if spec.topic in topics]
+    return TopicsSeen(topics, await brokers.settings(with_settings), moves, racks)
+
+
+async def bring_about_topics(
+    brokers: Brokers, specs: Sequence[TopicSpec], statuses: Mapping[tuple[str, str], Object]
+) -> TopicsOutcome:
+    """Make, grow, change and move topics as `specs` say; nothing is deleted here.
+
+    Raises:
+        BrokersUnreachable: no broker answers.
+    """
+    seen = await see_topics(brokers, specs)
+    plans = plan_topics(specs, statuses, seen)
+    refusals: dict[str, list[Condition]] = {}
+
+    def note(topic: str, error: BrokersRefused) -> None:
+        refusals.setdefault(topic, []).append(refused(error.code, str(error)))
+
+    creations = {plan.spec.topic: plan.create for plan in plans if plan.create is not None}
+    if creations:
+        for topic, error in (await brokers.create_topics(creations)).items():
+            if error.code != "TOPIC_ALREADY_EXISTS":  # it came meanwhile: the next look takes it over
+                note(topic, error)
+    growths = {plan.spec.topic: plan.grow for plan in plans if plan.grow is not None}
+    if growths:
+        for topic, error in (await brokers.grow_topics(growths)).items():
+            note(topic, error)
+    changes = {plan.spec.topic: plan.alter for plan in plans if plan.alter}
+    if changes:
+        for topic, error in (await brokers.alter_topics(changes)).items():
+            note(topic, error)
+    targets = {key: replicas for plan in plans for key, replicas in plan.move.items()}
+    if targets:
+        for (topic, _), sentence in (await brokers.move(targets)).items():
+            note(topic, BrokersRefused("REASSIGNMENT", sentence))
+    if creations or growths or targets:
+        seen = TopicsSeen(
+            await brokers.topics({spec.topic for spec in specs}),
+            seen.settings,
+            await brokers.moves() if targets else seen.moves,
+            seen.racks,
+        )
+    by_spec = {plan.spec.identity.key: plan for plan in plans}
+    return TopicsOutcome(
+        [
+            TopicOutcome(
+                spec,
+                by_spec.get(spec.identity.key),
+                tuple(refusals.get(spec.topic, ())) if spec.identity.key in by_spec else (),
+            )
+            for spec in specs
+        ],
+        seen,
+    )

@@ -1,0 +1,195 @@
+"""ConsumerGroups by the whole operator, over real brokers and a fake API server (R26)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from tests.support.clusters import Cluster
+from tests.support.fake_kubernetes import Manifest
+from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.topics import TopicFactory
+
+from mainstem_operator.admin import Brokers
+
+Scenario = Callable[[RunningOperator, Brokers], Awaitable[None]]
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster) -> Play:
+    """Runs a scenario with an operator of its own, over the brokers that all tests share."""
+
+    def run(scenario: Scenario) -> None:
+        async def within() -> None:
+            servers = local_stack.bootstrap_servers
+            async with running_operator(tmp_path, monkeypatch, servers) as operator:
+                operator.kubernetes.apply(
+                    {
+                        "apiVersion": "mainstem.dev/v1beta1",
+                        "kind": "Cluster",
+                        "metadata": {"name": "events", "namespace": "default"},
+                        "spec": {"brokers": {"replicas": 3}},
+                    }
+                )
+                await scenario(operator, Brokers(servers))
+
+        asyncio.run(within())
+
+    return run
+
+
+@pytest.fixture
+def consumed(local_stack: Cluster, new_topic: TopicFactory) -> Iterator[tuple[str, str]]:
+    """A topic with ten records, and a group that has committed offset 4 of them."""
+    topic, group = new_topic(), f"observed-{uuid4().hex[:8]}"
+    servers = local_stack.bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers})
+    for number in range(10):
+        producer.produce(topic, str(number), timestamp=1_700_000_000_000 + number * 1000)
+    assert producer.flush(10) == 0
+    commit(servers, group, topic, 4)
+    yield topic, group
+    admin = AdminClient({"bootstrap.servers": servers})
+    for future in admin.delete_consumer_groups([group]).values():
+        future.exception()
+
+
+def commit(servers: str, group: str, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def group_manifest(group: str, **spec: Any) -> Manifest:
+    return {
+        "apiVersion": "mainstem.dev/v1beta1",
+        "kind": "ConsumerGroup",
+        "metadata": {"name": group, "namespace": "default"},
+        "spec": {"clusterRef": {"name": "events"}, **spec},
+    }
+
+
+def reset(group: str, request_id: str, to: str, **arguments: Any) -> Manifest:
+    return group_manifest(group, reset={"requestId": request_id, "to": to, **arguments})
+
+
+async def committed(brokers: Brokers, group: str) -> int:
+    found = (await brokers.groups([group]))[group]
+    assert not isinstance(found, str)
+    return next(iter(found.committed.values()))
+
+
+async def is_done(operator: RunningOperator, group: str, request_id: str) -> Manifest:
+    """Wait until a reset is done; its note."""
+
+    def done() -> bool:
+        last = operator.kubernetes.get("consumergroups", group)["status"]["lastReset"]
+        return bool(last["requestId"] == request_id and last["state"] == "Done")
+
+    await operator.until(done, request_id)
+    found: Manifest = operator.kubernetes.get("consumergroups", group)["status"]["lastReset"]
+    return found
+
+
+def test_lag_is_told_and_held_to_its_limits(play: Play, consumed: tuple[str, str]) -> None:
+    topic, group = consumed
+
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        operator.kubernetes.apply(group_manifest(group, maxLag=5))
+        condition = await operator.condition("consumergroups", group, "WithinSLO", "False", "LagTooGreat")
+        assert condition["message"] == "6 records wait, and 5 may."
+        status = operator.kubernetes.get("consumergroups", group)["status"]
+        assert (status["state"], status["members"], status["totalLag"]) == ("EMPTY", 0, 6)
+        assert status["partitions"] == [{"topic": topic, "partition": 0, "committed": 4, "end": 10, "lag": 6}]
+        assert status["lagSeconds"] == 2_592_000  # the records are of 2023
+        operator.kubernetes.apply(group_manifest(group, maxLag=6))
+        await operator.condition("consumergroups", group, "WithinSLO", "True")
+        operator.kubernetes.apply(group_manifest(group, maxLagSeconds=60))
+        await operator.condition("consumergroups", group, "WithinSLO", "False", "LagTooOld")
+
+    play(scenario)
+
+
+def test_a_reset_is_carried_out_once_and_can_be_undone(play: Play, consumed: tuple[str, str]) -> None:
+    topic, group = consumed
+
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        expected = {
+            "a": (reset(group, "a", "earliest"), 0),
+            "b": (reset(group, "b", "latest"), 10),
+            "c": (reset(group, "c", "offset", offset=3), 3),
+            "d": (reset(group, "d", "shift", shiftBy=-2), 1),
+            "e": (reset(group, "e", "datetime", datetime="2023-11-14T22:13:27Z"), 7),
+            "f": (reset(group, "f", "offset", offset=99), 10),
+            "g": (reset(group, "g", "undo"), 7),
+        }
+        before = 4
+        for request_id, (manifest, offset) in expected.items():
+            kubernetes.apply(manifest)
+            last = await is_done(operator, group, request_id)
+            change = {"topic": topic, "partition": 0, "before": before, "after": offset}
+            assert last["offsets"] == [change], request_id
+            assert await committed(brokers, group) == offset, request_id
+            before = offset
+        # The same request again, after the group has gone on: nothing happens.
+        await asyncio.to_thread(commit, brokers.bootstrap_servers, group, topic, 9)
+        kubernetes.annotate("consumergroups", group, {"look": "again"})
+        await operator.until(
+            lambda: kubernetes.get("consumergroups", group)["status"]["totalLag"] == 1, "another look"
+        )
+        assert await committed(brokers, group) == 9
+
+    play(scenario)
+
+
+def test_a_dry_run_shows_what_would_be_put(play: Play, consumed: tuple[str, str]) -> None:
+    topic, group = consumed
+
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        operator.kubernetes.apply(reset(group, "a", "earliest", dryRun=True))
+        await operator.condition("consumergroups", group, "ResetPending", "False", "DryRun")
+        preview = operator.kubernetes.get("consumergroups", group)["status"]["resetPreview"]
+        assert preview["offsets"] == [{"topic": topic, "partition": 0, "before": 4, "after": 0}]
+        assert await committed(brokers, group) == 4
+        operator.kubernetes.apply(reset(group, "a", "earliest"))
+        await is_done(operator, group, "a")
+        assert "resetPreview" not in operator.kubernetes.get("consumergroups", group)["status"]
+
+    play(scenario)
+
+
+def test_a_reset_waits_until_the_group_is_empty(
+    play: Play, consumed: tuple[str, str], local_stack: Cluster
+) -> None:
+    topic, group = consumed
+
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        member = Consumer(
+            {
+                "bootstrap.servers": local_stack.bootstrap_servers,
+                "group.id": group,
+                "enable.auto.commit": False,
+            }
+        )
+        member.subscribe([topic])
+        await asyncio.to_thread(partial(member.consume, 1, timeout=20))
+        operator.kubernetes.apply(reset(group, "a", "earliest", policy="Fail"))
+        condition = await operator.condition("consumergroups", group, "ResetDone", "False", "Failed")
+        assert "The group has 1 members" in condition["message"]
+        operator.kubernetes.apply(reset(group, "b", "earliest"))
+        await operator.condition("consumergroups", group, "ResetPending", "True", "GroupActive")
+        assert await committed(brokers, group) == 4
+        await asyncio.to_thread(member.close)
+        await is_done(operator, group, "b")
+        assert await committed(brokers, group) == 0
+
+    play(scenario)

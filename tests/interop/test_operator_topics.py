@@ -1,0 +1,221 @@
+"""Topics and ConsumerGroups by the whole operator, over real brokers and a fake API server (R24, R26)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from tests.support.clusters import Cluster
+from tests.support.fake_kubernetes import Manifest
+from tests.support.running_operator import RunningOperator, running_operator
+
+from mainstem_operator.admin import Brokers
+
+Scenario = Callable[[RunningOperator, Brokers], Awaitable[None]]
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster) -> Play:
+    """Runs a scenario with an operator of its own, over the brokers that all tests share."""
+
+    def run(scenario: Scenario) -> None:
+        async def within() -> None:
+            servers = local_stack.bootstrap_servers
+            async with running_operator(tmp_path, monkeypatch, servers) as operator:
+                operator.kubernetes.apply(cluster())
+                await scenario(operator, Brokers(servers))
+
+        asyncio.run(within())
+
+    return run
+
+
+@pytest.fixture
+def name(local_stack: Cluster) -> Any:
+    """A topic's name of this test's own; the topic is gone after it."""
+    found = f"operated-{uuid4().hex[:8]}"
+    yield found
+    admin = AdminClient({"bootstrap.servers": local_stack.bootstrap_servers})
+    for future in admin.delete_topics([found]).values():
+        future.exception()
+
+
+def cluster() -> Manifest:
+    return {
+        "apiVersion": "mainstem.dev/v1beta1",
+        "kind": "Cluster",
+        "metadata": {"name": "events", "namespace": "default"},
+        "spec": {"brokers": {"replicas": 3}},
+    }
+
+
+def topic(name: str, object_name: str = "", **spec: Any) -> Manifest:
+    return {
+        "apiVersion": "mainstem.dev/v1beta1",
+        "kind": "Topic",
+        "metadata": {"name": object_name or name, "namespace": "default"},
+        "spec": {"clusterRef": {"name": "events"}, "topicName": name, **spec},
+    }
+
+
+async def has_settings(brokers: Brokers, name: str, settings: dict[str, str]) -> None:
+    """Wait until the topic has just these settings: brokers hear of a change one after another."""
+    for _ in range(200):
+        if await brokers.settings([name]) == {name: settings}:
+            return
+        await asyncio.sleep(0.05)
+    assert await brokers.settings([name]) == {name: settings}
+
+
+def test_a_topic_is_made_grown_changed_and_kept_when_its_manifest_goes(play: Play, name: str) -> None:
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(topic(name, partitions=2, replicas=1, config={"retention.ms": 60_000}))
+        await operator.condition("topics", name, "Ready", "True", "Synced")
+        status = kubernetes.get("topics", name)["status"]
+        made = (await brokers.topics([name]))[name]
+        assert (status["partitions"], status["replicas"], status["topicId"]) == (2, 1, made.topic_id)
+        await has_settings(brokers, name, {"retention.ms": "60000"})
+        # Partitions up, a setting changed and one taken out: it goes back to its default.
+        kubernetes.apply(topic(name, partitions=4, replicas=1, config={"segment.bytes": 1_048_576}))
+        await operator.until(lambda: kubernetes.get("topics", name)["status"]["partitions"] == 4, "growth")
+        await operator.condition("topics", name, "Ready", "True")
+        await has_settings(brokers, name, {"segment.bytes": "1048576"})
+        # Fewer partitions are refused, and the rest of the same edit is done.
+        kubernetes.apply(topic(name, partitions=3, replicas=1, config={"segment.bytes": 2_097_152}))
+        condition = await operator.condition("topics", name, "Ready", "False", "NotSupported")
+        assert "has 4 partitions and 3 are asked for" in condition["message"]
+        await has_settings(brokers, name, {"segment.bytes": "2097152"})
+        kubernetes.delete("topics", name)
+        assert ("topics", "default", name) not in kubernetes.objects  # no finalizer holds it
+        assert name in await brokers.topics([name])
+
+    play(scenario)
+
+
+def test_a_topic_goes_with_its_manifest_where_that_says_so(play: Play, name: str) -> None:
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        ids = set()
+        for _ in range(3):
+            kubernetes.apply(topic(name, partitions=1, replicas=1, deletionPolicy="Delete"))
+            await operator.condition("topics", name, "Ready", "True")
+            ids.add(kubernetes.get("topics", name)["status"]["topicId"])
+            kubernetes.delete("topics", name)
+            await operator.until(lambda: ("topics", "default", name) not in kubernetes.objects, "the end")
+            assert await brokers.topics([name]) == {}
+        assert len(ids) == 3
+
+    play(scenario)
+
+
+def test_a_change_by_others_is_reverted_unless_null_leaves_it_to_them(
+    play: Play, name: str, local_stack: Cluster
+) -> None:
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        manifest = topic(name, replicas=1, config={"retention.ms": 60_000, "segment.bytes": None})
+        kubernetes.apply(manifest)
+        await operator.condition("topics", name, "Ready", "True")
+        admin = AdminClient({"bootstrap.servers": local_stack.bootstrap_servers})
+        changes = [
+            ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+            for setting, value in (("retention.ms", "1"), ("segment.bytes", "1048576"))
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=changes)
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result()
+        kubernetes.annotate("topics", name, {"look": "now"})  # the resync would find it in two minutes
+        await has_settings(brokers, name, {"retention.ms": "60000", "segment.bytes": "1048576"})
+
+    play(scenario)
+
+
+def test_what_brokers_refuse_is_told_with_its_reason(play: Play, name: str) -> None:
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(topic(name, replicas=9))
+        condition = await operator.condition("topics", name, "Ready", "False", "NotEnoughBrokers")
+        assert condition["message"] == "9 replicas need as many brokers, and 3 are alive."
+        kubernetes.apply(topic(name, replicas=1, config={"retention.mss": 1}))
+        condition = await operator.condition("topics", name, "Ready", "False", "InvalidConfig")
+        assert "retention.mss" in condition["message"]
+        assert await brokers.topics([name]) == {}
+        kubernetes.apply(topic(name, replicas=1, config={"retention.ms": 1}))
+        await operator.condition("topics", name, "Ready", "True")
+
+    play(scenario)
+
+
+def test_of_two_topics_that_claim_one_the_older_has_it_and_the_other_waits(play: Play, name: str) -> None:
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(topic(name, "first", replicas=1))
+        kubernetes.apply(topic(name, "second", replicas=1, partitions=5))
+        await operator.condition("topics", "first", "Ready", "True")
+        condition = await operator.condition("topics", "second", "Ready", "False", "ResourceConflict")
+        assert "The Topic first is older" in condition["message"]
+        kubernetes.delete("topics", "first")
+        await operator.condition("topics", "second", "Ready", "True")
+        assert len((await brokers.topics([name]))[name].partitions) == 5
+
+    play(scenario)
+
+
+def has_replicas(operator: RunningOperator, name: str, count: int) -> bool:
+    return bool(operator.kubernetes.get("topics", name)["status"]["replicas"] == count)
+
+
+def is_held(operator: RunningOperator, name: str) -> bool:
+    return "mainstem.dev/topic" in operator.kubernetes.get("topics", name)["metadata"]["finalizers"]
+
+
+def test_replicas_are_moved_and_the_status_says_how_far(play: Play, name: str) -> None:
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(topic(name, partitions=3, replicas=1))
+        await operator.condition("topics", name, "Ready", "True")
+        kubernetes.apply(topic(name, partitions=3, replicas=3))
+        await operator.until(
+            lambda: kubernetes.get("topics", name)["status"]["replicas"] == 3, "three replicas"
+        )
+        await operator.condition("topics", name, "Reassigning", "False")
+        kubernetes.apply(topic(name, partitions=3, replicas=2))
+        await operator.until(
+            lambda: kubernetes.get("topics", name)["status"]["replicas"] == 2, "two replicas"
+        )
+
+    play(scenario)
+
+
+def test_a_topic_waits_for_its_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster, name: str
+) -> None:
+    async def scenario() -> None:
+        async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
+            operator.kubernetes.apply(topic(name, replicas=1))
+            condition = await operator.condition("topics", name, "Ready", "False", "ClusterNotFound")
+            assert condition["message"] == "There is no Cluster events in the namespace default."
+            operator.kubernetes.apply(cluster())
+            await operator.condition("topics", name, "Ready", "True")
+            operator.kubernetes.apply(topic(name, replicas=1, deletionPolicy="Delete"))
+            await operator.until(
+                lambda: (
+                    "mainstem.dev/topic" in operator.kubernetes.get("topics", name)["metadata"]["finalizers"]
+                ),
+                "a finalizer",
+            )
+            # The Cluster goes first: the Topic must not wait for brokers that are gone.
+            operator.kubernetes.delete("clusters", "events")
+            operator.kubernetes.delete("topics", name)
+            await operator.until(
+                lambda: ("topics", "default", name) not in operator.kubernetes.objects, "the end"
+            )
+
+    asyncio.run(scenario())

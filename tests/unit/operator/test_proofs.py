@@ -1,0 +1,303 @@
+"""The acts that can't be taken back are refused in every doubt, however the doubt came about (R25)."""
+
+from __future__ import annotations
+
+import ast
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.operator.snapshots import (
+    NOW,
+    cluster,
+    pod,
+    snapshot,
+    with_claim,
+    with_pod,
+    with_report,
+    without_report,
+)
+
+from mainstem_operator.observed import Component, Snapshot
+from mainstem_operator.proofs import (
+    ClaimDeletion,
+    OffsetMove,
+    PodDeletion,
+    Refusal,
+    ScaleDown,
+    TopicDeletion,
+    prove_broker_deletion,
+    prove_claim_deletion,
+    prove_offset_move,
+    prove_scale_down,
+    prove_server_deletion,
+    prove_topic_deletion,
+)
+from mainstem_operator.resources import TopicSpec, topic_of
+
+PACKAGE = Path(__file__).parents[3] / "operator" / "mainstem_operator"
+PROOFS = ("PodDeletion", "ClaimDeletion", "ScaleDown", "TopicDeletion", "OffsetMove")
+
+
+def test_only_this_module_makes_proofs() -> None:
+    for path in PACKAGE.glob("*.py"):
+        calls = [
+            node.func.id
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PROOFS
+        ]
+        assert not calls or path.name == "proofs.py", f"{path.name} makes {calls}"
+
+
+def reason(found: Any) -> str:
+    assert isinstance(found, Refusal), found
+    return found.reason
+
+
+# --- Pods of brokers ---
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """Three brokers in any trouble."""
+    seen = snapshot()
+    brokers = seen.brokers
+    for index in range(3):
+        brokers = with_pod(
+            brokers,
+            index,
+            ready=draw(st.booleans()),
+            deleting=draw(st.sampled_from([False, False, False, True])),
+            node=draw(st.sampled_from(["node-0", "node-0", None])),
+        )
+    if draw(st.booleans()):
+        brokers = replace(brokers, pods={key: value for key, value in brokers.pods.items() if key != 2})
+    reports = {
+        index: replace(
+            seen.reports[index],
+            catching_up=draw(st.sampled_from([0, 0, 3])),
+            may_stop=draw(st.booleans()),
+            running=draw(st.sampled_from([True, True, False])),
+        )
+        for index in brokers.pods
+        if draw(st.sampled_from([True, True, False]))
+    }
+    modes = draw(st.sampled_from([seen.modes, {0: "follower"}, {}]))
+    return replace(seen, brokers=brokers, reports=reports, modes=modes)
+
+
+@given(seen=snapshots(), index=st.integers(0, 2))
+def test_a_broker_that_serves_goes_only_when_all_others_serve_and_it_may(seen: Snapshot, index: int) -> None:
+    if index not in seen.brokers.pods:
+        return
+    target = seen.brokers.pods[index]
+    proof = prove_broker_deletion(cluster(), seen, target, "because")
+    if not isinstance(proof, PodDeletion):
+        assert reason(proof)
+        return
+    assert (proof.name, proof.uid) == (target.name, target.uid)
+    assert not target.deleting
+    if index not in seen.reports and not target.ready:
+        return  # it serves nobody
+    assert seen.reports[index].may_stop
+    assert seen.quorum
+    assert set(seen.brokers.pods) == {0, 1, 2}
+    for other in seen.brokers.pods.values():
+        assert other.scheduled or other is target
+        assert not other.deleting
+        if other.index != index:
+            assert other.ready
+        assert seen.reports[other.index].running
+        assert seen.reports[other.index].catching_up == 0
+
+
+def test_the_broker_that_stands_in_the_way_is_named() -> None:
+    seen = snapshot()
+    asked = pod("broker", 1)
+
+    def refused(seen: Snapshot) -> str:
+        return reason(prove_broker_deletion(cluster(), seen, asked, ""))
+
+    assert (
+        refused(with_report(seen, 2, catching_up=3)) == "3 replicas are still catching up on events-broker-2."
+    )
+    assert refused(without_report(seen, 0)) == "events-broker-0 does not say how it is."
+    assert (
+        refused(replace(seen, modes={}))
+        == "ZooKeeper has no quorum, so nobody could take over from a broker."
+    )
+    starting = replace(seen, brokers=with_pod(seen.brokers, 0, ready=False))
+    assert refused(starting) == "events-broker-0 is not ready."
+    blocked = with_report(seen, 1, may_stop=False, blockers=("clicks-0: one in-sync replica",))
+    assert refused(blocked) == "events-broker-1 may not stop now: clicks-0: one in-sync replica."
+
+
+def test_a_server_goes_only_while_all_others_serve() -> None:
+    seen = snapshot()
+    asked = pod("zookeeper", 0)
+    assert isinstance(prove_server_deletion(cluster(), seen, asked, "because"), PodDeletion)
+    silent = replace(seen, modes={0: "follower", 1: "leader"})
+    assert reason(prove_server_deletion(cluster(), silent, asked, "")) == "events-zookeeper-2 does not serve."
+
+
+# --- Claims ---
+
+
+def lost(minutes: float = 6, component: str = "brokers") -> Snapshot:
+    """Broker (or server) 1 has lost its node some minutes ago, and its pod can be placed nowhere."""
+    seen = snapshot()
+    found: Component = getattr(seen, component)
+    found = with_claim(found, 1, lost_since=NOW - dt.timedelta(minutes=minutes))
+    found = with_pod(found, 1, ready=False, node=None)
+    changes: dict[str, Any] = {component: found, "nodes": {"node-0": {}, "node-2": {}}}
+    if component == "brokers":
+        others = {
+            index: replace(seen.reports[index], live_brokers=frozenset({0, 2}), under_replicated=5)
+            for index in (0, 2)
+        }
+        changes["reports"] = others
+    else:
+        changes["modes"] = {0: "leader", 2: "follower"}
+    return replace(seen, **changes)
+
+
+def test_a_volume_whose_node_is_gone_for_good_is_given_up() -> None:
+    seen = lost()
+    proof = prove_claim_deletion(cluster(), seen, seen.brokers, 1)
+    assert isinstance(proof, ClaimDeletion)
+    assert proof.name == "data-events-broker-1"
+    servers = lost(component="zookeeper")
+    assert isinstance(prove_claim_deletion(cluster(), servers, servers.zookeeper, 1), ClaimDeletion)
+
+
+def two_lost() -> Snapshot:
+    seen = lost()
+    return replace(seen, nodes={"node-0": {}})
+
+
+@pytest.mark.parametrize(
+    ("seen", "sentence"),
+    [
+        (lost(minutes=4), "is waited for, 5 minutes in all"),
+        (replace(lost(), nodes={f"node-{index}": {} for index in range(3)}), "The node node-1"),
+        (replace(lost(), nodes=None), "may not list nodes"),
+        (two_lost(), "has lost its node too: a person has to judge that"),
+        (replace(lost(), brokers=with_claim(lost().brokers, 2, bound=False)), "one replacement at a time"),
+        (replace(lost(), brokers=with_claim(lost().brokers, 2, deleting=True)), "one replacement at a time"),
+        (replace(lost(), brokers=with_claim(lost().brokers, 1, node=None)), "any node may mount"),
+        (replace(lost(), brokers=with_pod(lost().brokers, 2, ready=False)), "Pod 2 is not ready"),
+        (replace(lost(), brokers=with_pod(lost().brokers, 1, ready=True)), "serves"),
+        (with_report(lost(), 0, offline=2), "2 partitions have no leader"),
+        (with_report(lost(), 2, catching_up=1), "Broker 2 is still catching up"),
+        (with_report(lost(), 0, live_brokers=frozenset({0, 1, 2})), "is alive in the eyes of broker 0"),
+        (without_report(lost(), 2), "Not every other broker says how it is"),
+    ],
+)
+def test_a_volume_is_kept_in_every_doubt(seen: Snapshot, sentence: str) -> None:
+    assert sentence in reason(prove_claim_deletion(cluster(), seen, seen.brokers, 1))
+
+
+# --- Fewer brokers ---
+
+
+def test_the_last_broker_goes_when_it_holds_nothing() -> None:
+    seen = with_report(snapshot(4), 3, replicas=0)
+    proof = prove_scale_down(cluster(3), seen, {0: 5}, ())
+    assert proof == ScaleDown("prod", "events-broker", 3)
+
+
+@given(
+    wanted=st.integers(1, 5),
+    held=st.dictionaries(st.integers(0, 4), st.integers(0, 3)),
+    moving=st.sets(st.integers(0, 4)),
+    said=st.integers(0, 2),
+)
+def test_a_broker_that_holds_something_stays(
+    wanted: int, held: dict[int, int], moving: set[int], said: int
+) -> None:
+    seen = with_report(snapshot(5), 4, replicas=said)
+    proof = prove_scale_down(cluster(wanted), seen, held, moving)
+    if isinstance(proof, ScaleDown):
+        assert proof.replicas == 4  # one at a time, the last one
+        assert wanted < 5
+        assert not held.get(4)
+        assert 4 not in moving
+        assert said == 0
+
+
+def test_nobody_takes_the_last_broker_away() -> None:
+    seen = snapshot(1)
+    forced = cluster(1, {"mainstem.dev/scale-down-anyway": "true"})
+    assert reason(prove_scale_down(forced, seen, {}, ())) == "There are no more brokers than are asked for."
+
+
+def test_a_broker_that_is_to_go_anyway_goes_with_what_it_holds() -> None:
+    forced = cluster(2, {"mainstem.dev/scale-down-anyway": "true"})
+    assert isinstance(prove_scale_down(forced, snapshot(3), {2: 9}, ()), ScaleDown)
+
+
+# --- Topics ---
+
+
+def topic(name: str = "clicks", *, deleting: bool = True, annotations: Any = None, **spec: Any) -> TopicSpec:
+    metadata: dict[str, Any] = {"name": name, "namespace": "prod", "annotations": annotations or {}}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    wanted = {"clusterRef": {"name": "events"}, "deletionPolicy": "Delete", **spec}
+    return topic_of({"metadata": metadata, "spec": wanted})
+
+
+def test_a_topic_goes_with_the_object_that_owned_it() -> None:
+    assert prove_topic_deletion(topic(), "id", "id", [topic()]) == TopicDeletion("clicks", "id")
+
+
+@pytest.mark.parametrize(
+    ("spec", "known", "others", "sentence"),
+    [
+        (topic(deleting=False), "id", [], "is not being deleted"),
+        (topic(deletionPolicy="Retain"), "id", [], "its topic is kept"),
+        (topic(annotations={"mainstem.dev/managed": "false"}), "id", [], "its topic is kept"),
+        (topic(deletionProtection=True), "id", [], "deletionProtection is on"),
+        (topic(topicName="__consumer_offsets"), "id", [], "Internal topics"),
+        (topic(), None, [], "never owned the topic"),
+        (topic(), "another", [], "another one of the same name"),
+        (topic(), "id", [topic("second", topicName="clicks", deleting=False)], "The Topic second claims"),
+    ],
+)
+def test_a_topic_is_kept_in_every_doubt(
+    spec: TopicSpec, known: str | None, others: list[TopicSpec], sentence: str
+) -> None:
+    assert sentence in reason(prove_topic_deletion(spec, known, "id", others))
+
+
+# --- Offsets ---
+
+KEY = ("clicks", 0)
+
+
+@given(
+    offset=st.integers(-5, 30),
+    first=st.integers(0, 10),
+    length=st.integers(0, 10),
+    state=st.sampled_from(["EMPTY", "DEAD", "STABLE", "PREPARING_REBALANCING"]),
+    members=st.integers(0, 2),
+    done=st.sampled_from([None, "r1", "r0"]),
+)
+def test_offsets_move_only_within_the_log_and_without_members(
+    offset: int, first: int, length: int, state: str, members: int, done: str | None
+) -> None:
+    bounds = {KEY: (first, first + length)}
+    proof = prove_offset_move("g", "r1", state, members, done, {KEY: offset}, bounds)
+    allowed = (
+        first <= offset <= first + length and state in ("EMPTY", "DEAD") and not members and done != "r1"
+    )
+    assert isinstance(proof, OffsetMove) == allowed
+
+
+def test_offsets_of_an_unknown_partition_are_not_moved() -> None:
+    found = prove_offset_move("g", "r1", "EMPTY", 0, None, {KEY: 1}, {})
+    assert reason(found) == "There is no partition 0 of clicks."
