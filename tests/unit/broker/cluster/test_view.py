@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from uuid import UUID, uuid4
 
 from hypothesis import given
@@ -121,3 +122,17 @@ def test_dynamic_settings_are_those_of_the_broker_and_those_of_all() -> None:
     assert view.dynamic_broker_config(1) == ({"a": "1"}, {"b": "2"})
     assert view.dynamic_broker_config(2) == ({}, {"b": "2"})
     assert ClusterView().dynamic_broker_config(1) == ({}, {})
+
+
+def test_the_version_of_the_topics_tells_that_one_came_grew_or_went() -> None:
+    view = ClusterView()
+    versions = [view.topics_version]
+    for happens in (
+        lambda: view.set_topic(assignment(), {}),
+        lambda: view.set_topic(assignment(version=1), {"retention.ms": "1"}),  # only its settings
+        lambda: view.set_topic(assignment(version=2, partitions=3), {}),
+        lambda: view.remove_topic("t", T),
+    ):
+        happens()
+        versions.append(view.topics_version)
+    assert [later != earlier for earlier, later in itertools.pairwise(versions)] == [True, False, True, True]
