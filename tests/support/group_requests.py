@@ -52,6 +52,12 @@ def harmless_question(api_key: int, version: int, topic: str) -> tuple[str, dict
         case 47:
             topics = [{"name": topic, "partitions": [{"partition_index": 0}]}]
             return "offset_delete", {**group, "topics": topics}
+        case 68:
+            fields = {**group, "member_id": NOBODY, "member_epoch": -1, "topic_partitions": None}
+            return "consumer_group_heartbeat", fields
+        case 69:
+            fields = {"group_ids": ["group-that-is-not-there"], "include_authorized_operations": False}
+            return "consumer_group_describe", fields
     return None
 
 

@@ -74,20 +74,26 @@ def _keep(
 ) -> tuple[dict[str, list[Partition]], list[Partition]]:
     """What members have of their last targets, and what nobody has."""
     subscribed = frozenset[UUID]().union(*(member.topics for member in members))
+    # By topic: ids are costly to hash, and there may be many partitions.
     free = {
-        (topic_id, number): None
+        topic_id: dict.fromkeys(range(count))
         for topic_id, count in partition_counts.items()
         if topic_id in subscribed
-        for number in range(count)
     }
     kept: dict[str, list[Partition]] = {}
     for member in members:
         kept[member.member_id] = mine = []
-        for partition in sorted(member.target):
-            if partition[0] in member.topics and partition in free:
-                del free[partition]
+        may_keep = {topic_id: free[topic_id] for topic_id in member.topics if topic_id in free}
+        for partition in sorted(member.target, key=_number):
+            topic_id, number = partition
+            if number in may_keep.get(topic_id, ()):
+                del may_keep[topic_id][number]
                 mine.append(partition)
-    return kept, list(free)
+    return kept, [(topic_id, number) for topic_id, numbers in free.items() for number in numbers]
+
+
+def _number(partition: Partition) -> int:
+    return partition[1]
 
 
 def _balance_equals(assigned: dict[str, list[Partition]], free: list[Partition]) -> None:

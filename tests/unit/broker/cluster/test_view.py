@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from uuid import UUID, uuid4
 
 from hypothesis import given
@@ -133,3 +134,17 @@ def test_settings_of_users_clients_and_groups_are_kept_until_there_are_none() ->
     view.set_config("users/alice", {})
     view.set_config("users/alice", {})
     assert view.entity_configs == {}
+
+
+def test_the_version_of_the_topics_tells_that_one_came_grew_or_went() -> None:
+    view = ClusterView()
+    versions = [view.topics_version]
+    for happens in (
+        lambda: view.set_topic(assignment(), {}),
+        lambda: view.set_topic(assignment(version=1), {"retention.ms": "1"}),  # only its settings
+        lambda: view.set_topic(assignment(version=2, partitions=3), {}),
+        lambda: view.remove_topic("t", T),
+    ):
+        happens()
+        versions.append(view.topics_version)
+    assert [later != earlier for earlier, later in itertools.pairwise(versions)] == [True, False, True, True]

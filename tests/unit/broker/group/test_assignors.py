@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem_broker.group.assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
@@ -30,6 +30,7 @@ COUNTS = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 12))
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
+@settings(deadline=None)
 @given(first=SUBSCRIBERS, second=SUBSCRIBERS, counts=COUNTS, later=COUNTS)
 def test_every_partition_has_exactly_one_owner_that_is_subscribed_to_it(
     name: str,
@@ -65,6 +66,7 @@ def test_every_partition_has_exactly_one_owner_that_is_subscribed_to_it(
                         assert sizes[one.member_id] - sizes[other.member_id] <= 1
 
 
+@settings(deadline=None)
 @given(count=st.integers(0, 40), before=st.integers(1, 10), come=st.integers(0, 3), gone=st.integers(0, 3))
 def test_uniform_moves_no_more_than_fairness_asks_for(count: int, before: int, come: int, gone: int) -> None:
     members = [member(f"m{number}", T) for number in range(before)]

@@ -35,8 +35,12 @@ TOPICS = st.sampled_from([("t",), ("t",), ("t", "u"), ("u",)])
 
 @dataclass
 class Client:
-    """What a client believes. `reads` is what it reads, until it has given it up; `alive_ms` when it last
-    heard from the coordinator: after a session's length it stops by itself."""
+    """What a client believes.
+
+    - `reads`: what it reads, until it has given it up.
+    - `alive_ms`: when it last heard from the coordinator; after a session's length it stops by itself.
+    - `has_lost_an_answer`: after which clients say everything again.
+    """
 
     topics: tuple[str, ...]
     epoch: int
@@ -44,6 +48,7 @@ class Client:
     told: Partitions
     alive_ms: int
     classic: bool = False
+    has_lost_an_answer: bool = False
 
 
 class ConsumerGroupLife(RuleBasedStateMachine):
@@ -71,13 +76,14 @@ class ConsumerGroupLife(RuleBasedStateMachine):
         if client.epoch == 0:
             self.join(name, client.topics, lost)
             return
-        if full:
+        if full or client.has_lost_an_answer:
             number = self.played.ask(
                 name, client.epoch, owned=client.reads, topics=client.topics, rebalance_ms=60_000
             )
         else:
             number = self.played.ask(name, client.epoch, owned=client.reads)
         answer = self.played.heard(number)
+        client.has_lost_an_answer = lost
         if answer.error_code:
             assert answer.error_code in (FencedMemberEpoch.code, UnknownMemberId.code)
             self._lose_all(client)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem_broker.group.consumer_records import (
@@ -112,6 +112,7 @@ def test_values_are_those_of_apache_kafka(kind: int, value: ConsumerGroupValue, 
 
 
 @pytest.mark.parametrize("kind", VALUES)
+@settings(deadline=None)
 @given(data=st.data())
 def test_every_value_is_read_as_it_was_written(kind: int, data: st.DataObject) -> None:
     value = data.draw(VALUES[kind])
@@ -121,6 +122,7 @@ def test_every_value_is_read_as_it_was_written(kind: int, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("kind", VALUES)
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_value_that_is_cut_short_or_spoilt_is_refused_or_read(kind: int, data: st.DataObject) -> None:
     encoded = bytearray(data.draw(VALUES[kind]).encode())

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem_broker.errors import InvalidRegularExpression
@@ -36,6 +36,7 @@ PATTERNS = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(pattern=PATTERNS, names=st.lists(NAMES, max_size=8))
 def test_it_matches_what_python_matches(pattern: str, names: list[str]) -> None:
     ours, pythons = TopicPattern(pattern), re.compile(pattern, re.ASCII)
@@ -78,6 +79,7 @@ def test_what_it_does_not_know_is_refused_with_a_reason(pattern: str) -> None:
     assert str(caught.value).endswith(".")
 
 
+@settings(deadline=None)
 @given(st.text("ab()[]{}|*+?\\^$.-,:0123=!<>PiQEdwsx", max_size=20))
 def test_any_text_is_a_pattern_or_is_refused(text: str) -> None:
     try:
