@@ -8,7 +8,6 @@ from typing import Final
 
 from tests.e2e.kubectl import kubectl, poll
 
-_NETWORK: Final = "kind"
 NOTICED_SECONDS_MAX: Final = 90.0
 """Until a lost node is told as not ready: the grace period of kind.yaml and what a busy machine adds."""
 
@@ -61,13 +60,21 @@ def thaw(node: str) -> None:
 
 
 def cut_off(node: str) -> None:
-    """Take a node's network away; what runs there runs on."""
-    _docker("network", "disconnect", _NETWORK, node)
+    """Let every packet to and from a node be lost; what runs there runs on, and connections hear nothing."""
+    _change_cut(node, "--insert")
 
 
-def reconnect(node: str, address: str) -> None:
-    """Give it back, with the address that the node had (see `address_of`)."""
-    _docker("network", "connect", "--ip", address, _NETWORK, node)
+def reconnect(node: str) -> None:
+    """Let packets through again."""
+    _change_cut(node, "--delete")
+
+
+def _change_cut(node: str, change: str) -> None:
+    interface = run_on(node, "ip", "-oneline", "route", "show", "default").split(" dev ")[1].split()[0]
+    # Pods' packets pass these chains as well as the node's own.
+    for chain, direction in (("PREROUTING", "--in-interface"), ("POSTROUTING", "--out-interface")):
+        rule = [change, chain, direction, interface, "--jump", "DROP"]
+        run_on(node, "iptables", "--wait", "--table", "mangle", *rule)
 
 
 def run_on(node: str, *command: str) -> str:
