@@ -51,7 +51,7 @@ class NumberedBatch:
 def rates(
     cluster: Cluster, *, messages: int, message_bytes: int, replicas: int, idempotent_first: bool
 ) -> dict[bool, float]:
-    """Messages per second with acks=all, in batches of 16 KB, five in flight: with idempotence and without."""
+    """Messages per second, acks=all, batches of 16 KB, five in flight: with idempotence and without."""
     found: dict[bool, float] = {}
     for idempotent in (idempotent_first, not idempotent_first):
         topic = create_topic(cluster, replicas=replicas)
