@@ -185,6 +185,8 @@ def test_brokers_outside_are_told_their_node_ports(play: Callable[[Scenario], No
         port = service["spec"]["ports"][0]["nodePort"]
         settings = kubernetes.get("configmaps", "events-broker")["data"]["broker-1.properties"]
         assert f",EXTERNAL://kafka.example.org:{port}\n" in settings
+        outside = kubernetes.get("clusters", "events")["status"]["externalBootstrapServers"]
+        assert f"kafka.example.org:{port}" in outside.split(",")
         del manifest["spec"]["listeners"]
         kubernetes.apply(manifest)
         await operator.until(
