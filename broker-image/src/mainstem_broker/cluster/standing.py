@@ -54,11 +54,7 @@ def standing_of(view: ClusterView, broker_id: int, min_insync_replicas: Callable
             state = topic.states.get(index)
             brokers = view.brokers_for(topic.topic_id, index)
             led = state is not None and state.leader in brokers
-            in_sync = (
-                []
-                if state is None
-                else [broker for broker in state.isr if is_trusted(state, broker, brokers)]
-            )
+            in_sync = [] if state is None else [one for one in state.isr if is_trusted(state, one, brokers)]
             lacking = len(in_sync) < len(members)
             is_here = broker_id in members
             replicas += is_here
