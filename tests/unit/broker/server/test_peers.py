@@ -172,6 +172,26 @@ def test_a_question_that_is_given_up_leaves_no_answer_behind() -> None:
     run(test())
 
 
+def test_a_question_that_is_broken_off_while_the_connection_is_made_is_not_asked() -> None:
+    async def test() -> None:
+        asked: list[bytes] = []
+
+        async def note(frame: bytes) -> bytes:
+            asked.append(frame)
+            return await well(frame)
+
+        async with played(note) as (peer, _):
+            asking = asyncio.create_task(peer.ask(*METADATA, QUESTION))
+            await asyncio.sleep(0)
+            peer.close()
+            with pytest.raises(PeerUnavailable, match="broken off"):
+                await asking
+            assert asked == []
+            assert (await peer.ask(*METADATA, QUESTION)).cluster_id == "c"
+
+    run(test())
+
+
 def test_a_broker_that_is_not_registered_or_refuses_is_not_reached() -> None:
     async def test() -> None:
         with pytest.raises(PeerUnavailable, match="not registered"):
