@@ -145,6 +145,27 @@ def test_a_fetch_that_waits_in_vain_is_told_what_has_moved(led: LocalBroker) -> 
     run(test())
 
 
+def test_where_the_log_starts_after_retention_is_told(led: LocalBroker) -> None:
+    async def test() -> None:
+        partition = led.partition("t", 0)
+        partition.log.update_config(
+            led.context.config.topic({"segment.bytes": "100", "retention.bytes": "0"})
+        )
+        session = Following(led)
+        await session.fetch({0: 0})
+        for _ in range(2):
+            led.append("t", [b"a"], 0)
+        await session.fetch({0: 2})
+        await session.fetch({})
+        assert partition.apply_retention(led.context.now_ms())
+        start = partition.log.log_start_offset
+        assert start > 0
+        (topic,) = (await session.fetch({}))["responses"]
+        assert [answer["log_start_offset"] for answer in topic["partitions"]] == [start]
+
+    run(test())
+
+
 def test_partitions_take_turns_when_not_all_fit_into_an_answer(led: LocalBroker) -> None:
     async def test() -> None:
         session = Following(led)
