@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.broker.api.brokers import LocalBroker, run
 from tests.unit.broker.replica.replicas import LIFE, state_of
 
+from mainstem_broker.api.follower_fetch import end_sessions_of_the_gone
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.log.files import FileSlice
 from mainstem_broker.protocol.codec import Body
@@ -214,6 +215,37 @@ def test_a_new_session_ends_the_one_before_and_whoever_waits_in_it(led: LocalBro
         assert error_of(await waiting) == "fetch_session_id_not_found"
         assert new.session_id not in (0, old.session_id)
         assert len(led.partition("t", 0)._end_listeners) == 1
+
+    run(test())
+
+
+def test_the_session_of_a_broker_that_is_gone_ends(led: LocalBroker) -> None:
+    async def test() -> None:
+        session = Following(led)
+        await session.fetch({0: 0})
+        end_sessions_of_the_gone(led.context)
+        assert await session.told({}) == {}
+        led.set_live(US, OTHER)
+        end_sessions_of_the_gone(led.context)
+        assert led.context.follower_sessions == {}
+        partition = led.partition("t", 0)
+        assert (partition._listeners, partition._end_listeners) == ({}, {})
+
+    run(test())
+
+
+def test_what_moved_beside_an_error_is_told_after_it(led: LocalBroker) -> None:
+    async def test() -> None:
+        session = Following(led)
+        await session.fetch({0: 0})
+        led.append("t", [b"a"], 0)
+        await session.fetch({0: 1})
+        replicas = led.replicas._partitions
+        hidden = replicas.pop(("t", 0))
+        ((answer,),) = [topic["partitions"] for topic in (await session.fetch({0: 1}))["responses"]]
+        assert error_of(answer) == "not_leader_or_follower"
+        replicas["t", 0] = hidden
+        assert await session.told({}) == {0: (0, 1)}
 
     run(test())
 
