@@ -6,8 +6,8 @@ for the next answer. A partition stops being due when the follower has all of it
 due when it is named, when a batch is appended, and when its role or in-sync set changes. So a fetch costs
 what moves, not what there is.
 
-- One session for each follower; a new one ends the former one's. A follower that is not a registered broker
-  gets none, and is answered in full.
+- One session for each follower; a new one ends the former one's, and so does the follower's end. One that is
+  not a registered broker gets none, and is answered in full.
 - Partitions take turns: one that gave records goes behind the others.
 - A new high watermark or log start is told with the next answer, but is no reason to answer.
 - Where a follower's log leaves the leader's, it is told the diverging epoch (v12, KIP-595). One that is
@@ -254,7 +254,8 @@ class FollowerSession:
         for followed in self.moved:
             if followed not in answer and followed.is_news():
                 answer[followed] = {}
-        self.moved.clear()
+        # Who is told of an error has heard nothing else.
+        self.moved = {followed: None for followed, body in answer.items() if "error_code" in body}
         for followed, body in answer.items():
             if "error_code" not in body:
                 followed.told = mark, start = followed.offsets()
@@ -298,6 +299,12 @@ def handle(broker: BrokerContext, request: Entity) -> Body | asyncio.Future[Body
         session_id = session_id % _INT32_MAX + 1
     sessions[follower] = made = FollowerSession(broker, session_id, follower, life)
     return made.fetch(request)
+
+
+def end_sessions_of_the_gone(broker: BrokerContext) -> None:
+    """End the sessions of brokers that are registered no longer; to be called when brokers went."""
+    for follower in broker.follower_sessions.keys() - broker.view.brokers.keys():
+        broker.follower_sessions.pop(follower).close()
 
 
 def _fetch_once(session: FollowerSession, request: Entity) -> Body | asyncio.Future[Body | None]:

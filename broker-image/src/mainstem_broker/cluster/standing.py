@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from mainstem_broker.cluster.controller import is_trusted
 from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.replica.state import PartitionState
 
@@ -20,7 +21,8 @@ class Standing:
     """Counts of partitions; `blockers` says, for up to 20 of them, why this broker should not stop now.
 
     - `replicas`, `leaders`: here. `catching_up`: replicas here that are not in sync though someone else
-      leads them, so that they could be.
+      leads them, so that they could be; those whose disk failed could not. A member of the in-sync set that
+      stopped uncleanly since counts as out of it, though the controller has not come to say so.
     - `under_replicated`, `under_min_isr`, `offline`: in the whole cluster; `led_under_replicated`: of those
       led here, so that the brokers' numbers add up.
     """
@@ -52,7 +54,7 @@ def standing_of(view: ClusterView, broker_id: int, min_insync_replicas: Callable
             state = topic.states.get(index)
             brokers = view.brokers_for(topic.topic_id, index)
             led = state is not None and state.leader in brokers
-            in_sync = [] if state is None else [broker for broker in state.isr if broker in brokers]
+            in_sync = [] if state is None else [one for one in state.isr if is_trusted(state, one, brokers)]
             lacking = len(in_sync) < len(members)
             is_here = broker_id in members
             replicas += is_here
@@ -64,9 +66,12 @@ def standing_of(view: ClusterView, broker_id: int, min_insync_replicas: Callable
             if state.leader == broker_id:
                 leaders += 1
                 led_under_replicated += lacking
-            elif led and broker_id not in in_sync:
+            elif led and broker_id in brokers and broker_id not in in_sync:
                 catching_up += 1
-            reason = _why_not(state, in_sync, len(members), needed, broker_id)
+            if broker_id not in state.isr or broker_id not in brokers:
+                continue
+            left = sum(broker != broker_id for broker in in_sync)
+            reason = _why_not(state, left, len(members), needed)
             if reason is not None:
                 blocked += 1
                 if len(blockers) < BLOCKERS_TOLD_MAX:
@@ -84,17 +89,14 @@ def standing_of(view: ClusterView, broker_id: int, min_insync_replicas: Callable
     )
 
 
-def _why_not(
-    state: PartitionState, in_sync: list[int], replica_count: int, needed: int, broker_id: int
-) -> str | None:
-    """Why a partition needs this broker; None if it does not.
+def _why_not(state: PartitionState, left: int, replica_count: int, needed: int) -> str | None:
+    """Why a partition needs a member of its in-sync set beside the `left` others; None if it does not.
 
     A topic with a single replica, or with as many as min.insync.replicas asks for, cannot stay available
     while a broker restarts; if that were a reason, no broker of it could ever be restarted.
     """
-    if broker_id not in in_sync or replica_count == 1:
+    if replica_count == 1:
         return None
-    left = len(in_sync) - 1
     if left == 0:
         return f"this is its last in-sync replica (leader epoch {state.leader_epoch})"
     if replica_count > needed > left:

@@ -45,7 +45,7 @@ from mainstem_broker.errors import (
 )
 from mainstem_broker.log.epochs import UNDEFINED_EPOCH
 from mainstem_broker.log.files import ReadResult
-from mainstem_broker.log.partition_log import AppendInfo, PartitionLog
+from mainstem_broker.log.partition_log import AppendInfo, DeletedSegment, PartitionLog
 from mainstem_broker.protocol.batches import parse_batch_header, validate_for_append
 from mainstem_broker.replica.office import NO_LIFE, Office
 from mainstem_broker.replica.progress import Progress
@@ -332,6 +332,18 @@ class Partition:
         start_offset = self.log.delete_records_before(offset)
         _call_all(self._listeners)
         return start_offset
+
+    def apply_retention(self, now_ms: int) -> list[DeletedSegment]:
+        """Drop the segments that are due; whoever waits is told where the log starts now.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        start_offset = self.log.log_start_offset
+        deleted = self.log.delete_old_segments(now_ms, self._high_watermark)
+        if self.log.log_start_offset > start_offset:
+            _call_all(self._listeners)
+        return deleted
 
     # --- Leader: followers ---
 

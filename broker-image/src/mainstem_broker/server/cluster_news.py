@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 
 from mainstem_broker.api.context import BrokerContext
+from mainstem_broker.api.follower_fetch import end_sessions_of_the_gone
 from mainstem_broker.cluster.controller import ElectionPolicy, heir_of, must_claim
 from mainstem_broker.cluster.reassignment import move_of, moving_partitions, successor
 from mainstem_broker.cluster.view import Delta, Topic
@@ -84,6 +85,7 @@ class ClusterNews:
         replicas.follow_leaders()
         self._hand_over(delta)
         if delta.brokers:
+            end_sessions_of_the_gone(self._broker)
             replicas.consider_all_isrs()
         if delta.partitions or delta.brokers:
             self._claim()

@@ -5,7 +5,8 @@ that time, for those that do not. So a client is never refused, only slowed down
 or an answer that is larger than the quota are waited for afterwards.
 
 - producer_byte_rate counts the requests' bytes, consumer_byte_rate those of the records that are answered.
-- request_percentage counts the time that handlers keep the event loop, not that for which they wait.
+- request_percentage counts the time that handlers keep the event loop until they answer or wait. Those that
+  are coroutines, which are mostly for administration, count nothing.
 - Followers are exempt: what replication may take is `replica/throttle.py`.
 
 Only called while there are quotas, so that requests cost nothing where there are none.

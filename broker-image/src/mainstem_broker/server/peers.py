@@ -102,15 +102,20 @@ class Peer:
         self._timeout_s = timeout_s
         self._correlation_id = 0
         self._connection: tuple[asyncio.Transport, _Answers] | None = None
+        self._times_closed = 0
 
     async def ask(self, api_key: int, version: int, body: Body) -> Entity:
         """Send a request, wait for its answer. Not to be called again before it has come.
 
         Raises:
-            PeerUnavailable: no connection in time, it broke, or no answer in time; it is closed then.
+            PeerUnavailable: no connection in time, it broke or was closed, or no answer in time; it is
+                closed then.
         """
+        times_closed = self._times_closed
         try:
             transport, answers = self._connection or await self._connect()
+            if self._times_closed != times_closed:
+                raise PeerUnavailable("The question was broken off while the connection was being made.")
             self._correlation_id += 1
             transport.write(encode_request(api_key, version, self._correlation_id, self._client_id, body))
             frame = await answers.next(self._timeout_s)
@@ -136,6 +141,8 @@ class Peer:
         return self._connection
 
     def close(self) -> None:
+        """Break off the question under way, if there is one; the next one connects anew."""
+        self._times_closed += 1
         if self._connection is not None:
             self._connection[0].close()
             self._connection = None

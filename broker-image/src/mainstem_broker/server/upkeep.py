@@ -70,7 +70,7 @@ class Upkeep:
             if partition.state is None:
                 continue  # deleted meanwhile
             try:
-                deleted = partition.log.delete_old_segments(self._broker.now_ms(), partition.high_watermark)
+                deleted = partition.apply_retention(self._broker.now_ms())
             except ProtocolError as error:
                 logger.error("retention failed", partition=repr(partition), reason=str(error))
                 continue

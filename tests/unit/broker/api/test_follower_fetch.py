@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.broker.api.brokers import LocalBroker, run
 from tests.unit.broker.replica.replicas import LIFE, state_of
 
+from mainstem_broker.api.follower_fetch import end_sessions_of_the_gone
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.log.files import FileSlice
 from mainstem_broker.protocol.codec import Body
@@ -145,6 +146,27 @@ def test_a_fetch_that_waits_in_vain_is_told_what_has_moved(led: LocalBroker) -> 
     run(test())
 
 
+def test_where_the_log_starts_after_retention_is_told(led: LocalBroker) -> None:
+    async def test() -> None:
+        partition = led.partition("t", 0)
+        partition.log.update_config(
+            led.context.config.topic({"segment.bytes": "100", "retention.bytes": "0"})
+        )
+        session = Following(led)
+        await session.fetch({0: 0})
+        for _ in range(2):
+            led.append("t", [b"a"], 0)
+        await session.fetch({0: 2})
+        await session.fetch({})
+        assert partition.apply_retention(led.context.now_ms())
+        start = partition.log.log_start_offset
+        assert start > 0
+        (topic,) = (await session.fetch({}))["responses"]
+        assert [answer["log_start_offset"] for answer in topic["partitions"]] == [start]
+
+    run(test())
+
+
 def test_partitions_take_turns_when_not_all_fit_into_an_answer(led: LocalBroker) -> None:
     async def test() -> None:
         session = Following(led)
@@ -193,6 +215,37 @@ def test_a_new_session_ends_the_one_before_and_whoever_waits_in_it(led: LocalBro
         assert error_of(await waiting) == "fetch_session_id_not_found"
         assert new.session_id not in (0, old.session_id)
         assert len(led.partition("t", 0)._end_listeners) == 1
+
+    run(test())
+
+
+def test_the_session_of_a_broker_that_is_gone_ends(led: LocalBroker) -> None:
+    async def test() -> None:
+        session = Following(led)
+        await session.fetch({0: 0})
+        end_sessions_of_the_gone(led.context)
+        assert await session.told({}) == {}
+        led.set_live(US, OTHER)
+        end_sessions_of_the_gone(led.context)
+        assert led.context.follower_sessions == {}
+        partition = led.partition("t", 0)
+        assert (partition._listeners, partition._end_listeners) == ({}, {})
+
+    run(test())
+
+
+def test_what_moved_beside_an_error_is_told_after_it(led: LocalBroker) -> None:
+    async def test() -> None:
+        session = Following(led)
+        await session.fetch({0: 0})
+        led.append("t", [b"a"], 0)
+        await session.fetch({0: 1})
+        replicas = led.replicas._partitions
+        hidden = replicas.pop(("t", 0))
+        ((answer,),) = [topic["partitions"] for topic in (await session.fetch({0: 1}))["responses"]]
+        assert error_of(answer) == "not_leader_or_follower"
+        replicas["t", 0] = hidden
+        assert await session.told({}) == {0: (0, 1)}
 
     run(test())
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -74,6 +75,31 @@ def test_a_dead_broker_counts_neither_as_leader_nor_as_in_sync() -> None:
     found = standing(view_of(((1, 2, 3), 3, (1, 2, 3)), live=(1, 2)))
     assert (found.offline, found.under_replicated, found.under_min_isr) == (1, 1, 0)
     assert not found.may_stop
+
+
+def test_a_replica_whose_disk_failed_is_not_catching_up() -> None:
+    view = view_of(((1, 2, 3), 2, (2, 3)))
+    view.set_brokers(
+        replace(broker, offline=frozenset({(UUID(int=1), 0)} if number == 1 else ()))
+        for number, broker in view.brokers.items()
+    )
+    found = standing(view)
+    assert (found.catching_up, found.under_replicated) == (0, 1)
+
+
+def test_a_broker_back_from_an_unclean_stop_counts_as_out_of_sync_before_the_controller_says_so() -> None:
+    view = view_of(((1, 2, 3), 2, (1, 2, 3)))
+    view.set_brokers(
+        replace(broker, incarnation=1, last_unclean=1) if number == 1 else broker
+        for number, broker in view.brokers.items()
+    )
+    found_then = PartitionState(2, 0, (1, 2, 3), 1, 1, incarnations=dict.fromkeys((1, 2, 3), 0))
+    assert view.set_state("t", 0, found_then)
+    assert standing(view).catching_up == 1
+    assert standing(view, broker_id=2).blocked == 1
+    alone = PartitionState(NO_LEADER, 1, (1,), 1, 2, incarnations={1: 0})
+    assert view.set_state("t", 0, alone)
+    assert standing(view).blocked == 1, "nobody else has what it has"
 
 
 def test_only_some_blockers_are_told_but_all_are_counted() -> None:

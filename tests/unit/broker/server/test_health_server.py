@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,8 @@ def test_an_event_loop_that_stands_still_is_not_alive(
 
     async def test() -> None:
         async with running(tmp_path, servers, settings={"http.port": str(port)}):
-            asked = asyncio.get_running_loop().run_in_executor(None, fetch, port, "/livez")
-            time.sleep(1)  # noqa: ASYNC251  # this is the fault
-            status, body = await asked
+            with ThreadPoolExecutor() as executor:
+                status, body = executor.submit(fetch, port, "/livez").result()  # the loop waits: the fault
             assert status == 503
             assert b"event loop" in body
 

@@ -13,6 +13,7 @@ from tests.unit.broker.server.test_router import response
 
 from mainstem_broker.protocol.codec import Frame
 from mainstem_broker.quota.client_quotas import DEFAULT, QuotaEntity, QuotaKind
+from mainstem_broker.server import metering
 from mainstem_broker.server.connection import Connection, Later
 from mainstem_broker.server.router import Router
 
@@ -29,6 +30,12 @@ class Caller:
 
     def mute(self, duration_s: float) -> None:
         self.muted_s.append(duration_s)
+
+
+@pytest.fixture(autouse=True)
+def _steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes between two requests, however busy the machine is."""
+    monkeypatch.setattr(metering, "monotonic", lambda: 1.0)
 
 
 @pytest.fixture

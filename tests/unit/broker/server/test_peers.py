@@ -11,6 +11,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.broker.api.brokers import LocalBroker
 from tests.unit.broker.replica.replicas import state_of
 from tests.unit.broker.server.peers import frame_of, run
@@ -22,7 +24,7 @@ from mainstem_broker.protocol.codec import decode_header, decode_request, encode
 from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Key
 from mainstem_broker.replica.partition import Divergence
 from mainstem_broker.server.listeners import Listener, SocketOptions
-from mainstem_broker.server.peers import FETCH_KEY, FETCH_VERSION, LeaderPeer, Peer
+from mainstem_broker.server.peers import FETCH_KEY, FETCH_VERSION, LeaderPeer, Peer, _Answers
 from mainstem_broker.server.router import Router
 
 METADATA = (3, 12)
@@ -172,6 +174,26 @@ def test_a_question_that_is_given_up_leaves_no_answer_behind() -> None:
     run(test())
 
 
+def test_a_question_that_is_broken_off_while_the_connection_is_made_is_not_asked() -> None:
+    async def test() -> None:
+        asked: list[bytes] = []
+
+        async def note(frame: bytes) -> bytes:
+            asked.append(frame)
+            return await well(frame)
+
+        async with played(note) as (peer, _):
+            asking = asyncio.create_task(peer.ask(*METADATA, QUESTION))
+            await asyncio.sleep(0)
+            peer.close()
+            with pytest.raises(PeerUnavailable, match="broken off"):
+                await asking
+            assert asked == []
+            assert (await peer.ask(*METADATA, QUESTION)).cluster_id == "c"
+
+    run(test())
+
+
 def test_a_broker_that_is_not_registered_or_refuses_is_not_reached() -> None:
     async def test() -> None:
         with pytest.raises(PeerUnavailable, match="not registered"):
@@ -179,6 +201,26 @@ def test_a_broker_that_is_not_registered_or_refuses_is_not_reached() -> None:
         nowhere = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", int(free_ports()))
         with pytest.raises(PeerUnavailable, match="ConnectionRefusedError"):
             await Peer(lambda: nowhere, "test", 1).ask(*METADATA, QUESTION)
+
+    run(test())
+
+
+@given(
+    frames=st.lists(st.binary(min_size=4, max_size=300), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(1, 60), max_size=30),
+)
+def test_an_answer_is_found_however_it_is_cut(frames: list[bytes], cuts: list[int]) -> None:
+    async def test() -> None:
+        answers, pieces = _Answers(), iter(cuts)
+        for frame in frames:
+            awaited = answers.next(5)
+            left = frame_of(frame)
+            while left:
+                assert not awaited.done()
+                count = next(pieces, len(left))
+                answers.data_received(left[:count])
+                left = left[count:]
+            assert await awaited == frame
 
     run(test())
 
