@@ -176,16 +176,18 @@ def _balance(
     while moved:  # each move makes the sum of the squared sizes smaller
         moved = False
         for place in sorted(range(len(shares)), key=lambda place: len(shares[place]), reverse=True):
-            mine, index = shares[place], 0
+            mine, index, before = shares[place], 0, len(shares[place])
             while index < len(mine):
                 other = poorest(heap_of[mine[index][0]])
                 if len(other) + 1 < len(mine):
                     other.append(mine.pop(index))
-                    for heap in heaps_of[place]:
-                        heappush(heap, (len(mine), place))
-                    moved = True
                 else:
                     index += 1
+            if len(mine) < before:
+                # Only now: meanwhile it could only have been its own poorest, which moves nothing.
+                for heap in heaps_of[place]:
+                    heappush(heap, (len(mine), place))
+                moved = True
 
 
 def _frozen(assigned: Mapping[str, Iterable[Partition]]) -> dict[str, Partitions]:
