@@ -79,6 +79,6 @@ class SubscribedTopics:
         if not counts:
             return 0
         digest = hashlib.blake2b(digest_size=8)
-        for topic_id, count in sorted(counts.items()):
+        for topic_id, count in sorted(counts.items(), key=lambda one: one[0].int):
             digest.update(topic_id.bytes + count.to_bytes(4, "big"))
         return int.from_bytes(digest.digest(), "big", signed=True)
