@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -177,14 +177,21 @@ class GroupSession:
             raise RegistrationGone
 
     def register(self, streams: int) -> None:
-        """Enter the consumer registry anew."""
+        """Enter the consumer registry anew, and only once.
+
+        An entry whose answer was lost lasts as long as its session: beside a second one it would be given a
+        share that nobody reads.
+        """
+        if self._consumer_id:
+            with suppress(NoNodeError):
+                self.unregister()
         for path in (self._paths.ids, self._paths.owners, self._paths.offsets):
             self._zookeeper.ensure_path(path)
         now_ms = time.time_ns() // 1_000_000
         consumer_id = f"{self._paths.group_id}_{self._name}-{now_ms}-{uuid4().hex[:8]}"
         registration = znodes.encode_registration(self._paths.topic, streams, now_ms)
+        self._consumer_id = consumer_id  # first, for the answer may be lost
         self._zookeeper.create(self._paths.consumer(consumer_id), registration, ephemeral=True)
-        self._consumer_id = consumer_id
 
     def unregister(self) -> None:
         """Leave the consumer registry, if there is an entry."""

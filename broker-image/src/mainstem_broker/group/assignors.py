@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappush, heapreplace
+from itertools import chain
 from typing import Final
 from uuid import UUID
 
@@ -44,12 +46,16 @@ def assign_range(
         members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id)
     )
     assigned: dict[str, set[Partition]] = {member.member_id: set() for member in members}
+    subscribers = _subscribers(ordered)
     for topic_id, count in partition_counts.items():
-        subscribers = [member for member in ordered if topic_id in member.topics]
+        theirs = subscribers.get(topic_id, ())
         first = 0
-        for index, member in enumerate(subscribers):
-            size = count // len(subscribers) + (index < count % len(subscribers))
-            assigned[member.member_id].update((topic_id, number) for number in range(first, first + size))
+        for index, place in enumerate(theirs):
+            size = count // len(theirs) + (index < count % len(theirs))
+            if size == 0:
+                break
+            mine = assigned[ordered[place].member_id]
+            mine.update((topic_id, number) for number in range(first, first + size))
             first += size
     return _frozen(assigned)
 
@@ -69,11 +75,35 @@ def assign_uniform(
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
 
 
+def _subscribers(members: Sequence[Subscriber]) -> dict[UUID, tuple[int, ...]]:
+    """Of each topic the places of its subscribers among `members`; one tuple for all topics that share them.
+
+    Large groups have few different subscriptions: looked at one by one, members would cost their number
+    times that of topics.
+    """
+    places: dict[frozenset[UUID], list[int]] = defaultdict(list)
+    for place, member in enumerate(members):
+        places[member.topics].append(place)
+    subscriptions: dict[UUID, list[int]] = defaultdict(list)
+    for number, topics in enumerate(places):
+        for topic_id in topics:
+            subscriptions[topic_id].append(number)
+    by_subscription = tuple(places.values())
+    merged: dict[tuple[int, ...], tuple[int, ...]] = {}
+    found: dict[UUID, tuple[int, ...]] = {}
+    for topic_id, numbers in subscriptions.items():
+        key = tuple(numbers)
+        if key not in merged:
+            merged[key] = tuple(sorted(chain.from_iterable(by_subscription[number] for number in key)))
+        found[topic_id] = merged[key]
+    return found
+
+
 def _keep(
     members: Sequence[Subscriber], partition_counts: Mapping[UUID, int]
 ) -> tuple[dict[str, list[Partition]], list[Partition]]:
     """What members have of their last targets, and what nobody has."""
-    subscribed = frozenset[UUID]().union(*(member.topics for member in members))
+    subscribed = frozenset[UUID]().union(*{member.topics for member in members})
     # By topic: ids are costly to hash, and there may be many partitions.
     free = {
         topic_id: dict.fromkeys(range(count))
@@ -83,11 +113,11 @@ def _keep(
     kept: dict[str, list[Partition]] = {}
     for member in members:
         kept[member.member_id] = mine = []
-        may_keep = {topic_id: free[topic_id] for topic_id in member.topics if topic_id in free}
         for partition in sorted(member.target, key=_number):
             topic_id, number = partition
-            if number in may_keep.get(topic_id, ()):
-                del may_keep[topic_id][number]
+            numbers = free.get(topic_id)
+            if numbers is not None and number in numbers and topic_id in member.topics:
+                del numbers[number]
                 mine.append(partition)
     return kept, [(topic_id, number) for topic_id, numbers in free.items() for number in numbers]
 
@@ -119,27 +149,45 @@ def _balance(
     assigned: dict[str, list[Partition]], free: Iterable[Partition], members: Sequence[Subscriber]
 ) -> None:
     """Give what is free to who has least, then move single partitions as long as that evens things out."""
-    subscribers: dict[UUID, list[str]] = defaultdict(list)
-    for member in members:
-        for topic_id in member.topics:
-            subscribers[topic_id].append(member.member_id)
+    subscribers = _subscribers(members)
+    shares = [assigned[member.member_id] for member in members]
+    # By who may have a topic: those who may as (size, place) in a heap. A size is corrected when it comes to
+    # the top, so it may be too low there, never too high: who has lost a partition is entered once more.
+    heaps = {places: [(len(shares[place]), place) for place in places] for places in subscribers.values()}
+    heaps_of: list[list[list[tuple[int, int]]]] = [[] for _ in members]
+    for places, heap in heaps.items():
+        heapify(heap)
+        for place in places:
+            heaps_of[place].append(heap)
+    heap_of = {topic_id: heaps[places] for topic_id, places in subscribers.items()}
 
-    def poorest(topic_id: UUID) -> str:
-        return min(subscribers[topic_id], key=lambda member_id: len(assigned[member_id]))
+    def poorest(heap: list[tuple[int, int]]) -> list[Partition]:
+        while True:
+            size, place = heap[0]
+            mine = shares[place]
+            if len(mine) == size:
+                return mine
+            heapreplace(heap, (len(mine), place))
 
     # The topics that fewest can take first, so that the others can make up for it.
-    for partition in sorted(free, key=lambda partition: (len(subscribers[partition[0]]), partition)):
-        assigned[poorest(partition[0])].append(partition)
+    for partition in sorted(free, key=lambda one: (len(subscribers[one[0]]), one[0].int, one[1])):
+        poorest(heap_of[partition[0]]).append(partition)
     moved = True
     while moved:  # each move makes the sum of the squared sizes smaller
         moved = False
-        for mine in sorted(assigned.values(), key=len, reverse=True):
-            for partition in tuple(mine):
-                other = assigned[poorest(partition[0])]
+        for place in sorted(range(len(shares)), key=lambda place: len(shares[place]), reverse=True):
+            mine, index, before = shares[place], 0, len(shares[place])
+            while index < len(mine):
+                other = poorest(heap_of[mine[index][0]])
                 if len(other) + 1 < len(mine):
-                    mine.remove(partition)
-                    other.append(partition)
-                    moved = True
+                    other.append(mine.pop(index))
+                else:
+                    index += 1
+            if len(mine) < before:
+                # Only now: meanwhile it could only have been its own poorest, which moves nothing.
+                for heap in heaps_of[place]:
+                    heappush(heap, (len(mine), place))
+                moved = True
 
 
 def _frozen(assigned: Mapping[str, Iterable[Partition]]) -> dict[str, Partitions]:

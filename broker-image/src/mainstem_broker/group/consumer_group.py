@@ -280,10 +280,10 @@ class ConsumerGroup:
 
     def _heartbeat(self, asked: ConsumerHeartbeat, now_ms: int) -> HeartbeatAnswer:
         known = self._find(asked)
-        if asked.topic_regex:
-            self._subscribed.require_pattern(asked.topic_regex)
         if known is None:
             self.require_place()
+        if asked.topic_regex:
+            self._subscribed.require_pattern(asked.topic_regex)
         metadata = told_metadata(asked, None if known is None else known.metadata)
         member = self.admit(asked.member_id, metadata, known)
         before = member.current
@@ -411,7 +411,6 @@ class ConsumerGroup:
             for kind in (CURRENT_KEY, TARGET_KEY, MEMBER_KEY):
                 self.changed(kind, member.member_id)
         self._subscribed.refresh()
-        self._subscribed.forget(self._interests())
         self._raise_epoch()
 
     def _forget(self, member: ConsumerMember) -> None:
@@ -500,7 +499,9 @@ class ConsumerGroup:
 
     def _raise_epoch(self) -> None:
         self.epoch += 1
-        self.metadata_hash = self._hash()
+        interests = self._interests()
+        self._subscribed.forget(interests)
+        self.metadata_hash = self._subscribed.hash(interests)
         self.changed(GROUP_KEY)
 
     # --- Decisions ---

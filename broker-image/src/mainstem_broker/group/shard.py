@@ -282,7 +282,8 @@ class Shard:
         group.membership = new
         answer = self.wait_for_heartbeat(group, lambda number: ask(new, number))
         # Only now: cut short in between, both groups' records are there, instead of none.
-        self._bury(old.record_keys(), lambda: None)
+        if group.membership is new:  # else it was refused, and is classic again, under the same keys
+            self._bury(old.record_keys(), lambda: None)
         self.carry_out(group, old.close(RebalanceInProgress.code))
         return answer
 
@@ -412,6 +413,9 @@ class Shard:
         """Forget offsets that nobody has needed for long enough, and groups that have nothing left."""
         now_ms = self._wall_ms()
         for group in tuple(self.groups.values()):
+            if isinstance(group.membership, ConsumerGroup):
+                # Records whose write has failed, if nobody was there since to have them written again.
+                self.carry_out(group, group.membership.decided())
             members = group.membership
             empty_since_ms = (
                 group.state_ms

@@ -23,16 +23,17 @@ class SubscribedTopics:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._version: int | None = None
+        """Of the cluster's topics that `_names` are of."""
+        self._hashed_version: int | None = None
         self._patterns: dict[str, TopicPattern] = {}
         self._names: dict[Interest, frozenset[str]] = {}
 
     def refresh(self) -> bool:
-        """Whether the cluster's topics have changed since the last time."""
-        if self._version == self._topics.version:
-            return False
-        self._version = self._topics.version
-        self._names.clear()
-        return True
+        """Whether the cluster's topics have changed since `hash` was last asked for, whoever else looked."""
+        if self._version != self._topics.version:
+            self._version = self._topics.version
+            self._names.clear()
+        return self._version != self._hashed_version
 
     def require_pattern(self, regex: str) -> None:
         """Raise InvalidRegularExpression if it is none."""
@@ -73,10 +74,11 @@ class SubscribedTopics:
 
     def hash(self, interests: Collection[Interest]) -> int:
         """Another one when targets have to be computed anew; 0: none of the topics exists."""
+        self._hashed_version = self._version
         counts = self.partition_counts(interests)
         if not counts:
             return 0
         digest = hashlib.blake2b(digest_size=8)
-        for topic_id, count in sorted(counts.items()):
+        for topic_id, count in sorted(counts.items(), key=lambda one: one[0].int):
             digest.update(topic_id.bytes + count.to_bytes(4, "big"))
         return int.from_bytes(digest.digest(), "big", signed=True)

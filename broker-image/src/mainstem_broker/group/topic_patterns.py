@@ -397,7 +397,10 @@ class TopicPattern:
                     for _ in range(most - least):
                         first = self._add((None, (self._emit(part, first), after), None))
                 for _ in range(least):
-                    first = self._emit(part, first)
+                    begun = self._emit(part, first)
+                    if begun == first:
+                        break  # it takes nothing, however often: nested ones would be counted out for hours
+                    first = begun
                 return first
 
     def _reach(self, positions: set[int], *, at_start: bool = False, at_end: bool = False) -> frozenset[int]:

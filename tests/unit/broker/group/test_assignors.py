@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from uuid import UUID
 
 import pytest
@@ -93,6 +94,22 @@ def test_uniform_leaves_a_fair_assignment_as_it_is() -> None:
 def test_uniform_balances_members_that_read_different_topics() -> None:
     targets = assign_uniform([member("a", T), member("b", T, U), member("c", U)], {T: 4, U: 2})
     assert {name: len(target) for name, target in targets.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+@pytest.mark.parametrize("name", ASSIGNORS)
+def test_one_change_of_a_large_group_takes_no_noticeable_time(name: str) -> None:
+    """The loop that computes it serves everyone else, too; about 30 ms of a processor's time each."""
+    topics = [UUID(int=number) for number in range(1, 101)]
+    targets: dict[str, Partitions] = {}
+    for size in (999, 1_000):
+        members = [
+            member(f"m{number:04}", *topics[number % 2 :], target=targets.get(f"m{number:04}", frozenset()))
+            for number in range(size)
+        ]
+        started = time.process_time()
+        targets = ASSIGNORS[name](members, dict.fromkeys(topics, 100))
+        assert time.process_time() - started < 0.5
+    assert {len(target) for target in targets.values()} <= {9, 10, 11} or name == "range"
 
 
 def test_range_cuts_topics_alike_so_that_equal_keys_meet() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mainstem_broker.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     InvalidRegularExpression,
+    InvalidRequest,
     NonEmptyGroup,
     NotCoordinator,
     RebalanceInProgress,
@@ -186,6 +188,58 @@ def test_offsets_of_an_empty_group_expire_and_then_the_group(tmp_path: Path) -> 
         local.now_ms += 1_000
         shard.drop_expired(1_000)
         assert not shard.groups
+        await local.coordinator.stop()
+
+    run(test())
+
+
+def test_a_group_whose_last_member_left_while_nothing_could_be_written_is_written_later(
+    tmp_path: Path,
+) -> None:
+    """Else the group would stay for ever, and the next coordinator would wait for a member that has gone."""
+
+    async def test() -> None:
+        local = LocalCoordinator(tmp_path, followers=True, min_insync_replicas=2)
+        await local.load()
+        joined = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
+        local.replicate()
+        assert (await joined).error_code == 0
+        local.isr = (1,)
+        local._set_state(1)
+        left = local.coordinator.consumer_heartbeat("g", heartbeat("a", -1))
+        assert (await left).error_code == CoordinatorNotAvailable.code
+        local.isr = (1, 2)
+        local._set_state(1)
+        shard = local.coordinator._shards[0]
+        shard.drop_expired(1_000)
+        local.replicate()
+        await local.restart()
+        group = local.coordinator.group("g")
+        assert isinstance(group, ConsumerGroup)
+        assert not group.members
+        local.coordinator._shards[0].drop_expired(1_000)
+        assert not local.coordinator._shards[0].groups
+        await local.coordinator.stop()
+
+    run(test())
+
+
+@pytest.mark.usefixtures("assigning")
+def test_a_group_that_is_classic_again_at_once_keeps_its_record(tmp_path: Path) -> None:
+    """A new member that is refused turns the group into its own kind and back."""
+
+    async def test() -> None:
+        local = LocalCoordinator(tmp_path)
+        await local.load()
+        old = await classic(local)
+        asked = replace(heartbeat(old.member_id, 0), instance_id="one")
+        answer = await local.coordinator.consumer_heartbeat("g", asked)
+        assert answer.error_code == InvalidRequest.code
+        assert isinstance(local.coordinator.group("g"), Group)
+        await local.restart()
+        group = local.coordinator.group("g")
+        assert isinstance(group, Group)
+        assert old.member_id in group.members
         await local.coordinator.stop()
 
     run(test())

@@ -128,6 +128,26 @@ def test_new_partitions_are_assigned_with_the_next_heartbeat() -> None:
     assert played.group.epoch == 3
 
 
+def test_new_partitions_are_assigned_although_somebody_has_asked_meanwhile_what_the_group_reads() -> None:
+    """Expiry of offsets does, and who deletes some; it must not take the news from the members."""
+    played = PlayedConsumerGroup()
+    played.join("a")
+    played.topics.set("t", 7)
+    assert played.group.subscribed_topics() == {"t"}
+    assert played.heard(played.ask("a", 1)).assignment == some(*range(7))
+
+
+def test_expressions_that_nobody_subscribes_to_any_more_are_forgotten() -> None:
+    """A client that changes its mind for ever must not fill the broker's memory."""
+    played = PlayedConsumerGroup(members_max=1)
+    played.join("a", topics=None, regex="t0")
+    for number in range(1, 5):
+        played.ask("a", played.group.epoch, regex=f"t{number}")
+        assert played.join("b", topics=None, regex=f"b{number}").error_code == GroupMaxSizeReached.code
+    patterns = played.group._subscribed._patterns  # memory shows nowhere else
+    assert list(patterns) == ["t4"]
+
+
 def test_topics_that_nobody_subscribes_to_do_not_matter() -> None:
     played = two_members()
     played.topics.set("other", 3)

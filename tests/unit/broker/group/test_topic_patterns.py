@@ -96,5 +96,11 @@ def test_a_pattern_that_makes_others_backtrack_takes_no_time() -> None:
     assert time.monotonic() - started < 1
 
 
+@pytest.mark.timeout(20)
+def test_repeating_nothing_takes_no_time() -> None:
+    """One heartbeat with such a pattern must not stop the broker."""
+    assert TopicPattern("(" * 20 + "){1000}" * 20).matches("")
+
+
 def test_names_have_the_characters_that_topics_may_have() -> None:
     assert len(ALPHABET) == 65
