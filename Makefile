@@ -3,6 +3,10 @@
 .PHONY: help demo test lint types contracts unit interop faults groups soak bench images e2e e2e-up e2e-environment e2e-down \
 	e2e-clean kind-image format clean
 
+# Most tests wait for other processes, so two halves of them take half the time. Those in tests/faults measure how long
+# clients stand still, and those in tests/cluster use all cores: they have the machine to themselves.
+SIDE_BY_SIDE := -n 2 --dist loadscope
+
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -13,7 +17,8 @@ demo: ## Run the main job on real data: 336,776 flights through 3 brokers into a
 test: ## Run everything that CI runs
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint types contracts
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest $(SIDE_BY_SIDE) tests/unit tests/interop
+	.venv/bin/python -m pytest tests/cluster tests/faults
 
 lint:
 	.venv/bin/ruff check .
@@ -27,11 +32,11 @@ contracts:
 
 unit: ## Run the tests that start no processes
 	@scripts/setup test
-	.venv/bin/python -m pytest tests/unit tests/paper
+	.venv/bin/python -m pytest $(SIDE_BY_SIDE) tests/unit
 
 interop: ## Run the tests with real brokers, ZooKeeper, Spark and stock clients
 	@scripts/setup test
-	.venv/bin/python -m pytest tests/interop
+	.venv/bin/python -m pytest $(SIDE_BY_SIDE) tests/interop
 
 soak: ## Live through 100,000 simulated histories of a cluster in trouble (SEEDS=n for another number)
 	@scripts/setup test
