@@ -90,7 +90,8 @@ class Fetcher:
         self._now_ms = now_ms
         self._on_records = on_records
         self._is_throttled = is_throttled
-        self._resting: dict[Partition, float] = {}
+        self._resting: dict[Partition, tuple[float, int]] = {}
+        """Until when, by the loop's clock, and the leader epoch that was refused."""
         # What each fetch asks for, kept from one to the next: a partition without news costs nothing.
         self._wanted: dict[Key, FetchedFrom] = {}
         self._followed: dict[Key, Partition] = {}
@@ -117,7 +118,8 @@ class Fetcher:
     def _is_left_out(self, partition: Partition) -> bool:
         asked = self._wanted.get((partition.topic_id, partition.index))
         if asked is None:
-            return partition not in self._resting
+            resting = self._resting.get(partition)
+            return resting is None or resting[1] != partition.leader_epoch
         return asked.leader_epoch != partition.leader_epoch
 
     async def stop(self) -> None:
@@ -174,7 +176,7 @@ class Fetcher:
         gone = self._followed
         self._followed = {}
         for partition in self._partitions():
-            if self._resting.get(partition, 0) > now_s:
+            if partition in self._resting and self._resting[partition][0] > now_s:
                 continue
             self._resting.pop(partition, None)
             key = partition.topic_id, partition.index
@@ -204,7 +206,8 @@ class Fetcher:
     def _take(self, partition: Partition, asked: FetchedFrom, answer: Fetched) -> None:
         end_before, mark_before = partition.log.log_end_offset, partition.high_watermark
         if partition.leader_epoch != asked.leader_epoch:
-            self._is_stale = True  # and the answer is not taken
+            self._is_stale = True  # and the answer, to a question of the past, is not taken
+            return
         try:
             if answer.error_code == OffsetOutOfRange.code and answer.log_start_offset > asked.offset:
                 partition.start_over(answer.log_start_offset, leader_epoch=asked.leader_epoch)
@@ -241,4 +244,5 @@ class Fetcher:
 
     def _rest(self, partition: Partition) -> None:
         """Leave the partition out for a moment: its leader has changed, or something is wrong with it."""
-        self._resting[partition] = asyncio.get_running_loop().time() + BACKOFF_S
+        until_s = asyncio.get_running_loop().time() + BACKOFF_S
+        self._resting[partition] = until_s, partition.leader_epoch

@@ -182,6 +182,18 @@ def test_an_answer_that_comes_after_a_change_of_leadership_changes_nothing(tmp_p
     run(test())
 
 
+def test_a_partition_that_was_refused_in_an_earlier_epoch_does_not_rest(tmp_path: Path) -> None:
+    async def test() -> None:
+        ours, well = replica(tmp_path, 0), replica(tmp_path, 1)
+        async with following([ours, well]) as (leader, _):
+            await leader.asked.get()
+            ours.update_state(state_of(THEM, EPOCH + 1, (THEM,), 1), (US, THEM), NOW_MS)
+            leader.answers.put_nowait([answer(ours, error=NotLeaderOrFollower.code)])
+            assert [asked.leader_epoch for asked in await leader.asked.get()] == [EPOCH + 1, EPOCH]
+
+    run(test())
+
+
 def test_a_leader_that_is_not_reached_is_tried_again_and_answers_of_strangers_are_ignored(
     tmp_path: Path,
 ) -> None:

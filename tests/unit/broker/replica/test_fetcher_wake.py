@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import NAMESPACE_DNS, uuid5
 
-from mainstem_broker.errors import PeerUnavailable
+from mainstem_broker.errors import FencedLeaderEpoch, PeerUnavailable
 from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Fetcher, Key
 from mainstem_broker.replica.partition import Partition
 
@@ -17,14 +17,19 @@ LEADER = 2
 
 
 class QuietLeader:
-    """Has nothing new: a fetch waits until the connection is closed."""
+    """Has nothing new: a fetch waits until the connection is closed. What is `refused` is told at once."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[list[tuple[str, int]]] = asyncio.Queue()
+        self.refused: set[tuple[str, int]] = set()
         self._waiting: asyncio.Future[None] | None = None
 
     async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
         self.asked.put_nowait([(item.topic, item.leader_epoch) for item in wanted.values()])
+        refused = [item for item in wanted.values() if (item.topic, item.leader_epoch) in self.refused]
+        if refused:
+            code = FencedLeaderEpoch.code
+            return [Fetched(item.topic_id, item.partition, code, -1, -1, None, b"") for item in refused]
         self._waiting = asyncio.get_running_loop().create_future()
         await self._waiting
         raise PeerUnavailable("The connection was closed.")
@@ -38,7 +43,8 @@ class EmptyReplica:
     """As much of a partition as a fetch needs."""
 
     index = 0
-    log = SimpleNamespace(log_start_offset=0)
+    log = SimpleNamespace(log_start_offset=0, log_end_offset=0)
+    high_watermark = 0
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -76,6 +82,22 @@ def test_so_is_one_whose_leader_was_elected_again() -> None:
     async def scenario() -> None:
         replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
         async with waiting_fetch(replicas) as (leader, fetcher):
+            replicas[1].leader_epoch = 2
+            fetcher.wake()
+            assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
+
+    asyncio.run(scenario())
+
+
+def test_so_is_one_that_was_refused_before_the_news_of_the_election_came() -> None:
+    async def scenario() -> None:
+        replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
+        async with waiting_fetch(replicas) as (leader, fetcher):
+            leader.refused.add(("busy", 1))
+            leader.close()
+            fetcher.wake()
+            assert await leader.asked.get() == [("quiet", 1), ("busy", 1)]
+            assert await leader.asked.get() == [("quiet", 1)], "it rests"
             replicas[1].leader_epoch = 2
             fetcher.wake()
             assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
