@@ -240,7 +240,7 @@ class Partition:
         if acks == -1 and not self._has_enough_in_sync():
             self._note_refusal(records, now_ms)
             raise NotEnoughReplicas(
-                f"{self!r} has {len(self.state.isr)} in-sync replicas of the {config.min_insync_replicas}"
+                f"{self!r} has {len(self.state.isr)} in-sync replicas of the {self._min_insync_replicas()}"
                 " that min.insync.replicas asks for."
             )
         valid = validate_for_append(records, config, produce_version=produce_version, now_ms=now_ms)
@@ -477,7 +477,18 @@ class Partition:
     def _has_enough_in_sync(self) -> bool:
         """Whether records may count as committed: the set is large enough, and nobody outside may lead."""
         assert self.state is not None
-        return len(self.state.isr) >= self.log.config.min_insync_replicas and not self.state.elr
+        return len(self.state.isr) >= self._min_insync_replicas() and not self.state.elr
+
+    def _min_insync_replicas(self) -> int:
+        """What the setting asks for, or all replicas where there are fewer, as in Kafka.
+
+        A topic with a single replica could otherwise never be written to where the default asks for two. Who
+        is eligible comes out the same either way. Members of the state count as replicas, so that an
+        assignment that is heard of late lowers nothing.
+        """
+        assert self.state is not None
+        known = max(len(self.replicas), len(self.state.isr) + len(self.state.elr))
+        return min(self.log.config.min_insync_replicas, known)
 
     def settings_changed(self) -> None:
         """The log has new settings, maybe min.insync.replicas."""

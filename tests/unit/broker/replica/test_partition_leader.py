@@ -14,6 +14,7 @@ from tests.unit.broker.replica.replicas import LAG_MS_MAX, LIFE, open_office, st
 from mainstem_broker.config import TopicConfig
 from mainstem_broker.errors import (
     FencedLeaderEpoch,
+    NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetNotAvailable,
@@ -415,6 +416,18 @@ def test_nothing_is_acknowledged_while_the_set_is_too_small(tmp_path: Path) -> N
     assert partition.high_watermark == 0
     partition.update_state(state_of(US, EPOCH, (US, TWO), 5), REPLICAS, NOW_MS)
     assert partition.high_watermark == 1
+
+
+def test_a_topic_with_fewer_replicas_than_the_minimum_needs_all_that_it_has(tmp_path: Path) -> None:
+    """As in Kafka 4: a default of 2 does not make topics with a single replica useless (R19)."""
+    partition = led(tmp_path, (US,), settings(min_insync_replicas=2))
+    partition.update_state(state_of(US, EPOCH, (US,), 4), (US,), NOW_MS)
+    append(partition, acks=-1)
+    assert partition.high_watermark == 1
+    # A second replica comes: now it is needed, and while its copy is not in sync nothing counts.
+    partition.update_state(state_of(US, EPOCH, (US,), 5), (US, TWO), NOW_MS)
+    with pytest.raises(NotEnoughReplicas):
+        append(partition, acks=-1)
 
 
 @pytest.mark.parametrize("leader", [US, TWO, -1])
