@@ -78,8 +78,8 @@ def test_kafka_python_describes_log_directories_partitions_and_settings(
     local_stack: Cluster, new_topic: TopicFactory, python: Any
 ) -> None:
     topic = new_topic(2, config={"retention.ms": "5000"})
-    directories = python.describe_log_dirs()
-    assert topic in repr(directories)
+    # Each broker opens its replicas when it hears of them.
+    wait_until(lambda: topic in repr(python.describe_log_dirs()), "its replicas are there")
     (told,) = python.describe_topic_partitions([topic])["topics"]
     assert [one["partition_index"] for one in told["partitions"]] == [0, 1]
     configs = python.describe_configs([PythonResource(ConfigResourceType.TOPIC, topic)])

@@ -97,7 +97,7 @@ def test_records_survive_a_broker_that_is_killed_meanwhile(own_stack: StartClust
     cluster = own_stack(3)
     command = [*MAINSTEM, "verify", "--duration", "5m", "--rate", "2000", "-o", "json"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment(cluster)
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(cluster)
     ) as run:
         wait_until(
             lambda: any(name.startswith("verify-") for name in topics(cluster)), "it has begun", seconds=30
@@ -105,9 +105,9 @@ def test_records_survive_a_broker_that_is_killed_meanwhile(own_stack: StartClust
         cluster.kill_broker(2)
         cluster.start_broker(2)
         run.send_signal(signal.SIGINT)  # ends the sending, and verifies what was sent
-        output, _ = run.communicate(timeout=90)
+        output, complaint = run.communicate(timeout=90)
+    assert run.returncode == 0, (output + complaint).decode()
     told = json.loads(output)
-    assert run.returncode == 0, told
     assert told["flawless"]
     assert told["acknowledged"] > 0
     assert not any(name.startswith("verify-") for name in topics(cluster))

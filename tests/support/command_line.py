@@ -17,7 +17,9 @@ from tests.support.clusters import Cluster
 
 from mainstem.command import main
 
-MAINSTEM = [sys.executable, "-c", "from mainstem.command import main; main()"]
+# A test run in the background of a shell has SIGINT ignored, and so would all that it starts.
+_AS_ON_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+MAINSTEM = [sys.executable, "-c", _AS_ON_A_TERMINAL + "from mainstem.command import main; main()"]
 
 
 def environment(cluster: Cluster | None = None, **more: str) -> dict[str, str]:

@@ -30,7 +30,13 @@ MESSAGE_TIMED_OUT: Final = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
 _NOBODY_ANSWERED: Final = frozenset(
     {ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}  # noqa: SLF001
 )
-_NO_LEADER: Final = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION})
+_NO_LEADER: Final = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError._NOENT,  # noqa: SLF001  # librdkafka's word when none of the partitions has a leader
+    }
+)
 _HINTS: Final = {
     MESSAGE_TIMED_OUT: "the partition's leader did not take it in time, so see whether its broker is up",
     KafkaError.TOPIC_ALREADY_EXISTS: "add --if-not-exists to accept the one there, or choose another name",

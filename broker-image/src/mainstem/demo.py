@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from mainstem.client import ADMIN_TIMEOUT_SECONDS, Cluster
-from mainstem.errors import CommandError
+from mainstem.errors import ClusterUnreachable, CommandError
 from mainstem.flights import BROKEN_EVENTS, FLIGHT_COUNT, first_batch, second_batch
 from mainstem.lines import Record
 from mainstem.load import run_load
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 DEFAULT_DATA_DIRECTORY: Final = Path("data/demo")
 BROKERS: Final = 3
 PARTITIONS: Final = 6
+LEADERS_TIMEOUT_SECONDS: Final = 30.0
+LEADERS_PAUSE_SECONDS: Final = 0.2
 TOPIC: Final = "flights"
 _DAY_MS: Final = 86_400_000
 _EVENTS_BETWEEN_BARS: Final = 1000
@@ -198,10 +200,28 @@ class DemoRun:
                 raise self._cluster.refusal(exception, f"Topic {TOPIC} was not created") from exception
 
     def _stored(self) -> dict[int, int]:
-        """How many records each partition holds: the high watermark less the earliest offset."""
-        partitions = self._cluster.topic(TOPIC).topic_partitions()
-        earliest, latest = self._cluster.offsets(partitions, OffsetSpec.earliest(), OffsetSpec.latest())
-        return {number: (latest[number] or 0) - (first or 0) for number, first in earliest.items()}
+        """How many records each partition holds: the high watermark less the earliest offset.
+
+        Waits for leaders, which brokers that were all killed take some seconds to elect: an unknown offset
+        taken for 0 would have everything sent once more.
+        """
+        deadline = time.monotonic() + LEADERS_TIMEOUT_SECONDS
+        while True:
+            partitions = self._cluster.topic(TOPIC).topic_partitions()
+            earliest, latest = self._cluster.offsets(partitions, OffsetSpec.earliest(), OffsetSpec.latest())
+            stored = {
+                number: end - first
+                for number, first in earliest.items()
+                if first is not None and (end := latest[number]) is not None
+            }
+            if len(stored) == len(partitions):
+                return stored
+            if time.monotonic() > deadline:
+                raise ClusterUnreachable(
+                    f"Not all partitions of {TOPIC} have leaders: see `mainstem cluster status`, then run"
+                    " this again."
+                )
+            time.sleep(LEADERS_PAUSE_SECONDS)
 
     def _bring(self, batch: Batch, events: Iterable[Record], unsent: Unsent) -> Batch:
         """Send a batch's unsent events, then load what the table has not."""
