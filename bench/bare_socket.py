@@ -12,6 +12,7 @@ import io
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, Final, Self
 
 from kio.schema.fetch.v11 import request as fetch_request
@@ -23,7 +24,7 @@ from kio.schema.response_header.v0.header import ResponseHeader
 from kio.serial import entity_reader, entity_writer
 
 from bench.processes import cpu_seconds, own_cpu_seconds
-from bench.system import System
+from bench.system import Cluster, System
 from bench.workloads import ANSWER_SECONDS, Miscounted, Throughput
 
 FETCH_BYTES: Final = 1 << 20
@@ -35,15 +36,15 @@ _LAST_OFFSET_DELTA_AT: Final = 23
 
 
 class BareSocket:
-    """A blocking connection to the broker of a system.
+    """A blocking connection to the broker of a system, or to one of a cluster's, at `address`.
 
     Raises (from every method):
         Miscounted: the broker answers with an error, or with less than there is.
         ConnectionError: the broker closed the connection.
     """
 
-    def __init__(self, system: System) -> None:
-        host, _, port = system.bootstrap_servers.rpartition(":")
+    def __init__(self, system: Cluster, address: str | None = None) -> None:
+        host, _, port = (address or system.bootstrap_servers).rpartition(":")
         self._system = system
         self._socket = socket.create_connection((host, int(port)), ANSWER_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -78,10 +79,43 @@ class BareSocket:
     ) -> Throughput:
         """Produce `batch`, of `count` records, with acks=1 until there are `messages`, a few in flight."""
         frame = _produce_frame(topic, batch)
+        return self._produce_frames(lambda: frame, messages, message_bytes, count)
+
+    def produce_each(
+        self,
+        topic: str,
+        next_batch: Callable[[], bytes],
+        messages: int,
+        message_bytes: int,
+        count: int,
+        acks: int,
+    ) -> Throughput:
+        """As `produce_all`, but each request holds another batch of the same size."""
+        first = next_batch()
+        frame = bytearray(_produce_frame(topic, first, acks))
+        place = frame.index(first)
+        waiting = first
+
+        def next_frame() -> bytes:
+            nonlocal waiting
+            frame[place : place + len(waiting)] = waiting
+            sent, waiting = bytes(frame), next_batch()
+            return sent
+
+        return self._produce_frames(next_frame, messages, message_bytes, count)
+
+    def ask(self, request: Any, response_type: Any) -> Any:
+        """The answer to any request."""
+        self._socket.sendall(_frame(request))
+        return _decode(response_type, self._receive())
+
+    def _produce_frames(
+        self, next_frame: Callable[[], bytes], messages: int, message_bytes: int, count: int
+    ) -> Throughput:
         requests = -(-messages // count)
         broker_cpu, client_cpu, began = self._begin()
         for number in range(requests):
-            self._socket.sendall(frame)
+            self._socket.sendall(next_frame())
             if number >= IN_FLIGHT_REQUESTS:
                 self._expect_produced()
         for _ in range(min(requests, IN_FLIGHT_REQUESTS)):
@@ -107,7 +141,7 @@ class BareSocket:
         return bool(answer.responses[0].partition_responses[0].error_code == 0)
 
     def _begin(self) -> tuple[float, float, float]:
-        return cpu_seconds(self._system.broker_pid), own_cpu_seconds(), time.perf_counter()
+        return _cpu_seconds(self._system), own_cpu_seconds(), time.perf_counter()
 
     def _end(
         self, messages: int, message_bytes: int, broker_cpu: float, client_cpu: float, began: float
@@ -116,7 +150,7 @@ class BareSocket:
             messages,
             message_bytes,
             time.perf_counter() - began,
-            cpu_seconds(self._system.broker_pid) - broker_cpu,
+            _cpu_seconds(self._system) - broker_cpu,
             own_cpu_seconds() - client_cpu,
         )
 
@@ -193,11 +227,15 @@ def _fetch_frame(topic: str, offset: int) -> bytes:
     return _frame(body)
 
 
-def _produce_frame(topic: str, batch: bytes) -> bytes:
+def _cpu_seconds(system: Cluster) -> float:
+    return sum(cpu_seconds(pid) for pid in system.broker_pids)
+
+
+def _produce_frame(topic: str, batch: bytes, acks: int = 1) -> bytes:
     data = produce_request.PartitionProduceData(index=0, records=batch)
     body = produce_request.ProduceRequest(
         transactional_id=None,
-        acks=1,
+        acks=acks,
         timeout=dt.timedelta(seconds=30),
         topic_data=(produce_request.TopicProduceData(name=topic, partition_data=(data,)),),
     )

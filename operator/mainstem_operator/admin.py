@@ -60,7 +60,6 @@ class Brokers:
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._admin: AdminClient | None = None
-        self.requests = 0
 
     # --- Asking ---
 
@@ -289,7 +288,6 @@ class Brokers:
                 )
             return action(self._admin)
 
-        self.requests += 1
         try:
             return await asyncio.to_thread(run)
         except KafkaException as exception:

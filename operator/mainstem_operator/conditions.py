@@ -48,18 +48,6 @@ def merged(
     return sorted(found, key=lambda item: str(item["type"]))
 
 
-def turned(present: Object | None, conditions: Iterable[Condition]) -> list[Condition]:
-    """Those whose status or reason is another one than before: what is worth an event."""
-    known = {item["type"]: item for item in (present or {}).get("conditions") or ()}
-    found = []
-    for condition in conditions:
-        before = known.get(condition.type)
-        status = "Unknown" if condition.holds is None else str(condition.holds)
-        if before is None or (before["status"], before["reason"]) != (status, condition.reason):
-            found.append(condition)
-    return found
-
-
 def pruned(status: Object) -> dict[str, Any]:
     """A status without the fields that are not known."""
     return {name: value for name, value in status.items() if value is not None}

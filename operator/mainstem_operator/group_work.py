@@ -90,7 +90,8 @@ async def _reset(
     step = plan_reset(spec, status, state, bounds, since)
 
     async def noted(word: Any, step: ResetStep) -> Object:
-        fresh = {**status, "lastReset": reset_note(spec, word, step, dt.datetime.now(dt.UTC))}
+        fresh = {name: value for name, value in status.items() if name != "resetPreview"}
+        fresh["lastReset"] = reset_note(spec, word, step, dt.datetime.now(dt.UTC))
         await note(spec, fresh)
         return fresh
 

@@ -80,9 +80,11 @@ class Reconciler:
         """An event about a pod or a StatefulSet of a Cluster."""
         self.heard = time.monotonic()
         metadata = body["metadata"]
-        cluster = (metadata.get("labels") or {}).get(names.CLUSTER_LABEL)
+        labels = metadata.get("labels") or {}
+        cluster = labels.get(names.CLUSTER_LABEL)
         if cluster and (metadata["namespace"], cluster) in self._stores["Cluster"]:
-            self.queue.add(Key("cluster", metadata["namespace"], cluster))
+            is_load = labels.get(names.COMPONENT_LABEL) == names.LOADER
+            self.queue.add(Key("topics" if is_load else "cluster", metadata["namespace"], cluster))
 
     # --- What is done ---
 

@@ -72,7 +72,6 @@ class Kube:
 
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
-        self.writes = 0
 
     @classmethod
     async def connect(cls) -> Kube:
@@ -180,12 +179,10 @@ class Kube:
         """Make an object that must not be there yet."""
         metadata = manifest["metadata"]
         path = _path(manifest["apiVersion"], manifest["kind"], metadata["namespace"])
-        self.writes += 1
         return await self._call("POST", path, body=manifest)
 
     async def replace(self, manifest: Object) -> Object:
         """Replace an object, unless it has changed since it was read."""
-        self.writes += 1
         return await self._call("PUT", _path_of(manifest), body=manifest)
 
     # --- One request ---
@@ -194,11 +191,9 @@ class Kube:
         query = {"fieldManager": names.FIELD_MANAGER}
         if content_type == _APPLY:
             query["force"] = "true"
-        self.writes += 1
         return await self._call("PATCH", path, query=query, body=body, content_type=content_type)
 
     async def _delete(self, path: str, uid: str) -> None:
-        self.writes += 1
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
             await self._call("DELETE", path, body=body)

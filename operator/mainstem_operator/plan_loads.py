@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from mainstem_operator.observed import moment, written
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.resources import ClusterSpec, Images, TopicSpec, WarehouseLocation, WarehouseSpec
 
+LOADED: Final = "Loaded"
 EXECUTORS_MAX: Final = 4
 """Of a Topic that says `auto`."""
 CORES: Final = 2
@@ -211,6 +212,15 @@ def _environment(location: WarehouseLocation, images: Images, executors: int) ->
 
 
 @dataclass(frozen=True, slots=True)
+class LoadStatus:
+    """What a Topic's status says of its loads; None is left out."""
+
+    last_load: Mapping[str, Any] | None
+    last_good_load: str | None
+    conditions: Sequence[Condition]
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One Job of a Topic's loads. `message` is what its pod left behind: JSON from the loader, or its last
     words; `succeeded` None while it goes on.
@@ -275,15 +285,15 @@ def load_conditions(
     if warehouse is None:
         return []
     if refusal is not None:
-        return [Condition("Loaded", False, "CannotLoad", refusal.reason)]
+        return [Condition(LOADED, False, "CannotLoad", refusal.reason)]
     known = list(runs)
     last = last_load(known)
     if last is None:
-        loaded = Condition("Loaded", None, "NoLoadYet", f"The first one begins by {warehouse.schedule!r}.")
+        loaded = Condition(LOADED, None, "NoLoadYet", f"The first one begins by {warehouse.schedule!r}.")
     elif last["succeeded"]:
-        loaded = Condition("Loaded", True, "LoadSucceeded", last["message"])
+        loaded = Condition(LOADED, True, "LoadSucceeded", last["message"])
     else:
-        loaded = Condition("Loaded", False, "LoadFailed", last["message"])
+        loaded = Condition(LOADED, False, "LoadFailed", last["message"])
     limit_s = warehouse.fresh_within_seconds
     if limit_s is None:
         return [loaded]

@@ -59,6 +59,7 @@ def plan_broker_roll(cluster: ClusterSpec, seen: Snapshot, config_hash: str) -> 
         seen.brokers,
         reason,
         prove_broker_deletion,
+        wanted=cluster.brokers.replicas,
         last=lambda pod: pod.index == controller,
         silent=lambda pod: pod.index not in seen.reports,
     )
@@ -72,6 +73,7 @@ def plan_zookeeper_roll(cluster: ClusterSpec, seen: Snapshot) -> Roll:
         seen.zookeeper,
         lambda _: "",
         prove_server_deletion,
+        wanted=cluster.zookeeper.replicas,
         last=lambda pod: seen.modes.get(pod.index) == "leader",
         silent=lambda pod: pod.index not in seen.modes,
     )
@@ -97,6 +99,7 @@ def _plan(
     reason_of: Callable[[Pod], str],
     prove: Prove,
     *,
+    wanted: int,
     last: Callable[[Pod], bool],
     silent: Callable[[Pod], bool],
 ) -> Roll:
@@ -107,7 +110,7 @@ def _plan(
         return Roll((), Refusal(f"The StatefulSet {workload.name} is being brought up to date."))
     restarts = []
     for pod in component.pods.values():
-        if pod.deleting or pod.index >= workload.replicas:
+        if pod.deleting or pod.index >= wanted:  # one that is to go is not worth a restart
             continue
         reason = reason_of(pod)
         if not reason and pod.revision and pod.revision != workload.update_revision:

@@ -23,13 +23,18 @@ from mainstem_operator.resources import ClusterSpec
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What there is to do for a Cluster, as the plans of this pass have it."""
+    """What there is to do for a Cluster, as the plans of this pass have it.
+
+    `unresizable` says why volumes can't have the size asked for, `waiting` what else is waited for, and
+    `outside` where clients outside reach the brokers.
+    """
 
     servers: Roll = field(default_factory=lambda: Roll((), None))
     brokers: Roll = field(default_factory=lambda: Roll((), None))
     drain: Drain | Refusal | None = None
     lost: tuple[LostVolume, ...] = ()
     unresizable: str = ""
+    outside: str = ""
     waiting: str = ""
 
 
@@ -60,7 +65,7 @@ def cluster_status(
             "observedGeneration": cluster.identity.generation,
             "clusterId": report.cluster_id if report else (present or {}).get("clusterId"),
             "bootstrapServers": names.bootstrap_servers(cluster.name, cluster.namespace),
-            "externalBootstrapServers": (present or {}).get("externalBootstrapServers"),
+            "externalBootstrapServers": work.outside or _known_outside(cluster, present),
             "brokersTotal": len(seen.brokers.pods),
             "brokersReady": len(seen.brokers.ready),
             "brokerSelector": ",".join(
@@ -86,6 +91,12 @@ def cluster_status(
             ),
         }
     )
+
+
+def _known_outside(cluster: ClusterSpec, present: Object | None) -> str | None:
+    """What was told before, for passes that look no further, such as those of a paused Cluster."""
+    found: str | None = (present or {}).get("externalBootstrapServers")
+    return found if cluster.external is not None else None
 
 
 def plan_lines(work: Work) -> list[dict[str, str]]:

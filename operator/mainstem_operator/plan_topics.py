@@ -15,6 +15,7 @@ from mainstem_operator import names
 from mainstem_operator.conditions import Condition, merged, pruned
 from mainstem_operator.fields import Object
 from mainstem_operator.observed import written
+from mainstem_operator.plan_loads import LoadStatus
 from mainstem_operator.plan_moves import plan_replication
 from mainstem_operator.resources import TopicSpec
 from mainstem_operator.topic_state import MoveState, Replicas, TopicPartition, TopicState
@@ -180,6 +181,7 @@ def topic_status(
     seen: TopicsSeen,
     present: Object,
     now: dt.datetime,
+    loads: LoadStatus | None = None,
 ) -> dict[str, Any]:
     """The status after a look.
 
@@ -188,6 +190,7 @@ def topic_status(
         refusals: what the brokers refused of it.
         seen: what the brokers say after it was done.
         present: the status as it is.
+        loads: what there is to say of loads; None where there are none.
     """
     topic = seen.topics.get(spec.topic)
     moving = [key for key in seen.moves if key[0] == spec.topic]
@@ -199,10 +202,7 @@ def topic_status(
         _reassigning(moving, topic),
         Condition("Paused", spec.paused, "Annotated" if spec.paused else "NotPaused"),
         Condition("Unmanaged", not spec.managed, "Annotated" if not spec.managed else "Managed"),
-    ]
-    ours = {condition.type for condition in conditions}
-    kept: list[dict[str, Any]] = [
-        item for item in present.get("conditions") or () if item["type"] not in ours
+        *(loads.conditions if loads else ()),
     ]
     found = {
         "observedGeneration": spec.identity.generation,
@@ -214,12 +214,9 @@ def topic_status(
         "offlinePartitions": topic.offline if topic else None,
         "managedSettings": list(plan.managed_settings) if plan else present.get("managedSettings"),
         "move": _move(spec, moving, present, now),
-        "lastLoad": present.get("lastLoad"),
-        "lastGoodLoad": present.get("lastGoodLoad"),
-        "conditions": sorted(
-            [*merged(present, conditions, spec.identity.generation, now), *kept],
-            key=lambda item: str(item["type"]),
-        ),
+        "lastLoad": loads.last_load if loads else None,
+        "lastGoodLoad": loads.last_good_load if loads else None,
+        "conditions": merged(present, conditions, spec.identity.generation, now),
     }
     return pruned(found)
 

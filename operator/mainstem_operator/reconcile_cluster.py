@@ -73,7 +73,7 @@ class _Pass:
         unresizable = await self._grow_claims(look.snapshot)
         seen = (await self._look()).snapshot  # what follows can't be taken back: see it fresh
         work = await self._plan(seen, placement)
-        work = replace(work, unresizable=unresizable)
+        work = replace(work, unresizable=unresizable, outside=self._outside(seen, placement))
         if not self._cluster.plan_only:
             await self._act(seen, work)
         return await self._finish(seen, work)
@@ -104,6 +104,14 @@ class _Pass:
         return Placement(
             {broker: port for broker, port in ports.items() if port}, wanted_racks(self._cluster, seen)
         )
+
+    def _outside(self, seen: Snapshot, placement: Placement) -> str:
+        """Where clients outside reach the brokers, as `host:port,host:port`."""
+        if self._cluster.external is None:
+            return ""
+        hosts = {index: self._cluster.external.host or pod.host for index, pod in seen.brokers.pods.items()}
+        ports = sorted(placement.node_ports.items())
+        return ",".join(f"{hosts[broker]}:{port}" for broker, port in ports if hosts.get(broker))
 
     async def _apply_zookeeper(self, seen: Snapshot) -> None:
         size = seen.zookeeper.workload.template_size if seen.zookeeper.workload else None

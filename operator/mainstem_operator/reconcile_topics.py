@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -15,7 +15,9 @@ from mainstem_operator.conditions import Condition
 from mainstem_operator.context import Context
 from mainstem_operator.fields import InvalidSpec, Object
 from mainstem_operator.kube import Refused
+from mainstem_operator.load_work import bring_about_loads
 from mainstem_operator.observed import moment
+from mainstem_operator.plan_loads import LoadStatus
 from mainstem_operator.plan_topics import topic_status
 from mainstem_operator.proofs import Refusal, prove_topic_deletion
 from mainstem_operator.resources import TopicSpec, topic_of
@@ -52,7 +54,7 @@ async def reconcile_topics(
     if not (there.get("status") or {}).get("brokersReady"):
         await _not_ready(context, cluster, pairs)
         return _MOVING_SECONDS
-    return await _Pass(context, context.brokers(namespace, cluster), pairs).reconcile()
+    return await _Pass(context, context.brokers(namespace, cluster), pairs, there).reconcile()
 
 
 async def _without_cluster(context: Context, cluster: str, pairs: Sequence[tuple[Object, TopicSpec]]) -> None:
@@ -94,8 +96,11 @@ def overdue(manifest: Object) -> bool:
 class _Pass:
     """One pass over the Topics of one Cluster."""
 
-    def __init__(self, context: Context, brokers: Brokers, pairs: Sequence[tuple[Object, TopicSpec]]) -> None:
+    def __init__(
+        self, context: Context, brokers: Brokers, pairs: Sequence[tuple[Object, TopicSpec]], cluster: Object
+    ) -> None:
         self._context = context
+        self._cluster = cluster
         self._brokers = brokers
         self._manifests = {spec.identity.key: manifest for manifest, spec in pairs}
         self._specs = [spec for _, spec in pairs]
@@ -110,7 +115,12 @@ class _Pass:
         except BrokersUnreachable as error:
             await self._tell_unreachable(alive, str(error))
             raise
-        await self._tell(outcome)
+        loads = await bring_about_loads(
+            self._context,
+            self._cluster,
+            [(spec, statuses[spec.identity.key]) for spec in alive if spec.managed],
+        )
+        await self._tell(outcome, loads)
         if outcome.seen.moves or any(spec.topic not in outcome.seen.topics for spec in alive):
             return _MOVING_SECONDS
         return _REFUSED_SECONDS if any(item.refusals for item in outcome.outcomes) else None
@@ -191,7 +201,7 @@ class _Pass:
             condition = Condition("Ready", None, "Unreachable", sentence)
             await self._context.say(self._manifests[spec.identity.key], condition)
 
-    async def _tell(self, outcome: TopicsOutcome) -> None:
+    async def _tell(self, outcome: TopicsOutcome, loads: Mapping[tuple[str, str], LoadStatus]) -> None:
         now = dt.datetime.now(dt.UTC)
         limit = asyncio.Semaphore(_WRITES_AT_ONCE)
 
@@ -207,7 +217,15 @@ class _Pass:
         for item in outcome.outcomes:
             manifest = self._manifests[item.spec.identity.key]
             present = manifest.get("status") or {}
-            status = topic_status(item.spec, item.plan, item.refusals, outcome.seen, present, now)
+            status = topic_status(
+                item.spec,
+                item.plan,
+                item.refusals,
+                outcome.seen,
+                present,
+                now,
+                loads.get(item.spec.identity.key),
+            )
             writes.append(tell(item.spec, status))
             if item.plan is not None and item.plan.recreated:
                 text = f"The topic {item.spec.topic} was deleted by someone else; what it held is gone."

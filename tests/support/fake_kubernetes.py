@@ -14,7 +14,7 @@ import datetime as dt
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -76,8 +76,8 @@ class Kubernetes:
         plural = next(plural for plural, (_, kind) in KINDS.items() if kind == manifest["kind"])
         return self._apply(self._key(plural, manifest), manifest, "kubectl")
 
-    def annotate(self, plural: str, name: str, annotations: dict[str, str | None]) -> None:
-        self._merge((plural, "default", name), {"metadata": {"annotations": annotations}})
+    def annotate(self, plural: str, name: str, annotations: Mapping[str, str | None]) -> None:
+        self._merge((plural, "default", name), {"metadata": {"annotations": dict(annotations)}})
 
     def delete(self, plural: str, name: str, namespace: str = "default") -> None:
         self._delete((plural, namespace, name))
@@ -89,6 +89,23 @@ class Kubernetes:
             {"type": "Ready", "status": str(ready)},
         ]
         self._stored(("pods", namespace, pod_name), "MODIFIED")
+
+    def add_node(self, name: str) -> None:
+        self._create(("nodes", "", name), {"metadata": {"labels": {"kubernetes.io/hostname": name}}})
+
+    def tie_volume(self, claim_name: str, node: str, namespace: str = "default") -> None:
+        """Give a claim a volume that only `node` can mount."""
+        term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
+        spec = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+        self._create(("persistentvolumes", "", f"volume-{claim_name}"), {"spec": spec})
+        key = ("persistentvolumeclaims", namespace, claim_name)
+        self._merge(key, {"spec": {"volumeName": f"volume-{claim_name}"}, "metadata": {"annotations": {}}})
+
+    def set_unschedulable(self, pod_name: str, namespace: str = "default") -> None:
+        """The pod's node is gone, and no other one can take it."""
+        pod = self.objects["pods", namespace, pod_name]
+        pod["spec"].pop("nodeName", None)
+        self.set_ready(pod_name, False, namespace)
 
     # --- Storing ---
 

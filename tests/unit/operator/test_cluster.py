@@ -185,11 +185,59 @@ def test_brokers_outside_are_told_their_node_ports(play: Callable[[Scenario], No
         port = service["spec"]["ports"][0]["nodePort"]
         settings = kubernetes.get("configmaps", "events-broker")["data"]["broker-1.properties"]
         assert f",EXTERNAL://kafka.example.org:{port}\n" in settings
+        outside = kubernetes.get("clusters", "events")["status"]["externalBootstrapServers"]
+        assert f"kafka.example.org:{port}" in outside.split(",")
         del manifest["spec"]["listeners"]
         kubernetes.apply(manifest)
         await operator.until(
             lambda: ("services", "default", "events-broker-1-external") not in kubernetes.objects,
             "no service",
         )
+
+    play(scenario)
+
+
+def claim_uids(kubernetes: Kubernetes) -> dict[str, str]:
+    found = kubernetes.find("persistentvolumeclaims")
+    return {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in found}
+
+
+def is_marked(kubernetes: Kubernetes, claim: str) -> bool:
+    metadata = kubernetes.get("persistentvolumeclaims", claim)["metadata"]
+    return "mainstem.dev/node-lost-since" in metadata["annotations"]
+
+
+def test_a_volume_of_a_lost_node_is_replaced_and_no_other(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        for index in range(3):
+            kubernetes.add_node(f"node-{index}")
+        kubernetes.apply(cluster())
+        await operator.condition("clusters", "events", "Stable", "True")
+        claims = {
+            claim["metadata"]["name"]: claim["metadata"]["uid"]
+            for claim in kubernetes.find("persistentvolumeclaims")
+        }
+        for index in range(3):
+            kubernetes.tie_volume(f"data-events-broker-{index}", f"node-{index}")
+        # The machine of broker 1 is gone for good: its pod can be placed nowhere.
+        operator.health.changes = {
+            broker: {"live_brokers": frozenset({0, 2}), "under_replicated": 4} for broker in (0, 2)
+        }
+        kubernetes.delete("nodes", "node-1", namespace="")
+        kubernetes.kubelet = lambda pod: False
+        kubernetes.set_unschedulable("events-broker-1")
+        lost = "data-events-broker-1"
+        await operator.until(partial(is_marked, kubernetes, lost), "the loss is noted")
+        assert claim_uids(kubernetes) == claims
+        condition = await operator.condition("clusters", "events", "Stable", "False", "ReplacingDisk")
+        assert "is waited for, 5 minutes in all" in condition["message"]
+        kubernetes.annotate(
+            "persistentvolumeclaims", lost, {"mainstem.dev/node-lost-since": "2026-01-01T00:00:00Z"}
+        )
+        kubernetes.annotate("clusters", "events", {"look": "now"})
+        await operator.until(lambda: claim_uids(kubernetes)[lost] != claims[lost], "a new claim")
+        others = {name: uid for name, uid in claim_uids(kubernetes).items() if name != lost}
+        assert others.items() <= claims.items()
 
     play(scenario)

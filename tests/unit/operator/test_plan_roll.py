@@ -80,6 +80,11 @@ def test_a_broker_follows_its_node_to_another_rack() -> None:
     assert [(item.pod.index, item.reason) for item in roll.restarts] == [(1, "its node is in rack z1")]
 
 
+def test_a_broker_that_is_to_go_is_not_restarted_first() -> None:
+    roll = plan_broker_roll(cluster(3), snapshot(4), "other settings")
+    assert [item.pod.index for item in roll.restarts] == [1, 2, 0]
+
+
 def test_zookeepers_leader_goes_last() -> None:
     seen = snapshot()
     servers = seen.zookeeper

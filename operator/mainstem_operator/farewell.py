@@ -1,0 +1,52 @@
+"""`python -m mainstem_operator.farewell`: lets go of all Topics before the operator is uninstalled.
+
+A Topic whose topic is to be deleted with it is held by a finalizer until that is done. Without an operator
+nobody would do it, and the Topic, and its namespace, could never be deleted. The chart runs this before a
+release goes; an operator that comes back holds them again. WATCH_NAMESPACES as for the operator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+import structlog
+
+from mainstem_operator import names
+from mainstem_operator.kube import Kube, Refused
+
+logger = structlog.get_logger(__name__)
+
+
+async def let_go(kube: Kube, namespaces: Sequence[str]) -> list[str]:
+    """Take our finalizer off all Topics there (in all namespaces, if none are named); answer their names."""
+    released = []
+    for namespace in namespaces or (None,):
+        for topic in await kube.find(names.API_VERSION, "Topic", namespace):
+            metadata = topic["metadata"]
+            finalizers = list(metadata.get("finalizers") or ())
+            if names.FINALIZER not in finalizers:
+                continue
+            finalizers.remove(names.FINALIZER)
+            try:
+                found = {**topic, "apiVersion": names.API_VERSION, "kind": "Topic"}
+                await kube.set_finalizers(found, finalizers)
+            except Refused as refused:
+                if not (refused.missing or refused.conflict):
+                    raise
+            released.append(f"{metadata['namespace']}/{metadata['name']}")
+    return released
+
+
+async def _main() -> None:
+    kube = await Kube.connect()
+    try:
+        watched = [name for name in os.environ.get("WATCH_NAMESPACES", "").split(",") if name]
+        logger.info("let go", topics=await let_go(kube, watched))
+    finally:
+        await kube.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

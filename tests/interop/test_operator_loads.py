@@ -1,0 +1,132 @@
+"""A Topic's loads by the whole operator: the CronJob, and what its runs say (R28)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from tests.support.clusters import Cluster
+from tests.support.fake_kubernetes import Manifest
+from tests.support.running_operator import RunningOperator, running_operator
+
+Scenario = Callable[[RunningOperator], Awaitable[None]]
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster) -> Play:
+    def run(scenario: Scenario) -> None:
+        async def within() -> None:
+            async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
+                await scenario(operator)
+
+        asyncio.run(within())
+
+    return run
+
+
+@pytest.fixture
+def name(local_stack: Cluster) -> Iterator[str]:
+    found = f"loaded-{uuid4().hex[:8]}"
+    yield found
+    admin = AdminClient({"bootstrap.servers": local_stack.bootstrap_servers})
+    for future in admin.delete_topics([found]).values():
+        future.exception()
+
+
+def cluster(**spec: Any) -> Manifest:
+    return {
+        "apiVersion": "mainstem.dev/v1beta1",
+        "kind": "Cluster",
+        "metadata": {"name": "events", "namespace": "default"},
+        "spec": {"brokers": {"replicas": 3}, **spec},
+    }
+
+
+def topic(name: str, warehouse: dict[str, Any] | None) -> Manifest:
+    spec: dict[str, Any] = {"clusterRef": {"name": "events"}, "partitions": 1}
+    if warehouse is not None:
+        spec["warehouse"] = warehouse
+    return {
+        "apiVersion": "mainstem.dev/v1beta1",
+        "kind": "Topic",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }
+
+
+def run_a_load(operator: RunningOperator, name: str, message: dict[str, Any]) -> None:
+    """What Kubernetes makes of the CronJob when its time has come: a Job, and a pod that ends."""
+    labels = operator.kubernetes.get("cronjobs", name)["spec"]["jobTemplate"]["metadata"]["labels"]
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{name}-1", "namespace": "default", "labels": labels},
+        "status": {
+            "startTime": "2026-11-21T11:00:00Z",
+            "completionTime": "2026-11-21T11:01:00Z",
+            "conditions": [
+                {"type": "Complete", "status": "True", "lastTransitionTime": "2026-11-21T11:01:00Z"}
+            ],
+        },
+    }
+    operator.kubernetes.apply(job)
+    operator.kubernetes.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{name}-1-x",
+                "namespace": "default",
+                "labels": {**labels, "batch.kubernetes.io/job-name": f"{name}-1"},
+            },
+            "status": {"containerStatuses": [{"state": {"terminated": {"message": json.dumps(message)}}}]},
+        }
+    )
+
+
+def test_a_topic_with_a_warehouse_is_loaded_and_tells_what_came_of_it(play: Play, name: str) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes, load = operator.kubernetes, f"{name}-load"
+        kubernetes.apply(cluster(warehouse={"location": "/tables", "volumeClaim": "tables"}))
+        kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
+        await operator.condition("topics", name, "Loaded", "Unknown", "NoLoadYet")
+        assert kubernetes.get("cronjobs", load)["spec"]["schedule"] == "*/5 * * * *"
+        assert kubernetes.get("roles", "events-loader")["rules"]
+        run_a_load(operator, load, {"runId": "r", "loaded": 7, "deadLettered": 1})
+        loaded = await operator.condition("topics", name, "Loaded", "True", "LoadSucceeded")
+        assert loaded["message"] == "7 rows loaded, 1 to the dead letters."
+        status = kubernetes.get("topics", name)["status"]
+        assert (status["lastLoad"]["rows"], status["lastLoad"]["rejected"]) == (7, 1)
+        assert status["lastGoodLoad"] == "2026-11-21T11:01:00Z"
+        writes = len([method for method, _ in kubernetes.requests if method != "GET"])
+        kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))  # as it is
+        await asyncio.sleep(0.5)
+        assert len([method for method, _ in kubernetes.requests if method != "GET"]) == writes, "it rests"
+        # Without a warehouse, nothing is loaded any more, and nothing said of loads.
+        kubernetes.apply(topic(name, None))
+        await operator.until(
+            lambda: ("cronjobs", "default", load) not in kubernetes.objects, "the CronJob is gone"
+        )
+        await operator.until(
+            lambda: "lastLoad" not in kubernetes.get("topics", name)["status"], "no word of loads"
+        )
+
+    play(scenario)
+
+
+def test_a_topic_says_what_its_cluster_lacks_for_loads(play: Play, name: str) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        operator.kubernetes.apply(cluster())
+        operator.kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
+        refused = await operator.condition("topics", name, "Loaded", "False", "CannotLoad")
+        assert "Cluster events has no spec.warehouse" in refused["message"]
+        await operator.condition("topics", name, "Ready", "True", "Synced")
+
+    play(scenario)
