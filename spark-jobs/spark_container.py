@@ -67,7 +67,7 @@ def command_of(arguments: list[str], environment: dict[str, str]) -> list[str]:
 def main(arguments: list[str]) -> str:
     """Become the program that `arguments` ask for. Returns only what is wrong with them."""
     if not arguments:
-        return "Say what to run: load TOPIC with its options (load --help tells them), executor, or a command."
+        return "Say what to run: load TOPIC with its options (see load --help), executor, or a command."
     try:
         command = command_of(arguments, dict(os.environ))
         os.execvp(command[0], command)

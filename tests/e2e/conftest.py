@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: the cluster that KUBECONFIG names, one release of the chart, and checks."""
+"""What the end-to-end tests share: the cluster that KUBECONFIG names, a release of the chart, checks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def mainstem(release: Installation) -> Iterator[Installation]:
 
 @pytest.fixture
 def topic(mainstem: Installation) -> Iterator[str]:
-    """A topic of six partitions and three replicas of this test's own, by a Topic that takes it away again."""
+    """A topic of six partitions and three replicas of this test's own; it goes with its Topic."""
     name = f"topic-{uuid4().hex[:8]}"
     mainstem.apply("Topic", name, partitions=6, replicas=3, deletionPolicy="Delete")
     mainstem.until("topic", name, "Ready")

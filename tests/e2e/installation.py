@@ -202,7 +202,9 @@ class Installation:
         """Warnings and errors of the operator since then that no test asked for."""
         stamp = since.strftime("%Y-%m-%dT%H:%M:%SZ")
         with suppress(KubectlError):
-            log = self.namespace.kubectl("logs", f"--selector={OPERATOR}", "--tail=-1", f"--since-time={stamp}")
+            log = self.namespace.kubectl(
+                "logs", f"--selector={OPERATOR}", "--tail=-1", f"--since-time={stamp}"
+            )
             return [line for line in log.splitlines() if self._is_bad(line)]
         return []
 

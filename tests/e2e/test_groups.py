@@ -45,16 +45,15 @@ def test_e21_an_idle_group_is_reset_once_for_each_request(
     commit(mainstem, topic, group, 7)
     mainstem.apply("ConsumerGroup", group)
     mainstem.until("consumergroup", group, "Ready")
-    for number, (wish, expected) in enumerate(
-        [
-            ({"to": "earliest"}, 0),
-            ({"to": "latest"}, each),
-            ({"to": "shift", "shiftBy": -3}, each - 3),
-            ({"to": "offset", "offset": 9}, 9),
-            ({"to": "datetime", "datetime": "2020-01-01T00:00:00Z"}, 0),
-            ({"to": "undo"}, 9),
-        ]
-    ):
+    wishes: list[tuple[dict[str, Any], int]] = [
+        ({"to": "earliest"}, 0),
+        ({"to": "latest"}, each),
+        ({"to": "shift", "shiftBy": -3}, each - 3),
+        ({"to": "offset", "offset": 9}, 9),
+        ({"to": "datetime", "datetime": "2020-01-01T00:00:00Z"}, 0),
+        ({"to": "undo"}, 9),
+    ]
+    for number, (wish, expected) in enumerate(wishes):
         reset(mainstem, group, f"request-{number}", **wish)
         assert committed(mainstem, topic, group) == {expected}, wish
     commit(mainstem, topic, group, 11)

@@ -21,7 +21,8 @@ def test_e38_servers_that_are_killed_come_back_with_their_data(
         old = mainstem.uids(SERVERS)
         mainstem.namespace.kubectl("delete", "pod", *victims, "--grace-period=0", "--force")
         wait_until(
-            lambda: all(mainstem.uids(SERVERS).get(name, old[name]) != old[name] for name in victims), "others"
+            lambda: all(mainstem.uids(SERVERS).get(name, old[name]) != old[name] for name in victims),
+            "others",
         )
         mainstem.settled()
     assert mainstem.status("cluster", CLUSTER)["clusterId"] == identity
@@ -30,7 +31,7 @@ def test_e38_servers_that_are_killed_come_back_with_their_data(
 
 def mode_of(mainstem: Installation, pod: str) -> str:
     """leader or follower, as the server says."""
-    ask = "import socket; s = socket.create_connection(('%s', 2181), 5); s.sendall(b'srvr'); print(s.recv(4096))"
+    ask = "import socket; s = socket.create_connection(('%s', 2181), 5); s.send(b'srvr'); print(s.recv(4096))"
     address = mainstem.namespace.get("pod", pod)["status"]["podIP"]
     broker = f"{CLUSTER}-broker-0"
     told = mainstem.namespace.kubectl("exec", broker, "--", "python3", "-c", ask % address)

@@ -17,7 +17,7 @@ _READ_SECONDS_MAX: Final = 90.0
 
 
 class Traffic:
-    """Numbered records to a topic, about a hundred a second, and a group that reads them, while it is entered.
+    """Numbered records to a topic, about a hundred a second, and a group that reads them, while entered.
 
     Leaving it waits for what was sent, and asserts that every record acknowledged was consumed.
     """
@@ -66,7 +66,8 @@ class Traffic:
         self._stop_reading.set()
         self._threads[1].join()
         print(  # noqa: T201  # pytest shows it with -s, and with a failure
-            f"{len(self.acknowledged)} acknowledged, {len(self.consumed)} consumed, {len(self.failed)} failed, "
+            f"{len(self.acknowledged)} acknowledged, {len(self.consumed)} consumed, "
+            f"{len(self.failed)} failed, "
             f"at most {self.silence_seconds_max:.1f} s without an acknowledgement"
         )
         if kind is None:

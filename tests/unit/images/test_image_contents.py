@@ -23,7 +23,9 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("image", [image for image in IMAGES if image.name in PROGRAMS], ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    "image", [image for image in IMAGES if image.name in PROGRAMS], ids=lambda it: it.name
+)
 def test_an_image_holds_every_module_that_its_programs_import_when_they_start(image: Image) -> None:
     """Else its container ends with a ModuleNotFoundError, which only a run of the image would show."""
     sources = [REPOSITORY / source for source in image.sources]
