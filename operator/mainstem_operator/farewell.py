@@ -3,6 +3,7 @@
 A Topic whose topic is to be deleted with it is held by a finalizer until that is done. Without an operator
 nobody would do it, and the Topic, and its namespace, could never be deleted. The chart runs this before a
 release goes; an operator that comes back holds them again. WATCH_NAMESPACES as for the operator.
+An operator that is ended because its own namespace goes does the same for the Topics there.
 """
 
 from __future__ import annotations
@@ -36,6 +37,17 @@ async def let_go(kube: Kube, namespaces: Sequence[str]) -> list[str]:
                 if not (refused.missing or refused.conflict):
                     raise
             released.append(f"{metadata['namespace']}/{metadata['name']}")
+    return released
+
+
+async def let_go_with(kube: Kube, namespace: str) -> list[str]:
+    """The same, if the namespace is being deleted: its Topics go, and the operator that lives there too."""
+    found = await kube.get("v1", "Namespace", None, namespace)
+    if found is None or not found["metadata"].get("deletionTimestamp"):
+        return []
+    released: list[str] = []
+    while again := await let_go(kube, [namespace]):  # a Topic may be marked for deletion as we let it go
+        released += again
     return released
 
 
