@@ -2,7 +2,8 @@
 
 A Topic whose topic is to be deleted with it is held by a finalizer until that is done. Without an operator
 nobody would do it, and the Topic, and its namespace, could never be deleted. The chart runs this before a
-release goes; an operator that comes back holds them again. WATCH_NAMESPACES as for the operator.
+release goes, and ends the operator before, which would hold them again: OPERATOR names its Deployment, in
+POD_NAMESPACE, and INSTANCE its release. WATCH_NAMESPACES as for the operator.
 An operator that is ended because its own namespace goes does the same for the Topics there.
 """
 
@@ -11,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from typing import Final
 
 import structlog
 
 from mainstem_operator import names
 from mainstem_operator.kube import Kube, Refused
+
+_POLL_SECONDS: Final = 0.5
 
 logger = structlog.get_logger(__name__)
 
@@ -40,6 +44,14 @@ async def let_go(kube: Kube, namespaces: Sequence[str]) -> list[str]:
     return released
 
 
+async def end_operator(kube: Kube, namespace: str, deployment: str, instance: str) -> None:
+    """Stop the operator and wait until none of its pods is left."""
+    await kube.stop_deployment(namespace, deployment)
+    selector = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": instance}
+    while await kube.find("v1", "Pod", namespace, selector):
+        await asyncio.sleep(_POLL_SECONDS)
+
+
 async def let_go_with(kube: Kube, namespace: str) -> list[str]:
     """The same, if the namespace is being deleted: its Topics go, and the operator that lives there too."""
     found = await kube.get("v1", "Namespace", None, namespace)
@@ -54,6 +66,8 @@ async def let_go_with(kube: Kube, namespace: str) -> list[str]:
 async def _main() -> None:
     kube = await Kube.connect()
     try:
+        if deployment := os.environ.get("OPERATOR"):
+            await end_operator(kube, os.environ["POD_NAMESPACE"], deployment, os.environ["INSTANCE"])
         watched = [name for name in os.environ.get("WATCH_NAMESPACES", "").split(",") if name]
         logger.info("let go", topics=await let_go(kube, watched))
     finally:
