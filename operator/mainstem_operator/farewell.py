@@ -48,7 +48,7 @@ async def end_operator(kube: Kube, namespace: str, deployment: str, instance: st
     """Stop the operator and wait until none of its pods is left."""
     await kube.stop_deployment(namespace, deployment)
     selector = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": instance}
-    while await kube.find("v1", "Pod", namespace, selector):
+    while await kube.find("v1", "Pod", namespace, selector):  # noqa: ASYNC110  # another process sets no event
         await asyncio.sleep(_POLL_SECONDS)
 
 

@@ -31,7 +31,7 @@ def cluster() -> None:
 @pytest.fixture(scope="session")
 def release(cluster: None) -> Iterator[Installation]:
     """The chart and its Cluster of three brokers, ready, in a restricted namespace."""
-    found = Installation(Namespace("e2e-mainstem"))
+    found = Installation(Namespace(os.environ.get("E2E_NAMESPACE", "e2e-mainstem")))
     if KEEP not in os.environ:
         found.namespace.delete()
     found.namespace.create()

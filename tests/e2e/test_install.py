@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.installation import CLUSTER, Installation
+from tests.e2e.installation import CLUSTER, OPERATOR, SERVERS, Installation
 
 CLIENT_IMAGE: Final = "mainstem/e2e-client:dev"
 RECORDS: Final = 2000
@@ -34,6 +34,35 @@ def test_e2_stock_clients_inside_and_outside_share_a_topic(mainstem: Installatio
         "acknowledged": RECORDS,
         "read": 2 * RECORDS,
     }
+
+
+def test_e41_the_cluster_serves_under_restricted_pods_and_a_policy_that_denies_the_rest(
+    mainstem: Installation, topic: str
+) -> None:
+    """Whatever the network enforces: what clients need is let through by policies of the operator's own."""
+    namespace = mainstem.namespace
+    pods = [*mainstem.pods().values(), *mainstem.pods(SERVERS).values(), *mainstem.pods(OPERATOR).values()]
+    for pod in pods:
+        for container in pod["spec"]["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"], pod["metadata"]["name"]
+            assert security["capabilities"] == {"drop": ["ALL"]}
+    deny = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "deny"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+    }
+    namespace.apply(deny)
+    try:
+        inside = mainstem.status("cluster", CLUSTER)["bootstrapServers"]
+        told = json.loads(namespace.run_pod("client-inside", CLIENT_IMAGE, [inside, topic, "0", "100"]))
+        assert told == {"acknowledged": 100, "read": 100}
+        mainstem.annotate("cluster", CLUSTER, "restart", "for the policy")
+        mainstem.until("cluster", CLUSTER, "Progressing", "True", "Rolling")
+        mainstem.settled()
+    finally:
+        namespace.kubectl("delete", "networkpolicy", "deny")
 
 
 def outside_round_trip(bootstrap: str, topic: str, first: int, end: int) -> dict[str, int]:

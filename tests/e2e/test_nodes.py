@@ -46,6 +46,8 @@ def test_a_node_that_loses_power_comes_back_with_its_broker(mainstem: Installati
         mainstem.settled()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_e34_a_node_lost_for_good_is_followed_by_a_new_volume_elsewhere(
     mainstem: Installation, topic: str
 ) -> None:
