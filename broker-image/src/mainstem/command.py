@@ -23,6 +23,7 @@ from mainstem import (
     topics,
     zk,
 )
+from mainstem.apply import apply
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.consume import consume
 from mainstem.demo import demo
@@ -51,6 +52,7 @@ app.add_typer(cluster_commands.app, name="cluster", rich_help_panel=_CLUSTER)
 app.add_typer(zk.app, name="zk", rich_help_panel=_CLUSTER)
 app.add_typer(broker_commands.app, name="broker", rich_help_panel=_CLUSTER)
 app.add_typer(config_commands.app, name="config", rich_help_panel=_CLUSTER)
+app.command(rich_help_panel=_RECORDS)(apply)
 app.add_typer(topics.app, name="topic", rich_help_panel=_RECORDS)
 app.command(rich_help_panel=_RECORDS)(produce)
 app.command(rich_help_panel=_RECORDS)(consume)
