@@ -9,7 +9,9 @@ import pytest
 from tests.e2e.installation import CLUSTER, Installation, cluster_spec, wait_until
 from tests.e2e.kubectl import kubectl
 
-GONE_SECONDS_MAX: Final = 60.0
+GONE_SECONDS_MAX: Final = 200.0
+"""Kubernetes deletes the pods of a namespace first, looks again after half of their grace period, which is
+five minutes for brokers, and then deletes the rest."""
 OURS: Final = ("clusterroles", "clusterrolebindings", "validatingadmissionpolicies")
 
 
@@ -37,7 +39,7 @@ def test_e42_uninstalling_leaves_definitions_and_volumes_and_nothing_else(own_pl
 
 
 @pytest.mark.parametrize("first", ["nothing", "the operator", "the cluster"])
-def test_e16_a_namespace_is_deleted_within_a_minute_whatever_went_first(
+def test_e16_a_namespace_can_be_deleted_whatever_went_first(
     own_place: Installation, first: str
 ) -> None:
     own_place.install(cluster_spec(brokers=1, servers=1))
