@@ -26,22 +26,25 @@ logger = structlog.get_logger(__name__)
 
 async def let_go(kube: Kube, namespaces: Sequence[str]) -> list[str]:
     """Take our finalizer off all Topics there (in all namespaces, if none are named); answer their names."""
-    released = []
-    for namespace in namespaces or (None,):
-        for topic in await kube.find(names.API_VERSION, "Topic", namespace):
+    released: set[str] = set()
+    # Again until none is held: one that others change as we let it go keeps the finalizer that time.
+    while held := [
+        topic
+        for namespace in namespaces or (None,)
+        for topic in await kube.find(names.API_VERSION, "Topic", namespace)
+        if names.FINALIZER in (topic["metadata"].get("finalizers") or ())
+    ]:
+        for topic in held:
             metadata = topic["metadata"]
-            finalizers = list(metadata.get("finalizers") or ())
-            if names.FINALIZER not in finalizers:
-                continue
-            finalizers.remove(names.FINALIZER)
+            finalizers = [name for name in metadata["finalizers"] if name != names.FINALIZER]
             try:
                 found = {**topic, "apiVersion": names.API_VERSION, "kind": "Topic"}
                 await kube.set_finalizers(found, finalizers)
             except Refused as refused:
                 if not (refused.missing or refused.conflict):
                     raise
-            released.append(f"{metadata['namespace']}/{metadata['name']}")
-    return released
+            released.add(f"{metadata['namespace']}/{metadata['name']}")
+    return sorted(released)
 
 
 async def end_operator(kube: Kube, namespace: str, deployment: str, instance: str) -> None:
@@ -57,10 +60,7 @@ async def let_go_with(kube: Kube, namespace: str) -> list[str]:
     found = await kube.get("v1", "Namespace", None, namespace)
     if found is None or not found["metadata"].get("deletionTimestamp"):
         return []
-    released: list[str] = []
-    while again := await let_go(kube, [namespace]):  # a Topic may be marked for deletion as we let it go
-        released += again
-    return released
+    return await let_go(kube, [namespace])
 
 
 async def _main() -> None:
