@@ -67,7 +67,7 @@ else
 	@.venv/bin/python -m tests.e2e.machine down
 endif
 
-e2e-all: ## The same, with the tests that take long: a machine lost for good
+e2e-all: ## The same, with the tests that take long: a machine lost for good, a namespace deleted with all in it
 	@$(MAKE) --no-print-directory e2e E2E_TESTS='--timeout 600 tests/e2e'
 
 e2e-up: ## Make that cluster and leave it; eval "$(make -s e2e-environment)" lets kubectl and helm find it

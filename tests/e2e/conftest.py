@@ -40,6 +40,7 @@ def release(cluster: None) -> Iterator[Installation]:
     yield found
     if KEEP not in os.environ:
         found.uninstall()
+        found.wait_for_no_brokers()  # with them the namespace would take minutes
         found.namespace.delete()
 
 

@@ -84,6 +84,10 @@ class Installation:
     def uninstall(self) -> None:
         self.helm("uninstall", "mainstem", "--wait", "--timeout=2m")
 
+    def wait_for_no_brokers(self) -> None:
+        """Wait until no pod of a Cluster is left, once there is no Cluster."""
+        wait_until(lambda: not self.namespace.list("pods", "mainstem.dev/cluster"), "no pod is left", 180)
+
     def helm(self, *arguments: str, standard_input: str | None = None) -> str:
         finished = subprocess.run(
             ["helm", "--namespace", self.namespace.name, *arguments],
