@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from tests.e2e.installation import Installation, cluster_spec
-from tests.e2e.kubectl import Namespace
+from tests.e2e.kubectl import Namespace, kubectl
 
 KEEP = "E2E_KEEP"
 """Set while writing tests: the release stays for the next run, which takes it up."""
@@ -81,3 +81,5 @@ def own_place(request: pytest.FixtureRequest) -> Iterator[Installation]:
     found.namespace.create()
     yield found
     found.namespace.delete()
+    if left := found.cluster_wide():  # of a release whose namespace was deleted under it
+        kubectl("delete", *left)

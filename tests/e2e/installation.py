@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
-from tests.e2e.kubectl import KubectlError, Namespace, poll
+from tests.e2e.kubectl import KubectlError, Namespace, kubectl, poll
 
 CHART: Final = Path(__file__).resolve().parents[2] / "helm" / "mainstem"
 CLUSTER: Final = "events"
@@ -21,6 +21,13 @@ RESYNC_SECONDS: Final = 20
 OPERATOR: Final = "app.kubernetes.io/component=operator"
 BROKERS: Final = f"mainstem.dev/cluster={CLUSTER},app.kubernetes.io/component=broker"
 SERVERS: Final = f"mainstem.dev/cluster={CLUSTER},app.kubernetes.io/component=zookeeper"
+CLUSTER_WIDE: Final = (
+    "clusterroles",
+    "clusterrolebindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+)
+"""What the chart makes outside of namespaces, besides the definitions."""
 KINDS: Final = ("clusters", "topics", "consumergroups")
 
 _BROKER_RESOURCES: Final = {
@@ -83,6 +90,11 @@ class Installation:
 
     def uninstall(self) -> None:
         self.helm("uninstall", "mainstem", "--wait", "--timeout=2m")
+
+    def cluster_wide(self) -> set[str]:
+        """Objects outside of namespaces that carry the release's name."""
+        names = kubectl("get", ",".join(CLUSTER_WIDE), "--output=name").split()
+        return {name for name in names if f"/{self.namespace.name}-mainstem" in name}
 
     def wait_for_no_brokers(self) -> None:
         """Wait until no pod of a Cluster is left, once there is no Cluster."""

@@ -12,11 +12,10 @@ from tests.e2e.kubectl import kubectl
 GONE_SECONDS_MAX: Final = 200.0
 """Kubernetes deletes the pods of a namespace first, looks again after half of their grace period, which is
 five minutes for brokers, and then deletes the rest."""
-OURS: Final = ("clusterroles", "clusterrolebindings", "validatingadmissionpolicies")
 
 
 def test_e42_uninstalling_leaves_definitions_and_volumes_and_nothing_else(own_place: Installation) -> None:
-    before = cluster_wide(own_place)
+    before = own_place.cluster_wide()
     own_place.install(cluster_spec(brokers=1, servers=1))
     own_place.settled(240)
     own_place.apply("Topic", "kept", partitions=1)
@@ -31,7 +30,7 @@ def test_e42_uninstalling_leaves_definitions_and_volumes_and_nothing_else(own_pl
         if item["metadata"]["name"] not in ("default", "kube-root-ca.crt")
     }
     assert left == set()
-    assert cluster_wide(own_place) == before
+    assert own_place.cluster_wide() == before
     claims = {item["metadata"]["name"] for item in namespace.list("persistentvolumeclaims")}
     assert claims == {f"data-{CLUSTER}-broker-0", f"data-{CLUSTER}-zookeeper-0"}
     assert {item["metadata"]["name"] for item in namespace.list("topics")} == {"kept"}
@@ -55,9 +54,3 @@ def test_e16_a_namespace_can_be_deleted_whatever_went_first(own_place: Installat
     began = time.monotonic()
     own_place.namespace.delete()
     assert time.monotonic() - began < GONE_SECONDS_MAX
-
-
-def cluster_wide(place: Installation) -> set[str]:
-    """Objects outside namespaces that carry the release's name."""
-    names = kubectl("get", ",".join(OURS), "--output=name").split()
-    return {name for name in names if place.namespace.name in name}
