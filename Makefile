@@ -1,6 +1,6 @@
 # Each target sets up what it needs. `make demo` and `make test` are all a newcomer has to know.
 
-.PHONY: help demo test lint types contracts unit interop faults groups soak bench images e2e e2e-up e2e-environment e2e-down \
+.PHONY: help demo test lint types contracts unit interop faults groups soak bench images e2e e2e-all e2e-up e2e-environment e2e-down \
 	e2e-clean kind-image format clean
 
 # Most tests wait for other processes, so two halves of them take half the time. Those in tests/faults measure how long
@@ -58,17 +58,22 @@ images: ## Build the container images (broker, ZooKeeper, operator, Spark) as ma
 	@scripts/setup test
 	@.venv/bin/python -m tests.e2e.machine images
 
+E2E_TESTS = --timeout 600 -m 'not long' tests/e2e
+
 # With KUBECONFIG the tests run on that cluster, whose nodes must hold the images; else on one that is made here.
 e2e: ## Test on a real Kubernetes: KUBECONFIG's, or one of kind that this makes from whatever the machine has
 	@scripts/setup test
 ifdef KUBECONFIG
-	.venv/bin/python -m pytest tests/e2e
+	.venv/bin/python -m pytest $(E2E_TESTS)
 else
 	@.venv/bin/python -m tests.e2e.machine up
-	@eval "$$(.venv/bin/python -m tests.e2e.machine environment)" && .venv/bin/python -m pytest tests/e2e || \
+	@eval "$$(.venv/bin/python -m tests.e2e.machine environment)" && .venv/bin/python -m pytest $(E2E_TESTS) || \
 		{ echo 'The cluster is left as the tests left it, for a look (see make help: e2e-environment); make e2e-down removes it.'; exit 1; }
 	@.venv/bin/python -m tests.e2e.machine down
 endif
+
+e2e-all: ## The same, with the tests that take long: a machine lost for good, a namespace deleted with all in it
+	@$(MAKE) --no-print-directory e2e E2E_TESTS='--timeout 600 tests/e2e'
 
 e2e-up: ## Make that cluster and leave it; eval "$(make -s e2e-environment)" lets kubectl and helm find it
 	@scripts/setup test

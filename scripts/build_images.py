@@ -63,9 +63,17 @@ class Image:
 
 
 IMAGES: Final = (
-    Image("broker", "broker-image", ("broker-image/src/mainstem_broker",), "broker", ("",)),
+    # The command rides along, so that people and tests have it inside a cluster.
+    Image("broker", "broker-image", ("broker-image/src",), "broker", ("", "command")),
     Image("zookeeper", "zookeeper-image", ("zookeeper-image",), "spark", ("", "loader")),
-    Image("operator", "operator", ("operator/mainstem_operator",), "operator", ("operator",)),
+    # The operator moves replicas by the command's library.
+    Image(
+        "operator",
+        "operator",
+        ("operator/mainstem_operator", "broker-image/src/mainstem"),
+        "operator",
+        ("operator",),
+    ),
     Image(
         "spark",
         "spark-jobs",

@@ -1,7 +1,8 @@
-"""First process of the Spark image: becomes an executor, or the command that it is given (the driver's).
+"""First process of the Spark image: becomes an executor, a load (the driver), or the command it is given.
 
 Spark on Kubernetes starts executor pods with the argument `executor` and says the rest in the environment;
-its Python package brings no program for that. Only the standard library, since nothing else is needed.
+its Python package brings no program for that. `load TOPIC ...` is `python3 -m mainstem_loader TOPIC ...`.
+Only the standard library, since nothing else is needed.
 """
 
 from __future__ import annotations
@@ -50,12 +51,25 @@ def executor_command(environment: dict[str, str]) -> list[str]:
     return command
 
 
+def command_of(arguments: list[str], environment: dict[str, str]) -> list[str]:
+    """The command line that the container's arguments stand for.
+
+    Raises:
+        KeyError: an executor's variable that Spark sets is not there.
+    """
+    if arguments[0] == "executor":
+        return executor_command(environment)
+    if arguments[0] == "load":
+        return [sys.executable, "-m", "mainstem_loader", *arguments[1:]]
+    return arguments
+
+
 def main(arguments: list[str]) -> str:
     """Become the program that `arguments` ask for. Returns only what is wrong with them."""
     if not arguments:
-        return "Say what to run: executor, or a command such as python3 -m mainstem_loader --help."
+        return "Say what to run: load TOPIC with its options (see load --help), executor, or a command."
     try:
-        command = executor_command(dict(os.environ)) if arguments[0] == "executor" else arguments
+        command = command_of(arguments, dict(os.environ))
         os.execvp(command[0], command)
     except KeyError as missing:
         return f"An executor needs {missing.args[0]}, which Spark's driver sets: start executors by a driver."

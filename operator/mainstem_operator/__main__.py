@@ -22,8 +22,9 @@ import structlog
 from mainstem_operator import definitions, names
 from mainstem_operator.admin import Health
 from mainstem_operator.context import Context
+from mainstem_operator.farewell import let_go_with
 from mainstem_operator.handlers import Reconciler, registry_for, settings
-from mainstem_operator.kube import Kube
+from mainstem_operator.kube import Kube, Refused
 from mainstem_operator.lease import Lease
 from mainstem_operator.metrics import Metrics
 from mainstem_operator.observe import Addresses, Observer, ServiceAddresses
@@ -33,6 +34,7 @@ from mainstem_operator.web import serve
 logger = structlog.get_logger(__name__)
 
 _RESYNC_SECONDS: Final = 120.0
+_FAREWELL_SECONDS: Final = 5.0
 _LEASE: Final = "mainstem-operator"
 
 
@@ -152,6 +154,7 @@ async def run(
             logger.error("ended", part=task.get_name(), error=str(task.exception()))
         return 0 if not failed and any(task.get_name() == "watches" for task in done) else 1
     finally:
+        await _say_farewell(kube, options.pod_namespace)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -159,6 +162,17 @@ async def run(
             await lease.release()
         await health.close()
         await kube.close()
+
+
+async def _say_farewell(kube: Kube, namespace: str) -> None:
+    """At once: of a namespace that goes, our rights there go too, and soon our name."""
+    try:
+        released = await asyncio.wait_for(let_go_with(kube, namespace), _FAREWELL_SECONDS)
+    except (Refused, OSError, TimeoutError) as error:
+        logger.warning("could not see whether the namespace goes", error=str(error))
+        return
+    if released:
+        logger.info("let go, for the namespace is deleted", topics=released)
 
 
 async def _always() -> bool:

@@ -26,6 +26,7 @@ _MERGE: Final = "application/merge-patch+json"
 _TIMEOUT_SECONDS: Final = 30
 _PAGE: Final = 500
 _PLURALS: Final = {
+    "Deployment": "deployments",
     "StatefulSet": "statefulsets",
     "Service": "services",
     "ConfigMap": "configmaps",
@@ -162,6 +163,16 @@ class Kube:
     async def delete_claim(self, proof: ClaimDeletion) -> None:
         """Delete the very claim whose data was proven to be lost, or to be elsewhere."""
         await self._delete(_path("v1", "PersistentVolumeClaim", proof.namespace, proof.name), proof.uid)
+
+    async def stop_deployment(self, namespace: str, name: str) -> None:
+        """Let a Deployment have no pods; one that is not there has none."""
+        try:
+            await self._patch(
+                _path("apps/v1", "Deployment", namespace, name) + "/scale", {"spec": {"replicas": 0}}, _MERGE
+            )
+        except Refused as refused:
+            if not refused.missing:
+                raise
 
     async def lower_replicas(self, proof: ScaleDown) -> None:
         """Take the last pod away from a StatefulSet, if it still has as many as when it was proven."""

@@ -81,9 +81,11 @@ class Observer:
         nodes = await self._nodes()
         zookeeper = await self._component(names.ZOOKEEPER, by_kind)
         members = await self._component(names.BROKER, by_kind)
-        reports, modes, racks = await asyncio.gather(
-            self._reports(cluster, members), self._modes(cluster, zookeeper), self._racks(cluster, brokers)
+        reports, modes = await asyncio.gather(
+            self._reports(cluster, members), self._modes(cluster, zookeeper)
         )
+        # A client would look for brokers that are not there for half a minute.
+        racks = await self._racks(cluster, brokers) if reports else {}
         return Look(
             Snapshot(
                 now=dt.datetime.now(dt.UTC),

@@ -122,9 +122,9 @@ def kubectl(*arguments: str, standard_input: str | None = None, seconds: float =
 
 def apply(*manifests: dict[str, Any], namespace: str = "default") -> None:
     """Server-side apply of several objects."""
-    items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+    documents = "\n---\n".join(map(json.dumps, manifests))  # a List would be checked here, and null refused
     options = ["--server-side", "--field-manager=mainstem-e2e", f"--namespace={namespace}"]
-    kubectl("apply", *options, "--filename=-", standard_input=json.dumps(items))
+    kubectl("apply", *options, "--filename=-", standard_input=documents)
 
 
 def poll(condition: Callable[[], bool], timeout_seconds: float) -> bool:

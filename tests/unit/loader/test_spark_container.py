@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import spark_container
@@ -42,6 +44,13 @@ def test_java_options_keep_the_order_of_their_numbers() -> None:
     numbered = {f"SPARK_JAVA_OPT_{number}": f"-Doption={number}" for number in range(12)}
     command = spark_container.executor_command(ENVIRONMENT | numbered)
     assert command[1:13] == [f"-Doption={number}" for number in range(12)]
+
+
+def test_load_is_the_loaders_program_and_anything_else_is_taken_as_it_is() -> None:
+    """The operator starts loads so."""
+    command = spark_container.command_of(["load", "clicks", "--cores", "2"], {})
+    assert command == [sys.executable, "-m", "mainstem_loader", "clicks", "--cores", "2"]
+    assert spark_container.command_of(["java", "-version"], {}) == ["java", "-version"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,17 @@ def test_brokers_wait_for_the_quorum(play: Callable[[Scenario], None]) -> None:
     play(scenario)
 
 
+def test_racks_are_not_asked_for_while_there_is_no_broker(play: Callable[[Scenario], None]) -> None:
+    """A client would look for brokers for half a minute, and each look would take as long."""
+
+    async def scenario(operator: RunningOperator) -> None:
+        operator.kubernetes.kubelet = lambda pod: False
+        operator.kubernetes.apply(cluster(rack={"nodeLabel": "zone"}))
+        await operator.condition("clusters", "events", "CoordinationHealthy", "False", "NoQuorum")
+
+    play(scenario)
+
+
 def test_changed_settings_roll_one_broker_at_a_time_with_the_controller_last(
     play: Callable[[Scenario], None],
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_kubernetes import Kubernetes
 
 from mainstem_operator import names
-from mainstem_operator.farewell import let_go
+from mainstem_operator.farewell import end_operator, let_go, let_go_with
 from mainstem_operator.kube import Kube
 
 
@@ -43,5 +43,65 @@ def test_topics_are_let_go_and_other_holds_stay(
             if not namespaces:
                 held = kubernetes.objects["topics", "a", "held"]
                 assert held["metadata"]["finalizers"] == ["someone.else/holds"]
+
+    asyncio.run(test())
+
+
+def test_an_operator_that_ends_lets_go_only_with_its_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator that is merely replaced holds on; whoever follows takes over."""
+
+    async def test() -> None:
+        async with Kubernetes().serve() as kubernetes:
+            (tmp_path / "kubeconfig").write_text(kubernetes.kubeconfig())
+            monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+            place: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}}
+            kubernetes.objects["namespaces", "", "a"] = place
+            kubernetes.apply(topic("held", "a", names.FINALIZER))
+            kube = await Kube.connect()
+            try:
+                assert await let_go_with(kube, "a") == []
+                place["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
+                assert await let_go_with(kube, "a") == ["a/held"]
+                assert await let_go_with(kube, "nowhere") == []
+            finally:
+                await kube.close()
+
+    asyncio.run(test())
+
+
+def test_the_operator_is_ended_before_its_topics_are_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would hold them again at once: so the farewell waits until its pods are gone."""
+
+    async def test() -> None:
+        async with Kubernetes().serve() as kubernetes:
+            (tmp_path / "kubeconfig").write_text(kubernetes.kubeconfig())
+            monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+            labels = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": "mainstem"}
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "p", "namespace": "a", "labels": labels},
+            }
+            kubernetes.objects["pods", "a", "p"] = pod
+            kube = await Kube.connect()
+            stopped: list[tuple[str, str]] = []
+
+            async def stop(namespace: str, name: str) -> None:
+                stopped.append((namespace, name))
+
+            monkeypatch.setattr(kube, "stop_deployment", stop)
+            try:
+                ending = asyncio.create_task(end_operator(kube, "a", "mainstem-operator", "mainstem"))
+                await asyncio.sleep(0.2)
+                assert stopped == [("a", "mainstem-operator")]
+                assert not ending.done()
+                del kubernetes.objects["pods", "a", "p"]
+                await asyncio.wait_for(ending, 5)
+            finally:
+                await kube.close()
 
     asyncio.run(test())

@@ -1,0 +1,138 @@
+"""Brokers are restarted one at a time, whatever happens meanwhile, under a producer and a consumer (R25)."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Final
+
+from confluent_kafka import Producer
+from tests.e2e.installation import BROKERS, CLUSTER, OPERATOR, Installation, wait_until
+from tests.e2e.traffic import PodWatch, Traffic
+
+ROLL_SECONDS_MAX: Final = 240.0
+EACH_ONCE: Final = {f"{CLUSTER}-broker-{number}": 1 for number in range(3)}
+
+
+def test_e23_a_changed_setting_restarts_each_broker_once(mainstem: Installation, topic: str) -> None:
+    with Traffic(mainstem, topic), PodWatch(mainstem) as watch:
+        begin_roll(mainstem)
+        mainstem.settled(ROLL_SECONDS_MAX)
+    assert watch.restarts == EACH_ONCE
+    assert watch.fewest_ready >= 2
+    assert mainstem.status("cluster", CLUSTER)["lastRoll"]["finished"]
+
+
+def test_e24_a_bad_image_stops_after_one_pod_and_its_mending_heals(
+    mainstem: Installation, topic: str
+) -> None:
+    before = mainstem.uids()
+    with Traffic(mainstem, topic):
+        mainstem.patch_cluster({"brokers": {"image": "mainstem/nothing:never"}})
+        wait_until(lambda: "ImagePull" in mainstem.namespace.kubectl("get", "pods"), "the image is missed")
+        told = mainstem.until("cluster", CLUSTER, "Stable", "False", "Rolling")
+        assert "restarted" in told["message"]
+        after = mainstem.uids()
+        assert sum(before[name] == uid for name, uid in after.items()) == 2
+        mainstem.until("cluster", CLUSTER, "Ready")
+        mainstem.patch_cluster({"brokers": {"image": None}})
+        mainstem.settled(ROLL_SECONDS_MAX)
+    assert sum(before[name] == uid for name, uid in mainstem.uids().items()) == 2
+
+
+def test_e25_a_topic_of_one_replica_does_not_hold_up_a_roll(mainstem: Installation, name: str) -> None:
+    settings = {"min.insync.replicas": 1}  # two, as elsewhere, would refuse acks=all
+    mainstem.apply("Topic", name, partitions=3, replicas=1, config=settings, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+    producer = Producer({"bootstrap.servers": mainstem.outside, "acks": "all"})
+    for number in range(300):
+        producer.produce(name, str(number).encode())
+    assert producer.flush(30) == 0
+    with PodWatch(mainstem) as watch:
+        begin_roll(mainstem)
+        mainstem.settled(ROLL_SECONDS_MAX)
+    assert watch.restarts == EACH_ONCE
+    with Traffic(mainstem, name) as traffic:
+        pass
+    assert set(range(300)) <= traffic.consumed
+
+
+def test_e26_an_operator_killed_in_mid_roll_is_followed_by_one_that_goes_on(
+    mainstem: Installation, topic: str
+) -> None:
+    with Traffic(mainstem, topic), PodWatch(mainstem) as watch:
+        begin_roll(mainstem)
+        wait_for_first_restart(mainstem, watch)
+        kill(mainstem, OPERATOR)
+        mainstem.settled(ROLL_SECONDS_MAX)
+    assert watch.restarts == EACH_ONCE
+    assert watch.fewest_ready >= 2
+
+
+def test_e27_a_pod_deleted_during_a_roll_does_not_stop_it(mainstem: Installation, topic: str) -> None:
+    with Traffic(mainstem, topic), PodWatch(mainstem) as watch:
+        begin_roll(mainstem)
+        first = wait_for_first_restart(mainstem, watch)
+        victim = next(name for name in EACH_ONCE if name != first)
+        mainstem.namespace.kubectl("delete", "pod", victim, "--wait=false")
+        mainstem.settled(ROLL_SECONDS_MAX)
+    assert all(1 <= count <= 2 for count in watch.restarts.values()), watch.restarts
+
+
+def test_e28_all_brokers_deleted_at_once_come_back_with_all_records(
+    mainstem: Installation, topic: str
+) -> None:
+    with Traffic(mainstem, topic):
+        mainstem.namespace.kubectl("delete", "pods", f"--selector={BROKERS}", "--wait=false")
+        wait_until(lambda: len(mainstem.uids()) < 3 or not ready(mainstem), "they go")
+        mainstem.settled(ROLL_SECONDS_MAX)
+    with Traffic(mainstem, topic):
+        kill(mainstem, BROKERS)
+        mainstem.settled(ROLL_SECONDS_MAX)
+
+
+def test_e29_objects_that_others_delete_are_made_again(mainstem: Installation, topic: str) -> None:
+    """Pods of a StatefulSet that is deleted without them are taken up again, and not restarted."""
+    before = mainstem.uids()
+    objects = [
+        ("statefulset", f"{CLUSTER}-broker"),
+        ("service", f"{CLUSTER}-bootstrap"),
+        ("configmap", f"{CLUSTER}-broker"),
+        ("poddisruptionbudget", f"{CLUSTER}-broker"),
+    ]
+    old = {name + kind: mainstem.namespace.get(kind, name)["metadata"]["uid"] for kind, name in objects}
+    with Traffic(mainstem, topic):
+        for kind, name in objects:
+            mainstem.namespace.kubectl("delete", kind, name, "--cascade=orphan")
+        for kind, name in objects:
+            wait_until(partial(made_again, mainstem, kind, name, old[name + kind]), f"{kind} {name}")
+        mainstem.settled()
+    assert mainstem.uids() == before
+
+
+def begin_roll(mainstem: Installation) -> None:
+    """Change a setting that brokers read when they start."""
+    changed = 300_000 + random.randrange(100_000)
+    mainstem.patch_cluster({"brokers": {"config": {"log.retention.check.interval.ms": changed}}})
+    mainstem.until("cluster", CLUSTER, "Progressing", "True", "Rolling")
+
+
+def wait_for_first_restart(mainstem: Installation, watch: PodWatch) -> str:
+    """The pod that is replaced first, once it is."""
+    wait_until(lambda: any(count == 1 for count in watch.restarts.values()), "the first restart")
+    return next(name for name, count in watch.restarts.items() if count)
+
+
+def kill(mainstem: Installation, selector: str) -> None:
+    """End pods at once, without a word of farewell."""
+    mainstem.namespace.kubectl("delete", "pods", f"--selector={selector}", "--grace-period=0", "--force")
+
+
+def ready(mainstem: Installation) -> int:
+    return int(mainstem.status("cluster", CLUSTER)["brokersReady"])
+
+
+def made_again(mainstem: Installation, kind: str, name: str, old: str) -> bool:
+    """Whether the object is there with another uid than `old`."""
+    path = ["--output=jsonpath={.metadata.uid}", "--ignore-not-found"]
+    return mainstem.namespace.kubectl("get", kind, name, *path) not in ("", old)

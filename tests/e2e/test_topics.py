@@ -1,0 +1,213 @@
+"""Topics as resources: made, grown, changed, refused, adopted and taken away (R24)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from tests.e2e.installation import RESYNC_SECONDS, Installation, wait_until
+from tests.e2e.kubectl import KubectlError
+from tests.e2e.traffic import Traffic
+
+AFTER_RESYNC = 3 * RESYNC_SECONDS
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"partitions": 3}, {"config": {"retention.ms": 3_600_000}}],
+    ids=["name", "partitions", "config"],
+)
+def test_e3_a_topic_needs_only_what_differs_from_the_defaults(
+    mainstem: Installation, name: str, fields: dict[str, Any]
+) -> None:
+    mainstem.apply("Topic", name, deletionPolicy="Delete", **fields)
+    mainstem.until("topic", name, "Ready", reason="Synced")
+    made = mainstem.topics()[name]
+    assert len(made.partitions) == fields.get("partitions", 1)
+    assert {len(partition.replicas) for partition in made.partitions.values()} == {3}
+    if "config" in fields:
+        assert setting(mainstem, name, "retention.ms") == "3600000"
+
+
+def test_e4_partitions_are_added(mainstem: Installation, name: str) -> None:
+    mainstem.apply("Topic", name, partitions=2, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+    mainstem.apply("Topic", name, partitions=5, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+    assert len(mainstem.topics()[name].partitions) == 5
+
+
+def test_e5_fewer_partitions_are_refused_and_the_topic_recovers(mainstem: Installation, name: str) -> None:
+    """At the API server where the manifest says it; in a condition where only the topic knows."""
+    mainstem.apply("Topic", name, partitions=3, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+    with pytest.raises(KubectlError, match="can only grow"):
+        mainstem.apply("Topic", name, partitions=2, deletionPolicy="Delete")
+    mainstem.annotate("topic", name, "managed", "false")
+    mainstem.until("topic", name, "Unmanaged")
+    mainstem.delete("topic", name)
+    mainstem.apply("Topic", name, partitions=1, config={"retention.ms": 7_200_000}, deletionPolicy="Delete")
+    told = mainstem.until("topic", name, "Ready", "False", "NotSupported")
+    assert "3 partitions and 1 are asked for" in told["message"]
+    wait_until(lambda: setting(mainstem, name, "retention.ms") == "7200000", "the rest of the edit is done")
+    mainstem.apply("Topic", name, partitions=3, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+
+
+def test_e6_the_replication_factor_goes_up_and_down_under_traffic(mainstem: Installation, name: str) -> None:
+    mainstem.apply("Topic", name, partitions=3, replicas=2, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+    with Traffic(mainstem, name):
+        for replicas in (3, 2):
+            mainstem.apply("Topic", name, partitions=3, replicas=replicas, deletionPolicy="Delete")
+            wait_until(partial(has_replicas, mainstem, name, replicas), f"{replicas} replicas")
+            mainstem.until("topic", name, "Reassigning", "False")
+            mainstem.until("topic", name, "Ready")
+
+
+def test_e7_more_replicas_than_brokers_are_refused_with_both_numbers(
+    mainstem: Installation, name: str
+) -> None:
+    mainstem.apply("Topic", name, replicas=9, deletionPolicy="Delete")
+    told = mainstem.until("topic", name, "Ready", "False", "NotEnoughBrokers")
+    assert told["message"] == "9 replicas need as many brokers, and 3 are alive."
+    assert name not in mainstem.topics()
+
+
+@pytest.mark.parametrize("config", [{"retention.mss": 1}, {"retention.ms": "soon"}], ids=["key", "value"])
+def test_e8_an_unknown_or_invalid_setting_is_named(
+    mainstem: Installation, name: str, config: dict[str, Any]
+) -> None:
+    mainstem.apply("Topic", name, partitions=1, config=config, deletionPolicy="Delete")
+    told = mainstem.until("topic", name, "Ready", "False", "InvalidConfig")
+    assert next(iter(config)) in told["message"]
+    assert name not in mainstem.topics()
+    mainstem.apply("Topic", name, partitions=1, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+
+
+def test_e9_a_change_by_others_is_reverted_unless_null_leaves_it_to_them(
+    mainstem: Installation, name: str
+) -> None:
+    mainstem.apply(
+        "Topic", name, config={"retention.ms": 3_600_000, "segment.bytes": None}, deletionPolicy="Delete"
+    )
+    mainstem.until("topic", name, "Ready")
+    changes = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in (("retention.ms", "1000"), ("segment.bytes", "2097152"))
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=changes)
+    mainstem.admin.incremental_alter_configs([resource])[resource].result()
+    wait_until(lambda: setting(mainstem, name, "retention.ms") == "3600000", "it is put back", AFTER_RESYNC)
+    assert setting(mainstem, name, "segment.bytes") == "2097152"
+
+
+def test_e10_a_topic_deleted_by_others_is_made_again_and_told(mainstem: Installation, topic: str) -> None:
+    before = mainstem.status("topic", topic)["topicId"]
+    mainstem.admin.delete_topics([topic])[topic].result()
+    wait_until(
+        lambda: mainstem.status("topic", topic)["topicId"] != before,
+        "another topic of the name",
+        AFTER_RESYNC,
+    )
+    mainstem.until("topic", topic, "Ready")
+    events = mainstem.namespace.kubectl("get", "events", f"--field-selector=involvedObject.name={topic}")
+    assert "Warning" in events, events
+
+
+def test_e11_a_topic_keeps_its_name(mainstem: Installation, topic: str) -> None:
+    with pytest.raises(KubectlError, match="can't be renamed"):
+        mainstem.patch("topic", topic, {"spec": {"topicName": "another"}})
+    with pytest.raises(KubectlError, match="for life"):
+        mainstem.patch("topic", topic, {"spec": {"clusterRef": {"name": "another"}}})
+
+
+def test_e12_of_two_topics_that_claim_one_the_oldest_has_it(mainstem: Installation, name: str) -> None:
+    other = f"{name}-too"
+    mainstem.apply("Topic", name, partitions=2)
+    mainstem.until("topic", name, "Ready")
+    mainstem.apply("Topic", other, topicName=name, partitions=4, deletionPolicy="Delete")
+    told = mainstem.until("topic", other, "Ready", "False", "ResourceConflict")
+    assert name in told["message"]
+    assert len(mainstem.topics()[name].partitions) == 2
+    mainstem.delete("topic", name)
+    mainstem.until("topic", other, "Ready", seconds=AFTER_RESYNC)
+    assert len(mainstem.topics()[name].partitions) == 4
+    mainstem.delete("topic", other)
+    wait_until(lambda: name not in mainstem.topics(), "the topic goes with it")
+
+
+def test_e13_a_topic_is_made_and_deleted_ten_times(mainstem: Installation, name: str) -> None:
+    ids = set()
+    for _ in range(10):
+        mainstem.apply("Topic", name, partitions=1, deletionPolicy="Delete")
+        mainstem.until("topic", name, "Ready")
+        ids.add(mainstem.status("topic", name)["topicId"])
+        mainstem.delete("topic", name)
+    assert len(ids) == 10
+    assert name not in mainstem.topics()
+
+
+def test_e14_a_retained_topic_keeps_its_data_and_is_adopted(mainstem: Installation, name: str) -> None:
+    mainstem.apply("Topic", name, partitions=2, replicas=3)
+    mainstem.until("topic", name, "Ready")
+    with Traffic(mainstem, name) as traffic:
+        pass
+    before = mainstem.status("topic", name)["topicId"]
+    mainstem.delete("topic", name)
+    assert name in mainstem.topics()
+    mainstem.apply("Topic", name, partitions=2, replicas=3, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+    assert mainstem.status("topic", name)["topicId"] == before
+    with Traffic(mainstem, name) as again:
+        pass
+    assert traffic.acknowledged <= again.consumed
+
+
+def test_e15_a_protected_topic_is_not_deleted(mainstem: Installation, name: str) -> None:
+    mainstem.apply("Topic", name, partitions=1, deletionProtection=True, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+    with pytest.raises(KubectlError, match="deletionProtection"):
+        mainstem.delete("topic", name)
+    mainstem.patch("topic", name, {"spec": {"deletionProtection": False}})
+    mainstem.delete("topic", name)
+    assert name not in mainstem.topics()
+
+
+def test_e17_a_paused_topic_is_left_alone_and_can_be_deleted(mainstem: Installation, name: str) -> None:
+    mainstem.apply("Topic", name, partitions=2, deletionPolicy="Delete")
+    mainstem.until("topic", name, "Ready")
+    mainstem.annotate("topic", name, "pause-reconciliation", "true")
+    mainstem.until("topic", name, "Paused")
+    mainstem.apply("Topic", name, partitions=4, deletionPolicy="Delete")
+    wait_until(lambda: not mainstem.behind(), "the edit is seen")
+    assert len(mainstem.topics()[name].partitions) == 2
+    mainstem.annotate("topic", name, "pause-reconciliation", None)
+    wait_until(lambda: len(mainstem.topics()[name].partitions) == 4, "it goes on")
+    mainstem.annotate("topic", name, "pause-reconciliation", "true")
+    mainstem.until("topic", name, "Paused")
+    mainstem.delete("topic", name)
+    assert name not in mainstem.topics()
+
+
+def test_e18_a_topic_of_a_cluster_that_is_not_there_says_so_and_goes(
+    mainstem: Installation, name: str
+) -> None:
+    mainstem.apply("Topic", name, spec={"clusterRef": {"name": "nowhere"}, "deletionPolicy": "Delete"})
+    told = mainstem.until("topic", name, "Ready", "False", "ClusterNotFound")
+    assert "nowhere" in told["message"]
+    mainstem.delete("topic", name)
+
+
+def setting(mainstem: Installation, topic: str, key: str) -> str:
+    """A topic's setting as a stock client is told."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    found = mainstem.admin.describe_configs([resource])[resource].result()
+    return str(found[key].value)
+
+
+def has_replicas(mainstem: Installation, topic: str, wanted: int) -> bool:
+    return all(len(part.replicas) == wanted for part in mainstem.topics()[topic].partitions.values())

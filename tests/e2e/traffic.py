@@ -1,0 +1,146 @@
+"""A producer with acks=all and a consumer group that run across a disruption, and what they must agree on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from tests.e2e.installation import BROKERS, Installation
+from tests.e2e.kubectl import KubectlError
+
+PER_SECOND: Final = 100
+_FLUSH_SECONDS: Final = 120.0
+_READ_SECONDS_MAX: Final = 90.0
+
+
+class Traffic:
+    """Numbered records to a topic, about a hundred a second, and a group that reads them, while entered.
+
+    Leaving it waits for what was sent, and asserts that every record acknowledged was consumed.
+    """
+
+    def __init__(self, installation: Installation, topic: str) -> None:
+        servers, self._topic = installation.outside, topic
+        self._producer = Producer(
+            {
+                "bootstrap.servers": servers,
+                "acks": "all",
+                "enable.idempotence": True,
+                "delivery.timeout.ms": int(_FLUSH_SECONDS * 1000),
+            }
+        )
+        self.group = f"traffic-{time.time_ns()}"
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": servers,
+            "group.id": self.group,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 10_000,
+        }
+        self.acknowledged: set[int] = set()
+        self.failed: dict[int, str] = {}
+        self.consumed: set[int] = set()
+        self.silence_seconds_max = 0.0
+        self._last = time.monotonic()
+        self._stop_sending, self._stop_reading = threading.Event(), threading.Event()
+        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._read)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        deadline = time.monotonic() + 60
+        while not self.consumed and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop_sending.set()
+        self._threads[0].join()
+        deadline = time.monotonic() + _READ_SECONDS_MAX
+        while kind is None and not self.acknowledged <= self.consumed and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._stop_reading.set()
+        self._threads[1].join()
+        print(  # noqa: T201  # pytest shows it with -s, and with a failure
+            f"{len(self.acknowledged)} acknowledged, {len(self.consumed)} consumed, "
+            f"{len(self.failed)} failed, "
+            f"at most {self.silence_seconds_max:.1f} s without an acknowledgement"
+        )
+        if kind is None:
+            lost = sorted(self.acknowledged - self.consumed)
+            assert not lost, f"{len(lost)} acknowledged records were not consumed, the first are {lost[:5]}"
+            assert self.acknowledged, f"nothing was acknowledged: {list(self.failed.items())[:3]}"
+            assert not self.failed, f"{len(self.failed)} were not sent: {list(self.failed.items())[:3]}"
+
+    def _send(self) -> None:
+        number = 0
+        while not self._stop_sending.wait(1 / PER_SECOND):
+            try:
+                self._producer.produce(self._topic, str(number).encode(), on_delivery=self._delivered)
+                number += 1
+            except BufferError:  # brokers are away, and what waits for them is plenty
+                pass
+            self._producer.poll(0)
+        self._producer.flush(_FLUSH_SECONDS)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        number = int(message.value() or b"-1")
+        if error is not None:
+            self.failed[number] = str(error)
+            return
+        now = time.monotonic()
+        if self.acknowledged:
+            self.silence_seconds_max = max(self.silence_seconds_max, now - self._last)
+        self._last = now
+        self.acknowledged.add(number)
+
+    def _read(self) -> None:
+        consumer = Consumer(self._settings)
+        consumer.subscribe([self._topic])
+        while not self._stop_reading.is_set():
+            for message in consumer.consume(500, timeout=0.5):
+                if message.error() is None:
+                    self.consumed.add(int(message.value() or b"-1"))
+        consumer.close()
+
+
+class PodWatch:
+    """Which pods there were while it was entered, and how few of them were ready at once."""
+
+    def __init__(self, installation: Installation, selector: str = BROKERS) -> None:
+        self._installation, self._selector = installation, selector
+        self.fewest_ready = 1_000
+        self.seen: dict[str, set[str]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each pod was replaced."""
+        return {name: len(uids) - 1 for name, uids in sorted(self.seen.items())}
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.4):
+            try:
+                pods = self._installation.pods(self._selector)
+            except KubectlError:
+                continue
+            ready = 0
+            for name, pod in pods.items():
+                self.seen.setdefault(name, set()).add(str(pod["metadata"]["uid"]))
+                conditions = pod["status"].get("conditions") or ()
+                serves = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+                ready += serves and "deletionTimestamp" not in pod["metadata"]
+            self.fewest_ready = min(self.fewest_ready, ready)
