@@ -111,6 +111,11 @@ def main() -> None:
             print_traceback()
         print_error(str(error))
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:  # an image holds what its program needs, and no more
+        if _verbose:
+            print_traceback()
+        print_error(f"This needs {error.name}, which is not installed here: pip install 'mainstem[all]'.")
+        sys.exit(1)
     except OSError as error:  # above all of writing what was asked for
         if _verbose:
             print_traceback()
