@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.api.brokers import NOW_MS, LocalBroker, batch, run
+from tests.unit.broker.api.brokers import BROKER_ID, NOW_MS, LocalBroker, batch, run
 from tests.unit.broker.server.peers import until
 
 from mainstem_broker.cluster.znodes import TopicAssignment
@@ -115,7 +115,10 @@ def test_a_failure_with_acks_0_closes_the_connection_after_the_others_were_writt
 
 def test_acks_all_needs_min_insync_replicas_and_acks_one_does_not(broker: LocalBroker) -> None:
     async def test() -> None:
-        broker.create("t", config={"min.insync.replicas": "2"})
+        topic_id = broker.create("t", config={"min.insync.replicas": "2"})
+        assignment = TopicAssignment("t", topic_id, {0: (BROKER_ID, BROKER_ID + 1)}, version=1)
+        broker.view.set_topic(assignment, {"min.insync.replicas": "2"})
+        broker.set_state("t", 0, PartitionState(BROKER_ID, 0, (BROKER_ID,), 1, partition_epoch=1))
         refused = await broker.answer("Produce", 9, request({0: batch([b"a"])}, acks=-1))
         assert codes(refused) == {0: "not_enough_replicas"}
         assert (

@@ -99,7 +99,7 @@ class LocalCoordinator:
         self.now_ms = NOW_MS
         self.topics = PlayedTopics()
         self.partition = Partition(OFFSETS_TOPIC, 0, uuid4(), log, 1, open_office())
-        self.isr = (1, 2) if followers else (1,)
+        self.isr = self._replicas = (1, 2) if followers else (1,)
         self._settings = CoordinatorSettings(
             GroupPolicies(
                 GroupPolicy(0, members_max),
@@ -138,7 +138,7 @@ class LocalCoordinator:
         state = PartitionState(
             leader, self.epoch, self.isr, 1, self.partition_epoch, incarnations={1: 0, 2: 0}
         )
-        self.partition.update_state(state, self.isr, self.now_ms)
+        self.partition.update_state(state, self._replicas, self.now_ms)
         self.coordinator.follow(0)
 
     async def load(self) -> None:

@@ -93,7 +93,7 @@ class ConsumerGroupLife(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def give_up_what_is_taken_and_read_what_is_given(self, name: str) -> None:
         client = self.clients.get(name)
-        if client is not None:
+        if client is not None and self.played.now_ms - client.alive_ms < SESSION_MS:
             client.reads = client.told
 
     @rule(name=st.sampled_from(NAMES))

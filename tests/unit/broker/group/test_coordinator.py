@@ -106,11 +106,13 @@ def test_t27_a_commit_while_too_few_replicas_are_in_sync_says_to_try_again(tmp_p
     async def test(local: LocalCoordinator) -> None:
         log = local.partition.log
         log.update_config(replace(log.config, min_insync_replicas=2))
+        local.isr = (1,)
+        local._set_state(1)
         with pytest.raises(CoordinatorNotAvailable):
             local.commit("g", 5)
         assert not local.coordinator._shards[0].groups["g"].commits_under_way
 
-    alone(tmp_path, test)
+    replicated(tmp_path, test)
 
 
 def test_a_commit_that_is_larger_than_a_batch_may_be_has_an_error_of_its_own(tmp_path: Path) -> None:
