@@ -83,10 +83,12 @@ def _check_acknowledged(history: History, logs: Mapping[int, Log]) -> Iterator[P
         for offset, value in log.items():
             places[partition, value].append(offset)
     for event in history.acknowledged:
-        held = logs.get(event.partition, {}).get(event.offset)
+        elsewhere = places.get((event.partition, event.value))
+        if event.offset is None and elsewhere:
+            continue
+        held = None if event.offset is None else logs.get(event.partition, {}).get(event.offset)
         if held == event.value:
             continue
-        elsewhere = places.get((event.partition, event.value))
         what = (
             f"partition {event.partition}: {event.value} was acknowledged at offset {event.offset}"
             f" {_when(history, event.at_s)}"
@@ -207,7 +209,8 @@ def _acknowledged_by(history: History) -> Marks:
     """By partition: moments, and the highest offset that was acknowledged by then."""
     marks: Marks = {}
     for event in sorted(history.acknowledged, key=lambda event: event.at_s):
-        _note(marks, event.partition, event.at_s, event.offset)
+        if event.offset is not None:
+            _note(marks, event.partition, event.at_s, event.offset)
     return marks
 
 

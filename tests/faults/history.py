@@ -57,9 +57,15 @@ class Sent(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
+    """`offset` None: stored, but the client does not know where.
+
+    So librdkafka says of a batch whose answers were lost, and that the broker has, but no longer remembers
+    among the last five of its producer.
+    """
+
     partition: int
     value: Value
-    offset: int
+    offset: int | None
     at_s: float
 
 

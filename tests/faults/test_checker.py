@@ -89,6 +89,14 @@ def test_a_record_at_another_offset_than_was_acknowledged() -> None:
     assert kinds(history, logs) == {"acknowledged at another offset"}
 
 
+def test_a_record_that_was_acknowledged_without_an_offset_has_to_be_somewhere() -> None:
+    history, logs = well()
+    history.acknowledged[11] = history.acknowledged[11]._replace(offset=None)
+    assert check(history, logs) == []
+    logs[0] = {offset: one for offset, one in logs[0].items() if one != history.acknowledged[11].value}
+    assert "acknowledged record lost" in kinds(history, logs)
+
+
 def test_an_unacknowledged_record_may_be_there_or_not() -> None:
     history, logs = well()
     history.acknowledged.pop()
