@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import OffsetSpec
 
 from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster, sentence_of
-from mainstem.errors import BadInput, CommandError
+from mainstem.errors import BadInput, ClusterUnreachable, CommandError
 from mainstem.ledger import PartitionLedger, Verdict, judge
 from mainstem.options import BootstrapServers, OutputChoice
 from mainstem.output import Advance, Output, OutputFormat, facts
@@ -186,7 +186,10 @@ class _Run:
 
     def _at_the_end(self) -> bool:
         partitions = [TopicPartition(self._topic, number) for number in self.ledgers]
-        (ends,) = self._cluster.offsets(partitions, OffsetSpec.latest())
+        try:
+            (ends,) = self._cluster.offsets(partitions, OffsetSpec.latest())
+        except ClusterUnreachable:
+            return False  # a leader has just gone: who leads now is asked again
         return all(end is not None and self._positions[number] >= end for number, end in ends.items())
 
     def _read(self, seconds: float) -> int:
