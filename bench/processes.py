@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 TICKS_PER_SECOND: Final[int] = os.sysconf("SC_CLK_TCK")
+_CPUCLOCK_SCHED: Final = 2
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of every thread of `pid` since it started, in steps of one tick (10 ms)."""
-    # The command name, in parentheses, may itself hold spaces and parentheses: count from its end.
-    # Fields 14 and 15 of proc_pid_stat(5) are then the 12th and 13th.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+    """User and system time of every thread of `pid` since it started.
+
+    By the process's own CPU clock, which counts nanoseconds: /proc/PID/stat counts ticks of 10 ms, of which
+    reading 200 MB takes a handful.
+    """
+    return time.clock_gettime(_cpu_clock(pid))
+
+
+def _cpu_clock(pid: int) -> int:
+    # What clock_getcpuclockid(3) makes of a process id on Linux (include/linux/posix-timers_types.h);
+    # Python has it for threads of its own alone.
+    return ~pid << 3 | _CPUCLOCK_SCHED
 
 
 def own_cpu_seconds() -> float:
