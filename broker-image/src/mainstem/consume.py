@@ -6,10 +6,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from confluent_kafka import Consumer, Message, TopicPartition
@@ -120,7 +120,9 @@ def _consume_in_group(
         )
     latest = {} if follows else _known(cluster.offsets(partitions, OffsetSpec.latest())[0])
     # Told to end, it leaves the group first: others take over at once, and not when its session ends.
-    signal.signal(signal.SIGTERM, _interrupt)
+    interruption = _Interruption()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interruption.come)
     with (
         _ended_by_the_reader(follows),
         GroupReader(cluster, group, topic, resets[start.kind], out.warn) as reader,
@@ -128,13 +130,38 @@ def _consume_in_group(
         batches = reader.records() if follows else reader.records_until(latest)
         with out.waiting(f"Joining group {group}"):
             first = next((batch for batch in batches if batch or reader.has_joined), [])
-        shown = _show(chain([first], batches), write, max_messages, reader.written)
+
+        @contextmanager
+        def showing(records: list[Message]) -> Iterator[None]:
+            with interruption.held_back():
+                yield
+                reader.written(records)
+
+        shown = _show(chain([first], batches), write, max_messages, showing)
         if shown == 0 and out.for_a_person:
             out.say("No records there that the group has not read.", style="dim")
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+class _Interruption:
+    """Ctrl-C and SIGTERM, which wait while what is shown is not yet noted; a second one does not wait."""
+
+    def __init__(self) -> None:
+        self._is_held_back = self._has_come = False
+
+    def come(self, _number: int, _frame: FrameType | None) -> None:
+        if self._has_come or not self._is_held_back:
+            raise KeyboardInterrupt
+        self._has_come = True
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        self._is_held_back = True
+        try:
+            yield
+        finally:
+            self._is_held_back = False
+        if self._has_come:
+            raise KeyboardInterrupt
 
 
 @contextmanager
@@ -152,15 +179,15 @@ def _show(
     batches: Iterable[list[Message]],
     write: RecordWriter,
     max_messages: int | None,
-    written: Callable[[list[Message]], None] = lambda _records: None,
+    showing: Callable[[list[Message]], AbstractContextManager[None]] = lambda _records: nullcontext(),
 ) -> int:
-    """Write the records and answer how many; `written` is told of each lot that is out."""
+    """Write the records and answer how many; each lot goes out within `showing`."""
     stream, shown = stdout_bytes(), 0
     for batch in batches:
         wanted = batch if max_messages is None else batch[: max_messages - shown]
-        stream.write(b"".join(map(write, wanted)))
-        stream.flush()
-        written(wanted)
+        with showing(wanted):
+            stream.write(b"".join(map(write, wanted)))
+            stream.flush()
         shown += len(wanted)
         if shown == max_messages:
             break
