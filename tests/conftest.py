@@ -15,6 +15,7 @@ from tests.support.running import RUNNING
 from tests.support.topics import TopicFactory
 
 PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
+SHARED = pytest.StashKey[Cluster]()  # what `local_stack` is, once it runs
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,14 +32,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.processes)
 
 
+def _uses_shared(item: pytest.Item) -> bool:
+    return "local_stack" in getattr(item, "fixturenames", ())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failing test's report ends with the last words of every broker that runs."""
+    """A failing test's report ends with the last words of the brokers it used."""
     report = yield
     if report.failed:
         for cluster in RUNNING:
+            if cluster is item.config.stash.get(SHARED, None) and not _uses_shared(item):
+                continue
             report.sections += [
                 (f"{process} in {cluster.data_directory}", tail)
                 for process, tail in cluster.log_tail().items()
@@ -71,9 +78,11 @@ def run_cluster(reference: bool, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 
 @pytest.fixture(scope="session")
-def local_stack(run_cluster: RunCluster) -> Iterator[Cluster]:
+def local_stack(run_cluster: RunCluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Three brokers for the whole run; not to be broken."""
-    with run_cluster(3) as cluster:
+    # Records may have times of long ago: no look at retention takes them away from under a test.
+    with run_cluster(3, {"log.retention.check.interval.ms": str(24 * 60 * 60 * 1000)}) as cluster:
+        request.config.stash[SHARED] = cluster
         yield cluster
 
 

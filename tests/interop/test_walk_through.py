@@ -100,7 +100,8 @@ def test_the_course(hands: Hands, cluster: MainstemCluster) -> None:
 
     # The topic asks for two in-sync replicas from now on.
     hands.set_min_in_sync(2)
-    assert hands.settings() == {"min.insync.replicas": "2"}
+    # Which broker is asked is the client's choice, and each hears of it for itself.
+    wait_until(lambda: hands.settings() == {"min.insync.replicas": "2"}, "the brokers know the setting")
 
     # The look-ups that people of ZooKeeper know.
     ids, first, controller, partitions = zookeeper_shell(
