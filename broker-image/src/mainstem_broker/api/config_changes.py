@@ -41,7 +41,6 @@ from mainstem_broker.errors import (
     InvalidRequest,
     InvalidSetting,
     ProtocolError,
-    UnknownTopicOrPartition,
 )
 from mainstem_broker.log_level import LogLevel, set_log_level
 from mainstem_broker.protocol.codec import Body, Entity
@@ -140,10 +139,8 @@ def _find(broker: BrokerContext, kind: int, name: str) -> _Resource:
     view = broker.view
     match kind:
         case ResourceType.TOPIC:
-            topic = view.topics.get(name)
-            if topic is None:
-                raise UnknownTopicOrPartition(f"There is no topic '{name}'.")
-            return _Resource(f"topics/{name}", topic.config, TOPIC_SETTINGS, check_topic_overrides)
+            overrides = broker.require_topic(name).config
+            return _Resource(f"topics/{name}", overrides, TOPIC_SETTINGS, check_topic_overrides)
         case ResourceType.BROKER:
             if name and name not in map(str, view.brokers):
                 raise InvalidRequest(f"There is no live broker '{name}'.")

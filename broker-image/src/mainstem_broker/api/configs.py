@@ -26,7 +26,6 @@ from mainstem_broker.cluster.znodes import DEFAULT_ENTITY, group_of, group_path
 from mainstem_broker.errors import (
     InvalidRequest,
     ProtocolError,
-    UnknownTopicOrPartition,
     UnsupportedVersion,
 )
 from mainstem_broker.log_level import log_level
@@ -91,10 +90,7 @@ def _describe(broker: BrokerContext, kind: int, name: str) -> list[Body]:
     view = broker.view
     match kind:
         case ResourceType.TOPIC:
-            topic = view.topics.get(name)
-            if topic is None:
-                raise UnknownTopicOrPartition(f"There is no topic '{name}'.")
-            return describe_topic(broker.config, topic.config)
+            return describe_topic(broker.config, broker.require_topic(name).config)
         case ResourceType.BROKER:
             if name == "":
                 return describe_broker_default(view.broker_configs.get(DEFAULT_ENTITY, {}))

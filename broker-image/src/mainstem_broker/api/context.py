@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from mainstem_broker.cluster.member import ClusterMember
-from mainstem_broker.cluster.view import ClusterView
+from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.cluster.znodes import group_path
 from mainstem_broker.config import BrokerConfig, GroupConfig
 from mainstem_broker.errors import (
@@ -86,6 +86,17 @@ class BrokerContext:
         if known is not None and partition in known.assignment.replicas:
             raise NotLeaderOrFollower(f"{topic}-{partition} is not on this broker.")
         raise UnknownTopicOrPartition(f"There is no {topic}-{partition}.")
+
+    def require_topic(self, name: str) -> Topic:
+        """The topic of that name.
+
+        Raises:
+            UnknownTopicOrPartition: there is none.
+        """
+        topic = self.view.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"There is no topic '{name}'.")
+        return topic
 
     def group_config(self, group_id: str) -> GroupConfig:
         """The settings of a group: its own over the broker's."""

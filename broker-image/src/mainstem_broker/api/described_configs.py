@@ -5,7 +5,7 @@ Synonyms are all the places where a value may come from and is set, the one that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from mainstem_broker.config import (
@@ -16,6 +16,7 @@ from mainstem_broker.config import (
     Setting,
     SettingType,
     Source,
+    Value,
 )
 from mainstem_broker.log_level import LogLevel
 from mainstem_broker.protocol.codec import Body
@@ -31,15 +32,7 @@ _FAMILIES: Final[dict[str, tuple[str, ...]]] = {
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Body]:
     """All settings of a topic with these overrides."""
-    described = []
-    for name, setting in sorted(TOPIC_SETTINGS.items()):
-        value, source = config.topic_value(name, overrides)
-        synonyms: list[Body] = []
-        if source is Source.TOPIC:
-            synonyms.append(_synonym(name, setting.text(value), source))
-        synonyms += _layers(config, *(fallback for fallback, _ in setting.fallbacks))
-        described.append(_described(setting, setting.text(value), source, synonyms))
-    return described
+    return _described_over_brokers(config, overrides, TOPIC_SETTINGS, config.topic_value, Source.TOPIC)
 
 
 def describe_broker(config: BrokerConfig) -> list[Body]:
@@ -68,21 +61,32 @@ def describe_broker_default(overrides: Mapping[str, str]) -> list[Body]:
 
 def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Body]:
     """All settings of a group with these overrides."""
-    described = []
-    for name, setting in sorted(GROUP_SETTINGS.items()):
-        value, source = config.group_value(name, overrides)
-        synonyms: list[Body] = []
-        if source is Source.GROUP:
-            synonyms.append(_synonym(name, setting.text(value), source))
-        synonyms += _layers(config, *(fallback for fallback, _ in setting.fallbacks))
-        described.append(_described(setting, setting.text(value), source, synonyms))
-    return described
+    return _described_over_brokers(config, overrides, GROUP_SETTINGS, config.group_value, Source.GROUP)
 
 
 def describe_loggers(level: LogLevel) -> list[Body]:
     """The one logger of a broker."""
     logger = Setting(ROOT_LOGGER, SettingType.STRING, None, "The least level that this broker logs.")
     return [_described(logger, level.name, Source.BROKER_LOGGER, [])]
+
+
+def _described_over_brokers(
+    config: BrokerConfig,
+    overrides: Mapping[str, str],
+    settings: Mapping[str, Setting],
+    value_of: Callable[[str, Mapping[str, str]], tuple[Value | None, Source]],
+    own: Source,
+) -> list[Body]:
+    """Settings that fall back to the brokers'; `own` is where an override comes from."""
+    described = []
+    for name, setting in sorted(settings.items()):
+        value, source = value_of(name, overrides)
+        synonyms: list[Body] = []
+        if source is own:
+            synonyms.append(_synonym(name, setting.text(value), source))
+        synonyms += _layers(config, *(fallback for fallback, _ in setting.fallbacks))
+        described.append(_described(setting, setting.text(value), source, synonyms))
+    return described
 
 
 def _layers(config: BrokerConfig, *names: str) -> Iterator[Body]:

@@ -39,7 +39,6 @@ from mainstem_broker.errors import (
     ProtocolError,
     TopicAlreadyExists,
     UnknownTopicId,
-    UnknownTopicOrPartition,
 )
 from mainstem_broker.protocol.codec import NULL_UUID, Body, Entity
 from mainstem_broker.replica.placement import Assignment, assign_replicas
@@ -249,10 +248,7 @@ async def handle_delete_topics(broker: BrokerContext, request: Entity, context: 
 async def _delete(broker: BrokerContext, name: str, timeout_ms: int) -> Body:
     if not broker.config.flag("delete.topic.enable"):
         raise InvalidRequest("Topics cannot be deleted: delete.topic.enable is false.")
-    topic = broker.view.topics.get(name)
-    if topic is None:
-        raise UnknownTopicOrPartition(f"There is no topic '{name}'.")
-    topic_id = topic.topic_id
+    topic_id = broker.require_topic(name).topic_id
     await broker.member.administration.delete_topic(name, topic_id)
     if timeout_ms > 0:
         await broker.member.wait_until(lambda: topic_id not in broker.view.topic_names, timeout_ms)
@@ -278,9 +274,7 @@ async def handle_create_partitions(broker: BrokerContext, request: Entity, _cont
 
 
 async def _grow(broker: BrokerContext, asked: Any, timeout_ms: int, validate_only: bool) -> None:
-    topic = broker.view.topics.get(asked.name)
-    if topic is None:
-        raise UnknownTopicOrPartition(f"There is no topic '{asked.name}'.")
+    topic = broker.require_topic(asked.name)
     present = len(topic.assignment.replicas)
     if asked.count <= present:
         raise InvalidPartitions(

@@ -34,7 +34,6 @@ from enum import Enum
 from typing import Final
 
 from mainstem_broker.errors import (
-    FencedInstanceId,
     GroupMaxSizeReached,
     InvalidRequest,
     ProtocolError,
@@ -69,6 +68,7 @@ from mainstem_broker.group.consumer_records import (
     TargetEpoch,
 )
 from mainstem_broker.group.embedded_protocol import CONSUMER_PROTOCOL_TYPE
+from mainstem_broker.group.identity import find_member
 from mainstem_broker.group.messages import (
     JOINING_EPOCH,
     LEAVING_FOR_A_WHILE_EPOCH,
@@ -329,22 +329,8 @@ class ConsumerGroup:
     # --- Members; also for `classic_members.py` ---
 
     def require(self, member_id: str, instance_id: str | None = None) -> ConsumerMember:
-        """The member that a request is from.
-
-        Raises:
-            UnknownMemberId: there is none.
-            FencedInstanceId: it was replaced by another one with the same instance id.
-        """
-        if instance_id is not None:
-            known = self._static.get(instance_id)
-            if known is None:
-                raise UnknownMemberId(f"The group has no member with the instance id '{instance_id}'.")
-            if known != member_id:
-                raise FencedInstanceId(f"Another process has taken the instance id '{instance_id}'.")
-        member = self.members.get(member_id)
-        if member is None:
-            raise UnknownMemberId("The group has no such member.")
-        return member
+        """The member that a request is from; raises as `find_member`."""
+        return find_member(self.members, self._static, member_id, instance_id)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
         member_id = None if instance_id is None else self._static.get(instance_id)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from mainstem_broker.errors import FencedInstanceId, InconsistentGroupProtocol, UnknownMemberId
+from mainstem_broker.errors import InconsistentGroupProtocol
+from mainstem_broker.group.identity import find_member
 from mainstem_broker.group.member import Member, common_protocols
 from mainstem_broker.group.messages import JoinedMember
 from mainstem_broker.group.records import MemberMetadata
@@ -48,22 +49,8 @@ class Roster:
         return None if member_id is None else self._members[member_id]
 
     def require(self, member_id: str, instance_id: str | None) -> Member:
-        """The member that a request is from.
-
-        Raises:
-            UnknownMemberId: there is none.
-            FencedInstanceId: it was replaced by another one with the same instance id.
-        """
-        if instance_id is not None:
-            known = self._static.get(instance_id)
-            if known is None:
-                raise UnknownMemberId(f"The group has no member with the instance id '{instance_id}'.")
-            if known != member_id:
-                raise FencedInstanceId(f"Another process has taken the instance id '{instance_id}'.")
-        member = self._members.get(member_id)
-        if member is None:
-            raise UnknownMemberId("The group has no such member.")
-        return member
+        """The member that a request is from; raises as `find_member`."""
+        return find_member(self._members, self._static, member_id, instance_id)
 
     def require_common_protocol(self, protocols: Collection[tuple[str, bytes]], known: Member | None) -> None:
         """Raise InconsistentGroupProtocol unless all but `known` can work with one who has `protocols`."""
