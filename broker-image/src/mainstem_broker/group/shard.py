@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from mainstem_broker.errors import (
     NotCoordinator,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
     ProtocolError,
     RebalanceInProgress,
     RecordListTooLarge,
@@ -47,6 +48,10 @@ BATCH_BYTES = 512 * 1024
 
 GROUPS_AT_ONCE = 200
 """Made of what was loaded before requests get their turn: a few milliseconds' worth."""
+
+LOAD_PAUSE_S: Final = 1.0
+LOAD_PAUSE_S_MAX: Final = 60.0
+"""Between two attempts to load a partition that cannot be read; the first, and the longest."""
 
 
 EMPTY_STATES: Final = (State.EMPTY, ConsumerState.EMPTY)
@@ -93,7 +98,7 @@ class Shard:
         self.journal = journal
         self.groups: dict[str, CoordinatedGroup] = {}
         self.is_loaded = False
-        self._failure: ProtocolError | None = None
+        self._is_closed = False
         self._policies = policies
         self._topics = topics
         self._wall_ms = wall_ms
@@ -108,16 +113,34 @@ class Shard:
     # --- Life ---
 
     async def load(self) -> None:
-        """Read the partition; the shard stays unusable if that fails."""
-        try:
-            await self._load()
-        except ProtocolError as error:
-            self._failure = error
-            if self.journal.is_current:
-                logger.error("groups not loaded", partition=repr(self.journal.partition), reason=str(error))
-        except Exception:
-            self._failure = UnknownServerError("The groups could not be loaded.")
-            logger.exception("groups not loaded", partition=repr(self.journal.partition))
+        """Read the partition; what fails is tried again, ever less often, for as long as this broker leads.
+
+        Nobody else can coordinate these groups meanwhile: they are told that they are being loaded.
+        """
+        for pause_s in self._pauses_s():
+            try:
+                await self._load()
+            except NotLeaderOrFollower:
+                return
+            except Exception as error:  # a disk that fails for the moment, or a mistake of ours
+                logger.error(
+                    "groups not loaded",
+                    partition=repr(self.journal.partition),
+                    reason=str(error),
+                    again_in_s=pause_s,
+                    exc_info=not isinstance(error, ProtocolError),
+                )
+                self._forget(CoordinatorLoadInProgress.code)
+                await asyncio.sleep(pause_s)
+            else:
+                return
+
+    @staticmethod
+    def _pauses_s() -> Iterator[float]:
+        pause_s = LOAD_PAUSE_S
+        while True:
+            yield pause_s
+            pause_s = min(2 * pause_s, LOAD_PAUSE_S_MAX)
 
     async def _load(self) -> None:
         loaded = LoadedGroups()
@@ -153,16 +176,20 @@ class Shard:
 
     def close(self) -> None:
         """This broker no longer leads the partition: whoever waits is sent to look for the one that does."""
-        for group in self.groups.values():
-            self.carry_out(group, group.membership.close(NotCoordinator.code))
-        self.groups.clear()
+        self._forget(NotCoordinator.code)
         self.is_loaded = False
-        self._failure = NotCoordinator("Another broker has become the coordinator.")
+        self._is_closed = True
+
+    def _forget(self, code: int) -> None:
+        """Forget all groups; whoever waits in one is answered this error."""
+        for group in self.groups.values():
+            self.carry_out(group, group.membership.close(code))
+        self.groups.clear()
 
     def require_loaded(self) -> None:
-        """Raise CoordinatorLoadInProgress, or NotCoordinator if loading has failed."""
-        if self._failure is not None:
-            raise NotCoordinator(str(self._failure))
+        """Raise NotCoordinator once another broker is, or CoordinatorLoadInProgress."""
+        if self._is_closed:
+            raise NotCoordinator("Another broker has become the coordinator.")
         if not self.is_loaded:
             raise CoordinatorLoadInProgress("The group's coordinator is reading its state; ask again.")
 

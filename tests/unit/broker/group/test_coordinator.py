@@ -23,9 +23,13 @@ from mainstem_broker.errors import (
     InvalidSessionTimeout,
     NonEmptyGroup,
     NotCoordinator,
+    StorageError,
     UnknownMemberId,
 )
+from mainstem_broker.group import shard as shard_module
 from mainstem_broker.group.membership import State
+from mainstem_broker.protocol.records import Record
+from mainstem_broker.replica.journal import Journal
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -234,6 +238,38 @@ def test_a_partition_that_is_lost_while_it_is_loaded_is_let_go(tmp_path: Path) -
         assert local.committed("g") is None
         await local.coordinator.stop()
 
+    run(work())
+
+
+def test_a_partition_that_cannot_be_read_is_read_again_as_long_as_this_broker_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S", 0.001)
+    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S_MAX", 0.002)
+    failures = 3
+
+    async def replay(journal: Journal, take: Callable[[Record], None]) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise StorageError("The disk does not answer.")
+        await read(journal, take)
+
+    async def work() -> None:
+        local = LocalCoordinator(tmp_path)
+        await local.load()
+        await local.commit("g", 5)
+        monkeypatch.setattr(Journal, "replay", replay)
+        local.lead()
+        await asyncio.sleep(0)
+        with pytest.raises(CoordinatorLoadInProgress):
+            local.committed("g")
+        await local.coordinator._loading[0]
+        assert failures == 0
+        assert local.committed("g") == 5
+        await local.coordinator.stop()
+
+    read = Journal.replay
     run(work())
 
 
