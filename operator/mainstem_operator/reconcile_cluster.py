@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -11,6 +12,7 @@ from mainstem_operator.admin import Brokers, BrokersRefused, BrokersUnreachable
 from mainstem_operator.context import Context
 from mainstem_operator.fields import InvalidSpec, Object
 from mainstem_operator.kube import Refused
+from mainstem_operator.limit_work import bring_about_limit
 from mainstem_operator.manifests import Manifest
 from mainstem_operator.observe import Look
 from mainstem_operator.observed import Claim, Snapshot, written
@@ -76,6 +78,7 @@ class _Pass:
         work = replace(work, unresizable=unresizable, outside=self._outside(seen, placement))
         if not self._cluster.plan_only:
             await self._act(seen, work)
+            await self._limit_moves(seen)
         return await self._finish(seen, work)
 
     async def _look(self) -> Look:
@@ -256,6 +259,9 @@ class _Pass:
 
     async def _drain(self, seen: Snapshot, drain: Drain) -> None:
         if drain.targets:
+            await bring_about_limit(
+                self._brokers, self._cluster.move_bytes_per_second, {topic for topic, _ in drain.targets}
+            )
             refused = await self._brokers.move(drain.targets)
             brokers = ", ".join(map(str, drain.brokers))
             await self._context.event(
@@ -272,6 +278,12 @@ class _Pass:
             await self._context.event(self._manifest, "RemovingBroker", f"Broker {proof.replicas} is empty.")
             self._context.metrics.steps.labels("lower_replicas").inc()
             await self._kube.lower_replicas(proof)
+
+    async def _limit_moves(self, seen: Snapshot) -> None:
+        if self._cluster.move_bytes_per_second is None or not seen.reports:
+            return
+        with suppress(BrokersRefused, BrokersUnreachable):  # while they restart, say: then the next look
+            await bring_about_limit(self._brokers, self._cluster.move_bytes_per_second)
 
     # --- The status ---
 
