@@ -170,11 +170,10 @@ class Ledger:
                     raise Violation(
                         f"{partition}: brokers {members[0]} and {broker} hold different logs at the end"
                     )
-            for broker in self.brokers.keys() - set(members):
-                if (self.topic, partition) in self.brokers[broker].disks.logs:
-                    raise Violation(
-                        f"{partition}: broker {broker} still has a log that was moved to {members}"
-                    )
+        for partition, broker in self.left_behind():
+            raise Violation(
+                f"{partition}: broker {broker} still has a log that was moved to {self.replicas()[partition]}"
+            )
 
     def contents(self, partition: int) -> bytes:
         """All of the leader's log."""
@@ -199,6 +198,19 @@ class Ledger:
             len({self._log(broker, partition).log_end_offset for broker in members}) == 1
             for partition, members in self.replicas().items()
         )
+
+    def left_behind(self) -> list[tuple[int, int]]:
+        """Partitions and brokers that have a log of them, though it was moved to others.
+
+        A move ends without those that it takes a log from: one that is paused or cut off then hears of it in
+        its next session, and deletes the log at the end of the pass that registers it.
+        """
+        return [
+            (partition, broker)
+            for partition, members in self.replicas().items()
+            for broker in sorted(self.brokers.keys() - set(members))
+            if (self.topic, partition) in self.brokers[broker].disks.logs
+        ]
 
     def replicas(self) -> Mapping[int, tuple[int, ...]]:
         """Who holds which partition, or is to hold it."""
