@@ -274,7 +274,10 @@ class MemoryLogs:
         return self._topic_ids.get((topic, partition))
 
     def delete(self, topic: str, partition: int) -> None:
-        self.logs.pop((topic, partition), None)
-        self.high_watermarks.pop((topic, partition), None)
+        log = self.logs.get((topic, partition))
+        if log is not None:
+            log.disk.write()  # the directory is renamed
+            del self.logs[topic, partition]
+            self.high_watermarks.pop((topic, partition), None)
 
     set_aside = delete
