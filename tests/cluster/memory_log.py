@@ -262,7 +262,9 @@ class MemoryLogs:
             # One of a former time in a directory that is out of use would be in the way at the next start:
             # the operator is told to remove it.
             self._out_of_use.pop(key, None)
-            log = self.logs[key] = MemoryLog(config, self.disks[self._emptiest_directory()])
+            disk = self.disks[self._emptiest_directory()]
+            disk.write()
+            log = self.logs[key] = MemoryLog(config, disk)
         log.reopen()
         return log
 

@@ -152,8 +152,11 @@ class ClusterNews:
     def try_again(self) -> None:
         """What failed for a reason that passes, as a full disk or a lost answer; called at times."""
         self._delete_again()  # first: a log of an earlier topic of that name is in the way of a new one
-        for name, index in sorted(self._broker.replicas.unopened):
+        unopened = sorted(self._broker.replicas.unopened)
+        for name, index in unopened:
             self._update_replica(name, index)
+        if unopened:
+            self._broker.replicas.follow_leaders()
         self._claim()
 
     def _delete_again(self) -> None:

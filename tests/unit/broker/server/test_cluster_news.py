@@ -161,6 +161,22 @@ def test_r20_a_log_that_was_moved_away_from_a_full_disk_is_deleted_when_there_is
     run(test())
 
 
+def test_a_replica_whose_log_is_opened_late_follows_its_leader_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        broker.hear_of("t", (2, 1), 2, {})
+        (tmp_path / "t-0").write_text("a file where a directory should be")
+        await broker.news.open()
+        assert broker.replicas.unopened == {("t", 0)}
+        (tmp_path / "t-0").unlink()
+        broker.news.try_again()
+        await until(lambda: any(line["event"] == "leader not reached" for line in lines))
+        await broker.stop()
+
+    with capture_logs() as lines:
+        run(test())
+
+
 def test_whoever_deletes_a_topic_waits_for_a_broker_whose_disk_is_full_and_then_the_name_is_free(
     tmp_path: Path,
 ) -> None:
