@@ -130,11 +130,10 @@ class Faults:
 
     def _in_sync_everywhere(self, broker: SimulatedBroker) -> bool:
         ledger = broker.ledger
-        life = ledger.life(broker.broker_id)
         return broker.alive and all(
             state is not None
             and broker.broker_id in state.isr
-            and state.incarnations.get(broker.broker_id) == life
+            and ledger.is_unbroken(state, broker.broker_id)
             for state in (
                 ledger.state(partition)
                 for partition, holders in ledger.replicas().items()

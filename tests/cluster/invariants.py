@@ -1,8 +1,8 @@
 """What must hold in every simulated history, whatever happens to it; raises `Violation` when it does not.
 
 The ledger sees everything at once, as nobody in the cluster can: all disks, ZooKeeper's tree, what clients
-were told. "Trusted" means: in the in-sync set that ZooKeeper holds, still in the life that was found in
-sync, and on a disk that works.
+were told. "Trusted" means: in the in-sync set that ZooKeeper holds, without an unclean stop since the life
+that was found in sync, and on a disk that works.
 """
 
 from __future__ import annotations
@@ -155,26 +155,25 @@ class Ledger:
             holders = self.replicas()[partition]
             if not set(state.isr + state.elr) <= set(holders):
                 raise Violation(f"{partition}: {state} names a broker that is not one of {holders}")
-            logs = {broker: self._log(broker, partition) for broker in self._trusted(partition, state)}
-            for broker, log in logs.items():
-                self._holds(partition, broker, log)
-            self._agree(partition, logs)
+            contents = {broker: self._stored(broker, partition) for broker in self._trusted(partition, state)}
+            for broker, batches in contents.items():
+                self._holds(partition, broker, batches)
+            self._agree(partition, contents)
 
     def check_ends(self) -> None:
         """After all is well again: every replica has the same log, and in it all that was promised."""
         for partition, members in self.replicas().items():
             for broker in members:
                 log = self._log(broker, partition)
-                self._holds(partition, broker, log)
+                self._holds(partition, broker, log.batches)
                 if log.batches != self._log(members[0], partition).batches:
                     raise Violation(
                         f"{partition}: brokers {members[0]} and {broker} hold different logs at the end"
                     )
-            for broker in self.brokers.keys() - set(members):
-                if (self.topic, partition) in self.brokers[broker].disks.logs:
-                    raise Violation(
-                        f"{partition}: broker {broker} still has a log that was moved to {members}"
-                    )
+        for partition, broker in self.left_behind():
+            raise Violation(
+                f"{partition}: broker {broker} still has a log that was moved to {self.replicas()[partition]}"
+            )
 
     def contents(self, partition: int) -> bytes:
         """All of the leader's log."""
@@ -196,9 +195,22 @@ class Ledger:
     def all_level(self) -> bool:
         """Whether the logs of all replicas have the same length."""
         return all(
-            len({self._log(broker, partition).log_end_offset for broker in members}) == 1
+            len({len(self._stored(broker, partition)) for broker in members}) == 1
             for partition, members in self.replicas().items()
         )
+
+    def left_behind(self) -> list[tuple[int, int]]:
+        """Partitions and brokers that have a log of them, though it was moved to others.
+
+        A move ends without those that it takes a log from: one that is paused or cut off then hears of it in
+        its next session, and deletes the log at the end of the pass that registers it.
+        """
+        return [
+            (partition, broker)
+            for partition, members in self.replicas().items()
+            for broker in sorted(self.brokers.keys() - set(members))
+            if (self.topic, partition) in self.brokers[broker].disks.logs
+        ]
 
     def replicas(self) -> Mapping[int, tuple[int, ...]]:
         """Who holds which partition, or is to hold it."""
@@ -214,6 +226,14 @@ class Ledger:
         node = self._server.get(znodes.incarnation_path(broker))
         return -1 if node is None else node.version
 
+    def is_unbroken(self, state: PartitionState, broker: int) -> bool:
+        """Whether no life of the broker's began uncleanly since the one that was found in sync.
+
+        A later life that began well changes nothing: nobody writes the state anew for it.
+        """
+        node = self._server.get(znodes.incarnation_path(broker))
+        return node is not None and state.incarnations.get(broker, -1) >= znodes.decode_incarnation(node.data)
+
     def partitions(self) -> list[int]:
         return [int(name) for name in self._server.children(znodes.partitions_path(self.topic))]
 
@@ -226,7 +246,7 @@ class Ledger:
             broker
             for broker in state.isr
             if self.brokers[broker].joined
-            and self.life(broker) == state.incarnations.get(broker)
+            and self.is_unbroken(state, broker)
             and self._server.get(znodes.broker_path(broker)) is not None
             and not self.brokers[broker].is_offline(self.topic, partition)
         ]
@@ -237,27 +257,35 @@ class Ledger:
             raise Violation(f"{partition}: broker {broker} has no log")
         return log
 
-    def _holds(self, partition: int, broker: int, log: MemoryLog) -> None:
+    def _stored(self, broker: int, partition: int) -> list[StoredBatch]:
+        """What a replica has, from offset 0 on; nothing before its broker has opened the log.
+
+        The first in-sync set of a partition names brokers that have not heard of it yet.
+        """
+        log = self.brokers[broker].disks.logs.get((self.topic, partition))
+        return [] if log is None else log.batches
+
+    def _holds(self, partition: int, broker: int, batches: Sequence[StoredBatch]) -> None:
         read = self._read.get(partition, [])
-        if log.batches[: len(read)] != read:
+        if batches[: len(read)] != read:
             raise Violation(f"{partition}: in-sync broker {broker} lacks a record that was read")
         for offset, batch in self._acknowledged.get(partition, {}).items():
-            if offset >= log.log_end_offset or log.batches[offset].batch != batch:
+            if offset >= len(batches) or batches[offset].batch != batch:
                 raise Violation(
                     f"{partition}: in-sync broker {broker} lacks offset {offset}, which was acknowledged; its"
-                    f" log ends at {log.log_end_offset}"
+                    f" log ends at {len(batches)}"
                 )
 
-    def _agree(self, partition: int, logs: Mapping[int, MemoryLog]) -> None:
+    def _agree(self, partition: int, contents: Mapping[int, Sequence[StoredBatch]]) -> None:
         """Logs of the in-sync set agree below the high watermark."""
         marks = [
             replica.high_watermark
-            for broker in logs
+            for broker in contents
             if (replica := self.brokers[broker].replicas.find(self.topic, partition)) is not None
             and replica.is_leader
         ]
         if not marks:
             return
-        contents = [log.batches[: max(marks)] for log in logs.values()]
-        if any(content != contents[0] for content in contents):
+        committed = [batches[: max(marks)] for batches in contents.values()]
+        if any(batches != committed[0] for batches in committed):
             raise Violation(f"{partition}: in-sync logs differ below the high watermark {max(marks)}")

@@ -262,7 +262,9 @@ class MemoryLogs:
             # One of a former time in a directory that is out of use would be in the way at the next start:
             # the operator is told to remove it.
             self._out_of_use.pop(key, None)
-            log = self.logs[key] = MemoryLog(config, self.disks[self._emptiest_directory()])
+            disk = self.disks[self._emptiest_directory()]
+            disk.write()
+            log = self.logs[key] = MemoryLog(config, disk)
         log.reopen()
         return log
 
@@ -274,7 +276,10 @@ class MemoryLogs:
         return self._topic_ids.get((topic, partition))
 
     def delete(self, topic: str, partition: int) -> None:
-        self.logs.pop((topic, partition), None)
-        self.high_watermarks.pop((topic, partition), None)
+        log = self.logs.get((topic, partition))
+        if log is not None:
+            log.disk.write()  # the directory is renamed
+            del self.logs[topic, partition]
+            self.high_watermarks.pop((topic, partition), None)
 
     set_aside = delete

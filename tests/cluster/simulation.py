@@ -105,6 +105,7 @@ async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
         task.result()  # clients end only by a violation
     for task in tasks:
         task.cancel()
+    await _until(lambda: not ledger.left_behind(), "logs that were moved away to be deleted")
     await _until(ledger.all_level, "the followers to have everything")
     ledger.check()
     ledger.check_ends()

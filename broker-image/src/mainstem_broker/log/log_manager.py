@@ -322,16 +322,23 @@ class LogManager:
                 )
             return log
         directory = self._emptiest_directory() / f"{topic}-{partition}"
-        self._write_topic_id(directory, topic_id)
-        log = PartitionLog.open(
-            directory,
-            config,
-            clean_shutdown=True,
-            recovery_point=0,
-            log_start_offset=0,
-            now_ms=now_ms,
-            schedule_unlink=self._schedule_unlink,
-        )
+        was_there = directory.exists()
+        try:
+            self._write_topic_id(directory, topic_id)
+            log = PartitionLog.open(
+                directory,
+                config,
+                clean_shutdown=True,
+                recovery_point=0,
+                log_start_offset=0,
+                now_ms=now_ms,
+                schedule_unlink=self._schedule_unlink,
+            )
+        except StorageError:
+            if not was_there:
+                # The next try may choose another directory, and a start refuses a partition that is in two.
+                unlink_all([directory])
+            raise
         self._add(log)
         return log
 

@@ -76,6 +76,8 @@ class ReplicaManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self.unopened: set[tuple[str, int]] = set()
         """Replicas whose log could not be opened, as on a full disk: to be tried again."""
+        self.undeleted: dict[tuple[str, int], UUID] = {}
+        """Topic ids of logs without a replica that could not be deleted, as on a full disk: likewise."""
         self.offline: dict[tuple[str, int], UUID] = {}
         """Topic ids of the replicas whose disk failed; they come back with the next start, if it is well."""
         self._fetchers: dict[int, Fetcher] = {}
@@ -116,6 +118,7 @@ class ReplicaManager:
                 self.unopened.add((topic, index))
                 return
             self.unopened.discard((topic, index))
+            self.undeleted.pop((topic, index), None)  # moved back before its log was gone
             mark = self.logs.high_watermarks.get((topic, index), 0)
             partition = Partition(topic, index, topic_id, log, self._broker_id, self._office, mark)
             self._partitions[topic, index] = partition
@@ -132,6 +135,7 @@ class ReplicaManager:
     def fail(self, directory: Path) -> None:
         """The disk of a data directory failed: its replicas are no longer here."""
         for key in self.logs.fail(directory):
+            self.undeleted.pop(key, None)  # the next start with this disk deletes it
             partition = self._partitions.pop(key, None)
             if partition is not None:
                 self.offline[key] = partition.topic_id
@@ -303,6 +307,7 @@ class ReplicaManager:
 
     def drop_replica(self, topic: str, index: int, topic_id: UUID) -> None:
         """Delete the local replica of a partition that was moved to other brokers, if there is one."""
+        self.unopened.discard((topic, index))
         partition = self._partitions.get((topic, index))
         if partition is not None and partition.topic_id == topic_id:
             self._delete(partition)
@@ -311,7 +316,21 @@ class ReplicaManager:
     def _delete(self, partition: Partition) -> None:
         del self._partitions[partition.topic, partition.index]
         partition.take_offline()
+        self.delete_log(partition.topic, partition.index, partition.topic_id)
+
+    def delete_log(self, topic: str, index: int, topic_id: UUID) -> None:
+        """Delete a log that no replica here needs; if the disk refuses, `delete_again` comes back to it."""
+        key = topic, index
         try:
-            self.logs.delete(partition.topic, partition.index)
+            self.logs.delete(topic, index)
         except StorageError as error:
-            logger.error("replica not deleted", partition=repr(partition), reason=str(error))
+            if key not in self.undeleted:
+                logger.error("replica not deleted", partition=f"{topic}-{index}", reason=str(error))
+            self.undeleted[key] = topic_id
+        else:
+            self.undeleted.pop(key, None)
+
+    def delete_again(self) -> None:
+        """Try once more to delete the logs that the disk kept."""
+        for (topic, index), topic_id in sorted(self.undeleted.items()):
+            self.delete_log(topic, index, topic_id)

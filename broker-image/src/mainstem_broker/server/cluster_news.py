@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import structlog
 
@@ -60,7 +61,8 @@ class ClusterNews:
         for topic, topic_id in delta.deleted:
             replicas.drop(topic, topic_id)
             # Also if there was none: whoever deleted the topic waits for all that were to hold it.
-            self._spawn(self._broker.member.administration.forget_deleted_topic(topic_id))
+            if not self._has_undeleted(topic_id):
+                self._spawn(self._broker.member.administration.forget_deleted_topic(topic_id))
         if delta.deleted:
             self._broker.groups.topics_deleted({topic_id for _, topic_id in delta.deleted})
             self._broker.groups.follow_all()
@@ -149,9 +151,24 @@ class ClusterNews:
 
     def try_again(self) -> None:
         """What failed for a reason that passes, as a full disk or a lost answer; called at times."""
-        for name, index in sorted(self._broker.replicas.unopened):
+        self._delete_again()  # first: a log of an earlier topic of that name is in the way of a new one
+        unopened = sorted(self._broker.replicas.unopened)
+        for name, index in unopened:
             self._update_replica(name, index)
+        if unopened:
+            self._broker.replicas.follow_leaders()
         self._claim()
+
+    def _delete_again(self) -> None:
+        replicas = self._broker.replicas
+        topic_ids = set(replicas.undeleted.values()).difference(self._broker.view.topic_names)
+        replicas.delete_again()
+        for topic_id in topic_ids:
+            if not self._has_undeleted(topic_id):
+                self._spawn(self._broker.member.administration.forget_deleted_topic(topic_id))
+
+    def _has_undeleted(self, topic_id: UUID) -> bool:
+        return topic_id in self._broker.replicas.undeleted.values()
 
     def disk_failed(self, directory: Path) -> None:
         """A data directory is lost, while this broker runs: others lead what was there."""
@@ -201,14 +218,15 @@ class ClusterNews:
             if known is not None and known.topic_id == topic_id:
                 holders = known.assignment.replicas.get(partition)
                 if holders is not None and self._broker.broker_id not in holders:
-                    self._logs.delete(topic, partition)
+                    self._broker.replicas.delete_log(topic, partition, topic_id)
                 continue
             if topic_id in deleted:
-                self._logs.delete(topic, partition)
+                self._broker.replicas.delete_log(topic, partition, topic_id)
             else:
                 self._logs.set_aside(topic, partition)
         for topic_id in deleted:
-            await administration.forget_deleted_topic(topic_id)
+            if not self._has_undeleted(topic_id):
+                await administration.forget_deleted_topic(topic_id)
 
     # --- Settings ---
 

@@ -122,6 +122,27 @@ def test_new_logs_go_to_the_directory_that_has_fewest(tmp_path: Path, brokers: B
     assert len(brokers.start(*directories).logs) == 7
 
 
+def test_a_log_that_cannot_be_made_leaves_nothing_in_the_way_of_one_elsewhere(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, other = tmp_path / "full", tmp_path / "other"
+    manager = brokers.start(full, other)
+    for topic in ("in-full", "in-other"):
+        create(manager, topic)
+    with monkeypatch.context() as patch:
+
+        def refuse(directory: Path, topic_id: uuid.UUID) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(checkpoints, "write_topic_id", refuse)
+        with pytest.raises(StorageError, match="No space left"):
+            create(manager)
+    manager.delete("in-other", 0)
+    assert create(manager).directory.parent == other
+    manager.close({})
+    assert brokers.start(full, other).get("flights", 0) is not None
+
+
 def test_a_log_is_opened_once(tmp_path: Path, brokers: Brokers) -> None:
     manager = brokers.start(tmp_path)
     assert create(manager) is create(manager) is manager.get("flights", 0)

@@ -156,6 +156,67 @@ def test_a_replica_whose_files_cannot_be_deleted_does_not_keep_the_others(
     assert lines[0]["event"] == "replica not deleted"
 
 
+@pytest.fixture
+def refuse_deletions(logs: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a disk that is full; `monkeypatch.undo` makes room."""
+
+    def refuse(topic: str, partition: int) -> None:
+        raise StorageError("The disk is full.")
+
+    monkeypatch.setattr(logs, "delete", refuse)
+
+
+@pytest.mark.usefixtures("refuse_deletions")
+def test_a_log_that_could_not_be_deleted_is_deleted_later_and_complained_of_once(
+    replicas: ReplicaManager, logs: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update(replicas)
+    with capture_logs() as lines:
+        replicas.drop_replica("t", 0, T)
+        replicas.delete_again()
+    assert [line["event"] for line in lines] == ["replica not deleted", "replica moved away"]
+    assert replicas.undeleted == {("t", 0): T}
+    monkeypatch.undo()
+    replicas.delete_again()
+    assert not logs.logs
+    assert not replicas.undeleted
+
+
+@pytest.mark.usefixtures("refuse_deletions")
+def test_a_replica_that_is_moved_back_before_its_log_could_be_deleted_keeps_it(
+    replicas: ReplicaManager, logs: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update(replicas)
+    replicas.drop_replica("t", 0, T)
+    update(replicas, epoch=1)
+    monkeypatch.undo()
+    replicas.delete_again()
+    held = replicas.find("t", 0)
+    assert held is not None
+    assert held.log is logs.get("t", 0)
+    assert held.log.directory.is_dir()
+
+
+@pytest.mark.usefixtures("refuse_deletions")
+def test_what_could_not_be_deleted_from_a_disk_that_then_fails_is_left_to_the_next_start(
+    replicas: ReplicaManager, logs: LogManager
+) -> None:
+    update(replicas)
+    replicas.drop_replica("t", 0, T)
+    replicas.fail(logs.directories[0])
+    assert not replicas.undeleted
+
+
+def test_a_replica_that_could_not_be_opened_is_not_tried_again_when_it_is_moved_away(
+    replicas: ReplicaManager, tmp_path: Path
+) -> None:
+    (tmp_path / "t-0").write_text("a file where a directory should be")
+    update(replicas)
+    assert replicas.unopened == {("t", 0)}
+    replicas.drop_replica("t", 0, T)
+    assert not replicas.unopened
+
+
 def test_high_watermarks_are_told_by_topic_and_partition(replicas: ReplicaManager) -> None:
     update(replicas)
     assert replicas.high_watermarks() == {("t", 0): 0}

@@ -17,6 +17,7 @@ from tests.unit.broker.server.peers import until
 from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint, TopicAssignment
+from mainstem_broker.errors import StorageError
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.quota.client_quotas import QuotaKind
 from mainstem_broker.server.cluster_news import ClusterNews
@@ -122,6 +123,100 @@ def test_partitions_topics_and_settings_follow_the_news(tmp_path: Path) -> None:
         assert broker.replicas.find("t", 0) is None
         await broker.stop()
         assert broker.administration.forgotten == [topic_id]
+
+    run(test())
+
+
+class FullDisk:
+    """Keeps logs from being deleted until there is room."""
+
+    def __init__(self, logs: LogManager) -> None:
+        self._logs = logs
+        self._delete = logs.delete
+        logs.delete = self._refuse  # type: ignore[method-assign]  # fails
+
+    def _refuse(self, topic: str, partition: int) -> None:
+        raise StorageError("The disk is full.")
+
+    def make_room(self) -> None:
+        self._logs.delete = self._delete  # type: ignore[method-assign]  # works again
+
+
+def test_r20_a_log_that_was_moved_away_from_a_full_disk_is_deleted_when_there_is_room(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        topic_id = broker.hear_of("t", (1, 2), 2, {})
+        await broker.news.open()
+        disk = FullDisk(broker.logs)
+        broker.view.set_topic(TopicAssignment("t", topic_id, {0: (2, 3)}, version=1), {})
+        broker.news.take(Delta(partitions={("t", 0)}))
+        broker.news.try_again()
+        assert list(broker.logs.logs) == [("t", 0)]
+        disk.make_room()
+        broker.news.try_again()
+        assert not broker.logs.logs
+        await broker.stop()
+        assert not broker.administration.forgotten  # of topics that live there is no note
+
+    run(test())
+
+
+def test_a_replica_whose_log_is_opened_late_follows_its_leader_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        broker.hear_of("t", (2, 1), 2, {})
+        (tmp_path / "t-0").write_text("a file where a directory should be")
+        await broker.news.open()
+        assert broker.replicas.unopened == {("t", 0)}
+        (tmp_path / "t-0").unlink()
+        broker.news.try_again()
+        await until(lambda: any(line["event"] == "leader not reached" for line in lines))
+        await broker.stop()
+
+    with capture_logs() as lines:
+        run(test())
+
+
+def test_whoever_deletes_a_topic_waits_for_a_broker_whose_disk_is_full_and_then_the_name_is_free(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        old = broker.hear_of("t", (1,), 1, {})
+        await broker.news.open()
+        disk = FullDisk(broker.logs)
+        broker.view.remove_topic("t", old)
+        broker.news.take(Delta(deleted=[("t", old)]))
+        broker.hear_of("t", (1,), 1, {})
+        broker.news.take(Delta(partitions={("t", 0)}))
+        broker.news.try_again()
+        await asyncio.sleep(0)
+        assert not broker.administration.forgotten
+        assert broker.replicas.find("t", 0) is None
+        disk.make_room()
+        broker.news.try_again()
+        assert broker.partition("t").is_leader
+        await broker.stop()
+        assert broker.administration.forgotten == [old]
+
+    run(test())
+
+
+def test_a_start_on_a_full_disk_leaves_what_it_could_not_delete_for_later(tmp_path: Path) -> None:
+    async def test() -> None:
+        deleted = uuid4()
+        broker = Listening(tmp_path, {deleted: "deleted"})
+        moved = broker.hear_of("moved", (2, 3), 2, {})
+        for topic, topic_id in (("deleted", deleted), ("moved", moved)):
+            broker.logs.get_or_create(topic, 0, topic_id, DEFAULTS, 0)
+        disk = FullDisk(broker.logs)
+        await broker.news.open()
+        assert not broker.administration.forgotten
+        disk.make_room()
+        broker.news.try_again()
+        assert not broker.logs.logs
+        await broker.stop()
+        assert broker.administration.forgotten == [deleted]
 
     run(test())
 
