@@ -1,8 +1,8 @@
 """What must hold in every simulated history, whatever happens to it; raises `Violation` when it does not.
 
 The ledger sees everything at once, as nobody in the cluster can: all disks, ZooKeeper's tree, what clients
-were told. "Trusted" means: in the in-sync set that ZooKeeper holds, still in the life that was found in
-sync, and on a disk that works.
+were told. "Trusted" means: in the in-sync set that ZooKeeper holds, without an unclean stop since the life
+that was found in sync, and on a disk that works.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ class Ledger:
             holders = self.replicas()[partition]
             if not set(state.isr + state.elr) <= set(holders):
                 raise Violation(f"{partition}: {state} names a broker that is not one of {holders}")
-            logs = {broker: self._log(broker, partition) for broker in self._trusted(partition, state)}
-            for broker, log in logs.items():
-                self._holds(partition, broker, log)
+            logs = {broker: self._stored(broker, partition) for broker in self._trusted(partition, state)}
+            for broker, batches in logs.items():
+                self._holds(partition, broker, batches)
             self._agree(partition, logs)
 
     def check_ends(self) -> None:
@@ -165,7 +165,7 @@ class Ledger:
         for partition, members in self.replicas().items():
             for broker in members:
                 log = self._log(broker, partition)
-                self._holds(partition, broker, log)
+                self._holds(partition, broker, log.batches)
                 if log.batches != self._log(members[0], partition).batches:
                     raise Violation(
                         f"{partition}: brokers {members[0]} and {broker} hold different logs at the end"
@@ -194,10 +194,11 @@ class Ledger:
         )
 
     def all_level(self) -> bool:
-        """Whether the logs of all replicas have the same length."""
+        """Whether all replicas have logs, which have the same length."""
         return all(
-            len({self._log(broker, partition).log_end_offset for broker in members}) == 1
+            None not in logs and len({log.log_end_offset for log in logs if log is not None}) == 1
             for partition, members in self.replicas().items()
+            for logs in [[self._find_log(broker, partition) for broker in members]]
         )
 
     def replicas(self) -> Mapping[int, tuple[int, ...]]:
@@ -214,6 +215,16 @@ class Ledger:
         node = self._server.get(znodes.incarnation_path(broker))
         return -1 if node is None else node.version
 
+    def is_whole(self, state: PartitionState, broker: int) -> bool:
+        """Whether `broker` has not stopped uncleanly since the life in which `state` found it in sync.
+
+        A later life may have begun after a clean stop, or because a session ended while the process went on:
+        it has all that the one before had. So the state goes on naming that one, until the set changes.
+        """
+        node = self._server.get(znodes.incarnation_path(broker))
+        found = state.incarnations.get(broker)
+        return node is not None and found is not None and found >= znodes.decode_incarnation(node.data)
+
     def partitions(self) -> list[int]:
         return [int(name) for name in self._server.children(znodes.partitions_path(self.topic))]
 
@@ -226,29 +237,41 @@ class Ledger:
             broker
             for broker in state.isr
             if self.brokers[broker].joined
-            and self.life(broker) == state.incarnations.get(broker)
+            and self.is_whole(state, broker)
             and self._server.get(znodes.broker_path(broker)) is not None
             and not self.brokers[broker].is_offline(self.topic, partition)
         ]
 
+    def _find_log(self, broker: int, partition: int) -> MemoryLog | None:
+        return self.brokers[broker].disks.logs.get((self.topic, partition))
+
     def _log(self, broker: int, partition: int) -> MemoryLog:
-        log = self.brokers[broker].disks.logs.get((self.topic, partition))
+        log = self._find_log(broker, partition)
         if log is None:
             raise Violation(f"{partition}: broker {broker} has no log")
         return log
 
-    def _holds(self, partition: int, broker: int, log: MemoryLog) -> None:
+    def _stored(self, broker: int, partition: int) -> Sequence[StoredBatch]:
+        """What `broker` has of a partition; nothing if it has no log.
+
+        The first state of a partition names all live replicas as in sync, and those that were cut from
+        ZooKeeper at that moment have not heard of it. Nothing can have been acknowledged without them.
+        """
+        log = self._find_log(broker, partition)
+        return () if log is None else log.batches
+
+    def _holds(self, partition: int, broker: int, batches: Sequence[StoredBatch]) -> None:
         read = self._read.get(partition, [])
-        if log.batches[: len(read)] != read:
+        if list(batches[: len(read)]) != read:
             raise Violation(f"{partition}: in-sync broker {broker} lacks a record that was read")
         for offset, batch in self._acknowledged.get(partition, {}).items():
-            if offset >= log.log_end_offset or log.batches[offset].batch != batch:
+            if offset >= len(batches) or batches[offset].batch != batch:
                 raise Violation(
                     f"{partition}: in-sync broker {broker} lacks offset {offset}, which was acknowledged; its"
-                    f" log ends at {log.log_end_offset}"
+                    f" log ends at {len(batches)}"
                 )
 
-    def _agree(self, partition: int, logs: Mapping[int, MemoryLog]) -> None:
+    def _agree(self, partition: int, logs: Mapping[int, Sequence[StoredBatch]]) -> None:
         """Logs of the in-sync set agree below the high watermark."""
         marks = [
             replica.high_watermark
@@ -258,6 +281,6 @@ class Ledger:
         ]
         if not marks:
             return
-        contents = [log.batches[: max(marks)] for log in logs.values()]
+        contents = [list(batches[: max(marks)]) for batches in logs.values()]
         if any(content != contents[0] for content in contents):
             raise Violation(f"{partition}: in-sync logs differ below the high watermark {max(marks)}")
