@@ -65,8 +65,11 @@ def run(seed: int, *, idempotent: bool = False) -> Outcome:
     history: list[str] = []
     try:
         return run_in_virtual_time(asyncio.wait_for(_live(seed, history, idempotent), STORY_S_MAX))
-    except (AssertionError, TimeoutError) as error:
+    except AssertionError as error:
         raise Failed(seed, error, history) from error
+    except TimeoutError as error:
+        endless = Violation(f"the story did not end within {STORY_S_MAX:.0f} s")
+        raise Failed(seed, endless, history) from error
 
 
 async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:

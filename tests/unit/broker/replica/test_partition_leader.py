@@ -323,6 +323,22 @@ def test_a_follower_joins_only_in_the_life_that_its_broker_lives_now(tmp_path: P
     assert proposal.incarnations == {US: LIFE, TWO: LIFE, THREE: 5}
 
 
+def test_a_member_that_begins_another_life_stays_and_the_state_goes_on_naming_the_earlier_one(
+    tmp_path: Path,
+) -> None:
+    """Whether that life began after an unclean stop is for the controller to see, and to act on."""
+    partition = led(tmp_path)
+    append(partition)
+    fetch(partition, TWO, 1)
+    fetch(partition, TWO, 1, life=LIFE + 1)
+    lives = {US: LIFE, TWO: LIFE + 1, THREE: LIFE}
+    assert propose(partition, lives=lives) is None
+    fetch(partition, THREE, 1)
+    proposal = partition.propose_isr(lives, NOW_MS, LAG_MS_MAX)
+    assert proposal is not None
+    assert proposal.incarnations == {US: LIFE, TWO: LIFE, THREE: LIFE}
+
+
 def test_a_follower_that_lags_for_too_long_leaves_and_not_before(tmp_path: Path) -> None:
     partition = led(tmp_path)
     append(partition)

@@ -1,0 +1,127 @@
+"""What the ledger takes for a broken promise, and what not: a check that cries wolf is not believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from tests.cluster.invariants import Ledger, Violation
+from tests.cluster.memory_log import Disk, MemoryLog, StoredBatch
+from tests.cluster.simulated_zookeeper import ZooKeeperServer
+
+from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.zookeeper import Create, SetData
+from mainstem_broker.config import TopicConfig
+from mainstem_broker.replica.state import PartitionState
+
+TOPIC = "t"
+REPLICAS = (1, 2, 3)
+STORED = StoredBatch(0, 0, b"a record")
+
+
+class Scene:
+    """One partition, led by broker 1 and in sync on all three in their lives 0; nobody has a log yet."""
+
+    def __init__(self) -> None:
+        self.server = ZooKeeperServer()
+        self.ledger = Ledger(self.server, TOPIC)
+        self.logs: dict[int, dict[tuple[str, int], MemoryLog]] = {broker: {} for broker in REPLICAS}
+        self.ledger.brokers = {broker: self._broker(broker) for broker in REPLICAS}
+        lives = dict.fromkeys(REPLICAS, 0)
+        self.state = PartitionState(1, 0, REPLICAS, 1, incarnations=lives)
+        assignment = znodes.TopicAssignment(TOPIC, UUID(int=1), {0: REPLICAS})
+        self.create(znodes.topic_path(TOPIC), assignment.encode())
+        self.create(znodes.state_path(TOPIC, 0), znodes.encode_state(self.state))
+        for broker in REPLICAS:
+            self.create(znodes.broker_path(broker), b"")
+            self.create(znodes.incarnation_path(broker), znodes.encode_incarnation(0))
+
+    def _broker(self, broker: int) -> Any:
+        return SimpleNamespace(
+            joined=True,
+            is_offline=lambda _topic, _index: False,
+            disks=SimpleNamespace(logs=self.logs[broker]),
+            replicas=SimpleNamespace(find=lambda _topic, _index: None),
+        )
+
+    def create(self, path: str, data: bytes) -> None:
+        self.server.ensure(path.rpartition("/")[0])
+        self.server.multi([Create(path, data)], 0)
+
+    def begin_life(self, broker: int, *, last_unclean: int) -> None:
+        data = znodes.encode_incarnation(last_unclean)
+        self.server.multi([SetData(znodes.incarnation_path(broker), data, -1)], 0)
+
+    def store(self, broker: int, *batches: StoredBatch) -> None:
+        log = MemoryLog(cast(TopicConfig, None), Disk(Path("/disk-1")))
+        log.batches.extend(batches)
+        self.logs[broker][TOPIC, 0] = log
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_a_member_that_has_not_heard_of_a_new_partition_has_no_log_and_is_not_blamed(
+    scene: Scene,
+) -> None:
+    """All brokers may be cut from ZooKeeper when the first state names them."""
+    scene.store(1)
+    scene.ledger.check()
+    assert not scene.ledger.all_level()
+    scene.store(2)
+    scene.store(3)
+    scene.ledger.check()
+    assert scene.ledger.all_level()
+
+
+def test_a_member_without_a_log_breaks_the_promise_of_an_acknowledged_record(scene: Scene) -> None:
+    """R22."""
+    scene.store(1, STORED)
+    scene.store(2, STORED)
+    scene.ledger.acknowledge(0, 0, STORED.batch)
+    with pytest.raises(Violation, match="in-sync broker 3 lacks offset 0, which was acknowledged"):
+        scene.ledger.check()
+
+
+def test_a_member_without_a_log_breaks_the_promise_of_a_record_that_was_read(scene: Scene) -> None:
+    """R20."""
+    scene.store(1, STORED)
+    scene.store(2, STORED)
+    scene.ledger.consumed(0, STORED)
+    with pytest.raises(Violation, match="in-sync broker 3 lacks a record that was read"):
+        scene.ledger.check()
+
+
+def test_at_the_end_every_replica_has_a_log(scene: Scene) -> None:
+    scene.store(1)
+    scene.store(2)
+    with pytest.raises(Violation, match="broker 3 has no log"):
+        scene.ledger.check_ends()
+
+
+def test_a_member_is_held_to_its_promise_in_a_life_that_follows_cleanly(scene: Scene) -> None:
+    """As after the loss of a session: the controller trusts it, and may elect it."""
+    scene.begin_life(3, last_unclean=0)
+    assert scene.ledger.is_whole(scene.state, 3)
+    for broker in (1, 2):
+        scene.store(broker, STORED)
+    scene.ledger.acknowledge(0, 0, STORED.batch)
+    with pytest.raises(Violation, match="in-sync broker 3 lacks offset 0"):
+        scene.ledger.check()
+
+
+def test_a_member_that_has_stopped_uncleanly_since_may_have_lost_records(scene: Scene) -> None:
+    """R22, KIP-966."""
+    scene.begin_life(3, last_unclean=1)
+    assert not scene.ledger.is_whole(scene.state, 3)
+    for broker in (1, 2):
+        scene.store(broker, STORED)
+    scene.ledger.acknowledge(0, 0, STORED.batch)
+    scene.ledger.check()
+    scene.begin_life(3, last_unclean=1)
+    assert not scene.ledger.is_whole(scene.state, 3)
