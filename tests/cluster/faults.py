@@ -123,7 +123,7 @@ class Faults:
         await self._heal(broker)
 
     async def _heal(self, broker: SimulatedBroker) -> None:
-        """Wait until a broker that has lost something was found in sync everywhere since."""
+        """Wait until a broker that has lost something is in sync everywhere again."""
         while not self._in_sync_everywhere(broker):  # noqa: ASYNC110  # ZooKeeper's tree tells nobody here
             await asyncio.sleep(0.1)
         self._damaged = None
@@ -131,7 +131,9 @@ class Faults:
     def _in_sync_everywhere(self, broker: SimulatedBroker) -> bool:
         ledger = broker.ledger
         return broker.alive and all(
-            state is not None and broker.broker_id in state.isr and ledger.is_whole(state, broker.broker_id)
+            state is not None
+            and broker.broker_id in state.isr
+            and ledger.is_unbroken(state, broker.broker_id)
             for state in (
                 ledger.state(partition)
                 for partition, holders in ledger.replicas().items()

@@ -155,10 +155,10 @@ class Ledger:
             holders = self.replicas()[partition]
             if not set(state.isr + state.elr) <= set(holders):
                 raise Violation(f"{partition}: {state} names a broker that is not one of {holders}")
-            logs = {broker: self._stored(broker, partition) for broker in self._trusted(partition, state)}
-            for broker, batches in logs.items():
+            contents = {broker: self._stored(broker, partition) for broker in self._trusted(partition, state)}
+            for broker, batches in contents.items():
                 self._holds(partition, broker, batches)
-            self._agree(partition, logs)
+            self._agree(partition, contents)
 
     def check_ends(self) -> None:
         """After all is well again: every replica has the same log, and in it all that was promised."""
@@ -193,11 +193,10 @@ class Ledger:
         )
 
     def all_level(self) -> bool:
-        """Whether all replicas have logs, which have the same length."""
+        """Whether the logs of all replicas have the same length."""
         return all(
-            None not in logs and len({log.log_end_offset for log in logs if log is not None}) == 1
+            len({len(self._stored(broker, partition)) for broker in members}) == 1
             for partition, members in self.replicas().items()
-            for logs in [[self._find_log(broker, partition) for broker in members]]
         )
 
     def left_behind(self) -> list[tuple[int, int]]:
@@ -227,15 +226,13 @@ class Ledger:
         node = self._server.get(znodes.incarnation_path(broker))
         return -1 if node is None else node.version
 
-    def is_whole(self, state: PartitionState, broker: int) -> bool:
-        """Whether `broker` has not stopped uncleanly since the life in which `state` found it in sync.
+    def is_unbroken(self, state: PartitionState, broker: int) -> bool:
+        """Whether no life of the broker's began uncleanly since the one that was found in sync.
 
-        A later life may have begun after a clean stop, or because a session ended while the process went on:
-        it has all that the one before had. So the state goes on naming that one, until the set changes.
+        A later life that began well changes nothing: nobody writes the state anew for it.
         """
         node = self._server.get(znodes.incarnation_path(broker))
-        found = state.incarnations.get(broker)
-        return node is not None and found is not None and found >= znodes.decode_incarnation(node.data)
+        return node is not None and state.incarnations.get(broker, -1) >= znodes.decode_incarnation(node.data)
 
     def partitions(self) -> list[int]:
         return [int(name) for name in self._server.children(znodes.partitions_path(self.topic))]
@@ -249,32 +246,28 @@ class Ledger:
             broker
             for broker in state.isr
             if self.brokers[broker].joined
-            and self.is_whole(state, broker)
+            and self.is_unbroken(state, broker)
             and self._server.get(znodes.broker_path(broker)) is not None
             and not self.brokers[broker].is_offline(self.topic, partition)
         ]
 
-    def _find_log(self, broker: int, partition: int) -> MemoryLog | None:
-        return self.brokers[broker].disks.logs.get((self.topic, partition))
-
     def _log(self, broker: int, partition: int) -> MemoryLog:
-        log = self._find_log(broker, partition)
+        log = self.brokers[broker].disks.logs.get((self.topic, partition))
         if log is None:
             raise Violation(f"{partition}: broker {broker} has no log")
         return log
 
-    def _stored(self, broker: int, partition: int) -> Sequence[StoredBatch]:
-        """What `broker` has of a partition; nothing if it has no log.
+    def _stored(self, broker: int, partition: int) -> list[StoredBatch]:
+        """What a replica has, from offset 0 on; nothing before its broker has opened the log.
 
-        The first state of a partition names all live replicas as in sync, and those that were cut from
-        ZooKeeper at that moment have not heard of it. Nothing can have been acknowledged without them.
+        The first in-sync set of a partition names brokers that have not heard of it yet.
         """
-        log = self._find_log(broker, partition)
-        return () if log is None else log.batches
+        log = self.brokers[broker].disks.logs.get((self.topic, partition))
+        return [] if log is None else log.batches
 
     def _holds(self, partition: int, broker: int, batches: Sequence[StoredBatch]) -> None:
         read = self._read.get(partition, [])
-        if list(batches[: len(read)]) != read:
+        if batches[: len(read)] != read:
             raise Violation(f"{partition}: in-sync broker {broker} lacks a record that was read")
         for offset, batch in self._acknowledged.get(partition, {}).items():
             if offset >= len(batches) or batches[offset].batch != batch:
@@ -283,16 +276,16 @@ class Ledger:
                     f" log ends at {len(batches)}"
                 )
 
-    def _agree(self, partition: int, logs: Mapping[int, Sequence[StoredBatch]]) -> None:
+    def _agree(self, partition: int, contents: Mapping[int, Sequence[StoredBatch]]) -> None:
         """Logs of the in-sync set agree below the high watermark."""
         marks = [
             replica.high_watermark
-            for broker in logs
+            for broker in contents
             if (replica := self.brokers[broker].replicas.find(self.topic, partition)) is not None
             and replica.is_leader
         ]
         if not marks:
             return
-        contents = [list(batches[: max(marks)]) for batches in logs.values()]
-        if any(content != contents[0] for content in contents):
+        committed = [batches[: max(marks)] for batches in contents.values()]
+        if any(batches != committed[0] for batches in committed):
             raise Violation(f"{partition}: in-sync logs differ below the high watermark {max(marks)}")

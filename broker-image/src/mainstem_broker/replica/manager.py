@@ -191,11 +191,17 @@ class ReplicaManager:
 
     def consider_isr(self, partition: Partition) -> None:
         """Propose another in-sync set, if it is due; called after fetches and at times."""
-        if not partition.is_leader:
+        before = partition.state
+        if before is None or not partition.is_leader:
             return
         proposal = partition.propose_isr(self._coordination.lives(), self._now_ms(), self._lag_ms_max)
         if proposal is not None:
-            self._spawn(self._change_isr(partition, proposal))
+            joined = {
+                broker: proposal.incarnations[broker]
+                for broker in proposal.isr
+                if broker not in before.isr and broker in proposal.incarnations
+            }
+            self._spawn(self._propose(partition, before, proposal, joined))
 
     def consider_all_isrs(self) -> None:
         for partition in self:
@@ -220,30 +226,24 @@ class ReplicaManager:
                 lives = self._coordination.lives()
                 proposal = partition.propose_handover(heir, lives)
                 if proposal is not None:
-                    await self._propose(partition, proposal, {heir: lives[heir]})
+                    await self._propose(partition, partition.state, proposal, {heir: lives[heir]})
                 await asyncio.sleep(HANDOVER_DELAY_S)
         finally:
             del self._heirs[partition]
 
-    async def _change_isr(self, partition: Partition, proposal: PartitionState) -> None:
-        before = partition.state
-        assert before is not None
-        joined = {
-            broker: proposal.incarnations[broker]
-            for broker in proposal.isr
-            if broker not in before.isr and broker in proposal.incarnations
-        }
-        await self._propose(partition, proposal, joined)
-
     async def _propose(
-        self, partition: Partition, proposal: PartitionState, joined: Mapping[int, int]
+        self,
+        partition: Partition,
+        before: PartitionState,
+        proposal: PartitionState,
+        joined: Mapping[int, int],
     ) -> None:
-        """Have a proposal written, and give the partition what holds then.
+        """Have a proposal to replace the state `before` written, and give the partition what holds then.
 
         While it is not known whether it was written, the partition keeps to the stricter of both sets.
         """
-        before = partition.state
-        assert before is not None
+        if partition.state is not before:
+            return  # news, or a failed disk, came before this began: nothing is under way any more
         try:
             held = await self._coordination.change_state(partition.topic, partition.index, proposal, joined)
         except Exception:

@@ -301,6 +301,27 @@ def test_a_follower_that_has_caught_up_is_written_into_the_set_with_its_life(log
     run(test())
 
 
+@pytest.mark.parametrize("event", ["a newer state", "a failed disk"])
+def test_a_proposal_that_something_came_before_is_not_written(
+    logs: LogManager, tmp_path: Path, event: str
+) -> None:
+    async def test() -> None:
+        coordination = PlayedCoordination()
+        replicas = led_with_a_follower_that_came(logs, coordination)
+        replicas.consider_all_isrs()
+        proposals = tuple(replicas._tasks)
+        assert proposals
+        if event == "a failed disk":
+            replicas.fail(tmp_path)
+        else:
+            follow(replicas, {"t": 1}, 1, (1,))
+        await asyncio.gather(*proposals)
+        assert coordination.written == []
+        await replicas.stop()
+
+    run(test())
+
+
 class Forgetful(PlayedCoordination):
     """Gives no answer to a proposal, nor to the first question what became of it; then it tells `held`."""
 
