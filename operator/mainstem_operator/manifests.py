@@ -151,7 +151,14 @@ def stateful_set(
         "terminationGracePeriodSeconds": grace_seconds,
         "securityContext": POD_SECURITY,
         "affinity": settings.affinity or _apart(cluster, component, spread_required),
-        "containers": [{**container, "securityContext": CONTAINER_SECURITY, "volumeMounts": mounts}],
+        "containers": [
+            {
+                **container,
+                "securityContext": CONTAINER_SECURITY,
+                "volumeMounts": mounts,
+                "terminationMessagePolicy": "FallbackToLogsOnError",  # its last words, for the status
+            }
+        ],
         "volumes": volumes,
     }
     if rack_label is not None:

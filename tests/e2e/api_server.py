@@ -1,4 +1,4 @@
-"""The API server under test, asked over one connection: hundreds of questions in seconds, most of them dry runs."""
+"""The API server under test over one connection: hundreds of questions in seconds, most of them dry runs."""
 
 from __future__ import annotations
 

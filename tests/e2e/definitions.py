@@ -1,4 +1,4 @@
-"""The definitions of this worktree in any cluster, under names of their own: whatever is installed there stays as it is."""
+"""Our definitions as they lie in `crds/`, in any cluster, under names that meet nothing that is there."""
 
 from __future__ import annotations
 

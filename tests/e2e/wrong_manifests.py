@@ -1,7 +1,7 @@
 """From a schema and a good manifest: every manifest that is wrong in one field. Pure.
 
-A field that is new in the schema is covered without a change here, since all is read off the schema: types, bounds,
-choices, sizes, what is required, and names that are not known. What a rule (CEL) refuses can't be read off it, but that
+A field that is new in the schema is covered without a change here, since all is read off the schema: types,
+bounds, choices, sizes, what is required, and names that are not known. Of rules (CEL) it is known only that
 none on a text or an amount wants two lines.
 """
 
@@ -220,7 +220,7 @@ def _put(manifest: Any, path: Path, value: Any) -> None:
 
 
 def changed(manifest: Manifest, field: str, value: Any) -> Manifest:
-    """`manifest` with another value in `field` (`spec.brokers.config[num.partitions]`); None takes it away."""
+    """`manifest` with another value in `field` (`spec.config[retention.ms]`); None takes it away."""
     found = copy.deepcopy(manifest)
     *way, last = [key or name for key, name in re.findall(r"\[([^\]]+)\]|([^.\[\]]+)", field)]
     inside = found
@@ -234,5 +234,5 @@ def changed(manifest: Manifest, field: str, value: Any) -> Manifest:
 
 
 def plain(field: str) -> str:
-    """A field as the API server writes it, keys and indexes after dots: `spec.config[a.b]`, `spec.topics[0]`."""
+    """A field as the API server writes it (`spec.config[a.b]`, `spec.topics[0]`), with dots throughout."""
     return re.sub(r"\[([^\]]*)\]", r".\1", field)
