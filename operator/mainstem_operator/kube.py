@@ -36,7 +36,6 @@ _PLURALS: Final = {
     "Pod": "pods",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "PersistentVolume": "persistentvolumes",
-    "StorageClass": "storageclasses",
     "Node": "nodes",
     "Namespace": "namespaces",
     "PodDisruptionBudget": "poddisruptionbudgets",
