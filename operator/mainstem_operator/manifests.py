@@ -147,6 +147,8 @@ def stateful_set(
     ]
     pod: Manifest = {
         "enableServiceLinks": False,
+        # Named even so: taken out it would come back from its old name, which Kubernetes keeps filled.
+        "serviceAccountName": settings.service_account or "default",
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": grace_seconds,
         "securityContext": POD_SECURITY,
@@ -174,7 +176,6 @@ def stateful_set(
         ("nodeSelector", settings.node_selector),
         ("tolerations", list(settings.tolerations)),
         ("priorityClassName", settings.priority_class),
-        ("serviceAccountName", settings.service_account),
         ("imagePullSecrets", list(settings.image_pull_secrets)),
     ):
         if value:

@@ -314,7 +314,7 @@ def _without_rack(cluster: ClusterSpec, seen: Snapshot) -> str:
     bare = sorted(node for node in nodes if node and not seen.nodes[node].get(label))
     if not bare:
         return ""
-    return f"{', '.join(bare[:5])} have no label {label}, so no racks are known there: label the nodes."
+    return f"Replicas are not spread over racks where nodes lack the label {label}: {', '.join(bare[:5])}."
 
 
 def _last_roll(seen: Snapshot, work: Work, present: Object | None) -> Mapping[str, str] | None:

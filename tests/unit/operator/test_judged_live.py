@@ -172,7 +172,9 @@ def test_a_rack_label_that_no_node_has_is_told() -> None:
     spec = cluster(brokers={"rack": {"nodeLabel": "zone"}})
     nodes = {"node-0": {"zone": "a"}, "node-1": {}, "node-2": {"zone": ""}, "node-3": {}}
     found = conditions(replace(snapshot(), nodes=nodes), spec)["RackUnknown"]
-    assert found.message == "node-1, node-2 have no label zone, so no racks are known there: label the nodes."
+    assert (
+        found.message == "Replicas are not spread over racks where nodes lack the label zone: node-1, node-2."
+    )
     labelled = {name: {"zone": name} for name in nodes}
     assert "RackUnknown" not in conditions(replace(snapshot(), nodes=labelled), spec)
     assert "RackUnknown" not in conditions(replace(snapshot(), nodes=nodes))
