@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -20,6 +20,7 @@ from tests.e2e.definitions import definition_of
 from tests.e2e.installation import CHART
 from tests.e2e.whole_manifests import WHOLE
 
+from mainstem_loader.executor_pods import ExecutorPods, pod_template, spark_settings
 from mainstem_operator.plan_brokers import Placement, broker_manifests, broker_services
 from mainstem_operator.plan_loads import load_manifest, loader_rights
 from mainstem_operator.plan_zookeeper import zookeeper_manifests
@@ -203,14 +204,16 @@ def _path_of(manifest: Manifest) -> str:
     return f"{root}{scope}/{PLURALS[manifest['kind']]}/{manifest['metadata']['name']}"
 
 
-def rendered(release: str, namespace: str, **values: str) -> list[Manifest]:
-    """What of the chart gives rights, hooks included."""
+def rendered(
+    release: str, namespace: str, kinds: Collection[str] = KINDS_OF_RIGHTS, **values: str
+) -> list[Manifest]:
+    """What of the chart is of those kinds, hooks included; by default all that gives rights."""
     settings = [f"--set={name}={value}" for name, value in values.items()]
     command = ["helm", "template", release, str(CHART), f"--namespace={namespace}", "--kube-version=1.34.0"]
     finished = subprocess.run([*command, *settings], capture_output=True, text=True, timeout=60, check=False)
     assert finished.returncode == 0, finished.stderr
     documents = [item for item in yaml.safe_load_all(finished.stdout) if item]
-    return [item for item in documents if item["kind"] in KINDS_OF_RIGHTS]
+    return [item for item in documents if item["kind"] in kinds]
 
 
 @pytest.fixture(scope="module")
@@ -278,22 +281,28 @@ def test_the_job_that_brings_definitions_may_bring_those_and_nothing_else(releas
     assert release.rights(account, release.other) == _DEFINITIONS
 
 
-def test_the_farewell_needs_no_account_of_its_own(release: Release) -> None:
-    accounts = {item["metadata"]["name"] for item in release.manifests if item["kind"] == "ServiceAccount"}
-    assert accounts == {release.name, f"{release.name}-definitions"}
-
-
 def test_loads_may_make_executors_in_their_namespace_and_nothing_else(loads: Release) -> None:
     assert loads.rights(loads.loader, loads.namespace) == _LOADS
     assert loads.rights(loads.loader, loads.other) == {}
 
 
 def test_the_pods_of_the_data_have_no_rights(release: Release) -> None:
-    """Brokers, ZooKeeper and executors run as the default account, without its token."""
+    """Brokers, ZooKeeper and executors run as the default account, which has none, and without its token."""
     assert release.rights("default", release.namespace) == {}
-    for manifest in _of_a_cluster(release):
-        if manifest["kind"] == "StatefulSet":
-            assert manifest["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    workloads = [item for item in _of_a_cluster(release) if item["kind"] == "StatefulSet"]
+    executors = ExecutorPods(2, "mainstem/spark", release.namespace, "driver", "10.0.0.1")
+    pods = [*(item["spec"]["template"]["spec"] for item in workloads), pod_template(executors)["spec"]]
+    assert [pod["automountServiceAccountToken"] for pod in pods] == [False] * 3
+    assert "serviceAccountName" not in pods[-1]
+    assert not [setting for setting in spark_settings(executors, 2) if "serviceAccount" in setting]
+
+
+def test_each_pod_of_the_chart_has_the_account_that_is_meant_for_it(release: Release) -> None:
+    found = {}
+    for item in rendered("mainstem", release.namespace, kinds={"Deployment", "Job"}, fullnameOverride="m"):
+        pod = item["spec"]["template"]["spec"]
+        found[item["metadata"]["name"]] = pod["serviceAccountName"]
+    assert found == {"m": "m", "m-farewell": "m", "m-definitions": "m-definitions"}
 
 
 def test_nobody_may_read_secrets_touch_nodes_or_give_himself_rights(loads: Release) -> None:
@@ -424,8 +433,8 @@ def test_who_may_view_or_edit_a_namespace_may_do_so_with_our_kinds(release: Rele
             },
         ).accepted()
 
-    def may(account: str, verb: str) -> bool:
-        return release.may(account, release.namespace, "mainstem.dev", "topics", verb)
+    def may(account: str, verb: str, resource: str = "topics") -> bool:
+        return release.may(account, release.namespace, "mainstem.dev", resource, verb)
 
     deadline = time.monotonic() + _SEEN_SECONDS
     while not (may("viewer", "list") and may("editor", "delete")) and time.monotonic() < deadline:
@@ -433,6 +442,9 @@ def test_who_may_view_or_edit_a_namespace_may_do_so_with_our_kinds(release: Rele
     assert all(may("viewer", verb) for verb in ("get", "list", "watch"))
     assert not any(may("viewer", verb) for verb in ("create", "patch", "update", "delete"))
     assert all(may("editor", verb) for verb in ("get", "create", "patch", "update", "delete"))
+    assert may("editor", "patch", "clusters/scale")  # kubectl scale
+    assert not may("viewer", "patch", "clusters/scale")
+    assert not may("editor", "patch", "clusters/status")
 
 
 def _rules(manifests: list[Manifest], kind: str, name: str) -> Any:
