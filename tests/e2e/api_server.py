@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,15 @@ from kubernetes import config
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 _TIMEOUT_SECONDS: Final = 30
+
+
+def path_of(manifest: Mapping[str, Any]) -> str:
+    """Where an object of Kubernetes' own kinds lies; those in a namespace have to name it."""
+    version, metadata = manifest["apiVersion"], manifest["metadata"]
+    plural = re.sub("ys$", "ies", f"{manifest['kind'].lower()}s")
+    scope = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
+    root = "/api/v1" if version == "v1" else f"/apis/{version}"
+    return f"{root}{scope}/{plural}/{metadata['name']}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from tests.e2e.api_server import Answer, ApiServer
+from tests.e2e.api_server import Answer, ApiServer, path_of
+from tests.e2e.chart import rendered_chart
 from tests.e2e.definitions import CRDS, DEFINITIONS_PATH, KINDS, MINIMAL, Definitions, Manifest, schema_of
 from tests.e2e.installation import CHART
 from tests.e2e.whole_manifests import WHOLE
@@ -374,6 +375,16 @@ def test_the_definitions_are_taken_under_their_own_names(definitions: Definition
         definition = yaml.safe_load(path.read_text())
         name = definition["metadata"]["name"]
         definitions.server.apply(f"{DEFINITIONS_PATH}/{name}", definition, dry=True).accepted()
+
+
+@pytest.mark.parametrize("replicas", ["1", "2"])
+def test_every_object_of_the_chart_is_taken(definitions: Definitions, replicas: str) -> None:
+    """Strictly: a field that Kubernetes does not know, or an expression that is none, would be refused."""
+    more = {"podLabels.team": "events", "priorityClassName": "important", "test.bootstrapServers": "a:9092"}
+    objects = rendered_chart("strict", definitions.namespace, replicas=replicas, **more)
+    assert {"Deployment", "Job", "Pod", "ValidatingAdmissionPolicy"} <= {item["kind"] for item in objects}
+    for item in objects:
+        definitions.server.apply(path_of(item), item, dry=True).accepted()
 
 
 # --- Subresources ---
