@@ -203,7 +203,7 @@ def _ready(cluster: ClusterSpec, seen: Snapshot, work: Work, present: Object | N
         for item in (present or {}).get("conditions") or ()
     )
     if not ready:
-        trouble = _refusal(work) or _trouble(seen.brokers, seen.zookeeper)
+        trouble = work.refused or _trouble(seen.brokers, seen.zookeeper)
         return Condition("Ready", False, "NoBrokers", f"No broker is ready. {trouble}".strip())
     if seen.offline:
         text = f"{seen.offline} partitions have no leader."
@@ -241,7 +241,7 @@ def _coordination(cluster: ClusterSpec, seen: Snapshot) -> Condition:
 def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] | None:
     """What is going on: a reason and a sentence; None if nothing is."""
     if work.refused:
-        return "Refused", _refusal(work)
+        return "Refused", work.refused
     if work.lost:
         step = work.lost[0].step
         return "ReplacingDisk", f"{work.lost[0].claim.name}: {step.reason}"
@@ -281,13 +281,6 @@ def _stable(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
     if busy is not None:
         return Condition("Stable", False, *busy)
     return Condition("Stable", True, "Done", "Everything is as the manifest says.")
-
-
-def _refusal(work: Work) -> str:
-    """What Kubernetes refuses of the manifest, as a sentence; empty if it takes all of it."""
-    if not work.refused:
-        return ""
-    return f"Kubernetes refuses what the manifest asks for, so none of it was done: {work.refused}"
 
 
 def _warnings(cluster: ClusterSpec, seen: Snapshot, work: Work) -> list[Condition]:

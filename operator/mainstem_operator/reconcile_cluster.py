@@ -67,10 +67,18 @@ class _Pass:
         look = await self._look()
         if self._cluster.paused:
             return await self._finish(look.snapshot, Work())
-        if refused := await self._rehearse(look.snapshot):
-            await self._finish(look.snapshot, Work(refused=refused))
-            return _REFUSED_SECONDS
-        placement = await self._apply_services(look.snapshot)
+        if words := await self._rehearse(look.snapshot):
+            text = f"Kubernetes refuses what the manifest asks for, so none of it was done: {words}"
+            return await self._refused(look.snapshot, text)
+        try:
+            placement = await self._apply_services(look.snapshot)
+        except Refused as error:  # node ports are given out by no rehearsal
+            if not error.by_content:
+                raise
+            text = (
+                f"Kubernetes refuses a Service that the manifest asks for, and the rest waits for it: {error}"
+            )
+            return await self._refused(look.snapshot, text)
         await self._apply_zookeeper(look.snapshot)
         there = look.snapshot.brokers.workload
         if there is None and not look.snapshot.quorum:
@@ -297,6 +305,10 @@ class _Pass:
             await self._kube.lower_replicas(proof)
 
     # --- The status ---
+
+    async def _refused(self, seen: Snapshot, sentence: str) -> float:
+        await self._finish(seen, Work(refused=sentence))
+        return _REFUSED_SECONDS
 
     async def _finish(self, seen: Snapshot, work: Work) -> float | None:
         status = cluster_status(self._cluster, seen, work, self._manifest.get("status"))

@@ -9,16 +9,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from uuid import uuid4
 
 import pytest
+from tests.e2e.api_server import ApiServer, path_of
 from tests.e2e.definitions import KINDS, schema_of
 from tests.e2e.wrong_manifests import Part, parts_of
+
+from mainstem_operator.kube import Refused
+from mainstem_operator.plan_brokers import Placement, broker_manifests, broker_services
+from mainstem_operator.resources import Images, cluster_of
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 _LIVE: Final = "tests/unit/operator/test_judged_live.py::"
 _REFUSED: Final = ("Refused", _LIVE + "test_what_kubernetes_refuses_of_a_cluster_is_told_and_nothing_is_done")
+_NO_PORT: Final = ("Refused", _LIVE + "test_a_node_port_that_can_not_be_had_is_told_before_brokers_are_made")
 _NO_PODS: Final = ("NoBrokers", _LIVE + "test_pods_that_kubernetes_does_not_make_are_told")
 _NO_PLACE: Final = ("NoBrokers", _LIVE + "test_a_pod_that_fits_nowhere_is_told")
 _NO_IMAGE: Final = ("NoBrokers", _LIVE + "test_an_image_that_is_nowhere_is_told")
@@ -92,7 +99,7 @@ JUDGED_LIVE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "spec.brokers.config.*": _LAST_WORDS,
         "spec.brokers.rack.nodeLabel": _NO_RACK,
         "spec.listeners.external.host": _ALWAYS_RIGHT,
-        "spec.listeners.external.nodePortFirst": _REFUSED,
+        "spec.listeners.external.nodePortFirst": _NO_PORT,
         "spec.rolling.stuckAfterSeconds": _ALWAYS_RIGHT,
         "spec.rolling.moveBytesPerSecond": _ALWAYS_RIGHT,
         "spec.warehouse.location": _LOAD_FAILED,
@@ -162,3 +169,49 @@ def test_each_judgement_of_the_live_cluster_has_its_reason_in_the_operator_and_i
         tree = ast.parse((REPOSITORY / path).read_text())
         assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
         assert f'"{reason}"' in source, reason
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        ({"tolerations": [{"operator": "Perhaps"}]}, "tolerations[0].operator"),
+        ({"tolerations": [{"kye": "dedicated"}]}, "kye"),
+        ({"affinity": {"nodeAfinity": {}}}, "nodeAfinity"),
+        ({"annotations": {f"{'a' * 254}/team": "a"}}, "annotations"),
+        ({"labels": {"-.example.com/team": "a"}}, "labels"),
+    ],
+    ids=["choice", "name-in-a-list", "name", "annotation", "label"],
+)
+def test_what_kubernetes_refuses_of_a_cluster_is_known_to_be_the_manifests_fault(
+    pod: dict[str, Any], words: str
+) -> None:
+    """The operator tells that from what passes by itself, such as an API server that is starting."""
+    spec = {"brokers": {"replicas": 1, "pod": pod}}
+    cluster = cluster_of({"metadata": {"name": "events", "namespace": "default", "uid": "1"}, "spec": spec})
+    wanted = broker_manifests(cluster, Images(), 1, Placement({}, {}), None, 1)
+    server = ApiServer()
+    try:
+        answers = [server.apply(path_of(item), item, dry=True) for item in wanted]
+    finally:
+        server.close()
+    (refused,) = [Refused(answer.status, answer.message) for answer in answers if answer.refused]
+    assert refused.by_content
+    assert words in str(refused)
+
+
+def test_a_node_port_out_of_range_is_known_to_be_the_manifests_fault() -> None:
+    spec = {
+        "brokers": {"replicas": 1},
+        "listeners": {"external": {"type": "NodePort", "nodePortFirst": 1024}},
+    }
+    metadata = {"name": f"refused-{uuid4().hex[:8]}", "namespace": "default", "uid": "1"}
+    *_, outside = broker_services(cluster_of({"metadata": metadata, "spec": spec}), 1)
+    server = ApiServer()
+    try:
+        answer = server.apply(path_of(outside), outside)  # in earnest: a dry run gives out no ports
+        if not answer.refused:
+            server.delete(path_of(outside))
+    finally:
+        server.close()
+    assert Refused(answer.status, answer.message).by_content
+    assert "nodePort" in answer.message

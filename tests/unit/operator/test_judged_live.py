@@ -103,6 +103,32 @@ def test_what_kubernetes_refuses_of_a_cluster_is_told_and_nothing_is_done(
     play(scenario)
 
 
+def test_a_node_port_that_can_not_be_had_is_told_before_brokers_are_made(
+    play: Callable[[Scenario], None],
+) -> None:
+    """Ports out of range, or taken, are refused in earnest only: a dry run gives none out."""
+    words = "spec.ports[0].nodePort: Invalid value: 2000: provided port is not in the valid range."
+
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+
+        def refuses(applied: Manifest) -> str:
+            earnest = kubernetes.requests[-1][0] == "PATCH"
+            return words if earnest and applied["metadata"]["name"].endswith("-external") else ""
+
+        kubernetes.refuses = refuses
+        listeners = {"external": {"type": "NodePort", "nodePortFirst": 2000}}
+        kubernetes.apply(manifest("Cluster", "events", brokers={"replicas": 3}, listeners=listeners))
+        condition = await operator.condition("clusters", "events", "Stable", "False", "Refused")
+        assert words in condition["message"]
+        assert kubernetes.find("statefulsets") == []
+        kubernetes.refuses = lambda applied: ""
+        kubernetes.annotate("clusters", "events", {"look": "now"})
+        await operator.condition("clusters", "events", "Stable", "True")
+
+    play(scenario)
+
+
 def test_pods_that_kubernetes_does_not_make_are_told() -> None:
     """A priority class or a service account that is not there: only the StatefulSet's events say so."""
     none = replace(component("broker"), pods={})
