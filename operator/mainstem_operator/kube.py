@@ -24,6 +24,9 @@ logger = structlog.get_logger(__name__)
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _TIMEOUT_SECONDS: Final = 30
+_NOT_TYPED: Final = (
+    "failed to create typed patch object"  # a field that no schema knows: told with status 500
+)
 _PAGE: Final = 500
 _PLURALS: Final = {
     "Deployment": "deployments",
@@ -33,7 +36,6 @@ _PLURALS: Final = {
     "Pod": "pods",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "PersistentVolume": "persistentvolumes",
-    "StorageClass": "storageclasses",
     "Node": "nodes",
     "Namespace": "namespaces",
     "PodDisruptionBudget": "poddisruptionbudgets",
@@ -66,6 +68,11 @@ class Refused(Exception):
     @property
     def conflict(self) -> bool:
         return self.status == 409
+
+    @property
+    def by_content(self) -> bool:
+        """Whether it is what was sent that is refused: sending it again will not help, changing it may."""
+        return self.status in (400, 403, 422) or str(self).startswith(_NOT_TYPED)
 
 
 class Kube:
@@ -116,16 +123,21 @@ class Kube:
 
     # --- Writing ---
 
-    async def apply(self, manifest: Manifest, live: Object | None) -> Object:
-        """Make the object as `manifest` says, unless `live`, as it is now, already is so."""
+    async def apply(self, manifest: Manifest, live: Object | None, *, dry: bool = False) -> Object:
+        """Make the object as `manifest` says, unless `live`, as it is now, already is so.
+
+        Args:
+            dry: only ask whether that would be taken, and what would come of it.
+        """
         wanted = digest(manifest)
         if live is not None and _annotation(live, names.APPLIED_HASH) == wanted and _is_as(live, manifest):
             return live
         metadata = manifest["metadata"]
         marks = {**metadata.get("annotations", {}), names.APPLIED_HASH: wanted}
         body = {**manifest, "metadata": {**metadata, "annotations": marks}}
-        logger.info("applying", kind=manifest["kind"], object=_name_of(manifest))
-        return await self._patch(_path_of(manifest), body, _APPLY)
+        if not dry:
+            logger.info("applying", kind=manifest["kind"], object=_name_of(manifest))
+        return await self._patch(_path_of(manifest), body, _APPLY, dry=dry)
 
     async def apply_status(self, manifest: Object, status: Mapping[str, Any]) -> None:
         """Put our fields of the status of one of our own objects; those we leave out are removed."""
@@ -198,8 +210,8 @@ class Kube:
 
     # --- One request ---
 
-    async def _patch(self, path: str, body: Object, content_type: str) -> Object:
-        query = {"fieldManager": names.FIELD_MANAGER}
+    async def _patch(self, path: str, body: Object, content_type: str, *, dry: bool = False) -> Object:
+        query = {"fieldManager": names.FIELD_MANAGER, **({"dryRun": "All"} if dry else {})}
         if content_type == _APPLY:
             query["force"] = "true"
         return await self._call("PATCH", path, query=query, body=body, content_type=content_type)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from mainstem_operator import names
 from mainstem_operator.context import Context
 from mainstem_operator.fields import InvalidSpec, Object
+from mainstem_operator.kube import Refused
+from mainstem_operator.observed import trouble_of
 from mainstem_operator.plan_loads import (
     LOADED,
     LoadStatus,
@@ -73,23 +75,31 @@ class _Loads:
             found["metadata"]["name"]: {**found, "apiVersion": "batch/v1", "kind": "CronJob"}
             for found in cron_jobs
         }
-        messages: dict[str, tuple[str, str]] = {}
+        last: dict[str, Object] = {}
         for pod in await kube.find("v1", "Pod", namespace, labels):
             job = pod["metadata"]["labels"].get(_JOB_LABEL, "")
-            made = pod["metadata"]["creationTimestamp"]
-            messages[job] = max(messages.get(job, ("", "")), (made, _message_of(pod)))
+            if (
+                job not in last
+                or last[job]["metadata"]["creationTimestamp"] <= pod["metadata"]["creationTimestamp"]
+            ):
+                last[job] = pod
         for job in await kube.find("batch/v1", "Job", namespace, labels):
             load = job["metadata"]["labels"].get(names.TOPIC_LABEL, "")
-            _, message = messages.get(job["metadata"]["name"], ("", ""))
-            self._runs.setdefault(load, []).append(run_of(job, message))
+            pod = last.get(job["metadata"]["name"], {})
+            self._runs.setdefault(load, []).append(run_of(job, _message_of(pod), _trouble_of(pod)))
 
     async def bring_about(self, spec: TopicSpec, status: Object) -> LoadStatus:
         name = load_name(spec.identity.name)
         live = self._cron_jobs.get(name)
         wanted = load_manifest(spec, self._cluster, self._context.images)
         if isinstance(wanted, Mapping):
-            await self._give_rights()
-            await self._context.kube.apply(wanted, live)
+            try:
+                await self._give_rights()
+                await self._context.kube.apply(wanted, live)
+            except Refused as error:
+                if not error.by_content:
+                    raise
+                wanted = Refusal(f"Kubernetes refuses the CronJob of its loads: {error}")
         elif live is not None:
             await self._context.kube.delete_owned(live)
         refusal = wanted if isinstance(wanted, Refusal) else None
@@ -113,6 +123,15 @@ class _Loads:
             )
             await self._context.kube.apply(wanted, live)
         self._has_rights = True
+
+
+def _trouble_of(pod: Object) -> str:
+    """Why the pod's container can't start, in Kubernetes' words."""
+    status = pod.get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message") or "")
+    return trouble_of(status)
 
 
 def _message_of(pod: Object) -> str:

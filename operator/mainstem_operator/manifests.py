@@ -147,11 +147,20 @@ def stateful_set(
     ]
     pod: Manifest = {
         "enableServiceLinks": False,
+        # Named even so: taken out it would come back from its old name, which Kubernetes keeps filled.
+        "serviceAccountName": settings.service_account or "default",
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": grace_seconds,
         "securityContext": POD_SECURITY,
         "affinity": settings.affinity or _apart(cluster, component, spread_required),
-        "containers": [{**container, "securityContext": CONTAINER_SECURITY, "volumeMounts": mounts}],
+        "containers": [
+            {
+                **container,
+                "securityContext": CONTAINER_SECURITY,
+                "volumeMounts": mounts,
+                "terminationMessagePolicy": "FallbackToLogsOnError",  # its last words, for the status
+            }
+        ],
         "volumes": volumes,
     }
     if rack_label is not None:
@@ -167,7 +176,6 @@ def stateful_set(
         ("nodeSelector", settings.node_selector),
         ("tolerations", list(settings.tolerations)),
         ("priorityClassName", settings.priority_class),
-        ("serviceAccountName", settings.service_account),
         ("imagePullSecrets", list(settings.image_pull_secrets)),
     ):
         if value:

@@ -165,17 +165,22 @@ def pod_of(pod: Object) -> Pod:
         restart_done=template.get(names.RESTART_DONE, ""),
         restart_asked=template.get(names.RESTART, "").lower() == "true",
         unschedulable=scheduling.get("message", "") if scheduling.get("status") == "False" else "",
-        trouble=_trouble(status),
+        trouble=trouble_of(status),
         created=moment(metadata.get("creationTimestamp") or "1970-01-01T00:00:00Z"),
     )
 
 
-def _trouble(status: Object) -> str:
-    """Why a container does not run, such as ImagePullBackOff with its message."""
+def trouble_of(status: Object) -> str:
+    """Why a container does not run: ImagePullBackOff with its message, or its own last words."""
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+        if waiting.get("reason") in (None, "ContainerCreating", "PodInitializing"):
+            continue
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        last_words = (ended.get("message") or "").strip().splitlines()
+        return ": ".join(
+            filter(None, (waiting["reason"], last_words[-1] if last_words else waiting.get("message")))
+        )
     return ""
 
 

@@ -223,7 +223,7 @@ class LoadStatus:
 @dataclass(frozen=True, slots=True)
 class Run:
     """One Job of a Topic's loads. `message` is what its pod left behind: JSON from the loader, or its last
-    words; `succeeded` None while it goes on.
+    words; `succeeded` None while it goes on; `trouble` why its pod can't start, if it can't.
     """
 
     job: str
@@ -231,9 +231,10 @@ class Run:
     finished: dt.datetime | None
     succeeded: bool | None
     message: str
+    trouble: str = ""
 
 
-def run_of(job: Object, message: str) -> Run:
+def run_of(job: Object, message: str, trouble: str = "") -> Run:
     """The run that a Job is. `message` is the termination message of its last pod."""
     status = job.get("status") or {}
     ended = {item["type"]: item for item in status.get("conditions") or () if item.get("status") == "True"}
@@ -246,6 +247,7 @@ def run_of(job: Object, message: str) -> Run:
         finished=None if finished is None else moment(finished),
         succeeded=None if outcome is None else "Complete" in ended,
         message=message or (outcome or {}).get("message", ""),
+        trouble="" if outcome else trouble,
     )
 
 
@@ -288,7 +290,11 @@ def load_conditions(
         return [Condition(LOADED, False, "CannotLoad", refusal.reason)]
     known = list(runs)
     last = last_load(known)
-    if last is None:
+    stuck = next((run for run in known if run.trouble), None)
+    if stuck is not None:
+        text = f"The pod of {stuck.job} can't start. {stuck.trouble}"
+        loaded = Condition(LOADED, False, "LoadCannotStart", text)
+    elif last is None:
         loaded = Condition(LOADED, None, "NoLoadYet", f"The first one begins by {warehouse.schedule!r}.")
     elif last["succeeded"]:
         loaded = Condition(LOADED, True, "LoadSucceeded", last["message"])

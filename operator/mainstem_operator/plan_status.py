@@ -13,7 +13,7 @@ from typing import Any
 from mainstem_operator import names
 from mainstem_operator.conditions import Condition, merged, pruned
 from mainstem_operator.fields import Object
-from mainstem_operator.observed import BrokerReport, Pod, Snapshot, written
+from mainstem_operator.observed import BrokerReport, Component, Pod, Snapshot, written
 from mainstem_operator.plan_disks import LostVolume
 from mainstem_operator.plan_moves import Drain
 from mainstem_operator.plan_roll import Roll
@@ -25,8 +25,8 @@ from mainstem_operator.resources import ClusterSpec
 class Work:
     """What there is to do for a Cluster, as the plans of this pass have it.
 
-    `unresizable` says why volumes can't have the size asked for, `waiting` what else is waited for, and
-    `outside` where clients outside reach the brokers.
+    `unresizable` says why volumes can't have the size asked for, `waiting` what else is waited for, `refused`
+    why Kubernetes does not take the manifest, and `outside` where clients outside reach the brokers.
     """
 
     servers: Roll = field(default_factory=lambda: Roll((), None))
@@ -36,6 +36,7 @@ class Work:
     unresizable: str = ""
     outside: str = ""
     waiting: str = ""
+    refused: str = ""
 
 
 def cluster_conditions(
@@ -43,13 +44,13 @@ def cluster_conditions(
 ) -> list[Condition]:
     """The conditions, in the order of their weight. `present` is the status as it is."""
     return [
-        _ready(cluster, seen, present),
+        _ready(cluster, seen, work, present),
         _healthy(cluster, seen),
         _coordination(cluster, seen),
         _progressing(cluster, seen, work),
         _stable(cluster, seen, work),
         Condition("Paused", cluster.paused, "Annotated" if cluster.paused else "NotPaused"),
-        *_warnings(cluster, work),
+        *_warnings(cluster, seen, work),
     ]
 
 
@@ -163,7 +164,7 @@ def _broker_status(cluster: ClusterSpec, index: int, seen: Snapshot, work: Work)
 
 def _state(pod: Pod | None, report: BrokerReport | None) -> tuple[str, str]:
     if pod is None:
-        return "Missing", ""
+        return "Missing", "Kubernetes has not made its pod"
     if not pod.scheduled:
         return "Pending", pod.unschedulable
     if report is None:
@@ -182,7 +183,19 @@ def _state(pod: Pod | None, report: BrokerReport | None) -> tuple[str, str]:
     return "Running", ""
 
 
-def _ready(cluster: ClusterSpec, seen: Snapshot, present: Object | None) -> Condition:
+def _trouble(*components: Component) -> str:
+    """Why pods do not run, in Kubernetes' words, or where it says why none is there; empty if all run."""
+    for component in components:
+        for pod in component.pods.values():
+            if not pod.ready and (pod.trouble or pod.unschedulable):
+                return f"{pod.name}: {pod.trouble or pod.unschedulable}"
+        if component.workload is not None and component.workload.up_to_date and component.missing():
+            name = component.workload.name
+            return f"Kubernetes makes no pod for {name}: `kubectl describe statefulset {name}` says why."
+    return ""
+
+
+def _ready(cluster: ClusterSpec, seen: Snapshot, work: Work, present: Object | None) -> Condition:
     """Whether clients are served. Until it has been so once, every broker has to be there."""
     ready, wanted = len(seen.brokers.ready), cluster.brokers.replicas
     was_ready = any(
@@ -190,13 +203,14 @@ def _ready(cluster: ClusterSpec, seen: Snapshot, present: Object | None) -> Cond
         for item in (present or {}).get("conditions") or ()
     )
     if not ready:
-        trouble = next((pod.trouble for pod in seen.brokers.pods.values() if pod.trouble), "")
+        trouble = work.refused or _trouble(seen.brokers, seen.zookeeper)
         return Condition("Ready", False, "NoBrokers", f"No broker is ready. {trouble}".strip())
     if seen.offline:
         text = f"{seen.offline} partitions have no leader."
         return Condition("Ready", False, "OfflinePartitions", text)
     if ready < wanted and not was_ready:
-        return Condition("Ready", False, "Starting", f"{ready} of {wanted} brokers are ready.")
+        text = f"{ready} of {wanted} brokers are ready. {_trouble(seen.brokers)}".strip()
+        return Condition("Ready", False, "Starting", text)
     return Condition("Ready", True, "Serving", f"{ready} of {wanted} brokers are ready.")
 
 
@@ -216,7 +230,7 @@ def _healthy(cluster: ClusterSpec, seen: Snapshot) -> Condition:
 
 def _coordination(cluster: ClusterSpec, seen: Snapshot) -> Condition:
     name, wanted, serving = "CoordinationHealthy", cluster.zookeeper.replicas, len(seen.modes)
-    text = f"{serving} of {wanted} ZooKeeper servers serve."
+    text = f"{serving} of {wanted} ZooKeeper servers serve. {_trouble(seen.zookeeper)}".strip()
     if not seen.quorum:
         return Condition(name, False, "NoQuorum", text)
     if serving < wanted:
@@ -226,6 +240,8 @@ def _coordination(cluster: ClusterSpec, seen: Snapshot) -> Condition:
 
 def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] | None:
     """What is going on: a reason and a sentence; None if nothing is."""
+    if work.refused:
+        return "Refused", work.refused
     if work.lost:
         step = work.lost[0].step
         return "ReplacingDisk", f"{work.lost[0].claim.name}: {step.reason}"
@@ -243,9 +259,11 @@ def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] |
         return "Draining", f"{left} replicas are to leave brokers {', '.join(map(str, work.drain.brokers))}."
     ready = len(seen.brokers.ready)
     if there < cluster.brokers.replicas or ready < cluster.brokers.replicas:
-        return "Starting", f"{ready} of {cluster.brokers.replicas} brokers are ready."
+        text = f"{ready} of {cluster.brokers.replicas} brokers are ready. {_trouble(seen.brokers)}".strip()
+        return "Starting", text
     if len(seen.zookeeper.ready) < cluster.zookeeper.replicas:
-        return "Starting", f"{len(seen.zookeeper.ready)} of {cluster.zookeeper.replicas} servers are ready."
+        text = f"{len(seen.zookeeper.ready)} of {cluster.zookeeper.replicas} servers are ready."
+        return "Starting", f"{text} {_trouble(seen.zookeeper)}".strip()
     if work.waiting:
         return "Waiting", work.waiting
     return None
@@ -265,17 +283,31 @@ def _stable(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
     return Condition("Stable", True, "Done", "Everything is as the manifest says.")
 
 
-def _warnings(cluster: ClusterSpec, work: Work) -> list[Condition]:
+def _warnings(cluster: ClusterSpec, seen: Snapshot, work: Work) -> list[Condition]:
     """Conditions that are there only while something is wrong."""
     found = []
     if isinstance(work.drain, Refusal):
         found.append(Condition("ScaleDownBlocked", True, "Refused", work.drain.reason))
     if work.unresizable:
         found.append(Condition("StorageUnresizable", True, "Refused", work.unresizable))
+    if text := _without_rack(cluster, seen):
+        found.append(Condition("RackUnknown", True, "NoSuchLabel", text))
     if cluster.brokers.config.get("auto.create.topics.enable", "").lower() == "true":
         text = "auto.create.topics.enable is on: a topic that is deleted comes back with its next client."
         found.append(Condition("AutoCreateEnabled", True, "Configured", text))
     return found
+
+
+def _without_rack(cluster: ClusterSpec, seen: Snapshot) -> str:
+    """Which nodes of brokers do not say their rack; empty if all do, or none is to be known."""
+    label = cluster.brokers.rack_label
+    if label is None or seen.nodes is None:
+        return ""
+    nodes = {pod.node for pod in seen.brokers.pods.values() if pod.node in seen.nodes}
+    bare = sorted(node for node in nodes if node and not seen.nodes[node].get(label))
+    if not bare:
+        return ""
+    return f"Replicas are not spread over racks where nodes lack the label {label}: {', '.join(bare[:5])}."
 
 
 def _last_roll(seen: Snapshot, work: Work, present: Object | None) -> Mapping[str, str] | None:

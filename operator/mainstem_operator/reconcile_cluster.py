@@ -35,6 +35,10 @@ from mainstem_operator.resources import ClusterSpec, cluster_of, quantity
 
 _BUSY_SECONDS: Final = 5.0  # while something is under way that tells no events: replicas that catch up
 _SOON_SECONDS: Final = 1.0
+_NO_REHEARSAL: Final = (
+    "does not support dry run"  # says the API server where an admission webhook has effects
+)
+_REFUSED_SECONDS: Final = 60.0  # what would change Kubernetes' mind, such as a quota, tells no events
 
 
 async def reconcile_cluster(context: Context, manifest: Object) -> float | None:
@@ -59,12 +63,24 @@ class _Pass:
         self._cluster = cluster
         self._brokers: Brokers = context.brokers(cluster.namespace, cluster.name)
         self._objects: Mapping[tuple[str, str], Object] = {}
+        self._rehearsing = False
 
     async def reconcile(self) -> float | None:
         look = await self._look()
         if self._cluster.paused:
             return await self._finish(look.snapshot, Work())
-        placement = await self._apply_services(look.snapshot)
+        if words := await self._rehearse(look.snapshot):
+            text = f"Kubernetes refuses what the manifest asks for, so none of it was done: {words}"
+            return await self._refused(look.snapshot, text)
+        try:
+            placement = await self._apply_services(look.snapshot)
+        except Refused as error:  # node ports are given out by no rehearsal
+            if not error.by_content:
+                raise
+            text = (
+                f"Kubernetes refuses a Service that the manifest asks for, and the rest waits for it: {error}"
+            )
+            return await self._refused(look.snapshot, text)
         await self._apply_zookeeper(look.snapshot)
         there = look.snapshot.brokers.workload
         if there is None and not look.snapshot.quorum:
@@ -87,6 +103,21 @@ class _Pass:
         return look
 
     # --- What can be repeated ---
+
+    async def _rehearse(self, seen: Snapshot) -> str:
+        """Why Kubernetes would refuse an object of this manifest, so that all of it is done or nothing."""
+        self._rehearsing = True
+        try:
+            placement = await self._apply_services(seen)
+            await self._apply_zookeeper(seen)
+            await self._apply_brokers(seen, placement)
+        except Refused as error:
+            if not error.by_content:
+                raise
+            return "" if _NO_REHEARSAL in str(error) else str(error)
+        finally:
+            self._rehearsing = False
+        return ""
 
     def _replicas(self, seen: Snapshot) -> int:
         """As many brokers as are wanted, or as there are if those are more, or if nothing is to be done."""
@@ -131,7 +162,7 @@ class _Pass:
 
     async def _apply(self, wanted: Manifest) -> Object:
         live = self._objects.get((wanted["kind"], wanted["metadata"]["name"]))
-        return await self._kube.apply(wanted, live)
+        return await self._kube.apply(wanted, live, dry=self._rehearsing)
 
     async def _prune(self, seen: Snapshot) -> None:
         """Delete what we made for brokers, or for a policy, that are not wanted any more."""
@@ -286,6 +317,10 @@ class _Pass:
             await bring_about_limit(self._brokers, self._cluster.move_bytes_per_second)
 
     # --- The status ---
+
+    async def _refused(self, seen: Snapshot, sentence: str) -> float:
+        await self._finish(seen, Work(refused=sentence))
+        return _REFUSED_SECONDS
 
     async def _finish(self, seen: Snapshot, work: Work) -> float | None:
         status = cluster_status(self._cluster, seen, work, self._manifest.get("status"))

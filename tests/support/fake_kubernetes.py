@@ -41,17 +41,21 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
 }  # fmt: skip
+_DRY = "DRY RUN"
 CLUSTER_SCOPED = {"nodes", "namespaces", "persistentvolumes", "customresourcedefinitions"}
 KINDS = {plural: (group, kind) for group, kinds in GROUPS.items() for plural, kind in kinds.items()}
 
 
 class Kubernetes:
-    """The API server. `kubelet` is asked of each new pod whether it is ready; tests replace it."""
+    """The API server. `kubelet` is asked of each new pod whether it is ready, and `refuses` of each applied
+    manifest what is wrong with it, if anything; tests replace them.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[Key, Manifest] = {}
         self.requests: list[tuple[str, str]] = []
         self.kubelet: Callable[[Manifest], bool] = lambda pod: True
+        self.refuses: Callable[[Manifest], str] = lambda manifest: ""
         self.url = ""
         self._version = 0
         self._owned: dict[tuple[Key, str], Any] = {}
@@ -63,7 +67,7 @@ class Kubernetes:
 
     @property
     def writes(self) -> list[tuple[str, str]]:
-        return [request for request in self.requests if request[0] not in ("GET", "HEAD")]
+        return [request for request in self.requests if request[0] not in ("GET", "HEAD", _DRY)]
 
     def get(self, plural: str, name: str, namespace: str = "default") -> Manifest:
         return self.objects[plural, namespace, name]
@@ -181,6 +185,15 @@ class Kubernetes:
         _apply(item, {name: value for name, value in part.items() if name not in ("apiVersion", "kind")})
         self._owned[owner] = copy.deepcopy(manifest)
         return self._replace(key, item, status=status)
+
+    def _rehearsed(self, key: Key, manifest: Manifest) -> Manifest:
+        """What would come of an apply; nothing is kept of it."""
+        item = copy.deepcopy(self.objects.get(key, {}))
+        _apply(item, manifest)
+        ports = self._node_ports
+        self._admit(key[0], item)
+        self._node_ports = ports
+        return item
 
     def _merge(self, key: Key, body: Manifest, *, status: bool = False) -> Manifest:
         item = copy.deepcopy(self.objects[key])
@@ -314,7 +327,7 @@ class Kubernetes:
         )
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        self.requests.append((request.method, request.path))
+        self.requests.append((_DRY if "dryRun" in request.query else request.method, request.path))
         if (found := _discovery(request.path)) is not None:
             return web.json_response(found)
         matched = re.fullmatch(
@@ -370,6 +383,10 @@ class Kubernetes:
                 return web.json_response(self._replace(key, body))
             case "PATCH" if request.content_type == "application/apply-patch+yaml":
                 manager = request.query["fieldManager"]
+                if wrong := self.refuses(body):
+                    return _refusal(422, wrong)
+                if "dryRun" in request.query:
+                    return web.json_response(self._rehearsed(key, body))
                 return web.json_response(self._apply(key, body, manager, status=sub == "status"))
             case "PATCH":
                 return web.json_response(self._merge(key, body, status=sub == "status"))

@@ -68,6 +68,7 @@ def test_a_cluster_comes_up_and_then_nothing_is_written(play: Callable[[Scenario
         kubernetes.set_ready("events-broker-0", True)
         await operator.until(lambda: len(kubernetes.requests) > asked + 15, "a look")
         assert kubernetes.writes[writes:] == []
+        assert {method for method, _ in kubernetes.requests[asked:]} == {"GET"}  # no rehearsals either
 
     play(scenario)
 

@@ -84,6 +84,11 @@ def test_every_rule_says_in_a_sentence_what_is_wrong(crd_path: Path) -> None:
         assert "\n" not in rule["message"]
 
 
+def test_no_field_is_refused_by_showing_a_regular_expression(crd_path: Path) -> None:
+    """A `pattern` answers with itself, which tells few what to write: a rule has its own sentence."""
+    assert [path for path, schema in parts(schema_of(crd_path)) if "pattern" in schema] == []
+
+
 def test_every_list_and_map_and_text_of_the_spec_is_bounded(crd_path: Path) -> None:
     """Unbounded ones make the API server's estimate of a rule's cost too high, and it refuses the schema."""
     for path, schema in parts(schema_of(crd_path)["properties"]["spec"], ".spec"):

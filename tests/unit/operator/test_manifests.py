@@ -92,3 +92,15 @@ def test_the_claim_template_keeps_the_size_it_was_made_with() -> None:
     found = broker_manifests(grown, Images(), 3, Placement({}, {}), "10Gi", 1)[2]
     template = found["spec"]["volumeClaimTemplates"][0]
     assert template["spec"]["resources"]["requests"]["storage"] == "10Gi"
+
+
+def test_a_service_account_that_is_taken_out_is_the_default_again() -> None:
+    """By server-side apply alone it would stay: Kubernetes keeps a copy in `serviceAccount`."""
+    for pod, name in (({"serviceAccountName": "someone"}, "someone"), ({}, "default")):
+        made = manifests(cluster(3, brokers={"pod": pod}), Placement({}, {}))
+        accounts = [
+            item["spec"]["template"]["spec"]["serviceAccountName"]
+            for item in made
+            if item["kind"] == "StatefulSet" and item["metadata"]["name"].endswith("-broker")
+        ]
+        assert accounts == [name]
