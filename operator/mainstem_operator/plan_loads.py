@@ -78,8 +78,6 @@ def load_manifest(topic: TopicSpec, cluster: ClusterSpec, images: Images) -> Man
             f"Cluster {cluster.name} has no spec.warehouse: say there where tables are to lie, or take"
             " spec.warehouse out of this Topic."
         )
-    if warehouse.format == "avro":
-        return Refusal("format avro is not loaded yet: take json, or raw to keep the bytes.")
     labels = {**names.labels(cluster.name, names.LOADER), names.TOPIC_LABEL: load_name(topic.identity.name)}
     pod = _pod(topic, warehouse, location, cluster, images)
     spec: Manifest = {

@@ -365,7 +365,7 @@ def _warehouse(warehouse: Fields, topic: str) -> WarehouseSpec:
         table=warehouse.text_or_none("table") or topic,
         schedule=warehouse.text("schedule"),
         time_zone=warehouse.text_or_none("timeZone"),
-        format=warehouse.choice("format", ("json", "avro", "raw"), "json"),
+        format=warehouse.choice("format", ("json", "raw"), "json"),
         columns=columns,
         event_time=warehouse.text_or_none("eventTime"),
         headers=warehouse.boolean("headers", False),

@@ -98,6 +98,7 @@ BY_RULE: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("Cluster", "spec.brokers.storage.size", "-1Gi", "a number with its unit"),
     ("Cluster", "spec.brokers.storage.size", "500m", "a number with its unit"),
     ("Cluster", "spec.zookeeper.storage.size", "0Gi", "at least 64Mi"),
+    ("Cluster", "spec.zookeeper.storage.type", "ephemeral", "a ZooKeeper that keeps its own"),
     ("Cluster", "spec.brokers.storage.storageClassName", "Fast SSD", "lower-case letters"),
     ("Cluster", "spec.brokers.config[broker.id]", 7, "set by the operator: leave them out"),
     ("Cluster", "spec.brokers.config[num partitions]", 7, "as in num.partitions"),

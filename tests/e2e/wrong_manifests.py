@@ -7,7 +7,7 @@ none on a text or an amount wants two lines.
 
 from __future__ import annotations
 
-import copy
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -134,13 +134,13 @@ def _incomplete(part: Part, schema: Schema, good: Manifest) -> Iterator[Wrong]:
     whole = _placed(part, schema, good)
     for name in part.schema.get("required", ()):
         for how in ("left out", "null"):
-            manifest = copy.deepcopy(whole)
+            manifest = unshared(whole)
             inside = _value_at(manifest, part.path)
             del inside[name]
             if how == "null":
                 inside[name] = None
             yield Wrong(Part((*part.path, name), {}).field, how, manifest, ("Required value",))
-    manifest = copy.deepcopy(whole)
+    manifest = unshared(whole)
     _value_at(manifest, part.path)["noSuchField"] = "text"
     unknown = Part((*part.path, "noSuchField"), {}).field
     yield Wrong(unknown, "unknown", manifest, ("unknown field",))
@@ -161,7 +161,7 @@ def _with(part: Part, schema: Schema, good: Manifest, value: Any, how: str, *wan
 
 def _placed(part: Part, schema: Schema, good: Manifest) -> Manifest:
     """`good` with all that `part` needs around it."""
-    manifest = copy.deepcopy(good)
+    manifest = unshared(good)
     inner = schema["properties"]["spec"]
     for depth in range(1, len(part.path) + 1):
         place = part.path[:depth]
@@ -219,9 +219,15 @@ def _put(manifest: Any, path: Path, value: Any) -> None:
         inside[last] = value
 
 
+def unshared(manifest: Manifest) -> Manifest:
+    """A copy in which parts that `manifest` has in several places are separate: `deepcopy` keeps them one."""
+    found: Manifest = json.loads(json.dumps(manifest))
+    return found
+
+
 def changed(manifest: Manifest, field: str, value: Any) -> Manifest:
     """`manifest` with another value in `field` (`spec.config[retention.ms]`); None takes it away."""
-    found = copy.deepcopy(manifest)
+    found = unshared(manifest)
     *way, last = [key or name for key, name in re.findall(r"\[([^\]]+)\]|([^.\[\]]+)", field)]
     inside = found
     for step in way:

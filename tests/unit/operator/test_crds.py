@@ -62,6 +62,22 @@ def test_the_name_is_the_plural_and_the_group(crd_path: Path) -> None:
     assert crd["metadata"]["name"] == f"{crd['spec']['names']['plural']}.mainstem.dev"
 
 
+def test_no_key_is_given_twice(crd_path: Path) -> None:
+    """A YAML reader takes the later one and says nothing."""
+
+    def check(node: yaml.Node | None) -> None:
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value]
+            assert len(keys) == len(set(keys)), f"line {node.start_mark.line + 1}: {keys}"
+            for _, value in node.value:
+                check(value)
+        elif isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                check(item)
+
+    check(yaml.compose(crd_path.read_text()))
+
+
 def test_the_schema_is_structural(crd_path: Path) -> None:
     for path, schema in parts(schema_of(crd_path)):
         typed = "type" in schema or schema.get("x-kubernetes-int-or-string")
