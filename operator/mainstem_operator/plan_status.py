@@ -239,8 +239,9 @@ def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] |
     if isinstance(work.drain, Refusal):
         return "Draining", work.drain.reason
     if work.drain is not None:
-        left = sum(work.drain.held.values())
-        return "Draining", f"{left} replicas are to leave brokers {', '.join(map(str, work.drain.brokers))}."
+        left, brokers = sum(work.drain.held.values()), ", ".join(map(str, work.drain.brokers))
+        leaving = f"{left} replicas are to leave brokers {brokers}." if left else f"Brokers {brokers} go."
+        return "Draining", leaving
     ready = len(seen.brokers.ready)
     if there < cluster.brokers.replicas or ready < cluster.brokers.replicas:
         return "Starting", f"{ready} of {cluster.brokers.replicas} brokers are ready."

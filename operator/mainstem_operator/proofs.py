@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mainstem_operator import names
 from mainstem_operator.observed import Component, Pod, Snapshot
 from mainstem_operator.resources import ClusterSpec, TopicSpec
 
@@ -48,11 +49,15 @@ class ClaimDeletion:
 
 @dataclass(frozen=True, slots=True)
 class ScaleDown:
-    """The StatefulSet can do with `replicas` pods, one fewer than now: the last one holds nothing."""
+    """The StatefulSet can do with `replicas` pods, one fewer than now: the last one holds nothing.
+
+    Or whoever asked for fewer brokers has said that they go with what they hold.
+    """
 
     namespace: str
     name: str
     replicas: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +226,8 @@ def prove_scale_down(
     if last < 1:
         return Refusal("The last broker stays.")
     if cluster.scale_down_anyway:
-        return ScaleDown(cluster.namespace, workload.name, last)
+        reason = f"the Cluster is annotated {names.SCALE_DOWN_ANYWAY}, whatever it holds"
+        return ScaleDown(cluster.namespace, workload.name, last, reason)
     if count := held.get(last, 0):
         return Refusal(f"Broker {last} still holds {count} replicas.")
     if last in set(moving):
@@ -236,7 +242,7 @@ def prove_scale_down(
         broker for other in seen.reports.values() for broker in other.live_brokers
     }:
         return Refusal(f"Broker {last} is alive and does not say how it is.")
-    return ScaleDown(cluster.namespace, workload.name, last)
+    return ScaleDown(cluster.namespace, workload.name, last, "it holds nothing")
 
 
 def prove_topic_deletion(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,6 +18,8 @@ from tests.e2e.kubectl import KubectlError, Namespace, kubectl, poll
 CHART: Final = Path(__file__).resolve().parents[2] / "helm" / "mainstem"
 CLUSTER: Final = "events"
 IMAGE_TAG: Final = "dev"
+OPERATOR_IMAGE: Final = os.environ.get("E2E_OPERATOR_IMAGE", f"mainstem/operator:{IMAGE_TAG}")
+"""Another one while the operator is worked on, so that others' releases on the same cluster keep theirs."""
 RESYNC_SECONDS: Final = 20
 OPERATOR: Final = "app.kubernetes.io/component=operator"
 BROKERS: Final = f"mainstem.dev/cluster={CLUSTER},app.kubernetes.io/component=broker"
@@ -79,7 +82,7 @@ class Installation:
     def install(self, spec: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Install the chart, or bring the release to these values. `spec` is the Cluster's."""
         chosen = {
-            "image": {"tag": IMAGE_TAG},
+            "image": {"tag": IMAGE_TAG, "operator": OPERATOR_IMAGE},
             "resyncSeconds": RESYNC_SECONDS,
             "cluster": {"create": spec is not None, "name": CLUSTER, "spec": dict(spec or {})},
             **values,

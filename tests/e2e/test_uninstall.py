@@ -9,7 +9,8 @@ import pytest
 from tests.e2e.installation import CLUSTER, Installation, cluster_spec, wait_until
 from tests.e2e.kubectl import kubectl
 
-GONE_SECONDS_MAX: Final = 200.0
+GONE_SECONDS_MAX: Final = 60.0
+WITH_PODS_SECONDS_MAX: Final = 200.0
 """Kubernetes deletes the pods of a namespace first, looks again after half of their grace period, which is
 five minutes for brokers, and then deletes the rest."""
 
@@ -53,4 +54,6 @@ def test_e16_a_namespace_can_be_deleted_whatever_went_first(own_place: Installat
         own_place.wait_for_no_brokers()
     began = time.monotonic()
     own_place.namespace.delete()
-    assert time.monotonic() - began < GONE_SECONDS_MAX
+    took = time.monotonic() - began
+    print(f"the namespace went within {took:.0f} s")  # noqa: T201  # pytest shows it with -s
+    assert took < (WITH_PODS_SECONDS_MAX if first == "nothing" else GONE_SECONDS_MAX)

@@ -207,7 +207,7 @@ def test_a_volume_is_kept_in_every_doubt(seen: Snapshot, sentence: str) -> None:
 def test_the_last_broker_goes_when_it_holds_nothing() -> None:
     seen = with_report(snapshot(4), 3, replicas=0)
     proof = prove_scale_down(cluster(3), seen, {0: 5}, ())
-    assert proof == ScaleDown("prod", "events-broker", 3)
+    assert proof == ScaleDown("prod", "events-broker", 3, "it holds nothing")
 
 
 @given(
@@ -237,7 +237,9 @@ def test_nobody_takes_the_last_broker_away() -> None:
 
 def test_a_broker_that_is_to_go_anyway_goes_with_what_it_holds() -> None:
     forced = cluster(2, {"mainstem.dev/scale-down-anyway": "true"})
-    assert isinstance(prove_scale_down(forced, snapshot(3), {2: 9}, ()), ScaleDown)
+    proof = prove_scale_down(forced, snapshot(3), {2: 9}, ())
+    assert isinstance(proof, ScaleDown)
+    assert "scale-down-anyway, whatever it holds" in proof.reason
 
 
 # --- Topics ---
