@@ -253,6 +253,8 @@ def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] |
 
 
 def _progressing(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
+    if cluster.paused:
+        return Condition("Progressing", False, "Paused", "Nothing is done while the Cluster is paused.")
     busy = _busy(cluster, seen, work)
     if busy is None:
         return Condition("Progressing", False, "Idle", "Nothing is left to do.")
@@ -260,6 +262,8 @@ def _progressing(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
 
 
 def _stable(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
+    if cluster.paused:  # its manifest may have changed since, and nobody compares
+        return Condition("Stable", None, "Paused", "Nobody looks for what is to be done: it is paused.")
     busy = _busy(cluster, seen, work)
     if busy is not None:
         return Condition("Stable", False, *busy)

@@ -205,9 +205,8 @@ class Installation:
 
     def events(self, reason: str) -> list[str]:
         """What the operator has told of its steps of a kind."""
-        found = self.namespace.kubectl(
-            "get", "events", f"--field-selector=reason={reason}", "--output=jsonpath={.items[*].message}"
-        )
+        path = '--output=jsonpath={range .items[*]}{.message}{"\\n"}{end}'
+        found = self.namespace.kubectl("get", "events", f"--field-selector=reason={reason}", path)
         return found.splitlines()
 
     def operator_metrics(self) -> dict[str, float]:

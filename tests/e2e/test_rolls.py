@@ -6,6 +6,7 @@ import random
 from functools import partial
 from typing import Final
 
+import pytest
 from confluent_kafka import Producer
 from tests.e2e.installation import (
     BROKERS,
@@ -132,7 +133,7 @@ def test_e39_an_upgraded_operator_restarts_no_broker(mainstem: Installation) -> 
         )  # fmt: skip
     try:
         image = {"tag": IMAGE_TAG, "operator": NEXT_OPERATOR_IMAGE}
-        mainstem.install(cluster_spec(), image=image, resyncSeconds=5, podLabels={"version": "next"})
+        mainstem.install(cluster_spec(), image=image, resyncSeconds=10, podLabels={"version": "next"})
         wait_until(lambda: not operator.keys() & mainstem.uids(OPERATOR).keys(), "another operator")
         wait_until(lambda: looks(mainstem) >= 3, "it has looked at all there is")
         mainstem.settled()
@@ -146,6 +147,7 @@ def test_e39_an_upgraded_operator_restarts_no_broker(mainstem: Installation) -> 
     assert {**mainstem.uids(), **mainstem.uids(SERVERS)} == before
 
 
+@pytest.mark.long
 def test_e40_of_two_operators_one_acts_and_their_replacement_repeats_nothing(
     mainstem: Installation, topic: str
 ) -> None:

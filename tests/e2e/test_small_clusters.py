@@ -50,9 +50,11 @@ def test_e17_a_paused_cluster_is_left_alone(mainstem: Installation, small: str) 
     before = pods(mainstem, small)
     mainstem.annotate("cluster", small, "pause-reconciliation", "true")
     mainstem.until("cluster", small, "Paused")
-    mainstem.patch("cluster", small, {"spec": {"brokers": {"config": {"num.partitions": 3}}}})
-    mainstem.until("cluster", small, "Paused")
-    assert "num.partitions" not in str(mainstem.namespace.get("configmap", f"{small}-broker")["data"])
+    mainstem.patch(
+        "cluster", small, {"spec": {"brokers": {"config": {"log.retention.check.interval.ms": 7}}}}
+    )
+    mainstem.until("cluster", small, "Stable", "Unknown", "Paused")
+    assert "check.interval" not in str(mainstem.namespace.get("configmap", f"{small}-broker")["data"])
     assert pods(mainstem, small) == before
     mainstem.annotate("cluster", small, "pause-reconciliation", None)
     wait_until(lambda: pods(mainstem, small) != before, "it goes on")

@@ -167,7 +167,7 @@ def test_a_paused_cluster_is_left_alone(play: Callable[[Scenario], None]) -> Non
         kubernetes.annotate("clusters", "events", {"mainstem.dev/pause-reconciliation": "true"})
         await operator.condition("clusters", "events", "Paused", "True")
         kubernetes.apply(cluster(replicas=4))
-        await operator.condition("clusters", "events", "Paused", "True")
+        await operator.condition("clusters", "events", "Stable", "Unknown", "Paused")
         assert kubernetes.get("statefulsets", "events-broker")["spec"]["replicas"] == 3
         kubernetes.annotate("clusters", "events", {"mainstem.dev/pause-reconciliation": None})
         await operator.until(lambda: len(pods(kubernetes, "broker")) == 4, "four brokers")
