@@ -29,6 +29,7 @@ def test_e19_hundreds_of_objects_are_ready_in_two_minutes_and_then_nothing_is_wr
         wait_until(lambda: ready(mainstem) == TOPICS + GROUPS, "all are ready", READY_SECONDS_MAX - applied)
         took = time.monotonic() - began
         print(f"{TOPICS} Topics and {GROUPS} groups: applied in {applied:.0f} s, ready in {took:.0f} s")  # noqa: T201
+        wait_until(lambda: replicas_told(mainstem) >= 3 * TOPICS, "the Cluster has been looked at since")
         mainstem.settled()
         versions, before = resource_versions(mainstem), mainstem.operator_metrics()
         time.sleep(LOOKS * RESYNC_SECONDS)  # what is to be seen is that nothing happens
@@ -39,9 +40,8 @@ def test_e19_hundreds_of_objects_are_ready_in_two_minutes_and_then_nothing_is_wr
         assert resource_versions(mainstem) == versions
         assert requests(after) - requests(before) == asked, "only questions are asked"
     finally:
-        mainstem.namespace.kubectl(
-            "delete", MANY, f"--selector={LABEL}", "--timeout=120s", timeout_seconds=150
-        )
+        mainstem.namespace.kubectl("delete", MANY, f"--selector={LABEL}", "--wait=false")
+        wait_until(lambda: not mainstem.namespace.list(MANY, LABEL), "all are gone", READY_SECONDS_MAX)
 
 
 def many(kind: str, number: int, **fields: Any) -> dict[str, Any]:
@@ -57,6 +57,11 @@ def many(kind: str, number: int, **fields: Any) -> dict[str, Any]:
 def ready(mainstem: Installation) -> int:
     path = '--output=jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}'
     return mainstem.namespace.kubectl("get", MANY, f"--selector={LABEL}", path).count("True")
+
+
+def replicas_told(mainstem: Installation) -> int:
+    """How many replicas the brokers have, as the Cluster's status says."""
+    return sum(broker.get("replicas", 0) for broker in mainstem.status("cluster", CLUSTER)["brokers"])
 
 
 def resource_versions(mainstem: Installation) -> str:
