@@ -46,7 +46,7 @@ def plan_growth(storage: Storage, component: Component) -> Growth:
     """
     wanted = quantity(storage.size)
     growing, refused = [], ""
-    for claim in component.claims.values():
+    for claim in component.held:
         if storage.type == "ephemeral" or not claim.size or claim.deleting or quantity(claim.size) == wanted:
             continue
         if quantity(claim.size) > wanted:
@@ -64,7 +64,7 @@ def plan_disks(cluster: ClusterSpec, seen: Snapshot, component: Component) -> Di
         return Disks((), (), ())
     gone = [
         claim
-        for claim in component.claims.values()
+        for claim in component.held
         if claim.node is not None and claim.node not in seen.nodes and not claim.deleting
     ]
     return Disks(

@@ -173,7 +173,7 @@ def prove_claim_deletion(
     if claim.lost_since is None or seen.now - claim.lost_since < LOST_NODE_WAIT:
         minutes = int(LOST_NODE_WAIT.total_seconds() // 60)
         return Refusal(f"The node {claim.node} of {claim.name} is waited for, {minutes} minutes in all.")
-    for other in component.claims.values():
+    for other in component.held:
         if other.index == index:
             continue
         if other.deleting or not other.bound:
@@ -185,7 +185,7 @@ def prove_claim_deletion(
         if place != index and (healthy is None or not healthy.ready or healthy.deleting):
             return Refusal(f"Pod {place} is not ready: nothing is given up while another one is in doubt.")
     if component is seen.zookeeper:
-        if not seen.quorum or len(component.claims) < 3:
+        if not seen.quorum or len(component.held) < 3:
             return Refusal("The ensemble has no quorum without this server's data.")
     elif (held := _held_elsewhere(seen, index)) is not None:
         return held

@@ -13,6 +13,7 @@ from tests.e2e.installation import (
     CLUSTER,
     OPERATOR,
     RESYNC_SECONDS,
+    SERVERS,
     Installation,
     wait_until,
 )
@@ -87,33 +88,30 @@ def test_e35_two_nodes_lost_at_once_are_waited_for_and_no_volume_is_given_up(
     home = mainstem.node_of(next(iter(mainstem.pods(OPERATOR))))
     victims = [node for node in nodes.workers() if node != home][:2]
     before = volumes(mainstem)
+    pods = {**mainstem.pods(), **mainstem.pods(SERVERS)}
+    lost = {f"data-{name}" for name, pod in pods.items() if pod["spec"]["nodeName"] in victims}
     mainstem.expected_log += ["look failed", "lease"]
-    try:
-        with Traffic(mainstem, topic, patience_seconds=400):
+    with Traffic(mainstem, topic, patience_seconds=400):
+        try:
             for node in victims:
                 nodes.power_off(node)
             for node in victims:
                 nodes.wait_for_ready(node, ready=False)
             kubectl("delete", "node", *victims)
-            wait_until(
-                lambda: len(missed(mainstem)) == 4, "volumes of two brokers and two servers are missed"
-            )
-            for claim in missed(mainstem):
+            wait_until(lambda: missed(mainstem) == lost, "the volumes of both are missed")
+            for claim in lost:
                 mainstem.annotate("persistentvolumeclaim", claim, "node-lost-since", "2026-01-01T00:00:00Z")
             wait_until(lambda: "a person has to judge" in whole_status(mainstem), "two are too many")
             time.sleep(RESYNC_SECONDS)  # what is to be seen is that nothing happens
             assert volumes(mainstem) == before
+        finally:
             for node in victims:
                 nodes.start(node)
             for node in victims:
                 wait_for_return(node)
-            mainstem.settled(REPLACED_SECONDS_MAX)
-            assert volumes(mainstem) == before
-            assert missed(mainstem) == []
-    finally:
-        for node in victims:
-            nodes.start(node)
-            wait_for_return(node)
+        mainstem.settled(REPLACED_SECONDS_MAX)
+    assert volumes(mainstem) == before
+    assert missed(mainstem) == set()
 
 
 def wait_for_return(node: str) -> None:
@@ -128,13 +126,13 @@ def volumes(mainstem: Installation) -> dict[str, str]:
     return {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in claims}
 
 
-def missed(mainstem: Installation) -> list[str]:
+def missed(mainstem: Installation) -> set[str]:
     """The claims whose node the operator misses."""
-    return [
+    return {
         claim["metadata"]["name"]
         for claim in mainstem.namespace.list("persistentvolumeclaims")
         if "mainstem.dev/node-lost-since" in claim["metadata"].get("annotations", {})
-    ]
+    }
 
 
 def whole_status(mainstem: Installation) -> str:

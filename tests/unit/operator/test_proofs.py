@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.operator.snapshots import (
     NOW,
+    claim,
     cluster,
     pod,
     snapshot,
@@ -23,6 +24,7 @@ from tests.unit.operator.snapshots import (
 )
 
 from mainstem_operator.observed import Component, Snapshot
+from mainstem_operator.plan_disks import plan_disks
 from mainstem_operator.proofs import (
     ClaimDeletion,
     OffsetMove,
@@ -172,6 +174,15 @@ def test_a_volume_whose_node_is_gone_for_good_is_given_up() -> None:
     assert proof.name == "data-events-broker-1"
     servers = lost(component="zookeeper")
     assert isinstance(prove_claim_deletion(cluster(), servers, servers.zookeeper, 1), ClaimDeletion)
+
+
+def test_what_a_broker_left_behind_that_is_no_more_holds_nothing_up() -> None:
+    """Its volume was on the node that is gone, too."""
+    seen = lost()
+    claims = {**seen.brokers.claims, 3: claim("broker", 3, node="node-1", bound=False)}
+    seen = replace(seen, brokers=replace(seen.brokers, claims=claims))
+    assert isinstance(prove_claim_deletion(cluster(), seen, seen.brokers, 1), ClaimDeletion)
+    assert [volume.claim.index for volume in plan_disks(cluster(), seen, seen.brokers).lost] == [1]
 
 
 def two_lost() -> Snapshot:
