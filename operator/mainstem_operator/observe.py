@@ -84,7 +84,7 @@ class Observer:
         reports, modes = await asyncio.gather(
             self._reports(cluster, members), self._modes(cluster, zookeeper)
         )
-        # A client would look for brokers for half a minute: the Service that it asks knows those that are ready.
+        # A client would look for brokers for half a minute: the Service that it asks has only those ready.
         racks = await self._racks(cluster, brokers) if reports and members.ready else {}
         return Look(
             Snapshot(
