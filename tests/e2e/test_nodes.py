@@ -77,6 +77,7 @@ def test_e34_a_node_lost_for_good_is_followed_by_a_new_volume_elsewhere(
     finally:
         nodes.start(victim)
         wait_for_return(victim)
+        place_anew(mainstem)
 
 
 @pytest.mark.long
@@ -112,6 +113,16 @@ def test_e35_two_nodes_lost_at_once_are_waited_for_and_no_volume_is_given_up(
         mainstem.settled(REPLACED_SECONDS_MAX)
     assert volumes(mainstem) == before
     assert missed(mainstem) == set()
+
+
+def place_anew(mainstem: Installation) -> None:
+    """Give the broker another volume, and so a node without a broker: other tests want one on each."""
+    mainstem.settled(REPLACED_SECONDS_MAX)
+    old = claim_of(mainstem)
+    mainstem.namespace.kubectl("delete", "persistentvolumeclaim", f"data-{VICTIM}", "--wait=false")
+    mainstem.namespace.kubectl("delete", "pod", VICTIM)
+    wait_until(lambda: claim_of(mainstem) not in ("", old), "a new volume")
+    mainstem.settled()
 
 
 def wait_for_return(node: str) -> None:
