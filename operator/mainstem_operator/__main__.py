@@ -115,8 +115,8 @@ async def run(
     options: Options, addresses: Addresses, stop: asyncio.Event, health: Health | None = None
 ) -> int:
     """Run until `stop` is set, or a signal comes; the exit code."""
-    kube = await Kube.connect()
     health, metrics = health or Health(), Metrics()
+    kube = await Kube.connect(metrics)
     lease = Lease(kube, options.pod_namespace, _LEASE, options.pod_name)
     may_act = lease.still_mine if options.leader_election else _always
     context = Context(kube, Observer(kube, health, addresses), addresses, options.images, metrics, may_act)

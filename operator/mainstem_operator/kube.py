@@ -17,6 +17,7 @@ from kubernetes.aio import client, config
 from mainstem_operator import names
 from mainstem_operator.fields import Object
 from mainstem_operator.manifests import Manifest, digest
+from mainstem_operator.metrics import Metrics
 from mainstem_operator.proofs import ClaimDeletion, PodDeletion, ScaleDown
 
 logger = structlog.get_logger(__name__)
@@ -78,18 +79,19 @@ class Refused(Exception):
 class Kube:
     """A connection to the API server, with the rights of the operator."""
 
-    def __init__(self, api: client.ApiClient) -> None:
+    def __init__(self, api: client.ApiClient, metrics: Metrics) -> None:
         self._api = api
+        self._metrics = metrics
 
     @classmethod
-    async def connect(cls) -> Kube:
+    async def connect(cls, metrics: Metrics | None = None) -> Kube:
         """Connect by the pod's service account, or else by KUBECONFIG."""
         configuration = client.Configuration()
         if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             config.load_incluster_config(configuration)
         else:
             await config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
-        return cls(client.ApiClient(configuration))
+        return cls(client.ApiClient(configuration), metrics or Metrics())
 
     async def close(self) -> None:
         await self._api.close()
@@ -247,7 +249,9 @@ class Kube:
             )
             content = await response.read()
         except client.ApiException as error:
+            self._metrics.requests.labels(method, error.status).inc()
             raise Refused(error.status, _sentence(error.body, error.reason)) from error
+        self._metrics.requests.labels(method, response.status).inc()
         if not 200 <= response.status < 300:
             raise Refused(response.status, _sentence(content, response.reason))
         return cast(Object, json.loads(content))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 
 class Metrics:
@@ -10,6 +10,13 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter(
+            "mainstem_operator_kubernetes_requests_total",
+            "Requests to the API server, besides the watches.",
+            ["method", "status"],
+            registry=self.registry,
+        )
         self.reconciles = Counter(
             "mainstem_operator_reconcile_total",
             "Looks at Clusters, and at their Topics and ConsumerGroups.",

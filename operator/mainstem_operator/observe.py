@@ -84,8 +84,8 @@ class Observer:
         reports, modes = await asyncio.gather(
             self._reports(cluster, members), self._modes(cluster, zookeeper)
         )
-        # A client would look for brokers that are not there for half a minute.
-        racks = await self._racks(cluster, brokers) if reports else {}
+        # A client would look for brokers for half a minute: the Service that it asks has only those ready.
+        racks = await self._racks(cluster, brokers) if reports and members.ready else {}
         return Look(
             Snapshot(
                 now=dt.datetime.now(dt.UTC),

@@ -101,6 +101,17 @@ class Component:
     def ready(self) -> list[Pod]:
         return [pod for pod in self.pods.values() if pod.ready and not pod.deleting]
 
+    @property
+    def held(self) -> list[Claim]:
+        """The claims of the pods that the StatefulSet is to have.
+
+        Those of pods that it once had are kept until it has them again; nobody needs them meanwhile.
+        """
+        if self.workload is None:
+            return list(self.claims.values())
+        wanted = self.workload.replicas
+        return [claim for index, claim in self.claims.items() if index < wanted or index in self.pods]
+
     def missing(self) -> list[int]:
         """The pods that the StatefulSet is to have and that are not there."""
         wanted = self.workload.replicas if self.workload else 0

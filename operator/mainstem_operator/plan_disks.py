@@ -1,4 +1,4 @@
-"""What to do about volumes whose node is gone. Pure.
+"""What to do about volumes that are too small, and about those whose node is gone. Pure.
 
 A volume of one node is lost with it, and its pod can be placed nowhere. The way back: the node is missed,
 and waited for; then, if all that was on the volume is elsewhere, the claim goes, and the pod with it, and
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mainstem_operator.observed import Claim, Component, Snapshot
 from mainstem_operator.proofs import ClaimDeletion, Refusal, prove_claim_deletion
-from mainstem_operator.resources import ClusterSpec
+from mainstem_operator.resources import ClusterSpec, Storage, quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,40 @@ class Disks:
     lost: tuple[LostVolume, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Claims that are to ask for more; `refused` says why another one can't have its size, or is empty."""
+
+    claims: tuple[Claim, ...]
+    refused: str
+
+
+def plan_growth(storage: Storage, component: Component) -> Growth:
+    """The claims of a component that are smaller than its manifest says.
+
+    Whether a volume that nodes share can grow is its storage class's business, and the API server's to say.
+    """
+    wanted = quantity(storage.size)
+    growing, refused = [], ""
+    for claim in component.held:
+        if storage.type == "ephemeral" or not claim.size or claim.deleting or quantity(claim.size) == wanted:
+            continue
+        if quantity(claim.size) > wanted:
+            refused = refused or f"{claim.name} has {claim.size}, and volumes don't shrink."
+        elif storage.type == "local":
+            refused = refused or f"{claim.name} is on a local volume, which can't grow."
+        else:
+            growing.append(claim)
+    return Growth(tuple(growing), refused)
+
+
 def plan_disks(cluster: ClusterSpec, seen: Snapshot, component: Component) -> Disks:
     """The volumes of a component that need something done."""
     if seen.nodes is None:
         return Disks((), (), ())
     gone = [
         claim
-        for claim in component.claims.values()
+        for claim in component.held
         if claim.node is not None and claim.node not in seen.nodes and not claim.deleting
     ]
     return Disks(

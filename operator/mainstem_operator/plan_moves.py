@@ -74,6 +74,11 @@ def plan_drain(
     return Drain(leaving, targets, held)
 
 
+def plan_removal(keep: int, present: int) -> Drain:
+    """The same where brokers are to go with what they hold: nothing moves, and nobody is asked."""
+    return Drain(tuple(range(keep, present)), {}, {})
+
+
 def plan_replication(
     topic: TopicState,
     replicas: int,

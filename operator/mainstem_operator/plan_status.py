@@ -255,8 +255,9 @@ def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] |
     if isinstance(work.drain, Refusal):
         return "Draining", work.drain.reason
     if work.drain is not None:
-        left = sum(work.drain.held.values())
-        return "Draining", f"{left} replicas are to leave brokers {', '.join(map(str, work.drain.brokers))}."
+        left, brokers = sum(work.drain.held.values()), ", ".join(map(str, work.drain.brokers))
+        leaving = f"{left} replicas are to leave brokers {brokers}." if left else f"Brokers {brokers} go."
+        return "Draining", leaving
     ready = len(seen.brokers.ready)
     if there < cluster.brokers.replicas or ready < cluster.brokers.replicas:
         text = f"{ready} of {cluster.brokers.replicas} brokers are ready. {_trouble(seen.brokers)}".strip()
@@ -270,6 +271,8 @@ def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] |
 
 
 def _progressing(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
+    if cluster.paused:
+        return Condition("Progressing", False, "Paused", "Nothing is done while the Cluster is paused.")
     busy = _busy(cluster, seen, work)
     if busy is None:
         return Condition("Progressing", False, "Idle", "Nothing is left to do.")
@@ -277,6 +280,8 @@ def _progressing(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
 
 
 def _stable(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
+    if cluster.paused:  # its manifest may have changed since, and nobody compares
+        return Condition("Stable", None, "Paused", "Nobody looks for what is to be done: it is paused.")
     busy = _busy(cluster, seen, work)
     if busy is not None:
         return Condition("Stable", False, *busy)

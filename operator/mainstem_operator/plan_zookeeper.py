@@ -25,9 +25,12 @@ _DATA_PATH: Final = "/var/lib/zookeeper"
 _CONFIG_PATH: Final = "/etc/zookeeper"
 _GRACE_SECONDS: Final = 30
 # Sessions are granted between 2 and 20 ticks unless told otherwise; brokers ask for some seconds.
+# A follower that can't connect to its leader votes again after 10 ticks: a leader that was replaced while it
+# was elected has another address, and at the old one nobody answers. To see that would take all of initLimit.
 _ZOO_CFG: Final = """\
 tickTime=1000
 initLimit=60
+connectToLearnerMasterLimit=10
 syncLimit=10
 minSessionTimeout=2000
 maxSessionTimeout=60000

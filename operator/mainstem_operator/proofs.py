@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mainstem_operator import names
 from mainstem_operator.observed import Component, Pod, Snapshot
 from mainstem_operator.resources import ClusterSpec, TopicSpec
 
@@ -48,11 +49,15 @@ class ClaimDeletion:
 
 @dataclass(frozen=True, slots=True)
 class ScaleDown:
-    """The StatefulSet can do with `replicas` pods, one fewer than now: the last one holds nothing."""
+    """The StatefulSet can do with `replicas` pods, one fewer than now: the last one holds nothing.
+
+    Or whoever asked for fewer brokers has said that they go with what they hold.
+    """
 
     namespace: str
     name: str
     replicas: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,7 @@ def prove_claim_deletion(
     if claim.lost_since is None or seen.now - claim.lost_since < LOST_NODE_WAIT:
         minutes = int(LOST_NODE_WAIT.total_seconds() // 60)
         return Refusal(f"The node {claim.node} of {claim.name} is waited for, {minutes} minutes in all.")
-    for other in component.claims.values():
+    for other in component.held:
         if other.index == index:
             continue
         if other.deleting or not other.bound:
@@ -180,7 +185,7 @@ def prove_claim_deletion(
         if place != index and (healthy is None or not healthy.ready or healthy.deleting):
             return Refusal(f"Pod {place} is not ready: nothing is given up while another one is in doubt.")
     if component is seen.zookeeper:
-        if not seen.quorum or len(component.claims) < 3:
+        if not seen.quorum or len(component.held) < 3:
             return Refusal("The ensemble has no quorum without this server's data.")
     elif (held := _held_elsewhere(seen, index)) is not None:
         return held
@@ -221,7 +226,8 @@ def prove_scale_down(
     if last < 1:
         return Refusal("The last broker stays.")
     if cluster.scale_down_anyway:
-        return ScaleDown(cluster.namespace, workload.name, last)
+        reason = f"the Cluster is annotated {names.SCALE_DOWN_ANYWAY}, whatever it holds"
+        return ScaleDown(cluster.namespace, workload.name, last, reason)
     if count := held.get(last, 0):
         return Refusal(f"Broker {last} still holds {count} replicas.")
     if last in set(moving):
@@ -236,7 +242,7 @@ def prove_scale_down(
         broker for other in seen.reports.values() for broker in other.live_brokers
     }:
         return Refusal(f"Broker {last} is alive and does not say how it is.")
-    return ScaleDown(cluster.namespace, workload.name, last)
+    return ScaleDown(cluster.namespace, workload.name, last, "it holds nothing")
 
 
 def prove_topic_deletion(

@@ -17,8 +17,8 @@ from mainstem_operator.manifests import Manifest
 from mainstem_operator.observe import Look
 from mainstem_operator.observed import Claim, Snapshot, written
 from mainstem_operator.plan_brokers import Placement, broker_manifests, broker_services, config_hash
-from mainstem_operator.plan_disks import plan_disks
-from mainstem_operator.plan_moves import Drain, plan_drain, replicas_held
+from mainstem_operator.plan_disks import plan_disks, plan_growth
+from mainstem_operator.plan_moves import Drain, plan_drain, plan_removal, replicas_held
 from mainstem_operator.plan_roll import plan_broker_roll, plan_zookeeper_roll, wanted_racks
 from mainstem_operator.plan_status import Work, cluster_status
 from mainstem_operator.plan_zookeeper import zookeeper_manifests
@@ -31,7 +31,7 @@ from mainstem_operator.proofs import (
     prove_scale_down,
     prove_server_deletion,
 )
-from mainstem_operator.resources import ClusterSpec, cluster_of, quantity
+from mainstem_operator.resources import ClusterSpec, cluster_of
 
 _BUSY_SECONDS: Final = 5.0  # while something is under way that tells no events: replicas that catch up
 _SOON_SECONDS: Final = 1.0
@@ -186,17 +186,10 @@ class _Pass:
             (seen.zookeeper, self._cluster.zookeeper.storage),
             (seen.brokers, self._cluster.brokers.storage),
         ):
-            if storage.type == "ephemeral":
-                continue
-            for claim in component.claims.values():
-                if not claim.size or quantity(claim.size) == quantity(storage.size):
-                    continue
-                if quantity(claim.size) > quantity(storage.size):
-                    refused = f"{claim.name} has {claim.size}, and volumes don't shrink."
-                elif storage.type == "local":
-                    refused = f"{claim.name} is on a local volume, which can't grow."
-                else:
-                    refused = await self._grow(claim, storage.size) or refused
+            growth = plan_growth(storage, component)
+            refused = refused or growth.refused
+            for claim in () if self._cluster.plan_only else growth.claims:
+                refused = await self._grow(claim, storage.size) or refused
         return refused
 
     async def _grow(self, claim: Claim, size: str) -> str:
@@ -227,6 +220,8 @@ class _Pass:
         there = seen.brokers.workload.replicas if seen.brokers.workload else 0
         if there <= self._cluster.brokers.replicas:
             return None
+        if self._cluster.scale_down_anyway:
+            return plan_removal(self._cluster.brokers.replicas, there)
         try:
             topics = await self._brokers.topics(await self._brokers.topic_names())
             return plan_drain(
@@ -302,11 +297,16 @@ class _Pass:
                 text = f"{topic}-{partition} is not moved: {reason}"
                 await self._context.event(self._manifest, "MoveRefused", text, warning=True)
             return
-        topics = await self._brokers.topics(await self._brokers.topic_names())
-        moving = {broker for move in (await self._brokers.moves()).values() for broker in move.involved}
-        proof = prove_scale_down(self._cluster, seen, replicas_held(topics), moving)
+        held: Mapping[int, int] = {}
+        moving: set[int] = set()
+        anyway = self._cluster.scale_down_anyway
+        if not anyway:
+            held = replicas_held(await self._brokers.topics(await self._brokers.topic_names()))
+            moving = {broker for move in (await self._brokers.moves()).values() for broker in move.involved}
+        proof = prove_scale_down(self._cluster, seen, held, moving)
         if isinstance(proof, ScaleDown) and await self._context.may_act():
-            await self._context.event(self._manifest, "RemovingBroker", f"Broker {proof.replicas} is empty.")
+            text = f"Broker {proof.replicas} goes: {proof.reason}."
+            await self._context.event(self._manifest, "RemovingBroker", text, warning=anyway)
             self._context.metrics.steps.labels("lower_replicas").inc()
             await self._kube.lower_replicas(proof)
 

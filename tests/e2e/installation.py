@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,6 +18,9 @@ from tests.e2e.kubectl import KubectlError, Namespace, kubectl, poll
 CHART: Final = Path(__file__).resolve().parents[2] / "helm" / "mainstem"
 CLUSTER: Final = "events"
 IMAGE_TAG: Final = "dev"
+OPERATOR_IMAGE: Final = os.environ.get("E2E_OPERATOR_IMAGE", f"mainstem/operator:{IMAGE_TAG}")
+"""Another one while the operator is worked on, so that others' releases on the same cluster keep theirs."""
+NEXT_OPERATOR_IMAGE: Final = "mainstem/operator:next"
 RESYNC_SECONDS: Final = 20
 OPERATOR: Final = "app.kubernetes.io/component=operator"
 BROKERS: Final = f"mainstem.dev/cluster={CLUSTER},app.kubernetes.io/component=broker"
@@ -72,14 +76,14 @@ class Installation:
     namespace: Namespace
     expected_log: list[str] = field(default_factory=list)
     """What the test makes the operator log as a warning or an error; parts of lines."""
-    _admin: AdminClient | None = None
+    _admin: tuple[str, AdminClient] | None = None
 
     # --- Helm ---
 
     def install(self, spec: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Install the chart, or bring the release to these values. `spec` is the Cluster's."""
         chosen = {
-            "image": {"tag": IMAGE_TAG},
+            "image": {"tag": IMAGE_TAG, "operator": OPERATOR_IMAGE},
             "resyncSeconds": RESYNC_SECONDS,
             "cluster": {"create": spec is not None, "name": CLUSTER, "spec": dict(spec or {})},
             **values,
@@ -167,7 +171,7 @@ class Installation:
 
     def settled(self, seconds: float = 180) -> None:
         """Wait until the Cluster serves, is whole, and the operator has nothing left to do."""
-        for type_ in ("Stable", "Ready", "Healthy", "Stable"):
+        for type_ in ("Stable", "Ready", "Healthy", "CoordinationHealthy", "Stable"):
             self.until("cluster", CLUSTER, type_, seconds=seconds)
 
     # --- Brokers ---
@@ -180,9 +184,10 @@ class Installation:
     @property
     def admin(self) -> AdminClient:
         """A stock client; it is kept, for it ends what it was asked for when it goes."""
-        if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.outside})
-        return self._admin
+        servers = self.outside
+        if self._admin is None or self._admin[0] != servers:  # a Cluster made again has other ports
+            self._admin = servers, AdminClient({"bootstrap.servers": servers})
+        return self._admin[1]
 
     def topics(self) -> dict[str, Any]:
         """The topics as a stock client sees them."""
@@ -200,10 +205,17 @@ class Installation:
 
     def events(self, reason: str) -> list[str]:
         """What the operator has told of its steps of a kind."""
-        found = self.namespace.kubectl(
-            "get", "events", f"--field-selector=reason={reason}", "--output=jsonpath={.items[*].message}"
-        )
+        path = '--output=jsonpath={range .items[*]}{.message}{"\\n"}{end}'
+        found = self.namespace.kubectl("get", "events", f"--field-selector=reason={reason}", path)
         return found.splitlines()
+
+    def operator_metrics(self) -> dict[str, float]:
+        """What the operator says of itself, by name and labels; there is to be one operator."""
+        (pod,) = self.pods(OPERATOR)
+        path = f"/api/v1/namespaces/{self.namespace.name}/pods/{pod}:8080/proxy/metrics"
+        lines = kubectl("get", "--raw", path).splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
 
     # --- Invariants ---
 

@@ -83,6 +83,27 @@ def test_e22_a_reset_waits_for_members_to_leave(mainstem: Installation, topic: s
     assert committed(mainstem, topic, group) == {0}
 
 
+def test_e17_a_paused_group_is_not_reset_and_can_be_deleted(
+    mainstem: Installation, topic: str, group: str
+) -> None:
+    fill(mainstem, topic)
+    commit(mainstem, topic, group, 7)
+    mainstem.apply("ConsumerGroup", group)
+    mainstem.until("consumergroup", group, "Ready")
+    mainstem.annotate("consumergroup", group, "pause-reconciliation", "true")
+    mainstem.until("consumergroup", group, "Paused")
+    mainstem.apply("ConsumerGroup", group, reset={"requestId": "paused", "to": "earliest"})
+    wait_until(lambda: not mainstem.behind(), "the edit is seen")
+    assert committed(mainstem, topic, group) == {7}
+    mainstem.annotate("consumergroup", group, "pause-reconciliation", None)
+    mainstem.until("consumergroup", group, "ResetPending", "False", "Done")
+    assert committed(mainstem, topic, group) == {0}
+    mainstem.annotate("consumergroup", group, "pause-reconciliation", "true")
+    mainstem.until("consumergroup", group, "Paused")
+    mainstem.delete("consumergroup", group)
+    assert committed(mainstem, topic, group) == {0}
+
+
 def reset(mainstem: Installation, group: str, request: str, **wish: Any) -> None:
     """Ask for a reset and wait until it is done."""
     mainstem.apply("ConsumerGroup", group, reset={"requestId": request, **wish})

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import Final
 
 import pytest
 from tests.e2e import nodes
-from tests.e2e.installation import BROKERS, CLUSTER, Installation, wait_until
+from tests.e2e.installation import (
+    BROKERS,
+    CLUSTER,
+    OPERATOR,
+    RESYNC_SECONDS,
+    SERVERS,
+    Installation,
+    wait_until,
+)
 from tests.e2e.kubectl import KubectlError, kubectl
 from tests.e2e.traffic import PodWatch, Traffic
 
@@ -66,8 +76,78 @@ def test_e34_a_node_lost_for_good_is_followed_by_a_new_volume_elsewhere(
             assert {name: uid for name, uid in mainstem.uids().items() if name != VICTIM} == others
     finally:
         nodes.start(victim)
-        wait_until(lambda: f"node/{victim}" in kubectl("get", "nodes", "--output=name"), "the node is back")
-        nodes.wait_for_ready(victim)
+        wait_for_return(victim)
+        place_anew(mainstem)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_e35_two_nodes_lost_at_once_are_waited_for_and_no_volume_is_given_up(
+    mainstem: Installation, topic: str
+) -> None:
+    """Though both are gone from the API server too, and for longer than one node would be waited for."""
+    home = mainstem.node_of(next(iter(mainstem.pods(OPERATOR))))
+    victims = [node for node in nodes.workers() if node != home][:2]
+    before = volumes(mainstem)
+    pods = {**mainstem.pods(), **mainstem.pods(SERVERS)}
+    lost = {f"data-{name}" for name, pod in pods.items() if pod["spec"]["nodeName"] in victims}
+    mainstem.expected_log += ["look failed", "lease"]
+    with Traffic(mainstem, topic, patience_seconds=400):
+        try:
+            for node in victims:
+                nodes.power_off(node)
+            for node in victims:
+                nodes.wait_for_ready(node, ready=False)
+            kubectl("delete", "node", *victims)
+            wait_until(lambda: missed(mainstem) == lost, "the volumes of both are missed")
+            for claim in lost:
+                mainstem.annotate("persistentvolumeclaim", claim, "node-lost-since", "2026-01-01T00:00:00Z")
+            wait_until(lambda: "a person has to judge" in whole_status(mainstem), "two are too many")
+            time.sleep(RESYNC_SECONDS)  # what is to be seen is that nothing happens
+            assert volumes(mainstem) == before
+        finally:
+            for node in victims:
+                nodes.start(node)
+            for node in victims:
+                wait_for_return(node)
+        mainstem.settled(REPLACED_SECONDS_MAX)
+    assert volumes(mainstem) == before
+    assert missed(mainstem) == set()
+
+
+def place_anew(mainstem: Installation) -> None:
+    """Give the broker another volume, and so a node without a broker: other tests want one on each."""
+    mainstem.settled(REPLACED_SECONDS_MAX)
+    old = claim_of(mainstem)
+    mainstem.namespace.kubectl("delete", "persistentvolumeclaim", f"data-{VICTIM}", "--wait=false")
+    mainstem.namespace.kubectl("delete", "pod", VICTIM)
+    wait_until(lambda: claim_of(mainstem) not in ("", old), "a new volume")
+    mainstem.settled()
+
+
+def wait_for_return(node: str) -> None:
+    """Wait until a node that was deleted is known again, and ready."""
+    wait_until(lambda: f"node/{node}" in kubectl("get", "nodes", "--output=name").split(), f"{node} is back")
+    nodes.wait_for_ready(node)
+
+
+def volumes(mainstem: Installation) -> dict[str, str]:
+    """Every claim and its uid."""
+    claims = mainstem.namespace.list("persistentvolumeclaims", f"mainstem.dev/cluster={CLUSTER}")
+    return {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in claims}
+
+
+def missed(mainstem: Installation) -> set[str]:
+    """The claims whose node the operator misses."""
+    return {
+        claim["metadata"]["name"]
+        for claim in mainstem.namespace.list("persistentvolumeclaims")
+        if "mainstem.dev/node-lost-since" in claim["metadata"].get("annotations", {})
+    }
+
+
+def whole_status(mainstem: Installation) -> str:
+    return json.dumps(mainstem.status("cluster", CLUSTER))
 
 
 def claim_of(mainstem: Installation) -> str:

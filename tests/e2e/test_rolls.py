@@ -6,11 +6,24 @@ import random
 from functools import partial
 from typing import Final
 
+import pytest
 from confluent_kafka import Producer
-from tests.e2e.installation import BROKERS, CLUSTER, OPERATOR, Installation, wait_until
+from tests.e2e.installation import (
+    BROKERS,
+    CLUSTER,
+    IMAGE_TAG,
+    NEXT_OPERATOR_IMAGE,
+    OPERATOR,
+    SERVERS,
+    Installation,
+    cluster_spec,
+    wait_until,
+)
+from tests.e2e.kubectl import KubectlError
 from tests.e2e.traffic import PodWatch, Traffic
 
 ROLL_SECONDS_MAX: Final = 240.0
+DEPLOYMENT: Final = "deployment/mainstem-operator"
 EACH_ONCE: Final = {f"{CLUSTER}-broker-{number}": 1 for number in range(3)}
 
 
@@ -52,7 +65,7 @@ def test_e25_a_topic_of_one_replica_does_not_hold_up_a_roll(mainstem: Installati
         begin_roll(mainstem)
         mainstem.settled(ROLL_SECONDS_MAX)
     assert watch.restarts == EACH_ONCE
-    with Traffic(mainstem, name) as traffic:
+    with Traffic(mainstem, name, first=300) as traffic:
         pass
     assert set(range(300)) <= traffic.consumed
 
@@ -108,6 +121,62 @@ def test_e29_objects_that_others_delete_are_made_again(mainstem: Installation, t
             wait_until(partial(made_again, mainstem, kind, name, old[name + kind]), f"{kind} {name}")
         mainstem.settled()
     assert mainstem.uids() == before
+
+
+def test_e39_an_upgraded_operator_restarts_no_broker(mainstem: Installation) -> None:
+    """Though it is of another image, set otherwise, and applies every object anew, as a new version would."""
+    before, operator = {**mainstem.uids(), **mainstem.uids(SERVERS)}, mainstem.uids(OPERATOR)
+    for kind in ("statefulset", "service", "configmap", "poddisruptionbudget", "networkpolicy"):
+        mainstem.namespace.kubectl(
+            "annotate", kind, f"--selector=mainstem.dev/cluster={CLUSTER}", "mainstem.dev/applied-hash=old",
+            "--overwrite",
+        )  # fmt: skip
+    try:
+        image = {"tag": IMAGE_TAG, "operator": NEXT_OPERATOR_IMAGE}
+        mainstem.install(cluster_spec(), image=image, resyncSeconds=10, podLabels={"version": "next"})
+        wait_until(lambda: not operator.keys() & mainstem.uids(OPERATOR).keys(), "another operator")
+        wait_until(lambda: looks(mainstem) >= 3, "it has looked at all there is")
+        mainstem.settled()
+        sets = mainstem.namespace.list("statefulsets")
+        assert {item["metadata"]["annotations"]["mainstem.dev/applied-hash"] for item in sets}.isdisjoint(
+            {"old"}
+        )
+    finally:
+        mainstem.install(cluster_spec())
+        wait_until(lambda: looks(mainstem) >= 1, "the first operator is back")
+    assert {**mainstem.uids(), **mainstem.uids(SERVERS)} == before
+
+
+@pytest.mark.long
+def test_e40_of_two_operators_one_acts_and_their_replacement_repeats_nothing(
+    mainstem: Installation, topic: str
+) -> None:
+    try:
+        mainstem.install(cluster_spec(), replicas=2)
+        mainstem.namespace.wait_ready(DEPLOYMENT)
+        wait_until(lambda: len(mainstem.pods(OPERATOR)) == 2, "two operators")
+        acts = len(mainstem.events("RestartingPod"))
+        with Traffic(mainstem, topic), PodWatch(mainstem) as watch:
+            begin_roll(mainstem)
+            wait_for_first_restart(mainstem, watch)
+            mainstem.namespace.kubectl("rollout", "restart", DEPLOYMENT)
+            mainstem.settled(ROLL_SECONDS_MAX)
+            mainstem.namespace.wait_ready(DEPLOYMENT)
+        assert watch.restarts == EACH_ONCE
+        assert watch.fewest_ready >= 2
+        assert len(mainstem.events("RestartingPod")) == acts + 3
+    finally:
+        mainstem.install(cluster_spec())
+        mainstem.namespace.wait_ready(DEPLOYMENT)
+
+
+def looks(mainstem: Installation) -> float:
+    """How often the operator, if there is one alone, has looked at a Cluster; 0 while it does not say."""
+    try:
+        told = mainstem.operator_metrics()
+    except (KubectlError, ValueError):
+        return 0
+    return told.get('mainstem_operator_reconcile_total{kind="cluster",result="ok"}', 0)
 
 
 def begin_roll(mainstem: Installation) -> None:

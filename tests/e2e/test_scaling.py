@@ -31,11 +31,37 @@ def test_e30_e31_a_fourth_broker_takes_part_and_is_drained_before_it_goes(
         mainstem.apply("Topic", name, partitions=4, replicas=3, deletionPolicy="Delete")
         mainstem.settled(240)
         assert sorted(mainstem.pods()) == [f"{CLUSTER}-broker-{number}" for number in range(3)]
-        with Traffic(mainstem, name) as on_three:
+        with Traffic(mainstem, name, first=1_000_000) as on_three:
             pass
         assert on_four.acknowledged <= on_three.consumed
     assert replicas_on(mainstem, name, NEW) == 0
     wait_until(lambda: NEW not in mainstem.admin.list_topics(timeout=30).brokers, "broker 3 is forgotten")
+
+
+@pytest.mark.long
+def test_e31_a_blocked_broker_goes_anyway_if_it_is_asked_for(
+    mainstem: Installation, topic: str, name: str
+) -> None:
+    with Traffic(mainstem, topic):
+        scale(mainstem, 4)
+        mainstem.settled()
+        mainstem.apply("Topic", name, partitions=4, replicas=4, deletionPolicy="Delete")
+        mainstem.until("topic", name, "Ready")
+        with Traffic(mainstem, name) as on_four:
+            pass
+        scale(mainstem, 3)
+        mainstem.until("cluster", CLUSTER, "ScaleDownBlocked")
+        assert len(mainstem.pods()) == 4
+        mainstem.annotate("cluster", CLUSTER, "scale-down-anyway", "true")
+        wait_until(lambda: len(mainstem.pods()) == 3, "it goes with what it holds")
+        mainstem.annotate("cluster", CLUSTER, "scale-down-anyway", None)
+        assert replicas_on(mainstem, name, NEW) == 4
+        mainstem.apply("Topic", name, partitions=4, replicas=3, deletionPolicy="Delete")
+        mainstem.settled(240)
+        with Traffic(mainstem, name, first=1_000_000) as on_three:
+            pass
+        assert on_four.acknowledged <= on_three.consumed
+    assert replicas_on(mainstem, name, NEW) == 0
 
 
 def test_e32_no_broker_at_all_is_refused(mainstem: Installation) -> None:

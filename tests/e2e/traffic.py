@@ -19,17 +19,26 @@ _READ_SECONDS_MAX: Final = 90.0
 class Traffic:
     """Numbered records to a topic, about a hundred a second, and a group that reads them, while entered.
 
-    Leaving it waits for what was sent, and asserts that every record acknowledged was consumed.
+    Leaving it waits for what was sent, and asserts that every record acknowledged was consumed. `first` is
+    the first number, and `patience_seconds` how long a record may wait for its acknowledgement.
     """
 
-    def __init__(self, installation: Installation, topic: str) -> None:
-        servers, self._topic = installation.outside, topic
+    def __init__(
+        self,
+        installation: Installation,
+        topic: str,
+        *,
+        first: int = 0,
+        patience_seconds: float = _FLUSH_SECONDS,
+    ) -> None:
+        servers, self._topic, self._first = installation.outside, topic, first
+        self._patience_seconds = patience_seconds
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
                 "acks": "all",
                 "enable.idempotence": True,
-                "delivery.timeout.ms": int(_FLUSH_SECONDS * 1000),
+                "delivery.timeout.ms": int(patience_seconds * 1000),
             }
         )
         self.group = f"traffic-{time.time_ns()}"
@@ -77,7 +86,7 @@ class Traffic:
             assert not self.failed, f"{len(self.failed)} were not sent: {list(self.failed.items())[:3]}"
 
     def _send(self) -> None:
-        number = 0
+        number = self._first
         while not self._stop_sending.wait(1 / PER_SECOND):
             try:
                 self._producer.produce(self._topic, str(number).encode(), on_delivery=self._delivered)
@@ -85,7 +94,7 @@ class Traffic:
             except BufferError:  # brokers are away, and what waits for them is plenty
                 pass
             self._producer.poll(0)
-        self._producer.flush(_FLUSH_SECONDS)
+        self._producer.flush(self._patience_seconds)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         number = int(message.value() or b"-1")

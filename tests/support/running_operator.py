@@ -19,18 +19,24 @@ WAIT_SECONDS = 20.0
 
 
 class PlayedHealth(Health):
-    """Brokers and servers answer if their pod is ready; `change` alters what a broker says."""
+    """Brokers and servers answer if their pod is ready; `changes` alters what a broker says.
+
+    Those of `starting` say how they are though they are not ready.
+    """
 
     def __init__(self, kubernetes: Kubernetes) -> None:
         super().__init__()
         self._kubernetes = kubernetes
         self.changes: dict[int, dict[str, Any]] = {}
         self.silent: set[str] = set()
+        self.starting: set[str] = set()
 
     def _serves(self, pod_name: str) -> bool:
         pod = self._kubernetes.objects.get(("pods", "default", pod_name))
         if pod is None or pod_name in self.silent:
             return False
+        if pod_name in self.starting:
+            return True
         return any(
             item["type"] == "Ready" and item["status"] == "True" for item in pod["status"]["conditions"]
         )

@@ -39,12 +39,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{/* (list . "broker"): an image with registry and tag. */}}
+{{/* (list . "broker"): an image with registry and tag, unless its name says a tag or a digest itself. */}}
 {{- define "mainstem.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index $root.Values.image (index . 1) -}}
-{{- $tag := default $root.Chart.AppVersion $root.Values.image.tag -}}
-{{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image }}:{{ $tag }}
+{{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image }}
+{{- if not (regexMatch "[:@][^/]*$" $image) }}:{{ default $root.Chart.AppVersion $root.Values.image.tag }}{{ end }}
 {{- end -}}
 
 {{- define "mainstem.namespaces" -}}

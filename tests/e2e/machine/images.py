@@ -24,6 +24,9 @@ from tests.e2e.machine.tools import go_install
 _PYTHON_PACKAGES: Final = ("ca-certificates", "python3")
 _CLIENT_REQUIREMENTS: Final = ("confluent-kafka",)
 CLIENT_IMAGE: Final = "mainstem/e2e-client:dev"
+OPERATOR_IMAGE: Final = "mainstem/operator:dev"
+NEXT_OPERATOR_IMAGE: Final = "mainstem/operator:next"
+"""The same by another name, for operators to be upgraded to."""
 S3_IMAGE: Final = "mainstem/e2e-s3:dev"
 
 
@@ -46,7 +49,8 @@ def build(engine: Engine, places: Places) -> list[str]:
     except build_images.BuildError as error:
         raise MachineError(str(error)) from error
     names.append(_build_s3(engine, places))
-    return names
+    engine.docker("tag", OPERATOR_IMAGE, NEXT_OPERATOR_IMAGE)
+    return [*names, NEXT_OPERATOR_IMAGE]
 
 
 def _base_images(engine: Engine) -> dict[str, str]:

@@ -98,6 +98,21 @@ def test_racks_are_not_asked_for_while_there_is_no_broker(play: Callable[[Scenar
     play(scenario)
 
 
+def test_racks_are_not_asked_for_while_brokers_answer_and_none_is_ready(
+    play: Callable[[Scenario], None],
+) -> None:
+    """As when the others' nodes are lost: one runs, and waits for ZooKeeper's quorum."""
+
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.kubelet = lambda pod: "broker" not in pod["metadata"]["name"]
+        operator.health.starting = {f"events-broker-{index}" for index in range(3)}
+        kubernetes.apply(cluster(rack={"nodeLabel": "zone"}))
+        await operator.condition("clusters", "events", "Healthy", "False", "BrokersMissing")
+
+    play(scenario)
+
+
 def test_changed_settings_roll_one_broker_at_a_time_with_the_controller_last(
     play: Callable[[Scenario], None],
 ) -> None:
@@ -168,7 +183,7 @@ def test_a_paused_cluster_is_left_alone(play: Callable[[Scenario], None]) -> Non
         kubernetes.annotate("clusters", "events", {"mainstem.dev/pause-reconciliation": "true"})
         await operator.condition("clusters", "events", "Paused", "True")
         kubernetes.apply(cluster(replicas=4))
-        await operator.condition("clusters", "events", "Paused", "True")
+        await operator.condition("clusters", "events", "Stable", "Unknown", "Paused")
         assert kubernetes.get("statefulsets", "events-broker")["spec"]["replicas"] == 3
         kubernetes.annotate("clusters", "events", {"mainstem.dev/pause-reconciliation": None})
         await operator.until(lambda: len(pods(kubernetes, "broker")) == 4, "four brokers")

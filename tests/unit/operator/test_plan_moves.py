@@ -10,6 +10,7 @@ from mainstem_operator.plan_moves import (
     Drain,
     plan_drain,
     plan_limit,
+    plan_removal,
     plan_replication,
     replicas_held,
 )
@@ -65,6 +66,10 @@ def test_a_drain_is_refused_where_replicas_would_not_fit_or_someone_is_away() ->
     away = plan_drain(2, 3, {}, {}, racks(0, 2))
     assert isinstance(away, Refusal)
     assert "Broker 1 is not alive" in away.reason
+
+
+def test_brokers_that_go_anyway_are_not_emptied() -> None:
+    assert plan_removal(2, 4) == Drain((2, 3), {}, {})
 
 
 def test_replicas_come_and_go_to_the_number_asked_for() -> None:

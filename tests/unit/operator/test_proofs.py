@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.operator.snapshots import (
     NOW,
+    claim,
     cluster,
     pod,
     snapshot,
@@ -23,6 +24,7 @@ from tests.unit.operator.snapshots import (
 )
 
 from mainstem_operator.observed import Component, Snapshot
+from mainstem_operator.plan_disks import plan_disks
 from mainstem_operator.proofs import (
     ClaimDeletion,
     OffsetMove,
@@ -174,6 +176,15 @@ def test_a_volume_whose_node_is_gone_for_good_is_given_up() -> None:
     assert isinstance(prove_claim_deletion(cluster(), servers, servers.zookeeper, 1), ClaimDeletion)
 
 
+def test_what_a_broker_left_behind_that_is_no_more_holds_nothing_up() -> None:
+    """Its volume was on the node that is gone, too."""
+    seen = lost()
+    claims = {**seen.brokers.claims, 3: claim("broker", 3, node="node-1", bound=False)}
+    seen = replace(seen, brokers=replace(seen.brokers, claims=claims))
+    assert isinstance(prove_claim_deletion(cluster(), seen, seen.brokers, 1), ClaimDeletion)
+    assert [volume.claim.index for volume in plan_disks(cluster(), seen, seen.brokers).lost] == [1]
+
+
 def two_lost() -> Snapshot:
     seen = lost()
     return replace(seen, nodes={"node-0": {}})
@@ -207,7 +218,7 @@ def test_a_volume_is_kept_in_every_doubt(seen: Snapshot, sentence: str) -> None:
 def test_the_last_broker_goes_when_it_holds_nothing() -> None:
     seen = with_report(snapshot(4), 3, replicas=0)
     proof = prove_scale_down(cluster(3), seen, {0: 5}, ())
-    assert proof == ScaleDown("prod", "events-broker", 3)
+    assert proof == ScaleDown("prod", "events-broker", 3, "it holds nothing")
 
 
 @given(
@@ -237,7 +248,9 @@ def test_nobody_takes_the_last_broker_away() -> None:
 
 def test_a_broker_that_is_to_go_anyway_goes_with_what_it_holds() -> None:
     forced = cluster(2, {"mainstem.dev/scale-down-anyway": "true"})
-    assert isinstance(prove_scale_down(forced, snapshot(3), {2: 9}, ()), ScaleDown)
+    proof = prove_scale_down(forced, snapshot(3), {2: 9}, ())
+    assert isinstance(proof, ScaleDown)
+    assert "scale-down-anyway, whatever it holds" in proof.reason
 
 
 # --- Topics ---

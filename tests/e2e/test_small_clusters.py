@@ -1,0 +1,140 @@
+"""Clusters of one broker beside the release's own: they come later, are paused, and grow (R24, R25)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from tests.e2e.installation import CLUSTER, Installation, cluster_spec, wait_until
+from tests.e2e.kubectl import apply, kubectl
+
+GROWING_CLASS: Final = "mainstem-e2e-growing"
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+STARTED_SECONDS_MAX: Final = 240.0
+
+
+@pytest.fixture(scope="module")
+def small(release: Installation) -> Iterator[str]:
+    """A Cluster of one broker, on volumes that may grow as far as Kubernetes is concerned."""
+    apply(growing_class())
+    spec = cluster_spec(brokers=1, servers=1)
+    for part in (spec["brokers"], spec["zookeeper"]):
+        part["storage"] = {"type": "persistent", "size": "1Gi", "storageClassName": GROWING_CLASS}
+    release.apply("Cluster", "small", spec=spec)
+    settled(release, "small")
+    yield "small"
+    remove(release, "small")
+    kubectl("delete", "storageclass", GROWING_CLASS)
+
+
+def test_e18_a_topic_that_came_before_its_cluster_is_made_once_that_serves(
+    mainstem: Installation, name: str
+) -> None:
+    """And when the Cluster goes, E17: though it is paused, the Topic says so, and can go too."""
+    spec = {"clusterRef": {"name": "later"}, "partitions": 2, "deletionPolicy": "Delete"}
+    try:
+        mainstem.apply("Topic", name, spec=spec)
+        mainstem.until("topic", name, "Ready", "False", "ClusterNotFound")
+        mainstem.apply("Cluster", "later", spec=cluster_spec(brokers=1, servers=1))
+        mainstem.until("topic", name, "Ready", seconds=STARTED_SECONDS_MAX)
+        mainstem.annotate("cluster", "later", "pause-reconciliation", "true")
+        mainstem.until("cluster", "later", "Paused")
+    finally:
+        remove(mainstem, "later")
+    mainstem.until("topic", name, "Ready", "False", "ClusterNotFound")
+
+
+def test_e17_a_paused_cluster_is_left_alone(mainstem: Installation, small: str) -> None:
+    before = pods(mainstem, small)
+    mainstem.annotate("cluster", small, "pause-reconciliation", "true")
+    mainstem.until("cluster", small, "Paused")
+    mainstem.patch(
+        "cluster", small, {"spec": {"brokers": {"config": {"log.retention.check.interval.ms": 7}}}}
+    )
+    mainstem.until("cluster", small, "Stable", "Unknown", "Paused")
+    assert "check.interval" not in str(mainstem.namespace.get("configmap", f"{small}-broker")["data"])
+    assert pods(mainstem, small) == before
+    mainstem.annotate("cluster", small, "pause-reconciliation", None)
+    wait_until(lambda: pods(mainstem, small) != before, "it goes on")
+    settled(mainstem, small)
+
+
+def test_e37_volumes_grow_where_their_class_allows_it(mainstem: Installation, small: str) -> None:
+    """The request is all that the operator can do: how a volume grows is its driver's business."""
+    before = pods(mainstem, small)
+    for part in ("brokers", "zookeeper"):
+        mainstem.patch("cluster", small, {"spec": {part: {"storage": {"size": "2Gi"}}}})
+    wait_until(lambda: sizes(mainstem, small) == {"2Gi"}, "the claims ask for more")
+    settled(mainstem, small)
+    mainstem.patch("cluster", small, {"spec": {"brokers": {"storage": {"size": "1500Mi"}}}})
+    told = mainstem.until("cluster", small, "StorageUnresizable", "True", "Refused")
+    assert told["message"] == "data-small-broker-0 has 2Gi, and volumes don't shrink."
+    mainstem.patch("cluster", small, {"spec": {"brokers": {"storage": {"size": "2Gi"}}}})
+    kubectl("patch", "storageclass", GROWING_CLASS, '--patch={"allowVolumeExpansion": false}')
+    mainstem.patch("cluster", small, {"spec": {"zookeeper": {"storage": {"size": "3Gi"}}}})
+    told = mainstem.until("cluster", small, "StorageUnresizable", "True", "Refused")
+    assert "data-small-zookeeper-0 can't grow to 3Gi" in told["message"]
+    assert "storageclass" in told["message"]
+    mainstem.patch("cluster", small, {"spec": {"zookeeper": {"storage": {"size": "2Gi"}}}})
+    wait_until(lambda: not has_condition(mainstem, small, "StorageUnresizable"), "all is as it should be")
+    assert pods(mainstem, small) == before
+
+
+def test_e37_local_volumes_can_not_grow_and_a_condition_says_so(mainstem: Installation) -> None:
+    try:
+        mainstem.patch_cluster({"brokers": {"storage": {"size": "2Gi"}}})
+        told = mainstem.until("cluster", CLUSTER, "StorageUnresizable", "True", "Refused")
+        assert told["message"] == "data-events-broker-0 is on a local volume, which can't grow."
+        mainstem.until("cluster", CLUSTER, "Ready")
+    finally:
+        mainstem.patch_cluster({"brokers": {"storage": {"size": "1Gi"}}})
+    wait_until(lambda: not has_condition(mainstem, CLUSTER, "StorageUnresizable"), "the wish is taken back")
+    assert sizes(mainstem, CLUSTER) == {"1Gi"}
+
+
+def growing_class() -> dict[str, Any]:
+    """The cluster's default class, but that claims of it may ask for more."""
+    classes = json.loads(kubectl("get", "storageclasses", "--output=json"))["items"]
+    default = next(
+        found
+        for found in classes
+        if (found["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+    )
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": GROWING_CLASS},
+        "provisioner": default["provisioner"],
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowVolumeExpansion": True,
+    }
+
+
+def settled(mainstem: Installation, cluster: str) -> None:
+    for type_ in ("Stable", "Ready", "Healthy", "Stable"):
+        mainstem.until("cluster", cluster, type_, seconds=STARTED_SECONDS_MAX)
+
+
+def remove(mainstem: Installation, cluster: str) -> None:
+    """Delete a Cluster and its volumes, which would be kept."""
+    mainstem.delete("cluster.mainstem.dev", cluster)
+    wait_until(lambda: not pods(mainstem, cluster), f"no pod of {cluster} is left", 120)
+    mainstem.namespace.kubectl(
+        "delete", "persistentvolumeclaims", f"--selector=mainstem.dev/cluster={cluster}"
+    )
+
+
+def pods(mainstem: Installation, cluster: str) -> dict[str, str]:
+    return mainstem.uids(f"mainstem.dev/cluster={cluster}")
+
+
+def sizes(mainstem: Installation, cluster: str) -> set[str]:
+    """What the claims of a Cluster ask for."""
+    claims = mainstem.namespace.list("persistentvolumeclaims", f"mainstem.dev/cluster={cluster}")
+    return {claim["spec"]["resources"]["requests"]["storage"] for claim in claims}
+
+
+def has_condition(mainstem: Installation, cluster: str, type_: str) -> bool:
+    return any(item["type"] == type_ for item in mainstem.status("cluster", cluster)["conditions"])
