@@ -1,6 +1,6 @@
 # Each target sets up what it needs. `make demo` and `make test` are all a newcomer has to know.
 
-.PHONY: help demo test lint types contracts unit interop faults groups soak bench images e2e e2e-all e2e-up e2e-environment e2e-down \
+.PHONY: help demo test lint types contracts unit interop faults groups soak bench images e2e e2e-here e2e-all e2e-up e2e-environment e2e-down \
 	e2e-clean kind-image format clean
 
 # Most tests wait for other processes, so two halves of them take half the time. Those in tests/faults measure how long
@@ -19,6 +19,7 @@ test: ## Run everything that CI runs
 	@$(MAKE) --no-print-directory lint types contracts
 	.venv/bin/python -m pytest $(SIDE_BY_SIDE) tests/unit tests/interop
 	.venv/bin/python -m pytest tests/cluster tests/faults
+	@$(MAKE) --no-print-directory e2e-here
 
 lint:
 	.venv/bin/ruff check .
@@ -66,11 +67,16 @@ e2e: ## Test on a real Kubernetes: KUBECONFIG's, or one of kind that this makes 
 ifdef KUBECONFIG
 	.venv/bin/python -m pytest $(E2E_TESTS)
 else
-	@.venv/bin/python -m tests.e2e.machine up
-	@eval "$$(.venv/bin/python -m tests.e2e.machine environment)" && .venv/bin/python -m pytest $(E2E_TESTS) || \
-		{ echo 'The cluster is left as the tests left it, for a look (see make help: e2e-environment); make e2e-down removes it.'; exit 1; }
-	@.venv/bin/python -m tests.e2e.machine down
+	@.venv/bin/python -m tests.e2e.machine test -- $(E2E_TESTS)
 endif
+
+# Never on a cluster that a shell happens to name.
+e2e-here:
+	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
+		env -u KUBECONFIG $(MAKE) --no-print-directory KUBECONFIG= e2e; \
+	else \
+		echo 'Not run: the end-to-end tests on Kubernetes, which want root on Linux. Run them with: sudo make e2e'; \
+	fi
 
 e2e-all: ## The same, with the tests that take long: a machine lost for good, a namespace deleted with all in it
 	@$(MAKE) --no-print-directory e2e E2E_TESTS='--timeout 600 tests/e2e'
