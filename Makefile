@@ -66,10 +66,7 @@ e2e: ## Test on a real Kubernetes: KUBECONFIG's, or one of kind that this makes 
 ifdef KUBECONFIG
 	.venv/bin/python -m pytest $(E2E_TESTS)
 else
-	@.venv/bin/python -m tests.e2e.machine up
-	@eval "$$(.venv/bin/python -m tests.e2e.machine environment)" && .venv/bin/python -m pytest $(E2E_TESTS) || \
-		{ echo 'The cluster is left as the tests left it, for a look (see make help: e2e-environment); make e2e-down removes it.'; exit 1; }
-	@.venv/bin/python -m tests.e2e.machine down
+	@.venv/bin/python -m tests.e2e.machine test -- $(E2E_TESTS)
 endif
 
 e2e-all: ## The same, with the tests that take long: a machine lost for good, a namespace deleted with all in it

@@ -6,11 +6,13 @@ import argparse
 import os
 import shlex
 import shutil
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.e2e.machine import cluster, engine, images, node_image
 from tests.e2e.machine.commands import MachineError, Stages, say
-from tests.e2e.machine.settings import Places, default_places
+from tests.e2e.machine.settings import REPOSITORY, Places, default_places
 
 
 def main() -> int:
@@ -18,14 +20,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.e2e.machine", description="Make a cluster of kind."
     )
-    parser.add_argument("action", choices=["up", "images", "node-image", "environment", "down", "clean"])
-    action = parser.parse_args().action
+    parser.add_argument(
+        "action", choices=["up", "images", "node-image", "environment", "test", "down", "clean"]
+    )
+    parser.add_argument("pytest", nargs="*", help="what `test` gives to pytest, after --")
+    options = parser.parse_args()
+    action = options.action
     places = default_places()
     places.cache.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = f"{places.programs}{os.pathsep}{os.environ['PATH']}"
-    stages = Stages()
+    stages, code = Stages(), 0
     try:
-        if action == "up":
+        if action == "test":
+            code = test(places, stages, options.pytest)
+        elif action == "up":
             up(places, stages)
         elif action == "images":
             build_images(places, stages)
@@ -38,9 +46,9 @@ def main() -> int:
     except MachineError as error:
         sys.stderr.write(f"e2e: {error}\n")
         return 1
-    if action in ("up", "images", "node-image"):
+    if action in ("up", "images", "node-image", "test"):
         sys.stdout.write(f"{stages.summary()}\n")
-    return 0
+    return code
 
 
 def up(places: Places, stages: Stages) -> None:
@@ -52,13 +60,42 @@ def up(places: Places, stages: Stages) -> None:
     with stages.stage("node image"):
         node = node_image.node_image(docker, places)
         cluster.use_kubectl_of(node, docker, places)
-    with stages.stage("images"):
-        names = images.build(docker, places)
-    with stages.stage("kind create cluster"):
-        cluster.create(docker, places, node)
+    with ThreadPoolExecutor(1) as beside:  # making a cluster is mostly waiting
+
+        def create() -> None:
+            with stages.stage("kind create cluster, beside the images"):
+                cluster.create(docker, places, node)
+
+        creating = beside.submit(create)
+        with stages.stage("images"):
+            names = images.build(docker, places)
+        creating.result()
     with stages.stage("images to the nodes"):
         cluster.load(docker, places, names)
     say(f"ready: kubectl --kubeconfig {places.kubeconfig} get nodes")
+
+
+def test(places: Places, stages: Stages, arguments: list[str]) -> int:
+    """The whole of it: up, pytest, down; the answer is pytest's exit code.
+
+    After a failure a person may want to look at the cluster; in CI there is nobody to do so.
+    """
+    up(places, stages)
+    with stages.stage("tests"):
+        docker = engine.find(places)
+        assert docker is not None
+        tested = subprocess.run(
+            [sys.executable, "-m", "pytest", *arguments],
+            cwd=REPOSITORY,
+            env=os.environ | cluster.environment(docker, places),
+            check=False,
+        )
+    if tested.returncode and "CI" not in os.environ:
+        say("the cluster is left as the tests left it: `make help` tells of e2e-environment and e2e-down")
+    else:
+        with stages.stage("down"):
+            down(places, forget=False)
+    return tested.returncode
 
 
 def build_images(places: Places, stages: Stages) -> None:
