@@ -360,7 +360,7 @@ def test_the_longest_of_several_mutes_counts_and_none_makes_a_connection_idle() 
             assert peer.connection.last_active_s >= begun_s + 0.2
             await peer.send("echo late")
             assert await peer.receive(1) == [b"late"]
-            assert loop.time() - begun_s >= 0.2
+            assert loop.time() - begun_s > 0.19  # uvloop counts whole milliseconds
 
     run(test())
 
