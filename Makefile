@@ -69,7 +69,7 @@ else
 	@.venv/bin/python -m tests.e2e.machine test -- $(E2E_TESTS)
 endif
 
-e2e-all: ## The same, with the tests that take long: a machine lost for good, a namespace deleted with all in it
+e2e-all: ## The same, with all the tests that take long: machines lost, rolls interrupted, hundreds of Topics
 	@$(MAKE) --no-print-directory e2e E2E_TESTS='--timeout 600 tests/e2e'
 
 e2e-up: ## Make that cluster and leave it; eval "$(make -s e2e-environment)" lets kubectl and helm find it

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
 from tests.e2e.installation import CLUSTER, OPERATOR, SERVERS, Installation
 from tests.e2e.kubectl import kubectl
 
@@ -39,6 +40,7 @@ def test_e2_stock_clients_inside_and_outside_share_a_topic(mainstem: Installatio
     }
 
 
+@pytest.mark.long
 def test_e41_the_cluster_serves_under_restricted_pods_and_a_policy_that_denies_the_rest(
     mainstem: Installation, topic: str
 ) -> None:

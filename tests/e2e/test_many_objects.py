@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
+import pytest
 from tests.e2e.installation import CLUSTER, RESYNC_SECONDS, Installation, wait_until
 from tests.e2e.kubectl import apply
 
@@ -17,6 +18,7 @@ MANY: Final = "topics.mainstem.dev,consumergroups.mainstem.dev"
 CPU: Final = "process_cpu_seconds_total"
 
 
+@pytest.mark.long
 def test_e19_hundreds_of_objects_are_ready_in_two_minutes_and_then_nothing_is_written(
     mainstem: Installation,
 ) -> None:

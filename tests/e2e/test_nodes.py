@@ -25,6 +25,7 @@ REPLACED_SECONDS_MAX: Final = 480.0
 """The operator waits five minutes for a node that is gone; then come a new volume and its replicas."""
 
 
+@pytest.mark.long
 def test_e33_a_drained_node_takes_no_second_broker_with_it(mainstem: Installation, topic: str) -> None:
     first, second = mainstem.node_of(VICTIM), mainstem.node_of(f"{CLUSTER}-broker-2")
     options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={BROKERS}"]
@@ -42,6 +43,7 @@ def test_e33_a_drained_node_takes_no_second_broker_with_it(mainstem: Installatio
         kubectl("uncordon", second)
 
 
+@pytest.mark.long
 def test_a_node_that_loses_power_comes_back_with_its_broker(mainstem: Installation, topic: str) -> None:
     victim = mainstem.node_of(VICTIM)
     mainstem.expected_log += ["look failed", "lease"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.e2e.installation import BROKERS, CLUSTER, Installation
 
 
@@ -15,6 +16,7 @@ def made(mainstem: Installation) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_what_kubernetes_refuses_is_told_and_nothing_of_the_manifest_is_done(mainstem: Installation) -> None:
     before, pods = made(mainstem), mainstem.uids()
     assert any(name.startswith("ConfigMap/") for name in before)

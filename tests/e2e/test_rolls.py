@@ -36,6 +36,7 @@ def test_e23_a_changed_setting_restarts_each_broker_once(mainstem: Installation,
     assert mainstem.status("cluster", CLUSTER)["lastRoll"]["finished"]
 
 
+@pytest.mark.long
 def test_e24_a_bad_image_stops_after_one_pod_and_its_mending_heals(
     mainstem: Installation, topic: str
 ) -> None:
@@ -53,6 +54,7 @@ def test_e24_a_bad_image_stops_after_one_pod_and_its_mending_heals(
     assert sum(before[name] == uid for name, uid in mainstem.uids().items()) == 2
 
 
+@pytest.mark.long
 def test_e25_a_topic_of_one_replica_does_not_hold_up_a_roll(mainstem: Installation, name: str) -> None:
     settings = {"min.insync.replicas": 1}  # two, as elsewhere, would refuse acks=all
     mainstem.apply("Topic", name, partitions=3, replicas=1, config=settings, deletionPolicy="Delete")
@@ -70,6 +72,7 @@ def test_e25_a_topic_of_one_replica_does_not_hold_up_a_roll(mainstem: Installati
     assert set(range(300)) <= traffic.consumed
 
 
+@pytest.mark.long
 def test_e26_an_operator_killed_in_mid_roll_is_followed_by_one_that_goes_on(
     mainstem: Installation, topic: str
 ) -> None:
@@ -82,6 +85,7 @@ def test_e26_an_operator_killed_in_mid_roll_is_followed_by_one_that_goes_on(
     assert watch.fewest_ready >= 2
 
 
+@pytest.mark.long
 def test_e27_a_pod_deleted_during_a_roll_does_not_stop_it(mainstem: Installation, topic: str) -> None:
     with Traffic(mainstem, topic), PodWatch(mainstem) as watch:
         begin_roll(mainstem)
@@ -92,6 +96,7 @@ def test_e27_a_pod_deleted_during_a_roll_does_not_stop_it(mainstem: Installation
     assert all(1 <= count <= 2 for count in watch.restarts.values()), watch.restarts
 
 
+@pytest.mark.long
 def test_e28_all_brokers_deleted_at_once_come_back_with_all_records(
     mainstem: Installation, topic: str
 ) -> None:
@@ -104,6 +109,7 @@ def test_e28_all_brokers_deleted_at_once_come_back_with_all_records(
         mainstem.settled(ROLL_SECONDS_MAX)
 
 
+@pytest.mark.long
 def test_e29_objects_that_others_delete_are_made_again(mainstem: Installation, topic: str) -> None:
     """Pods of a StatefulSet that is deleted without them are taken up again, and not restarted."""
     before = mainstem.uids()
@@ -123,6 +129,7 @@ def test_e29_objects_that_others_delete_are_made_again(mainstem: Installation, t
     assert mainstem.uids() == before
 
 
+@pytest.mark.long
 def test_e39_an_upgraded_operator_restarts_no_broker(mainstem: Installation) -> None:
     """Though it is of another image, set otherwise, and applies every object anew, as a new version would."""
     before, operator = {**mainstem.uids(), **mainstem.uids(SERVERS)}, mainstem.uids(OPERATOR)

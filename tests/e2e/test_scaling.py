@@ -11,6 +11,7 @@ NEW = 3
 """The broker that comes and goes."""
 
 
+@pytest.mark.long
 def test_e30_e31_a_fourth_broker_takes_part_and_is_drained_before_it_goes(
     mainstem: Installation, topic: str, name: str
 ) -> None:

@@ -14,6 +14,8 @@ GROWING_CLASS: Final = "mainstem-e2e-growing"
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 STARTED_SECONDS_MAX: Final = 240.0
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def small(release: Installation) -> Iterator[str]:

@@ -107,6 +107,7 @@ def test_e9_a_change_by_others_is_reverted_unless_null_leaves_it_to_them(
     assert setting(mainstem, name, "segment.bytes") == "2097152"
 
 
+@pytest.mark.long
 def test_e10_a_topic_deleted_by_others_is_made_again_and_told(mainstem: Installation, topic: str) -> None:
     before = mainstem.status("topic", topic)["topicId"]
     mainstem.admin.delete_topics([topic])[topic].result()
@@ -142,6 +143,7 @@ def test_e12_of_two_topics_that_claim_one_the_oldest_has_it(mainstem: Installati
     wait_until(lambda: name not in mainstem.topics(), "the topic goes with it")
 
 
+@pytest.mark.long
 def test_e13_a_topic_is_made_and_deleted_ten_times(mainstem: Installation, name: str) -> None:
     ids = set()
     for _ in range(10):
@@ -153,6 +155,7 @@ def test_e13_a_topic_is_made_and_deleted_ten_times(mainstem: Installation, name:
     assert name not in mainstem.topics()
 
 
+@pytest.mark.long
 def test_e14_a_retained_topic_keeps_its_data_and_is_adopted(mainstem: Installation, name: str) -> None:
     mainstem.apply("Topic", name, partitions=2, replicas=3)
     mainstem.until("topic", name, "Ready")

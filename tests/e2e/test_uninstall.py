@@ -39,6 +39,7 @@ def test_e42_uninstalling_leaves_definitions_and_volumes_and_nothing_else(own_pl
     assert "topics.mainstem.dev" in kubectl("get", "customresourcedefinitions", "--output=name")
 
 
+@pytest.mark.long
 def test_e36_a_cluster_made_again_on_its_volumes_has_its_records(mainstem: Installation, topic: str) -> None:
     with Traffic(mainstem, topic) as before:
         pass
@@ -56,9 +57,8 @@ def test_e36_a_cluster_made_again_on_its_volumes_has_its_records(mainstem: Insta
     assert before.acknowledged <= after.consumed
 
 
-@pytest.mark.parametrize(
-    "first", [pytest.param("nothing", marks=pytest.mark.long), "the operator", "the cluster"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("first", ["nothing", "the operator", "the cluster"])
 def test_e16_a_namespace_can_be_deleted_whatever_went_first(own_place: Installation, first: str) -> None:
     own_place.install(cluster_spec(brokers=1, servers=1))
     own_place.settled(240)

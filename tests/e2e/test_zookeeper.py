@@ -7,7 +7,14 @@ from tests.e2e.installation import CLUSTER, SERVERS, Installation, wait_until
 from tests.e2e.traffic import Traffic
 
 
-@pytest.mark.parametrize("lost", ["leader", "follower", "majority"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param("leader", marks=pytest.mark.long),
+        pytest.param("follower", marks=pytest.mark.long),
+        "majority",
+    ],
+)
 def test_e38_servers_that_are_killed_come_back_with_their_data(
     mainstem: Installation, topic: str, lost: str
 ) -> None:
