@@ -256,20 +256,6 @@ class Brokers:
         """Begin moves of replicas; the refusals."""
         return refusals_in(await self._bare(alter_request(dict(targets), ADMIN_TIMEOUT_SECONDS)))
 
-    async def limit_moves(self, bytes_per_second: int) -> None:
-        """Let moves take so much of each live broker's network, in topics that say so (KIP-73)."""
-        for broker in sorted(await self.racks()):  # one by one: librdkafka takes one broker per request
-            resource = ConfigResource(
-                ConfigResource.Type.BROKER,
-                str(broker),
-                incremental_configs=[_entry(name, str(bytes_per_second)) for name in _RATES],
-            )
-            await self._all(
-                lambda admin, resource=resource: admin.incremental_alter_configs(
-                    [resource], request_timeout=ADMIN_TIMEOUT_SECONDS
-                )
-            )
-
     # --- One request ---
 
     async def _bare(self, request: Any) -> Any:
@@ -353,7 +339,6 @@ def _entry(name: str, value: str | None) -> ConfigEntry:
     return ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
 
 
-_RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _NOBODY_ANSWERED: Final = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001  # librdkafka's own codes are published so

@@ -87,7 +87,9 @@ class Context:
         metadata = manifest["metadata"]
         key = metadata["namespace"], metadata["name"]
         progress = next(item for item in status["conditions"] if item["type"] == "Progressing")
-        text = progress["message"] if progress["status"] == "True" else ""
+        # Its first sentence counts; what follows says what is waited for, and may change for ever.
+        said = f"{progress['reason']}: {progress['message'].partition('. ')[0]}"
+        text = said if progress["status"] == "True" else ""
         before, since = self._progress.get(key, ("", now))
         if text != before:
             since = now

@@ -1,4 +1,4 @@
-"""Which replicas move when the number of brokers or of replicas changes, and how fast they may. Pure.
+"""Which replicas move when the number of brokers or of replicas changes. Pure.
 
 Moves are wishes that brokers carry out: they never give up an in-sync copy for anything less, so a move can
 be asked for at any time, and asked for again.
@@ -6,18 +6,12 @@ be asked for at any time, and asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from mainstem.reassignment_plan import plan_moves
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.topic_state import MoveState, Replicas, TopicPartition, TopicState
-
-THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-"""Settings of a topic that name the replicas for which the brokers' limits on moves hold (KIP-73)."""
-ALL_REPLICAS: Final = "*"
-"""What we set there. A person who moves replicas by hand names them one by one: such lists are not ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +87,6 @@ def plan_replication(
         return {}
     elsewhere = [held for key, held in current.items() if key not in concerned]
     return plan_moves(concerned, racks, replicas, elsewhere)
-
-
-def plan_limit(
-    is_limited: bool, moving: Collection[str], settings: Mapping[str, Mapping[str, str]]
-) -> dict[str, dict[str, str | None]]:
-    """The changes to topics' settings by which the limit holds for those that move, and for no others.
-
-    Args:
-        settings: what each topic has set of its own, for all topics that may have to change.
-    """
-    changes: dict[str, dict[str, str | None]] = {}
-    for topic, own in settings.items():
-        if is_limited and topic in moving:
-            change: dict[str, str | None] = {name: ALL_REPLICAS for name in THROTTLED if name not in own}
-        else:
-            change = {name: None for name in THROTTLED if own.get(name) == ALL_REPLICAS}
-        if change:
-            changes[topic] = change
-    return changes
 
 
 def _targets(

@@ -16,11 +16,13 @@ from mainstem_operator.conditions import Condition, merged, pruned
 from mainstem_operator.fields import Object
 from mainstem_operator.observed import written
 from mainstem_operator.plan_loads import LoadStatus
-from mainstem_operator.plan_moves import THROTTLED, plan_replication
+from mainstem_operator.plan_moves import plan_replication
 from mainstem_operator.resources import TopicSpec
 from mainstem_operator.topic_state import MoveState, Replicas, TopicPartition, TopicState
 
-NEVER_RESET: Final = frozenset(THROTTLED)
+NEVER_RESET: Final = frozenset(
+    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
 """Settings that whoever moves replicas sets, and takes away when they have moved."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +11,6 @@ from mainstem_operator.admin import Brokers, BrokersRefused, BrokersUnreachable
 from mainstem_operator.context import Context
 from mainstem_operator.fields import InvalidSpec, Object
 from mainstem_operator.kube import Refused
-from mainstem_operator.limit_work import bring_about_limit
 from mainstem_operator.manifests import Manifest
 from mainstem_operator.observe import Look
 from mainstem_operator.observed import Claim, Snapshot, written
@@ -94,7 +92,6 @@ class _Pass:
         work = replace(work, unresizable=unresizable, outside=self._outside(seen, placement))
         if not self._cluster.plan_only:
             await self._act(seen, work)
-            await self._limit_moves(seen)
         return await self._finish(seen, work)
 
     async def _look(self) -> Look:
@@ -110,7 +107,9 @@ class _Pass:
         try:
             placement = await self._apply_services(seen)
             await self._apply_zookeeper(seen)
-            await self._apply_brokers(seen, placement)
+            is_waiting = seen.zookeeper.workload is not None and not seen.quorum
+            if seen.brokers.workload is not None or not is_waiting:  # once is enough for what is not made yet
+                await self._apply_brokers(seen, placement)
         except Refused as error:
             if not error.by_content:
                 raise
@@ -285,9 +284,6 @@ class _Pass:
 
     async def _drain(self, seen: Snapshot, drain: Drain) -> None:
         if drain.targets:
-            await bring_about_limit(
-                self._brokers, self._cluster.move_bytes_per_second, {topic for topic, _ in drain.targets}
-            )
             refused = await self._brokers.move(drain.targets)
             brokers = ", ".join(map(str, drain.brokers))
             await self._context.event(
@@ -309,12 +305,6 @@ class _Pass:
             await self._context.event(self._manifest, "RemovingBroker", text, warning=anyway)
             self._context.metrics.steps.labels("lower_replicas").inc()
             await self._kube.lower_replicas(proof)
-
-    async def _limit_moves(self, seen: Snapshot) -> None:
-        if self._cluster.move_bytes_per_second is None or not seen.reports:
-            return
-        with suppress(BrokersRefused, BrokersUnreachable):  # while they restart, say: then the next look
-            await bring_about_limit(self._brokers, self._cluster.move_bytes_per_second)
 
     # --- The status ---
 

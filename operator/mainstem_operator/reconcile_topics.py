@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -21,7 +20,7 @@ from mainstem_operator.observed import moment
 from mainstem_operator.plan_loads import LoadStatus
 from mainstem_operator.plan_topics import topic_status
 from mainstem_operator.proofs import Refusal, prove_topic_deletion
-from mainstem_operator.resources import TopicSpec, cluster_of, topic_of
+from mainstem_operator.resources import TopicSpec, topic_of
 from mainstem_operator.topic_work import TopicsOutcome, bring_about_topics
 
 logger = structlog.get_logger(__name__)
@@ -112,7 +111,7 @@ class _Pass:
         statuses = {key: manifest.get("status") or {} for key, manifest in self._manifests.items()}
         try:
             await self._delete()
-            outcome = await bring_about_topics(self._brokers, alive, statuses, self._move_limit())
+            outcome = await bring_about_topics(self._brokers, alive, statuses)
         except BrokersUnreachable as error:
             await self._tell_unreachable(alive, str(error))
             raise
@@ -125,11 +124,6 @@ class _Pass:
         if outcome.seen.moves or any(spec.topic not in outcome.seen.topics for spec in alive):
             return _MOVING_SECONDS
         return _REFUSED_SECONDS if any(item.refusals for item in outcome.outcomes) else None
-
-    def _move_limit(self) -> int | None:
-        with suppress(InvalidSpec):  # the Cluster says so itself
-            return cluster_of(self._cluster).move_bytes_per_second
-        return None
 
     async def _set_finalizers(self) -> None:
         """A finalizer only where the topic is to go with the object: else nothing has to be waited for."""

@@ -120,7 +120,6 @@ class ClusterSpec:
     zookeeper: ZooKeeperSpec
     external: External | None
     stuck_after_seconds: int
-    move_bytes_per_second: int | None
     network_policy: bool
     warehouse: WarehouseLocation | None
     paused: bool
@@ -267,7 +266,6 @@ def cluster_of(manifest: Object) -> ClusterSpec:
         ),
         external=_external(spec.inner("listeners")),
         stuck_after_seconds=rolling.integer("stuckAfterSeconds", 60, 86_400, default=600),
-        move_bytes_per_second=rolling.integer_or_none("moveBytesPerSecond", 1024, _INT64_MAX),
         network_policy=spec.inner("networkPolicy").boolean("enabled", True),
         warehouse=_location(spec) if spec.has("warehouse") else None,
         paused=annotated(manifest, names.PAUSE),

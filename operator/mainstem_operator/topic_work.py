@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from mainstem_operator.admin import Brokers, BrokersRefused
 from mainstem_operator.conditions import Condition
 from mainstem_operator.fields import Object
-from mainstem_operator.limit_work import bring_about_limit
 from mainstem_operator.plan_topics import TopicPlan, TopicsSeen, plan_topics, refused
 from mainstem_operator.resources import TopicSpec
 
@@ -51,10 +50,7 @@ async def see_topics(brokers: Brokers, specs: Sequence[TopicSpec]) -> TopicsSeen
 
 
 async def bring_about_topics(
-    brokers: Brokers,
-    specs: Sequence[TopicSpec],
-    statuses: Mapping[tuple[str, str], Object],
-    move_bytes_per_second: int | None = None,
+    brokers: Brokers, specs: Sequence[TopicSpec], statuses: Mapping[tuple[str, str], Object]
 ) -> TopicsOutcome:
     """Make, grow, change and move topics as `specs` say; nothing is deleted here.
 
@@ -83,7 +79,6 @@ async def bring_about_topics(
             note(topic, error)
     targets = {key: replicas for plan in plans for key, replicas in plan.move.items()}
     if targets:
-        await bring_about_limit(brokers, move_bytes_per_second, {topic for topic, _ in targets})
         for (topic, _), sentence in (await brokers.move(targets)).items():
             note(topic, BrokersRefused("REASSIGNMENT", sentence))
     if creations or growths or targets:

@@ -101,7 +101,6 @@ JUDGED_LIVE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "spec.listeners.external.host": _ALWAYS_RIGHT,
         "spec.listeners.external.nodePortFirst": _NO_PORT,
         "spec.rolling.stuckAfterSeconds": _ALWAYS_RIGHT,
-        "spec.rolling.moveBytesPerSecond": _ALWAYS_RIGHT,
         "spec.warehouse.location": _LOAD_FAILED,
         "spec.warehouse.endpoint": _LOAD_FAILED,
         "spec.warehouse.region": _LOAD_FAILED,

@@ -9,14 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from tests.support.clusters import Cluster, StartCluster
+from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.running_operator import RunningOperator, running_operator
 
 from mainstem_operator.admin import Brokers
-from mainstem_operator.plan_moves import THROTTLED
 
 Scenario = Callable[[RunningOperator, Brokers], Awaitable[None]]
 Play = Callable[[Scenario], None]
@@ -48,12 +46,12 @@ def name(local_stack: Cluster) -> Any:
         future.exception()
 
 
-def cluster(**spec: Any) -> Manifest:
+def cluster() -> Manifest:
     return {
         "apiVersion": "mainstem.dev/v1beta1",
         "kind": "Cluster",
         "metadata": {"name": "events", "namespace": "default"},
-        "spec": {"brokers": {"replicas": 3}, **spec},
+        "spec": {"brokers": {"replicas": 3}},
     }
 
 
@@ -221,38 +219,3 @@ def test_a_topic_waits_for_its_cluster(
             )
 
     asyncio.run(scenario())
-
-
-def test_moves_keep_to_the_limit_and_nothing_else_is_limited_after_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_stack: StartCluster
-) -> None:
-    """R20: 2 MB at 500 kB a second."""
-    servers = own_stack(3).bootstrap_servers
-    seen: set[str | None] = set()
-
-    async def move(operator: RunningOperator, brokers: Brokers) -> float:
-        operator.kubernetes.apply(cluster(rolling={"moveBytesPerSecond": 500_000}))
-        operator.kubernetes.apply(topic("moved", partitions=1, replicas=1))
-        await operator.condition("topics", "moved", "Ready", "True")
-        producer = Producer({"bootstrap.servers": servers, "compression.type": "none"})
-        for _ in range(200):
-            producer.produce("moved", bytes(10_000))
-        assert await asyncio.to_thread(producer.flush, 20) == 0
-        began = asyncio.get_running_loop().time()
-        operator.kubernetes.apply(topic("moved", partitions=1, replicas=2))
-        while len((await brokers.topics(["moved"]))["moved"].partitions[0].in_sync) < 2:
-            seen.add((await brokers.settings(["moved"]))["moved"].get(THROTTLED[1]))
-            await asyncio.sleep(0.05)
-        took = asyncio.get_running_loop().time() - began
-        # So that it looks at once, and not only when it looks at everything.
-        operator.kubernetes.apply(cluster(rolling={"moveBytesPerSecond": 400_000}))
-        await has_settings(brokers, "moved", {})
-        return took
-
-    async def within() -> float:
-        async with running_operator(tmp_path, monkeypatch, servers) as operator:
-            return await move(operator, Brokers(servers))
-
-    took = asyncio.run(within())
-    assert "*" in seen
-    assert 2 < took < 10

@@ -122,7 +122,8 @@ def _consume_in_group(
     # Told to end, it leaves the group first: others take over at once, and not when its session ends.
     interruption = _Interruption()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interruption.come)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as for what a script runs in the background
+            signal.signal(number, interruption.come)
     with (
         _ended_by_the_reader(follows),
         GroupReader(cluster, group, topic, resets[start.kind], out.warn) as reader,

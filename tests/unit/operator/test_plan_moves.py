@@ -5,15 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem_operator.plan_moves import (
-    THROTTLED,
-    Drain,
-    plan_drain,
-    plan_limit,
-    plan_removal,
-    plan_replication,
-    replicas_held,
-)
+from mainstem_operator.plan_moves import Drain, plan_drain, plan_removal, plan_replication, replicas_held
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.topic_state import MoveState, PartitionState, Replicas, TopicState
 
@@ -84,20 +76,3 @@ def test_replicas_come_and_go_to_the_number_asked_for() -> None:
 
 def test_replicas_are_counted_by_broker() -> None:
     assert replicas_held({"a": topic("a", (0, 1), (1, 2))}) == {0: 1, 1: 2, 2: 1}
-
-
-def test_a_limit_holds_for_topics_that_move_and_is_taken_from_those_that_have_moved() -> None:
-    marked, by_hand = dict.fromkeys(THROTTLED, "*"), dict.fromkeys(THROTTLED, "0:1")
-    settings = {
-        "moves": {"retention.ms": "1"},
-        "moves on": marked,
-        "moved": marked,
-        "idle": {},
-        "hers": by_hand,
-    }
-    moving = {"moves", "moves on", "hers"}
-    assert plan_limit(True, moving, settings) == {"moves": marked, "moved": dict.fromkeys(THROTTLED)}
-    assert plan_limit(True, set(), {"hers": by_hand}) == {}
-    assert plan_limit(False, moving, settings) == {
-        topic: dict.fromkeys(THROTTLED) for topic in ("moves on", "moved")
-    }

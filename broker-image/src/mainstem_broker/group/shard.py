@@ -50,7 +50,7 @@ GROUPS_AT_ONCE = 200
 """Made of what was loaded before requests get their turn: a few milliseconds' worth."""
 
 LOAD_PAUSE_S: Final = 1.0
-LOAD_PAUSE_S_MAX: Final = 60.0
+LOAD_PAUSE_S_MAX: Final = 5.0
 """Between two attempts to load a partition that cannot be read; the first, and the longest."""
 
 

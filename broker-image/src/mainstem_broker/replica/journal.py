@@ -65,6 +65,7 @@ class Journal:
 
         Raises:
             NotLeaderOrFollower: this broker leads no longer.
+            NotEnoughReplicasAfterAppend: too few replicas came to be in sync.
             CorruptMessage, StorageError: the log cannot be read.
         """
         log = self.partition.log
@@ -88,12 +89,15 @@ class Journal:
                 replicated.set_result(error)
 
         waiting = Acknowledgement(end_offset, settle)
+        error = None
         if not self.partition.acknowledge(waiting):
             try:
-                await replicated
+                error = await replicated
             finally:
                 self.partition.stop_waiting(waiting)
         self._require_current()
+        if error is not None:  # too few replicas are in sync for now: what there is may still be taken back
+            raise error
 
     def _require_current(self) -> None:
         if not self.is_current:

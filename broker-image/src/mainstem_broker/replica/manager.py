@@ -135,7 +135,7 @@ class ReplicaManager:
     def fail(self, directory: Path) -> None:
         """The disk of a data directory failed: its replicas are no longer here."""
         for key in self.logs.fail(directory):
-            self.undeleted.pop(key, None)  # the next start with this disk deletes it
+            self.undeleted.pop(key, None)  # a start with this disk finds it again
             partition = self._partitions.pop(key, None)
             if partition is not None:
                 self.offline[key] = partition.topic_id
@@ -300,6 +300,7 @@ class ReplicaManager:
     def drop(self, topic: str, topic_id: UUID) -> None:
         """Delete all local replicas of a topic that was deleted."""
         gone = [partition for partition in self if partition.topic_id == topic_id]
+        self.unopened = {key for key in self.unopened if key[0] != topic}
         for partition in gone:
             self._delete(partition)
         if gone:

@@ -99,7 +99,8 @@ class LocalCoordinator:
         self.now_ms = NOW_MS
         self.topics = PlayedTopics()
         self.partition = Partition(OFFSETS_TOPIC, 0, uuid4(), log, 1, open_office())
-        self.isr = self._replicas = (1, 2) if followers else (1,)
+        self._replicas: tuple[int, ...] = (1, 2) if followers else (1,)
+        self.isr: tuple[int, ...] = self._replicas
         self._settings = CoordinatorSettings(
             GroupPolicies(
                 GroupPolicy(0, members_max),
@@ -132,6 +133,11 @@ class LocalCoordinator:
         """Broker 2 leads from now on."""
         self.epoch += 1
         self._set_state(2)
+
+    def set_in_sync(self, isr: tuple[int, ...]) -> None:
+        """Another in-sync set within the leader epoch of broker 1."""
+        self.isr = isr
+        self._set_state(1)
 
     def _set_state(self, leader: int) -> None:
         self.partition_epoch += 1

@@ -273,6 +273,36 @@ def test_a_partition_that_cannot_be_read_is_read_again_as_long_as_this_broker_le
     run(work())
 
 
+def test_t21_what_too_few_replicas_have_is_not_told_though_the_partition_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last follower leaves the in-sync set while the groups are loaded: another leader may lack them."""
+    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S", 0.001)
+    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S_MAX", 0.002)
+
+    async def work() -> None:
+        local = LocalCoordinator(tmp_path, followers=True, min_insync_replicas=2)
+        await local.load()
+        stored = local.commit("g", 5)
+        local.lead()  # elected anew, before the follower has it
+        with pytest.raises(NotCoordinator):
+            await stored
+        loading = local.coordinator._loading[0]
+        await eventually(lambda: bool(local.partition._acknowledgements))
+        local.set_in_sync((1,))
+        await asyncio.sleep(0.02)
+        with pytest.raises(CoordinatorLoadInProgress):
+            local.committed("g")
+        local.set_in_sync((1, 2))
+        while not loading.done():
+            local.replicate()
+            await asyncio.sleep(0.001)
+        assert local.committed("g") == 5
+        await local.coordinator.stop()
+
+    run(work())
+
+
 def test_an_epoch_that_goes_on_leaves_the_groups_alone(tmp_path: Path) -> None:
     async def test(local: LocalCoordinator) -> None:
         joined = await local.member("g")
