@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 from uuid import UUID, uuid4
@@ -50,6 +50,7 @@ logger = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 Content = TypeVar("Content")
+Result = TypeVar("Result")
 
 RETRY_DELAY_S: Final = 0.5
 OFFICE_SHARE: Final = 0.75
@@ -118,6 +119,9 @@ class ClusterMember:
             StartupError: ZooKeeper does not answer.
         """
         await self._zookeeper.start(self._connection_timeout_ms)
+        return await self._patiently(self._find_cluster)
+
+    async def _find_cluster(self) -> str:
         await self._zookeeper.ensure_paths(znodes.PERSISTENT_PATHS)
         await self._zookeeper.create(znodes.CONTROLLER_EPOCH, b"0")
         await self._zookeeper.ensure_paths(["/cluster"])
@@ -130,7 +134,7 @@ class ClusterMember:
 
     async def load(self) -> None:
         """Read the whole cluster into the view, before this broker is known to it."""
-        await self._load(Delta())  # nobody listens yet
+        await self._patiently(lambda: self._load(Delta()))  # nobody listens yet
 
     async def join(self, *, stopped_uncleanly: bool) -> None:
         """Register this broker and follow the cluster from now on.
@@ -141,7 +145,7 @@ class ClusterMember:
             StartupError: a broker of this id is registered from another address, or nobody can be elected.
         """
         self._stopped_uncleanly = stopped_uncleanly
-        await self._register()
+        await self._patiently(self._register)
         self._tasks = [
             asyncio.create_task(self._run(), name="cluster member"),
             asyncio.create_task(self._keep_office(), name="heartbeats"),
@@ -157,6 +161,26 @@ class ClusterMember:
                 f"No broker became controller within {self._connection_timeout_ms} ms: see whether ZooKeeper"
                 " takes writes, or raise zookeeper.connection.timeout.ms."
             ) from None
+
+    async def _patiently(self, step: Callable[[], Awaitable[Result]]) -> Result:
+        """Do a step of the start again while ZooKeeper, which may just be restarting itself, is away.
+
+        Raises:
+            StartupError: it is away for too long.
+        """
+        timeout_ms = self._connection_timeout_ms
+        end_s = self._now_s() + timeout_ms / 1000
+        while True:
+            try:
+                return await step()
+            except ZooKeeperUnavailable as error:
+                if self._now_s() >= end_s:
+                    raise StartupError(
+                        f"ZooKeeper was lost during the start, and not back within {timeout_ms} ms: see"
+                        " whether it is up, or raise zookeeper.connection.timeout.ms."
+                    ) from error
+                logger.warning("start repeated", reason=str(error))
+                await asyncio.sleep(RETRY_DELAY_S)
 
     async def retire(self, timeout_ms: float) -> None:
         """Give this broker's leaderships away, as far as others can take them, and wait for that.

@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -114,6 +115,56 @@ def test_a_stale_registration_that_vanishes_meanwhile_does_not_stop_the_start(
             await member.load()
             await member.join(stopped_uncleanly=False)
             assert shell.get("/brokers/ids/1")[1].ephemeralOwner == member.session_id
+        finally:
+            await member.leave()
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["the call is lost", "only its answer is lost"])
+@pytest.mark.parametrize("name", ["ensure_paths", "create", "get", "children", "multi"])
+def test_a_start_goes_on_when_zookeeper_was_away_for_a_moment(name: str, is_done: bool, servers: str) -> None:
+    async def test() -> None:
+        member = Member(1, servers, "127.0.0.1", 4000)
+        call = getattr(member._zookeeper, name)
+        calls = count()
+
+        async def lose_some(*arguments: Any, **more: Any) -> Any:
+            is_lost = next(calls) in (0, 2)
+            if is_done or not is_lost:
+                answer = await call(*arguments, **more)
+            if is_lost:
+                raise ZooKeeperUnavailable("ZooKeeper gave no answer (ConnectionLoss); ask again.")
+            return answer
+
+        setattr(member._zookeeper, name, lose_some)
+        try:
+            await member.connect()
+            await member.load()
+            await member.join(stopped_uncleanly=False)
+            assert next(calls) > 1
+            assert set(member.view.brokers) == {1}
+        finally:
+            await member.leave()
+
+    run(test())
+
+
+def test_a_start_ends_with_a_sentence_when_zookeeper_stays_away(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        member = Member(1, servers, "127.0.0.1", 4000)
+        monkeypatch.setattr(member, "_connection_timeout_ms", 300)
+
+        async def away(*_arguments: Any) -> Any:
+            raise ZooKeeperUnavailable("ZooKeeper gave no answer (ConnectionLoss); ask again.")
+
+        try:
+            await member.connect()
+            monkeypatch.setattr(member._zookeeper, "get", away)
+            with pytest.raises(StartupError, match=r"lost during the start, and not back within 300 ms: see"):
+                await member.join(stopped_uncleanly=False)
         finally:
             await member.leave()
 
