@@ -129,7 +129,8 @@ class _Pass:
         """A finalizer only where the topic is to go with the object: else nothing has to be waited for."""
         for spec in self._specs:
             manifest = self._manifests[spec.identity.key]
-            wanted = spec.delete_topic and spec.managed and not spec.protected
+            # A protected one has it too: protection may be taken off, and the Topic deleted, in one breath.
+            wanted = spec.delete_topic and spec.managed and not (spec.identity.deleting and spec.protected)
             has = names.FINALIZER in spec.identity.finalizers
             if spec.identity.deleting:
                 if has and not wanted:

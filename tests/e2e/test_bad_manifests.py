@@ -18,7 +18,15 @@ from tests.e2e.chart import rendered_chart
 from tests.e2e.definitions import CRDS, DEFINITIONS_PATH, KINDS, MINIMAL, Definitions, Manifest, schema_of
 from tests.e2e.installation import CHART
 from tests.e2e.whole_manifests import WHOLE
-from tests.e2e.wrong_manifests import RULES, Wrong, changed, parts_of, plain, wrong_manifests
+from tests.e2e.wrong_manifests import (
+    RULES,
+    Wrong,
+    changed,
+    is_of_changes,
+    parts_of,
+    plain,
+    wrong_manifests,
+)
 
 from mainstem_operator.resources import Identity, cluster_of, group_of, topic_of
 
@@ -187,7 +195,7 @@ def test_every_rule_refuses_what_it_is_there_for_and_says_what_to_do(definitions
         if not answer.refused or words not in answer.message or not _is_named(field, answer):
             faults.append(f"{kind} {field}: {words!r} is not said: {answer.message}")
     assert not faults, "\n".join(faults)
-    of_states = [rule["message"] for kind in KINDS for rule in _rules(kind) if "oldSelf" not in rule["rule"]]
+    of_states = [rule["message"] for kind in KINDS for rule in _rules(kind) if not is_of_changes(rule)]
     untried = [message for message in of_states if message not in said]
     assert not untried, f"no manifest above is refused by these rules: {untried}"
 
@@ -266,7 +274,7 @@ def test_what_is_for_life_can_not_be_changed_by_any_way_of_applying(definitions:
                 if answer.refused != bool(words) or words not in answer.message:
                     faults.append(f"{kind} {field} to {value!r}: {words!r} is not said: {answer.message}")
     assert not faults, "\n".join(faults)
-    of_changes = [rule["message"] for kind in KINDS for rule in _rules(kind) if "oldSelf" in rule["rule"]]
+    of_changes = [rule["message"] for kind in KINDS for rule in _rules(kind) if is_of_changes(rule)]
     assert not [text for text in of_changes if text not in said and text not in _NEVER_SEEN]
 
 

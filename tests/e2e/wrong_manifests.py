@@ -148,7 +148,7 @@ def _incomplete(part: Part, schema: Schema, good: Manifest) -> Iterator[Wrong]:
 
 def _nonsense(part: Part, schema: Schema, good: Manifest) -> Iterator[Wrong]:
     """Whatever a rule on a text wants, it is not two lines."""
-    rules = tuple(rule["message"] for rule in part.rules if "oldSelf" not in rule["rule"])
+    rules = tuple(rule["message"] for rule in part.rules if not is_of_changes(rule))
     if part.type in ("string", "int-or-string") and rules:
         yield _with(part, schema, good, NONSENSE, "two lines", *rules)
 
@@ -217,6 +217,11 @@ def _put(manifest: Any, path: Path, value: Any) -> None:
         inside.append(value)
     else:
         inside[last] = value
+
+
+def is_of_changes(rule: Mapping[str, Any]) -> bool:
+    """Whether a rule is only asked when an object changes (a transition rule), and not when it is made."""
+    return "oldSelf" in rule["rule"] and not rule.get("optionalOldSelf", False)
 
 
 def unshared(manifest: Manifest) -> Manifest:

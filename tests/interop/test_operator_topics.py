@@ -115,6 +115,20 @@ def test_a_topic_goes_with_its_manifest_where_that_says_so(play: Play, name: str
     play(scenario)
 
 
+def test_protection_may_be_taken_off_and_the_topic_deleted_in_one_breath(play: Play, name: str) -> None:
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        fields: dict[str, Any] = {"partitions": 1, "replicas": 1, "deletionPolicy": "Delete"}
+        kubernetes.apply(topic(name, **fields, deletionProtection=True))
+        await operator.condition("topics", name, "Ready", "True")
+        kubernetes.apply(topic(name, **fields, deletionProtection=False))
+        kubernetes.delete("topics", name)
+        await operator.until(lambda: ("topics", "default", name) not in kubernetes.objects, "the end")
+        assert await brokers.topics([name]) == {}
+
+    play(scenario)
+
+
 def test_a_change_by_others_is_reverted_unless_null_leaves_it_to_them(
     play: Play, name: str, local_stack: Cluster
 ) -> None:
