@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.support.fake_kubernetes import Kubernetes, Manifest
-from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.running_operator import RunningOperator
 
 Scenario = Callable[[RunningOperator], Awaitable[None]]
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], None]:
-    """Runs a scenario with an operator of its own."""
-
-    def run(scenario: Scenario) -> None:
-        async def within() -> None:
-            async with running_operator(tmp_path, monkeypatch) as operator:
-                await scenario(operator)
-
-        asyncio.run(within())
-
-    return run
 
 
 def cluster(replicas: int = 3, **brokers: Any) -> Manifest:

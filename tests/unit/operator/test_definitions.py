@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Kubernetes
 
 from mainstem_operator.definitions import VERSION_NEEDED, lacking, read, upgrade, version_of
@@ -22,14 +23,8 @@ PLURAL = "customresourcedefinitions"
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def run(scenario: Callable[[Kubernetes, Kube], Awaitable[None]]) -> None:
         async def within() -> None:
-            async with Kubernetes().serve() as kubernetes:
-                (tmp_path / "kubeconfig").write_text(kubernetes.kubeconfig())
-                monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-                kube = await Kube.connect()
-                try:
-                    await scenario(kubernetes, kube)
-                finally:
-                    await kube.close()
+            async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+                await scenario(kubernetes, kube)
 
         asyncio.run(within())
 

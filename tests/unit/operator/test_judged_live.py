@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.support.fake_kubernetes import Kubernetes, Manifest
-from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.connected_kube import connected
+from tests.support.fake_kubernetes import Manifest
+from tests.support.running_operator import RunningOperator
 from tests.unit.operator.snapshots import cluster, component, snapshot, with_pod
 
 from mainstem_operator.conditions import Condition
 from mainstem_operator.context import Context
 from mainstem_operator.fields import InvalidSpec, Object
-from mainstem_operator.kube import Kube
 from mainstem_operator.load_work import bring_about_loads
 from mainstem_operator.observe import Observer
 from mainstem_operator.observed import Component, Snapshot, pod_of
@@ -30,18 +30,6 @@ from mainstem_operator.resources import ClusterSpec, Images, TopicSpec, group_of
 
 Scenario = Callable[[RunningOperator], Awaitable[None]]
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], None]:
-    def run(scenario: Scenario) -> None:
-        async def within() -> None:
-            async with running_operator(tmp_path, monkeypatch) as operator:
-                await scenario(operator)
-
-        asyncio.run(within())
-
-    return run
 
 
 def manifest(kind: str, name: str, **spec: Any) -> Manifest:
@@ -219,11 +207,8 @@ def test_a_load_that_kubernetes_refuses_holds_up_no_other_topic(
         return "spec.timeZone: Invalid value: unknown time zone Europe/Nowhere" if wrong else ""
 
     async def scenario() -> None:
-        async with Kubernetes().serve() as kubernetes:
+        async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
             kubernetes.refuses = refuses
-            (tmp_path / "kubeconfig").write_text(kubernetes.kubeconfig())
-            monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-            kube = await Kube.connect()
             context = cast(Any, Context)(kube, cast(Observer, None), None, Images(), None, None)
             there = manifest("Cluster", "events", brokers={"replicas": 3}, warehouse=WAREHOUSE)
             pairs: list[tuple[TopicSpec, Object]] = [
@@ -240,10 +225,7 @@ def test_a_load_that_kubernetes_refuses_holds_up_no_other_topic(
                 )
                 for name, zone in (("first", "Europe/Nowhere"), ("second", "Europe/Berlin"))
             ]
-            try:
-                found = await bring_about_loads(context, there, pairs)
-            finally:
-                await kube.close()
+            found = await bring_about_loads(context, there, pairs)
             (loaded,) = found["default", "first"].conditions
             assert (loaded.holds, loaded.reason) == (False, "CannotLoad")
             assert "unknown time zone Europe/Nowhere" in loaded.message

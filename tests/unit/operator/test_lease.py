@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Kubernetes
 
 from mainstem_operator import lease as lease_module
@@ -23,15 +24,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario]
 
     def run(scenario: Scenario) -> None:
         async def within() -> None:
-            async with Kubernetes().serve() as served:
-                path = tmp_path / "kubeconfig"
-                path.write_text(served.kubeconfig())
-                monkeypatch.setenv("KUBECONFIG", str(path))
-                kube = await Kube.connect()
-                try:
-                    await scenario(served, kube)
-                finally:
-                    await kube.close()
+            async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+                await scenario(kubernetes, kube)
 
         asyncio.run(within())
 

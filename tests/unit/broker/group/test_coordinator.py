@@ -32,6 +32,13 @@ from mainstem_broker.protocol.records import Record
 from mainstem_broker.replica.journal import Journal
 
 
+@pytest.fixture
+def soon_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that could not be loaded is tried again at once."""
+    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S", 0.001)
+    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S_MAX", 0.002)
+
+
 async def eventually(condition: Callable[[], bool]) -> None:
     """Let the loop's timers run until the condition holds.
 
@@ -241,11 +248,10 @@ def test_a_partition_that_is_lost_while_it_is_loaded_is_let_go(tmp_path: Path) -
     run(work())
 
 
+@pytest.mark.usefixtures("soon_loaded_again")
 def test_a_partition_that_cannot_be_read_is_read_again_as_long_as_this_broker_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S", 0.001)
-    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S_MAX", 0.002)
     failures = 3
 
     async def replay(journal: Journal, take: Callable[[Record], None]) -> None:
@@ -273,12 +279,11 @@ def test_a_partition_that_cannot_be_read_is_read_again_as_long_as_this_broker_le
     run(work())
 
 
+@pytest.mark.usefixtures("soon_loaded_again")
 def test_t21_what_too_few_replicas_have_is_not_told_though_the_partition_was_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """The last follower leaves the in-sync set while the groups are loaded: another leader may lack them."""
-    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S", 0.001)
-    monkeypatch.setattr(shard_module, "LOAD_PAUSE_S_MAX", 0.002)
 
     async def work() -> None:
         local = LocalCoordinator(tmp_path, followers=True, min_insync_replicas=2)
