@@ -24,7 +24,7 @@ from mainstem_broker.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 Partition = tuple[str, int]
 
@@ -35,7 +35,6 @@ async def handle(broker: BrokerContext, request: Entity, _context: RequestContex
     except ValueError:
         error = InvalidRequest(f"There is no election of type {request.election_type}.")
         return {"throttle_time": 0, "error_code": error.code, "replica_election_results": ()}
-    await broker.catch_up()
     if request.topic_partitions is None:
         asked = [
             (name, partition)

@@ -26,7 +26,7 @@ from mainstem_broker.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 
 async def handle_alter(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:
@@ -37,7 +37,6 @@ async def handle_alter(broker: BrokerContext, request: Entity, _context: Request
         "error_code": 0,
         "error_message": None,
     }
-    await broker.catch_up()  # a topic that another broker has just made is no unknown one
     responses = []
     for topic in request.topics:
         try:

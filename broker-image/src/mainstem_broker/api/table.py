@@ -32,7 +32,7 @@ from mainstem_broker.api import (
     topics,
 )
 from mainstem_broker.api.context import BrokerContext, Handler
-from mainstem_broker.protocol.codec import Entity
+from mainstem_broker.protocol.wire import Entity
 
 PartitionsOf = Callable[[BrokerContext, Entity], Iterable[tuple[str, int]]]
 
@@ -46,7 +46,8 @@ class Api:
 
     `announced_min_version` may be lower than `min_version`, which is what is really served. `partitions_of`
     tells which partitions a request is about that only their leader answers: a broker that does not lead
-    them all first hears the cluster's latest news (see `router.py`).
+    them all first hears the cluster's latest news (see `router.py`). So does each broker before it answers
+    what is `about_the_cluster`: any of them may be asked, also one that lags behind the one asked before.
     """
 
     key: int
@@ -57,6 +58,7 @@ class Api:
     models: tuple[int, ...]
     announced_min_version: int
     partitions_of: PartitionsOf | None
+    about_the_cluster: bool
 
     def model_for(self, version: int) -> int:
         for model in self.models:
@@ -74,10 +76,11 @@ def _api(
     models: tuple[int, ...] = (),
     announced_min: int | None = None,
     partitions_of: PartitionsOf | None = None,
+    about_the_cluster: bool = False,
 ) -> Api:
     low, high = versions
     announced = low if announced_min is None else announced_min
-    return Api(key, name, low, high, handler, models or (high,), announced, partitions_of)
+    return Api(key, name, low, high, handler, models or (high,), announced, partitions_of, about_the_cluster)
 
 
 APIS: Final[Mapping[int, Api]] = {
@@ -113,8 +116,8 @@ APIS: Final[Mapping[int, Api]] = {
         _api(15, "DescribeGroups", (0, 6), groups.handle_describe, partitions_of=groups.described_groups),
         _api(16, "ListGroups", (0, 5), groups.handle_list),
         _api(18, "ApiVersions", (0, 4), api_versions.handle),
-        _api(19, "CreateTopics", (2, 7), topics.handle_create_topics),
-        _api(20, "DeleteTopics", (1, 6), topics.handle_delete_topics, models=(5, 6)),
+        _api(19, "CreateTopics", (2, 7), topics.handle_create_topics, about_the_cluster=True),
+        _api(20, "DeleteTopics", (1, 6), topics.handle_delete_topics, models=(5, 6), about_the_cluster=True),
         _api(
             21, "DeleteRecords", (0, 2), topics.handle_delete_records, partitions_of=offsets.listed_partitions
         ),
@@ -126,18 +129,24 @@ APIS: Final[Mapping[int, Api]] = {
             offsets.handle_offset_for_leader_epoch,
             partitions_of=offsets.asked_partitions,
         ),
-        _api(32, "DescribeConfigs", (1, 4), configs.handle_describe),
-        _api(33, "AlterConfigs", (0, 2), config_changes.handle_alter),
+        _api(32, "DescribeConfigs", (1, 4), configs.handle_describe, about_the_cluster=True),
+        _api(33, "AlterConfigs", (0, 2), config_changes.handle_alter, about_the_cluster=True),
         _api(35, "DescribeLogDirs", (1, 4), log_dirs.handle),
-        _api(37, "CreatePartitions", (0, 3), topics.handle_create_partitions),
+        _api(37, "CreatePartitions", (0, 3), topics.handle_create_partitions, about_the_cluster=True),
         _api(42, "DeleteGroups", (0, 2), groups.handle_delete, partitions_of=groups.deleted_groups),
-        _api(43, "ElectLeaders", (0, 2), elections.handle),
-        _api(44, "IncrementalAlterConfigs", (0, 1), config_changes.handle_incremental_alter),
-        _api(45, "AlterPartitionReassignments", (0, 1), reassignments.handle_alter),
-        _api(46, "ListPartitionReassignments", (0, 0), reassignments.handle_list),
+        _api(43, "ElectLeaders", (0, 2), elections.handle, about_the_cluster=True),
+        _api(
+            44,
+            "IncrementalAlterConfigs",
+            (0, 1),
+            config_changes.handle_incremental_alter,
+            about_the_cluster=True,
+        ),
+        _api(45, "AlterPartitionReassignments", (0, 1), reassignments.handle_alter, about_the_cluster=True),
+        _api(46, "ListPartitionReassignments", (0, 0), reassignments.handle_list, about_the_cluster=True),
         _api(47, "OffsetDelete", (0, 0), commits.handle_delete, partitions_of=groups.partitions_of),
-        _api(48, "DescribeClientQuotas", (0, 1), quotas.handle_describe),
-        _api(49, "AlterClientQuotas", (0, 1), quotas.handle_alter),
+        _api(48, "DescribeClientQuotas", (0, 1), quotas.handle_describe, about_the_cluster=True),
+        _api(49, "AlterClientQuotas", (0, 1), quotas.handle_alter, about_the_cluster=True),
         _api(50, "DescribeUserScramCredentials", (0, 0), scram_credentials.handle),
         _api(60, "DescribeCluster", (0, 1), metadata.handle_describe_cluster),
         _api(
@@ -161,7 +170,7 @@ APIS: Final[Mapping[int, Api]] = {
             consumer_groups.handle_describe,
             partitions_of=groups.named_groups,
         ),
-        _api(74, "ListConfigResources", (0, 1), configs.handle_list),
-        _api(75, "DescribeTopicPartitions", (0, 0), topic_partitions.handle),
+        _api(74, "ListConfigResources", (0, 1), configs.handle_list, about_the_cluster=True),
+        _api(75, "DescribeTopicPartitions", (0, 0), topic_partitions.handle, about_the_cluster=True),
     )
 }

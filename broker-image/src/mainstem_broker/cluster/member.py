@@ -72,6 +72,7 @@ class ClusterMember:
         now_s: Callable[[], float],
         session_timeout_ms: int,
         connection_timeout_ms: int,
+        on_settings: Callable[[], None],
         on_change: Callable[[Delta], None],
         policy_of: Callable[[Topic], ElectionPolicy],
     ) -> None:
@@ -82,6 +83,7 @@ class ClusterMember:
         self._broker_id = registration.broker_id
         self._session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
+        self._on_settings = on_settings
         self._on_change = on_change
         self._zookeeper = connect(self._on_session)
         self.administration = Administration(self._zookeeper, self._broker_id)
@@ -282,7 +284,7 @@ class ClusterMember:
     async def catch_up(self, timeout_ms: float) -> None:
         """Return once the view is as new as ZooKeeper was at the call, or when the time is over.
 
-        For requests about a partition that another broker knows already and this one does not yet.
+        For requests about what another broker knows already and this one does not yet.
         """
         pass_wanted = self._passes_begun + 1
         self._sync_wanted = self._feed_stale = True
@@ -360,6 +362,9 @@ class ClusterMember:
             self._controller_stale = False
             await self.controllership.seek(self._mark_controller)
             delta.brokers |= self.view.controller_id != controller
+        if any(entity.startswith("brokers/") for entity in delta.configs):
+            self._on_settings()  # before elections, which go by them
+            self.controllership.look_again()
         if self.is_controller:
             await self.controllership.lead(delta)
             if self.controllership.is_unfinished:

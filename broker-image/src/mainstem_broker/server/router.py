@@ -14,14 +14,12 @@ from mainstem_broker.api.table import APIS
 from mainstem_broker.errors import InvalidRequestBytes, UnsupportedVersion
 from mainstem_broker.protocol.codec import (
     API_VERSIONS_KEY,
-    Body,
-    Entity,
-    Frame,
     RequestHeader,
     decode_header,
     decode_request,
     encode_response,
 )
+from mainstem_broker.protocol.wire import Body, Entity, Frame
 from mainstem_broker.server.connection import Answer, Connection, Hold, Later
 from mainstem_broker.server.metering import metered
 from mainstem_broker.server.request_times import RequestTimes
@@ -53,19 +51,25 @@ class Router:
                 f"{api.name} version {header.api_version} is not served here; {api.min_version} to"
                 f" {api.max_version} are."
             )
-        request = decode_request(header, frame, position, api.model_for(header.api_version))
+        model = api.model_for(header.api_version)
+        request = decode_request(header, frame, position, model)
         context = RequestContext(header.api_version, header.client_id, connection.peer, self._listener)
         handler = api.handler
         if self._broker.quotas.are_set:
             handler = partial(metered, api, len(frame), connection.mute)
-        if api.partitions_of is not None and not self._broker.leads_all(
-            api.partitions_of(self._broker, request)
+        if api.about_the_cluster or (
+            api.partitions_of is not None
+            and not self._broker.leads_all(api.partitions_of(self._broker, request))
         ):
-            # A client may have heard of a new topic or leader from another broker a moment before this
-            # one did (redpanda#1256 and #7162 tell what a refusal does to clients).
-            return Hold(
-                self._broker.catch_up(), lambda: self._answer(handler, header, request, context, started_s)
-            )
+            # A client may have heard of a new topic, setting or leader from another broker a moment before
+            # this one did (redpanda#1256 and #7162 tell what a refusal does to clients).
+            kept = memoryview(bytes(frame))  # what is decoded holds views of the frame
+
+            def then() -> Answer:
+                request = decode_request(header, kept, position, model)
+                return self._answer(handler, header, request, context, started_s)
+
+            return Hold(self._broker.catch_up(), then)
         return self._answer(handler, header, request, context, started_s)
 
     def _answer(

@@ -250,6 +250,48 @@ def test_settings_of_brokers_are_heard_of_by_all(servers: str) -> None:
     run(test())
 
 
+def test_elections_that_settings_for_all_brokers_allow_are_held_at_once(servers: str) -> None:
+    async def test() -> None:
+        async with joined(1, servers) as one:
+            async with joined(2, servers) as two:
+                await one.until(lambda: 2 in one.view.brokers)
+                await one.create_replicated("t", [(2, 1)])
+                await two.until(lambda: two.knows("t"))
+                alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
+                assert await two.states.change_state("t", 0, alone, {}) == alone
+            await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
+            allowed = {"unclean.leader.election.enable": "true"}
+            await one.administration.change_config("brokers/<default>", lambda _: allowed)
+            await one.until(lambda: one.states_of("t")[0].leader == 1)
+            assert one.states_of("t")[0].recovering
+
+    run(test())
+
+
+def test_elections_go_by_settings_for_all_brokers_that_were_read_in_the_same_pass(servers: str) -> None:
+    """Else records are lost by an election that was forbidden before it was held."""
+
+    async def test() -> None:
+        async with joined(1, servers) as one:
+            change = one.administration.change_config
+            await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "true"})
+            await one.until(lambda: one.unclean)
+            async with joined(2, servers) as two:
+                await one.until(lambda: 2 in one.view.brokers)
+                await one.create_replicated("t", [(2, 1)])
+                await two.until(lambda: two.knows("t"))
+                alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
+                assert await two.states.change_state("t", 0, alone, {}) == alone
+                await one.until(lambda: one.states_of("t")[0].isr == (2,))
+                await one.hold_back()
+                await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "false"})
+            one.let_go()
+            await one.until(lambda: 2 not in one.view.brokers)
+            assert one.states_of("t")[0].leader == NO_LEADER
+
+    run(test())
+
+
 def test_a_topic_of_many_partitions_is_written_in_several_steps(servers: str) -> None:
     count = 2 * znodes.STATES_PER_MULTI + 10
 

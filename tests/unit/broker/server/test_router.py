@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
-from tests.unit.broker.api.brokers import LocalBroker, make, run
+from tests.unit.broker.api.brokers import LocalBroker, batch, make, run
 from tests.unit.broker.protocol.schemas import (
     REQUESTS,
     encode_request,
@@ -65,7 +65,10 @@ def test_a_request_goes_to_its_handler_and_its_answer_has_its_correlation_id(bro
 
 def test_an_asynchronous_handler_is_awaited(broker: LocalBroker) -> None:
     async def test() -> None:
-        answer = handle(broker, request(44, 1, {"resources": []}))
+        held = handle(broker, request(44, 1, {"resources": []}))
+        assert isinstance(held, Hold)
+        await held.ready
+        answer = held.then()
         assert isinstance(answer, Later)
         assert response(44, 1, answer.encode(await answer.body)).responses == ()
 
@@ -125,6 +128,44 @@ def test_a_request_for_a_partition_not_led_here_first_hears_the_news(broker: Loc
         assert topic.partitions[0].error_code == ErrorCode.none
         led = handle(broker, list_offsets(0))
         assert not isinstance(led, Hold), "and then no more"
+
+    run(test())
+
+
+def test_a_request_about_the_cluster_first_hears_the_news(broker: LocalBroker) -> None:
+    """A topic is made at one broker and grown at another, by the next request of the same program."""
+
+    async def test() -> None:
+        grown = {"name": "t", "count": 1, "assignments": None}
+        held = handle(broker, request(37, 3, {"topics": [grown]}))
+        assert isinstance(held, Hold)
+        broker.cluster.on_catch_up = lambda: broker.create("t")
+        await held.ready
+        answer = held.then()
+        assert isinstance(answer, Later)
+        (result,) = response(37, 3, answer.encode(await answer.body)).results
+        assert result.error_code == ErrorCode.invalid_partitions, "it has one, and not: there is no such topic"
+
+    run(test())
+
+
+def test_what_is_produced_after_the_news_is_what_was_sent_though_the_buffer_was_used_again(
+    broker: LocalBroker,
+) -> None:
+    async def test() -> None:
+        data = [{"index": 0, "records": batch([b"sent"])}]
+        sent = request(0, 9, {"acks": 1, "topic_data": [{"name": "t", "partition_data": data}]})
+        buffer = bytearray(sent)
+        held = Router(broker.context, "PLAINTEXT", {}).handle(CALLER, memoryview(buffer).toreadonly())
+        assert isinstance(held, Hold)
+        buffer[:] = bytes(len(buffer))
+        broker.create("t")
+        await held.ready
+        (topic,) = response(0, 9, held.then()).responses
+        assert topic.partition_responses[0].error_code == ErrorCode.none
+        found = broker.partition("t").log.read(0, 1_000, 1, True)
+        assert found.slice is not None
+        assert b"sent" in found.slice.read()
 
     run(test())
 
