@@ -1,11 +1,11 @@
 # Each target sets up what it needs. `make demo` and `make test` are all a newcomer has to know.
 
-.PHONY: help demo test lint types contracts unit interop faults groups soak bench images e2e e2e-all e2e-up e2e-environment e2e-down \
-	e2e-clean kind-image format clean
+.PHONY: help demo test lint types contracts compile unit interop faults groups soak bench images e2e e2e-here e2e-all e2e-up \
+	e2e-environment e2e-down e2e-clean kind-image format clean
 
-# Most tests wait for other processes, so two halves of them take half the time. Those in tests/faults measure how long
+# Most tests wait for other processes, so three of them side by side keep two cores busy. Those in tests/faults measure how long
 # clients stand still, and those in tests/cluster use all cores: they have the machine to themselves.
-SIDE_BY_SIDE := -n 2 --dist loadscope
+SIDE_BY_SIDE := -n 3 --dist loadscope
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,9 +16,10 @@ demo: ## Run the main job on real data: 336,776 flights through 3 brokers into a
 
 test: ## Run everything that CI runs
 	@scripts/setup test
-	@$(MAKE) --no-print-directory lint types contracts
+	@$(MAKE) --no-print-directory lint types contracts compile
 	.venv/bin/python -m pytest $(SIDE_BY_SIDE) tests/unit tests/interop
 	.venv/bin/python -m pytest tests/cluster tests/faults
+	@$(MAKE) --no-print-directory e2e-here
 
 lint:
 	.venv/bin/ruff check .
@@ -29,6 +30,10 @@ types:
 
 contracts:
 	.venv/bin/lint-imports
+
+compile: ## Compile the broker's modules that each batch goes through (with a C compiler; without, they are plain Python)
+	@scripts/setup test
+	@.venv/bin/python -m scripts.compile
 
 unit: ## Run the tests that start no processes
 	@scripts/setup test
@@ -51,14 +56,15 @@ groups: ## Five minutes of members that join, leave, crash and return while brok
 	GROUPS_SECONDS=300 .venv/bin/python -m pytest tests/faults/test_group_changes.py --timeout 600
 
 bench: ## Measure side by side with Apache Kafka (needs Maven for that half)
-	@scripts/setup test
+	@$(MAKE) --no-print-directory compile
 	.venv/bin/python -m bench
 
 images: ## Build the container images (broker, ZooKeeper, operator, Spark) as mainstem/NAME:dev
 	@scripts/setup test
 	@.venv/bin/python -m tests.e2e.machine images
 
-E2E_TESTS = --timeout 600 -m 'not long' tests/e2e
+# Two processes: one for the tests that share a release, one for all others. What takes long also takes nodes away, so it runs alone.
+E2E_TESTS = -n 2 --timeout 600 -m 'not long' tests/e2e
 
 # With KUBECONFIG the tests run on that cluster, whose nodes must hold the images; else on one that is made here.
 e2e: ## Test on a real Kubernetes: KUBECONFIG's, or one of kind that this makes from whatever the machine has
@@ -68,6 +74,14 @@ ifdef KUBECONFIG
 else
 	@.venv/bin/python -m tests.e2e.machine test -- $(E2E_TESTS)
 endif
+
+# What `make test` does of it: never on a cluster that a shell happens to name.
+e2e-here:
+	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
+		env -u KUBECONFIG $(MAKE) --no-print-directory KUBECONFIG= e2e; \
+	else \
+		echo 'Not run: the end-to-end tests on Kubernetes, which want root on Linux. Run them with: sudo make e2e'; \
+	fi
 
 e2e-all: ## The same, with all the tests that take long: machines lost, rolls interrupted, hundreds of Topics
 	@$(MAKE) --no-print-directory e2e E2E_TESTS='--timeout 600 tests/e2e'

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from scripts.compile import main as compile_broker
+
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 WHEELS: Final = REPOSITORY / "build" / "wheels"
 ZOOKEEPER_JARS: Final = REPOSITORY / "build" / "zookeeper"
@@ -117,14 +119,17 @@ def requirements_of(image: Image) -> list[str]:
 def fetch(image: Image) -> None:
     """Put the wheels that `image` installs, and pip, in build/wheels; ZooKeeper's jars in build/zookeeper.
 
-    Does nothing when they were made from the same requirements and constraints before.
+    Does nothing when they were made from the same requirements and constraints before. The broker's compiled
+    modules are made here too, as wheels are, for this machine's Python, which is the images'.
 
     Raises:
-        BuildError: pip's reason.
+        BuildError: pip's reason, or the compiler's.
     """
     fetch_wheels(WHEELS / image.wheels, requirements_of(image))
     if image.name == "zookeeper":
         _take_zookeeper_jars(WHEELS / image.wheels)
+    if image.name == "broker" and compile_broker() != 0:
+        raise BuildError("The broker's modules could not be compiled: see above.")
 
 
 def fetch_wheels(folder: Path, requirements: Sequence[str]) -> None:

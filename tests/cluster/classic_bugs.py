@@ -38,9 +38,9 @@ def truncate_to_the_high_watermark() -> None:
 def advance_over_an_unconfirmed_set() -> None:
     """The high watermark goes by the set that was proposed, though ZooKeeper may refuse it."""
 
-    def proposed(self: Partition) -> set[int]:
+    def proposed(self: Partition) -> tuple[int, ...]:
         assert self.state is not None
-        return set((self._pending or self.state).isr)
+        return (self._pending or self.state).isr
 
     Partition._maximal_isr = proposed  # type: ignore[method-assign]  # the bug
 

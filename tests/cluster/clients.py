@@ -15,7 +15,7 @@ from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 
 from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 
 PAUSE_S_MAX = 0.2
 RETRY_S_MAX = 0.1

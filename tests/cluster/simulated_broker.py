@@ -30,7 +30,7 @@ from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint
 from mainstem_broker.config import BrokerConfig
 from mainstem_broker.errors import PeerUnavailable
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.office import Office
 from mainstem_broker.server.cluster_news import ClusterNews
@@ -51,13 +51,6 @@ def broker_config(broker_id: int) -> BrokerConfig:
     return BrokerConfig(
         {"broker.id": str(broker_id), "zookeeper.connect": "simulated", "min.insync.replicas": "2"}
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """kio's error codes are enumerations."""
-
-    value: int
 
 
 class SimulatedBroker:
@@ -124,6 +117,7 @@ class SimulatedBroker:
             now_s=loop.time,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             connection_timeout_ms=60_000,
+            on_settings=lambda: self._news.take_broker_config(),  # noqa: PLW0108  # made below
             on_change=self._on_change,
             policy_of=lambda topic: self._news.election_policy(topic),  # noqa: PLW0108  # made below
         )
@@ -310,7 +304,7 @@ class SimulatedPeer:
         except TimeoutError:
             raise PeerUnavailable("no answer in time") from None
         return SimpleNamespace(
-            error_code=Code(answer["error_code"]),
+            error_code=answer["error_code"],
             session_id=answer["session_id"],
             responses=[
                 SimpleNamespace(
@@ -326,15 +320,15 @@ class SimulatedPeer:
 
 
 def _fetched(body: Body) -> SimpleNamespace:
-    diverging = body.get("diverging_epoch", {"epoch": -1, "end_offset": -1})
+    diverging = body.get("diverging_epoch")
     records = body["records"]
     return SimpleNamespace(
         partition_index=body["partition_index"],
-        error_code=Code(body["error_code"]),
+        error_code=body["error_code"],
         high_watermark=body["high_watermark"],
         log_start_offset=body.get("log_start_offset", -1),
-        diverging_epoch=SimpleNamespace(**diverging),
-        records=records.batches if isinstance(records, BatchSlice) else None,
+        diverging=None if diverging is None else (diverging["epoch"], diverging["end_offset"]),
+        records=records.batches if isinstance(records, BatchSlice) else b"",
     )
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 
 import structlog
 from tests.cluster.classic_bugs import BUGS, put_back
@@ -43,7 +44,9 @@ def attempts(
 ) -> Generator[Outcome | str, None, None]:
     """The outcomes in the order of the seeds; `prepare` is called in each process that runs some."""
     chunk = max(1, min(25, len(seeds) // (4 * processes)))
-    pool = ProcessPoolExecutor(processes, initializer=_prepare, initargs=(prepare,))
+    # New processes rather than forks: a fork of one that tested with librdkafka's clients crashes when it
+    # collects those clients as garbage, as it has none of their threads.
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_prepare, initargs=(prepare,))
     try:
         yield from pool.map(attempt, seeds, chunksize=chunk)
     finally:

@@ -134,7 +134,11 @@ class Network:
     ) -> None:
         """One caller's connection, until either end closes it."""
         with contextlib.closing(writer):
-            link = frozenset((caller or self._caller(writer.get_extra_info("peername")[1]), name))
+            if caller is None:
+                # In a thread: it takes longer the more connections the machine has, and all wires would wait.
+                ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+                caller = await asyncio.to_thread(self._caller, *ends)
+            link = frozenset((caller, name))
             wire = self._wire(link)
             await wire.wait()
             try:
@@ -156,12 +160,13 @@ class Network:
                         direction.cancel()
                     await asyncio.gather(*directions, return_exceptions=True)
 
-    def _caller(self, port: int) -> str:
+    def _caller(self, own: tuple[str, int], called: tuple[str, int]) -> str:
+        # By both ends: two processes may call different ports from the same one.
         for name, pid in self._process_of().items():
             with contextlib.suppress(psutil.Error):
-                ports = {connection.laddr.port for connection in psutil.Process(pid).net_connections("tcp4")}
-                if port in ports:
-                    return name
+                for connection in psutil.Process(pid).net_connections("tcp4"):
+                    if (connection.laddr, connection.raddr) == (own, called):
+                        return name
         return "unknown"
 
 

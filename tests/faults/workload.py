@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -84,12 +85,46 @@ class Workload:
         return now_s
 
     def wait_for_acknowledgements(self, sent_after_s: float, seconds: float) -> None:
-        """Wait until every partition has acknowledged a message that was sent after that moment."""
-        wait_until(
-            lambda: len(self.history.first_acknowledgement_after_s(sent_after_s)) == self._partitions,
-            f"all partitions of {self._topic} acknowledge again",
-            seconds,
-            step_seconds=0.1,
+        """Wait until every partition has acknowledged a message that was sent after that moment.
+
+        Raises:
+            AssertionError: one did not; the message says what brokers know of it and clients were told.
+        """
+        try:
+            wait_until(
+                lambda: len(self.history.first_acknowledgement_after_s(sent_after_s)) == self._partitions,
+                f"all partitions of {self._topic} acknowledge again",
+                seconds,
+                step_seconds=0.1,
+            )
+        except AssertionError as error:
+            error.add_note(self._account(sent_after_s))
+            raise
+
+    def _account(self, from_s: float) -> str:
+        """What each broker knows of the topic, and what clients were told since `from_s`."""
+        told = Counter(
+            (event.partition, event.error) for event in self.history.failed if event.at_s >= from_s
+        )
+        acknowledged = self.history.first_acknowledgement_after_s(from_s)
+        return "\n".join(
+            [
+                *(f"{address} knows of {self._known_at(address)}" for address in self._servers.split(",")),
+                f"acknowledged again after, by partition: {acknowledged}",
+                f"messages given up, by partition and error: {dict(told)}",
+                *self.history.producer_errors[-3:],
+            ]
+        )
+
+    def _known_at(self, address: str) -> str:
+        try:
+            with Connection(address, ASK_TIMEOUT_S) as connection:
+                answer = connection.ask("metadata", 1, topics=[{"name": self._topic}])
+        except OSError as error:
+            return f"nothing: {type(error).__name__}"
+        return ", ".join(
+            f"{partition.partition_index}: leader {partition.leader_id}, in sync {list(partition.isr_nodes)}"
+            for partition in answer.topics[0].partitions
         )
 
     def wait_for_messages(self, count: int, seconds: float = 20.0) -> None:

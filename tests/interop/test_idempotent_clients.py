@@ -11,12 +11,13 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from confluent_kafka.admin import NewTopic
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, RunCluster, StartCluster
 from tests.support.idempotence import broker_at, remembered, replicated_topic, sequence_batch
 from tests.support.load import read_all
 from tests.support.lossy_proxy import LossyProxy
-from tests.support.topics import TopicFactory
+from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection, produce
 
@@ -26,8 +27,14 @@ PATIENCE_SECONDS: Final = 60
 OUTSTANDING_MAX: Final = 500
 
 
-Send = Callable[[str, str, int], list[int]]
-"""Sends so many numbered messages to partition 0 and returns the offsets it was told."""
+Send = Callable[..., list[int]]
+"""Sends so many numbered messages to partition 0 and returns the offsets it was told.
+
+    send(servers, topic, count, then=None)
+
+`then` is called when all is told, if there is one, and as many messages follow, with numbers from 0 again.
+"""
+Then = Callable[[], None] | None
 
 
 IDEMPOTENT: Final[dict[str, Any]] = {
@@ -42,7 +49,7 @@ IDEMPOTENT: Final[dict[str, Any]] = {
 }
 
 
-def by_confluent(servers: str, topic: str, count: int) -> list[int]:
+def by_confluent(servers: str, topic: str, count: int, then: Then = None) -> list[int]:
     producer: Any = confluent_kafka.Producer({**IDEMPOTENT, "bootstrap.servers": servers})
     told: list[tuple[bytes, int]] = []
     failures: list[Any] = []
@@ -53,15 +60,22 @@ def by_confluent(servers: str, topic: str, count: int) -> list[int]:
         else:
             told.append((message.value(), message.offset()))
 
-    for number in range(count):
-        producer.produce(topic, value=b"%d" % number, partition=0, on_delivery=delivered)
-        producer.poll(0)
-    assert producer.flush(PATIENCE_SECONDS) == 0
-    assert not failures
+    def send() -> None:
+        told.clear()
+        for number in range(count):
+            producer.produce(topic, value=b"%d" % number, partition=0, on_delivery=delivered)
+            producer.poll(0)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        assert not failures
+
+    send()
+    if then is not None:
+        then()
+        send()
     return [offset for _, offset in sorted(told, key=lambda one: int(one[0]))]
 
 
-def by_kafka_python(servers: str, topic: str, count: int) -> list[int]:
+def by_kafka_python(servers: str, topic: str, count: int, then: Then = None) -> list[int]:
     producer = kafka.KafkaProducer(
         bootstrap_servers=servers,
         enable_idempotence=True,
@@ -70,29 +84,42 @@ def by_kafka_python(servers: str, topic: str, count: int) -> list[int]:
         reconnect_backoff_ms=10,
         reconnect_backoff_max_ms=50,
     )
-    try:
+
+    def send() -> list[int]:
         answers = [producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)]
         return [answer.get(PATIENCE_SECONDS).offset for answer in answers]
+
+    try:
+        told = send()
+        if then is not None:
+            then()
+            told = send()
+        return told
     finally:
         producer.close(timeout=5)
 
 
-def by_aiokafka(servers: str, topic: str, count: int) -> list[int]:
-    async def send() -> list[int]:
+def by_aiokafka(servers: str, topic: str, count: int, then: Then = None) -> list[int]:
+    async def send(producer: Any) -> list[int]:
+        answers = [await producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)]
+        told = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_SECONDS)
+        return [one.offset for one in told]
+
+    async def run() -> list[int]:
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=servers, enable_idempotence=True, max_batch_size=200, retry_backoff_ms=10
         )
         await producer.start()
         try:
-            answers = [
-                await producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)
-            ]
-            told = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_SECONDS)
-            return [one.offset for one in told]
+            told = await send(producer)
+            if then is not None:
+                await asyncio.to_thread(then)
+                told = await send(producer)
+            return told
         finally:
             await producer.stop()
 
-    return asyncio.run(send())
+    return asyncio.run(run())
 
 
 every_sender = pytest.mark.parametrize(
@@ -110,6 +137,23 @@ def assert_once_and_in_order(servers: str, topic: str, offsets: list[int], count
 def test_stock_clients_produce_with_idempotence(local_stack: Cluster, topic: str, send: Send) -> None:
     offsets = send(local_stack.bootstrap_servers, topic, MESSAGES)
     assert_once_and_in_order(local_stack.bootstrap_servers, topic, offsets, MESSAGES)
+
+
+@every_sender
+def test_a_producer_goes_on_when_its_topic_was_deleted_and_made_again(
+    local_stack: Cluster, new_topic: TopicFactory, send: Send
+) -> None:
+    """It counts on, by the topic's name; the new topic's log has never heard of it."""
+    topic = new_topic()
+    servers = local_stack.bootstrap_servers
+
+    def make_anew() -> None:
+        new_topic.admin.delete_topics([topic], operation_timeout=ANSWER_SECONDS)[topic].result(ANSWER_SECONDS)
+        made = NewTopic(topic, 1, 1)
+        new_topic.admin.create_topics([made], operation_timeout=ANSWER_SECONDS)[topic].result(ANSWER_SECONDS)
+
+    offsets = send(servers, topic, 20, make_anew)
+    assert_once_and_in_order(servers, topic, offsets, 20)
 
 
 @pytest.fixture(scope="module")

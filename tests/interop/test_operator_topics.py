@@ -9,12 +9,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.running_operator import RunningOperator, running_operator
 
 from mainstem_operator.admin import Brokers
+from mainstem_operator.plan_throttles import ALL_BROKERS, RATES, RECEIVERS, SENDERS, Change, Operation
 
 Scenario = Callable[[RunningOperator, Brokers], Awaitable[None]]
 Play = Callable[[Scenario], None]
@@ -46,12 +48,12 @@ def name(local_stack: Cluster) -> Any:
         future.exception()
 
 
-def cluster() -> Manifest:
+def cluster(**rolling: Any) -> Manifest:
     return {
         "apiVersion": "mainstem.dev/v1beta1",
         "kind": "Cluster",
         "metadata": {"name": "events", "namespace": "default"},
-        "spec": {"brokers": {"replicas": 3}},
+        "spec": {"brokers": {"replicas": 3}, "rolling": rolling},
     }
 
 
@@ -204,6 +206,40 @@ def test_replicas_are_moved_and_the_status_says_how_far(play: Play, name: str) -
         await operator.until(
             lambda: kubernetes.get("topics", name)["status"]["replicas"] == 2, "two replicas"
         )
+
+    play(scenario)
+
+
+def test_replicas_move_within_the_limit_of_the_cluster_and_no_throttle_of_it_is_left(
+    play: Play, name: str, local_stack: Cluster
+) -> None:
+    """While they do the limit is raised, else it would take minutes; what a person set stays (R25)."""
+    producer = Producer({"bootstrap.servers": local_stack.bootstrap_servers})
+
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(topic(name, partitions=1, replicas=1))
+        await operator.condition("topics", name, "Ready", "True")
+        for _ in range(40):
+            producer.produce(name, bytes(100_000))
+        producer.flush()
+        assert await brokers.put_throttles({name: {SENDERS: Change(Operation.SET, "7:7")}}) == {}
+        kubernetes.apply(cluster(moveBytesPerSecond=10_000))
+        await operator.condition("clusters", "events", "Stable", "True")
+        kubernetes.apply(topic(name, partitions=1, replicas=2))
+        await operator.condition("topics", name, "Reassigning", "True")
+        (move,) = (await brokers.moves()).values()
+        (sender,), (receiver,) = move.origin, move.adding
+        limited = await brokers.throttles([name])
+        assert limited[name] == {SENDERS: f"7:7,0:{sender}", RECEIVERS: f"0:{receiver}"}
+        assert limited[ALL_BROKERS] == dict.fromkeys(RATES, "10000")
+        assert kubernetes.get("configmaps", "events-throttles")
+        kubernetes.apply(cluster(moveBytesPerSecond=100_000_000))
+        await operator.until(lambda: has_replicas(operator, name, 2), "two replicas")
+        await operator.until(
+            lambda: ("configmaps", "default", "events-throttles") not in kubernetes.objects, "no throttles"
+        )
+        assert await brokers.throttles([name]) == {name: {SENDERS: "7:7"}, ALL_BROKERS: {}}
 
     play(scenario)
 

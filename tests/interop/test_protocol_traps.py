@@ -354,7 +354,10 @@ def test_trap_40_a_client_id_has_no_meaning(
 def test_trap_06_a_producer_that_is_not_known_may_begin_anywhere(leader: Connection, topic: str) -> None:
     """redpanda#22670: its state may be gone; and it may have raised its epoch by itself (KIP-360)."""
     producer_id = init_producer_id(leader).producer_id
-    assert produce(leader, topic, 0, sequence_batch(producer_id, 17)).base_offset == 0
+    batch = sequence_batch(producer_id, 17)
+    # Once it is asked to send again, in case that something before it is on its way.
+    assert produce(leader, topic, 0, batch).error_code == ErrorCode.not_leader_or_follower
+    assert produce(leader, topic, 0, batch).base_offset == 0
     assert produce(leader, topic, 0, sequence_batch(producer_id, 0, epoch=1)).base_offset == 1
 
 

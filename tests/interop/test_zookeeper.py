@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -220,8 +221,16 @@ def test_brokers_outlive_zookeepers_absence(own_stack: StartCluster, how: str) -
                 answer = produce(leader, topic, 0, encode_batch([Message(b"after")]))
                 return bool(answer.error_code == ErrorCode.none)
 
+        def creates() -> bool:
+            try:
+                return bool(new_topic(partitions=2))
+            except KafkaException as error:
+                # By the broker that has no session yet: it says so, and that one may ask again.
+                assert error.args[0].code() == KafkaError.REQUEST_TIMED_OUT
+                return False
+
         wait_until(writes, "writing goes on", SESSION_SECONDS)
-        assert new_topic(partitions=2)
+        wait_until(creates, "creating goes on", SESSION_SECONDS)
         assert [cluster.broker_pid(broker_id) for broker_id in cluster.brokers] == pids
 
 

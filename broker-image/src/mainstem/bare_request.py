@@ -11,6 +11,7 @@ import struct
 from typing import Any, Final
 
 _TIMEOUT_SECONDS: Final = 5.0
+_CONNECT_SECONDS: Final = 3.0  # who can't be reached has nothing to think about
 
 
 def ask(
@@ -44,7 +45,8 @@ def ask(
 
 
 def _exchange(address: tuple[str, int], request: bytes, timeout_seconds: float) -> bytes:
-    with socket.create_connection(address, timeout=timeout_seconds) as connection:
+    with socket.create_connection(address, timeout=min(timeout_seconds, _CONNECT_SECONDS)) as connection:
+        connection.settimeout(timeout_seconds)
         connection.sendall(struct.pack(">i", len(request)) + request)
         (size_bytes,) = struct.unpack(">i", _receive(connection, 4))
         return _receive(connection, size_bytes)

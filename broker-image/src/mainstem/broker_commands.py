@@ -13,7 +13,8 @@ from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, Broker, Cluster, Topic
 from mainstem.errors import ClusterUnreachable
 from mainstem.options import BootstrapServers, OutputChoice, complete_brokers
 from mainstem.output import Column, Output, OutputFormat, facts, size_text, table
-from mainstem.settings import Kind, Resource, find_broker, read_settings
+from mainstem.setting_requests import Kind
+from mainstem.settings import Resource, find_broker, read_settings
 
 app = typer.Typer(no_args_is_help=True, help="See the brokers, and what they hold.")
 

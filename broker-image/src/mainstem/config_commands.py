@@ -20,8 +20,8 @@ from mainstem.options import (
 )
 from mainstem.output import Column, Output, OutputFormat, table
 from mainstem.quotas import QUOTAS, Client, change_quotas, quota_value, read_quotas
+from mainstem.setting_requests import Kind
 from mainstem.settings import (
-    Kind,
     Resource,
     Setting,
     change_settings,

@@ -1,7 +1,7 @@
 """Settings of topics, brokers and groups as the cluster tells and takes them.
 
-Sent by `asking.py`: the stock client has no words for the default of all brokers, nor for groups. Quotas,
-which are no settings to the protocol, are in `quotas.py`.
+Requests are built by `setting_requests.py` and sent by `asking.py`. Quotas, which are no settings to the
+protocol, are in `quotas.py`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Final
 
 from mainstem.asking import ask_any, ask_broker
 from mainstem.bare_request import reason_of
 from mainstem.client import Broker, Cluster
 from mainstem.errors import BadInput, ClusterRefused
+from mainstem.setting_requests import Kind, change_request, describe_request
 
-_SET: Final = 0
-_DELETE: Final = 1
 _DEFAULT: Final = 5
 _SOURCES: Final = {
     1: "topic",
@@ -29,14 +27,6 @@ _SOURCES: Final = {
     8: "group",
 }
 """The protocol's sources of a value (KIP-226, KIP-848), in our words."""
-
-
-class Kind(IntEnum):
-    """Kinds of resources, by the protocol's numbers."""
-
-    TOPIC = 2
-    BROKER = 4
-    GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +79,7 @@ def read_settings(cluster: Cluster, resource: Resource) -> dict[str, Setting]:
         ClusterRefused: it has none.
         BadInput, ClusterUnreachable: there is no such broker, or it does not answer.
     """
-    from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
-
-    asked = DescribeConfigsResource(
-        resource_type=int(resource.kind), resource_name=resource.name, configuration_keys=None
-    )
-    request = DescribeConfigsRequest(resources=(asked,))
+    request = describe_request(resource.kind, resource.name)
     if resource.kind is Kind.BROKER and resource.name:  # only it knows its file
         answer = ask_broker(find_broker(cluster, int(resource.name)), request)
     else:
@@ -117,20 +102,7 @@ def change_settings(cluster: Cluster, resource: Resource, changes: Mapping[str, 
         ClusterRefused: one of them does not fit, so that none was changed.
         ClusterUnreachable: nobody answered.
     """
-    from kio.schema.incremental_alter_configs.v1.request import (
-        AlterableConfig,
-        AlterConfigsResource,
-        IncrementalAlterConfigsRequest,
-    )
-
-    configs = tuple(
-        AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
-        for name, value in changes.items()
-    )
-    altered = AlterConfigsResource(
-        resource_type=int(resource.kind), resource_name=resource.name, configs=configs
-    )
-    request = IncrementalAlterConfigsRequest(resources=(altered,), validate_only=False)
+    request = change_request(resource.kind, resource.name, changes)
     (response,) = ask_any(cluster, request).responses
     if response.error_code.value != 0:
         raise ClusterRefused(f"The settings of {resource} were not changed: {reason_of(response)}")

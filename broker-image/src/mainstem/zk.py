@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from datetime import datetime
+from types import FrameType
 from typing import Annotated, Any, Final
 
 import orjson
@@ -164,7 +166,7 @@ def watch(
     out, path = Output(output), node_path(path)
     try:
         with ZooKeeperTree(find_zookeeper(zookeeper, Cluster(bootstrap_servers))) as tree:
-            _follow(out, tree, path, recursive)
+            follow(out, tree, path, recursive)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
     except BrokenPipeError:
@@ -172,12 +174,20 @@ def watch(
         raise typer.Exit(0) from None
 
 
-def _follow(out: Output, tree: ZooKeeperTree, path: str, recursive: bool) -> None:
-    news = threading.Event()
+def follow(out: Output, tree: ZooKeeperTree, path: str, recursive: bool) -> None:
+    """Show changes until Ctrl-C, which is raised, or has been taken for a broken connection."""
+    news, ended = threading.Event(), threading.Event()
 
     def on_change(_event: Any) -> None:
         news.set()
 
+    def end(_number: int, _frame: FrameType | None) -> None:
+        # Noted too: in the midst of a question kazoo takes whatever is raised for a broken connection.
+        ended.set()
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as for what a script runs in the background
+        signal.signal(signal.SIGINT, end)
     known = tree.reading(path, recursive, on_change)
     out.say(f"Watching {path}, where there {_counted(len(known))} now. Ctrl-C ends it.", style="dim")
     while True:
@@ -186,6 +196,8 @@ def _follow(out: Output, tree: ZooKeeperTree, path: str, recursive: bool) -> Non
         try:
             now = tree.reading(path, recursive, on_change)
         except ZooKeeperUnreachable as error:
+            if ended.is_set():
+                return
             out.warn(str(error))
             news.set()
             continue

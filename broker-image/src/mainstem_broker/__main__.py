@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import logging
 import os
 import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Final
 
 import structlog
 import uvloop
 
-from mainstem_broker.config import BrokerConfig, parse_properties, with_environment
+from mainstem_broker.compiled import use_compiled
+from mainstem_broker.config import BrokerConfig, parse_properties
 from mainstem_broker.errors import InvalidSetting, ProtocolError, StartupError
 from mainstem_broker.log_level import LogLevel, drop_below_level, set_log_level
-
-GARBAGE_THRESHOLD: Final = 100_000
-"""Allocations between two looks for reference cycles. Requests make none, and each look is a pause."""
+from mainstem_broker.memory import collect_rarely, keep_freed_blocks
+from mainstem_broker.settings_references import filled_in
 
 
 def main() -> int:
     arguments = _parse_arguments()
     _configure_logging(arguments.log_level)
+    keep_freed_blocks()
     try:
         config = _read_config(arguments.properties, arguments.override)
         uvloop.run(_serve(config))
@@ -42,7 +41,11 @@ def main() -> int:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mainstem_broker", description="Run one Mainstem broker.")
-    parser.add_argument("properties", type=Path, help="settings, as in Kafka's server.properties")
+    parser.add_argument(
+        "properties",
+        type=Path,
+        help="settings, as in Kafka's server.properties; ${env:NAME} and ${file:PATH:NAME} are filled in",
+    )
     parser.add_argument(
         "--override", action="append", default=[], metavar="NAME=VALUE", help="a setting above the file's"
     )
@@ -64,8 +67,7 @@ def _read_config(path: Path, overrides: list[str]) -> BrokerConfig:
         if "=" not in override:
             raise StartupError(f"--override {override!r} is not of the form name=value.")
     settings = parse_properties(text) | parse_properties("\n".join(overrides))
-    settings = with_environment(settings, os.environ)
-    config = BrokerConfig(settings)
+    config = BrokerConfig(filled_in(settings, os.environ))
     config.topic({})  # a topic default that does not fit is found out now
     for name in config.unknown:
         structlog.get_logger(__name__).warning("unknown setting ignored", name=name)
@@ -76,8 +78,10 @@ async def _serve(config: BrokerConfig) -> None:
     # kio registers its types with hypothesis wherever tests have that installed: a third of the start-up
     # (0.37 s of imports with it, 0.23 s without). None makes its import fail, which kio expects.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]  # documented, but not typed
+    is_compiled = use_compiled()
     from mainstem_broker.server.broker import Broker
 
+    structlog.get_logger(__name__).info("starting", compiled=is_compiled)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -93,9 +97,7 @@ async def _serve(config: BrokerConfig) -> None:
                 starting.result()
             except ProtocolError as error:
                 raise StartupError(str(error)) from error
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(GARBAGE_THRESHOLD, 50, 50)
+            collect_rarely()
             await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
             if failed.done():
                 raise StartupError(

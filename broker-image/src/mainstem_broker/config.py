@@ -127,7 +127,6 @@ _B, _S, _I, _L, _D, _T = (
     SettingType.LIST,
 )
 _THROTTLED_REPLICAS: Final = r"|\*|\d+:\d+(,\d+:\d+)*"
-_ENVIRONMENT: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 
@@ -785,6 +784,28 @@ def check_topic_overrides(overrides: Mapping[str, str]) -> None:
         setting.parse(text)
 
 
+def readable_settings(
+    layer: Mapping[str, str], before: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """What brokers can take of a dynamic layer; and of the rest, what is wrong with each.
+
+    Args:
+        before: the layer as it was taken last: what it had in place of a wrong value goes on to hold.
+    """
+    taken, wrong = {}, []
+    for name, text in layer.items():
+        setting = BROKER_SETTINGS.get(name)
+        try:
+            if setting is not None and setting.dynamic != "read-only":
+                setting.parse(text)
+            taken[name] = text
+        except InvalidSetting as error:
+            wrong.append(str(error))
+            if name in before:
+                taken[name] = before[name]
+    return taken, wrong
+
+
 class BrokerConfig:
     """A broker's settings: the file's (static), and the dynamic ones that ZooKeeper adds.
 
@@ -939,20 +960,3 @@ def parse_properties(text: str) -> dict[str, str]:
             raise InvalidSetting(f"Line {number} is not of the form name=value: {stripped!r}.")
         properties[name.strip()] = value.strip()
     return properties
-
-
-def with_environment(properties: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """`${env:NAME}` in values filled in from the environment, as Kafka's EnvVarConfigProvider does (KIP-887).
-
-    What a pod learns only when it starts, such as its node's address, comes this way.
-
-    Raises:
-        InvalidSetting: a variable is not set.
-    """
-
-    def value_of(match: re.Match[str]) -> str:
-        if match[1] not in environment:
-            raise InvalidSetting(f"{match[0]} cannot be filled in: the environment has no {match[1]}.")
-        return environment[match[1]]
-
-    return {name: _ENVIRONMENT.sub(value_of, value) for name, value in properties.items()}

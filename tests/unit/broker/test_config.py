@@ -20,7 +20,6 @@ from mainstem_broker.config import (
     TopicConfig,
     check_topic_overrides,
     parse_properties,
-    with_environment,
 )
 from mainstem_broker.errors import InvalidSetting
 
@@ -281,17 +280,6 @@ def test_a_line_without_an_equals_sign_is_named_by_its_number() -> None:
 )
 def test_properties_survive_being_written_and_read(properties: dict[str, str]) -> None:
     assert parse_properties("\n".join(f"{name}={value}" for name, value in properties.items())) == properties
-
-
-def test_values_are_filled_in_from_the_environment() -> None:
-    properties = {"advertised.listeners": "OUT://${env:HOST_IP}:${env:PORT}", "log.dirs": "/$HOME/${x}"}
-    filled = with_environment(properties, {"HOST_IP": "10.0.0.1", "PORT": "30000"})
-    assert filled == {"advertised.listeners": "OUT://10.0.0.1:30000", "log.dirs": "/$HOME/${x}"}
-
-
-def test_a_variable_that_is_not_set_is_named() -> None:
-    with pytest.raises(InvalidSetting, match="the environment has no HOST_IP"):
-        with_environment({"advertised.listeners": "OUT://${env:HOST_IP}:1"}, {})
 
 
 def test_a_group_setting_falls_back_to_the_brokers() -> None:

@@ -34,6 +34,7 @@ def properties(tmp_path: Path) -> Path:
         (["log.segment.bytes=1"], "Invalid value 1 for log.segment.bytes: it must be at least 14."),
         (["listeners=here"], "listeners has 'here'; write it as NAME://host:port."),
         (["zookeeper.connect=:x"], "zookeeper.connect is ':x'"),
+        (["broker.rack=${file:/none:a}"], "${file:/none:a} cannot be filled in: /none cannot be read"),
         (["no equals sign"], "--override 'no equals sign' is not of the form name=value."),
     ],
 )

@@ -6,7 +6,8 @@ import pytest
 
 from mainstem.errors import BadInput
 from mainstem.quotas import Client, quota_value
-from mainstem.settings import Kind, Resource, check_names
+from mainstem.setting_requests import Kind
+from mainstem.settings import Resource, check_names
 
 KNOWN = ("retention.ms", "retention.bytes", "segment.ms")
 

@@ -8,7 +8,7 @@ software name; v4 only concerns features, of which there are none.
 from __future__ import annotations
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 
 def handle(_broker: BrokerContext, _request: Entity, _context: RequestContext) -> Body:

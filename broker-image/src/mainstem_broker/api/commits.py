@@ -31,7 +31,7 @@ from mainstem_broker.errors import (
 )
 from mainstem_broker.group.offsets import TopicPartition
 from mainstem_broker.group.records import CommittedOffset
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 COMMIT_VERSION_BY_ID: Final = 10
 FETCH_VERSION_BY_MEMBER: Final = 9

@@ -43,7 +43,7 @@ from mainstem_broker.errors import (
     ProtocolError,
 )
 from mainstem_broker.log_level import LogLevel, set_log_level
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 SET: Final = 0
 DELETE: Final = 1

@@ -29,7 +29,7 @@ from mainstem_broker.errors import (
     UnsupportedVersion,
 )
 from mainstem_broker.log_level import log_level
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 
 class ResourceType(IntEnum):

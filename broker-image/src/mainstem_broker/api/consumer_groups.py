@@ -20,7 +20,7 @@ from mainstem_broker.group.consumer_group import ConsumerGroup
 from mainstem_broker.group.consumer_member import ConsumerMember
 from mainstem_broker.group.consumer_records import Partition, Partitions, by_topic
 from mainstem_broker.group.messages import ConsumerHeartbeat, HeartbeatAnswer
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 OWN_ID_VERSION: Final = 1
 

@@ -23,7 +23,7 @@ from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings
 from mainstem_broker.group.membership import GroupPolicy
 from mainstem_broker.group.migration import MigrationPolicy
 from mainstem_broker.group.shard import GroupPolicies
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.quota.client_quotas import ClientQuotas
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition

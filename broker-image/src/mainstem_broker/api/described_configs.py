@@ -19,7 +19,7 @@ from mainstem_broker.config import (
     Value,
 )
 from mainstem_broker.log_level import LogLevel
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 
 ROOT_LOGGER: Final = "root"
 _FAMILIES: Final[dict[str, tuple[str, ...]]] = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.errors import ProtocolError
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 
 def partitions_of(_broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:

@@ -24,7 +24,8 @@ from typing import Any, Final
 from mainstem_broker.api import follower_fetch
 from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
 from mainstem_broker.errors import FetchSessionIdNotFound, ProtocolError, UnknownTopicId
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.pending import Pending
+from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.quota.client_quotas import QuotaKind
 from mainstem_broker.replica.partition import Partition
 
@@ -42,9 +43,8 @@ def partitions_of(broker: BrokerContext, request: Entity) -> Iterator[tuple[str,
 
 def _topic_name(broker: BrokerContext, topic: Any) -> str | None:
     """Up to version 12 topics are named, from 13 on given by id."""
-    if hasattr(topic, "topic"):
-        return str(topic.topic)
-    return broker.view.topic_names.get(topic.topic_id)
+    topic_id = getattr(topic, "topic_id", None)
+    return broker.view.topic_names.get(topic_id) if topic_id is not None else getattr(topic, "topic", None)
 
 
 def handle(
@@ -169,7 +169,7 @@ class _Wait:
         self._watched = watched
         self._is_reading_soon = False
         self._loop = asyncio.get_running_loop()
-        self.answer: asyncio.Future[Body | None] = self._loop.create_future()
+        self.answer: Pending[Body | None] = Pending()
         self.answer.add_done_callback(self._end)  # also when the connection has closed
         self._timer = self._loop.call_later(max_wait_ms / 1000, self._read, True)
         for partition in watched:
@@ -187,12 +187,13 @@ class _Wait:
             return
         try:
             answer, is_enough, _ = _read(self._broker, self._request, self._bytes_max)
-            if is_enough or is_over:
-                self.answer.set_result(answer)
         except Exception as error:  # noqa: BLE001  # the connection logs it, and closes
             self.answer.set_exception(error)
+            return
+        if is_enough or is_over:
+            self.answer.set_result(answer)
 
-    def _end(self, _answer: asyncio.Future[Body | None]) -> None:
+    def _end(self, _answer: Pending[Body | None]) -> None:
         self._timer.cancel()
         for partition in self._watched:
             partition.remove_listener(self._on_move)

@@ -17,6 +17,7 @@ what moves, not what there is.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,9 +29,11 @@ from mainstem_broker.errors import (
     ProtocolError,
     UnknownTopicId,
 )
-from mainstem_broker.log.files import ReadResult
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.log.files import FileSlice, ReadResult
+from mainstem_broker.pending import Pending
+from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.replica.partition import Divergence, Partition
+from mainstem_broker.timeout import Timeout
 
 NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
@@ -97,23 +100,26 @@ class FollowerSession:
         self.moved: dict[Followed, None] = {}
         """Those whose high watermark or log start may be another than was told."""
         self._fetched_ms = 0
-        self._waiting: asyncio.Future[Body | None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._waiting: Pending[Body | None] | None = None
+        self._timeout = Timeout(partial(self._look_again, True))
         self._is_looking_soon = False
         self._max_bytes = self._min_bytes = 0
 
     def close(self) -> None:
         """Stop listening; a fetch that waits is told that its session is gone."""
         self._settle(_error(FetchSessionIdNotFound.code))
+        self._timeout.close()
         for followed in self._followed.values():
             followed.listen_to(None)
         self._followed.clear()
         self._due.clear()
         self.moved.clear()
 
-    def fetch(self, request: Entity) -> Body | asyncio.Future[Body | None]:
+    def fetch(self, request: Entity) -> Body | Pending[Body | None]:
         """Take what the follower says and answer it, at once or when there is something."""
-        self._settle(self._body({}))  # nobody waits for the one before any more
+        if self._waiting is not None:
+            self._settle(self._body({}))  # nobody waits for the one before any more
         self._fetched_ms = self._broker.now_ms()
         for gone in request.forgotten_topics_data:
             for index in gone.partitions:
@@ -127,10 +133,9 @@ class FollowerSession:
         wait_ms = milliseconds(request.max_wait)
         if is_enough or wait_ms <= 0 or not self._followed:
             return self._told(answer)
-        loop = asyncio.get_running_loop()
-        self._waiting = loop.create_future()
+        self._waiting = Pending()
         self._waiting.add_done_callback(self._stop_waiting)
-        self._timer = loop.call_later(wait_ms / 1000, self._look_again, True)
+        self._timeout.begin(wait_ms / 1000)
         return self._waiting
 
     def _name(self, topic_id: UUID, asked: Any) -> None:
@@ -160,7 +165,7 @@ class FollowerSession:
         if self._waiting is not None and not self._is_looking_soon:
             # Soon, not now: one request may append to many partitions.
             self._is_looking_soon = True
-            asyncio.get_running_loop().call_soon(self._look_again, False)
+            self._loop.call_soon(self._look_again, False)
 
     def _look_again(self, is_over: bool) -> None:
         self._is_looking_soon = False
@@ -168,10 +173,12 @@ class FollowerSession:
             return
         try:
             answer, is_enough = self._look()
-            if is_enough or is_over:
-                self._settle(self._told(answer))
+            body = self._told(answer) if is_enough or is_over else None
         except Exception as error:  # noqa: BLE001  # the connection logs it, and closes
             self._waiting.set_exception(error)
+            return
+        if body is not None:
+            self._settle(body)
 
     def _settle(self, body: Body) -> None:
         waiting = self._waiting
@@ -180,12 +187,11 @@ class FollowerSession:
             if not waiting.done():
                 waiting.set_result(body)
 
-    def _stop_waiting(self, waiting: asyncio.Future[Body | None]) -> None:
+    def _stop_waiting(self, waiting: Pending[Body | None]) -> None:
         """Also when the connection has closed."""
         if self._waiting is waiting:
             self._waiting = None
-            if self._timer is not None:
-                self._timer.cancel()
+            self._timeout.end()
 
     # --- Answering ---
 
@@ -214,7 +220,9 @@ class FollowerSession:
                 self._broker.replicas.consider_isr(partition)
             if found.slice is not None:
                 total_bytes += found.slice.size_bytes
-                answer[followed] = {"records": found.slice}
+                answer[followed] = _given(
+                    partition.high_watermark, partition.log.log_start_offset, found.slice
+                )
                 self._to_the_end_of_the_turn(followed)
             elif is_in_sync and found.end_offset >= partition.log.log_end_offset:
                 del self._due[followed]
@@ -225,13 +233,11 @@ class FollowerSession:
         self._due[followed] = None
 
     def _read(self, followed: Followed, total_bytes: int, now_ms: int) -> ReadResult | Divergence:
-        broker, asked = self._broker, followed.asked
-        name = broker.view.topic_names.get(followed.topic_id)
-        if name is None:
-            raise UnknownTopicId(f"There is no topic with the id {followed.topic_id}.")
-        partition = broker.find_replica(name, followed.index)
-        followed.listen_to(partition)
-        throttle = broker.replicas.leader_throttle
+        asked = followed.asked
+        partition = followed.partition
+        if partition is None or partition.state is None:
+            partition = self._find(followed)
+        throttle = self._broker.replicas.leader_throttle
         throttled = throttle.is_limited and partition.throttles(self.follower)
         held_back = throttled and not throttle.may_pass()
         max_bytes = min(asked.partition_max_bytes, max(self._max_bytes - total_bytes, 0))
@@ -249,17 +255,26 @@ class FollowerSession:
             throttle.charge(found.slice.size_bytes)
         return found
 
+    def _find(self, followed: Followed) -> Partition:
+        """The replica, which is not known yet, or was taken away."""
+        name = self._broker.view.topic_names.get(followed.topic_id)
+        if name is None:
+            raise UnknownTopicId(f"There is no topic with the id {followed.topic_id}.")
+        partition = self._broker.find_replica(name, followed.index)
+        followed.listen_to(partition)
+        return partition
+
     def _told(self, answer: dict[Followed, Body]) -> Body:
         """The answer, with the offsets that the follower does not know yet."""
         for followed in self.moved:
             if followed not in answer and followed.is_news():
-                answer[followed] = {}
-        # Who is told of an error has heard nothing else.
-        self.moved = {followed: None for followed, body in answer.items() if "error_code" in body}
+                answer[followed] = _given(*followed.offsets(), b"")
+        self.moved = {}
         for followed, body in answer.items():
-            if "error_code" not in body:
-                followed.told = mark, start = followed.offsets()
-                body.update(_nothing(mark, start) | body)
+            if body["error_code"] == 0 and "diverging_epoch" not in body:
+                followed.told = body["high_watermark"], body["log_start_offset"]
+            else:
+                self.moved[followed] = None  # it hears nothing else
         return self._body(answer)
 
     def _body(self, answer: dict[Followed, Body]) -> Body:
@@ -277,7 +292,7 @@ class FollowerSession:
         }
 
 
-def handle(broker: BrokerContext, request: Entity) -> Body | asyncio.Future[Body | None]:
+def handle(broker: BrokerContext, request: Entity) -> Body | Pending[Body | None]:
     """Answer a follower: a request whose `replica_state` names a broker."""
     follower, life = request.replica_state.replica_id, request.replica_state.replica_epoch
     sessions = broker.follower_sessions
@@ -307,9 +322,9 @@ def end_sessions_of_the_gone(broker: BrokerContext) -> None:
         broker.follower_sessions.pop(follower).close()
 
 
-def _fetch_once(session: FollowerSession, request: Entity) -> Body | asyncio.Future[Body | None]:
+def _fetch_once(session: FollowerSession, request: Entity) -> Body | Pending[Body | None]:
     answer = session.fetch(request)
-    if isinstance(answer, asyncio.Future):
+    if isinstance(answer, Pending):
         answer.add_done_callback(lambda _: session.close())
     else:
         session.close()
@@ -320,14 +335,14 @@ def _error(code: int) -> Body:
     return {"throttle_time": 0, "error_code": code, "session_id": NO_SESSION, "responses": ()}
 
 
-def _nothing(high_watermark: int, log_start_offset: int) -> Body:
+def _given(high_watermark: int, log_start_offset: int, records: FileSlice | bytes) -> Body:
     return {
         "error_code": 0,
         "high_watermark": high_watermark,
         "last_stable_offset": -1,
         "log_start_offset": log_start_offset,
         "aborted_transactions": None,
-        "records": b"",
+        "records": records,
     }
 
 
@@ -336,10 +351,10 @@ def _failure(followed: Followed, error: ProtocolError) -> Body:
     start = -1
     if isinstance(error, OffsetOutOfRange) and followed.partition is not None:
         start = followed.partition.log.log_start_offset
-    return _nothing(-1, start) | {"error_code": error.code}
+    return _given(-1, start, b"") | {"error_code": error.code}
 
 
 def _diverging(partition: Partition, diverging: Divergence) -> Body:
-    return _nothing(partition.high_watermark, partition.log.log_start_offset) | {
+    return _given(partition.high_watermark, partition.log.log_start_offset, b"") | {
         "diverging_epoch": {"epoch": diverging.epoch, "end_offset": diverging.end_offset}
     }

@@ -38,7 +38,7 @@ from mainstem_broker.group.coordinator import OFFSETS_TOPIC
 from mainstem_broker.group.membership import State
 from mainstem_broker.group.messages import Join, JoinAnswer, Sync, SyncAnswer
 from mainstem_broker.group.shard import AnyGroup
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.replica.key_placement import partition_of_key
 
 GROUP_KEY: Final = 0

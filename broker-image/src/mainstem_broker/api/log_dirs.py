@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.errors import StorageError
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 Replicas = Mapping[str, list[Body]]
 

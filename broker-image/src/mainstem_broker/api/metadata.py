@@ -27,7 +27,7 @@ from mainstem_broker.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 
 def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | Awaitable[Body | None]:

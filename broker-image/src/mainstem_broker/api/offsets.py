@@ -18,7 +18,7 @@ from typing import Any, Final
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.api.fetch import READ_COMMITTED
 from mainstem_broker.errors import ProtocolError
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.replica.partition import Partition
 
 LATEST: Final = -1

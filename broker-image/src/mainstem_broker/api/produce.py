@@ -31,7 +31,8 @@ from mainstem_broker.errors import (
     ProtocolError,
     RequestTimedOut,
 )
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.pending import Pending
+from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.replica.partition import Acknowledgement, Partition
 
 logger = structlog.get_logger(__name__)
@@ -47,7 +48,7 @@ def partitions_of(_broker: BrokerContext, request: Entity) -> Iterator[tuple[str
 def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | Awaitable[Body] | None:
     now_ms = broker.now_ms()
     acks = request.acks
-    failed: ProtocolError | None = None
+    failed = ""
     topics: list[Body] = []
     appended: list[tuple[Partition, int, Body]] = []
     for topic in request.topic_data:
@@ -73,11 +74,11 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
                 appended.append((partition, info.last_offset + 1, answer))
                 partitions.append(answer)
             except ProtocolError as error:
-                failed = error
+                failed = str(error)
                 partitions.append(_failure(data.index, error))
         topics.append({"name": name, "partition_responses": partitions})
     if acks == 0:
-        if failed is not None:
+        if failed:
             raise InvalidRequestBytes(f"A produce with acks=0 failed, so its connection is closed: {failed}")
         return None
     body = {"responses": topics, "throttle_time": 0}
@@ -88,13 +89,12 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
 
 def _await_replicas(
     body: Body, appended: list[tuple[Partition, int, Body]], timeout_ms: int
-) -> asyncio.Future[Body]:
+) -> Pending[Body]:
     """Answer when the in-sync sets have what was appended; a partition where they do not says why.
 
-    A future and no task, which would add two turns of the loop to each produce.
+    No task, which would add two turns of the loop to each produce.
     """
-    loop = asyncio.get_running_loop()
-    everyone: asyncio.Future[Body] = loop.create_future()
+    everyone: Pending[Body] = Pending()
     waiting: dict[Acknowledgement, tuple[Partition, Body]] = {}
 
     def settle(waited: Acknowledgement, error: ProtocolError | None) -> None:
@@ -110,7 +110,7 @@ def _await_replicas(
         if not everyone.done():
             everyone.set_result(body)
 
-    def end(_: asyncio.Future[Body]) -> None:
+    def end(_: Pending[Body]) -> None:
         """Also when the connection has closed."""
         timer.cancel()
         for acknowledgement, (partition, _answer) in waiting.items():
@@ -120,7 +120,7 @@ def _await_replicas(
         acknowledgement = Acknowledgement(offset, settle)
         if not partition.acknowledge(acknowledgement):
             waiting[acknowledgement] = (partition, answer)
-    timer = loop.call_later(timeout_ms / 1000, give_up)
+    timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, give_up)
     everyone.add_done_callback(end)
     return everyone
 

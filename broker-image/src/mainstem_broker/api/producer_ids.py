@@ -15,7 +15,7 @@ from typing import Final
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.errors import CoordinatorNotAvailable, ProtocolError
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 LAST_EPOCH: Final = 2**15 - 2
 """Epochs end here, one before int16 does: transactions need the last to fence a producer (KIP-360)."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.cluster.znodes import quota_entity, quota_path
 from mainstem_broker.errors import InvalidRequest, ProtocolError, UnsupportedVersion
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.quota.client_quotas import DEFAULT, QuotaEntity, QuotaKind, quotas_in
 
 USER: Final = "user"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.errors import ResourceNotFound
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 
 def handle(_broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:

@@ -13,7 +13,7 @@ from mainstem_broker.api.metadata import describe_partition
 from mainstem_broker.api.topics import check_topic_name
 from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.errors import InvalidTopic, ProtocolError, UnknownTopicOrPartition
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import Body, Entity
 
 
 def handle(broker: BrokerContext, request: Entity, _context: RequestContext) -> Body:

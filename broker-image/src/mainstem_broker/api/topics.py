@@ -40,7 +40,7 @@ from mainstem_broker.errors import (
     TopicAlreadyExists,
     UnknownTopicId,
 )
-from mainstem_broker.protocol.codec import NULL_UUID, Body, Entity
+from mainstem_broker.protocol.wire import NULL_UUID, Body, Entity
 from mainstem_broker.replica.placement import Assignment, assign_replicas
 
 """What brokers keep for themselves. They may be made and deleted as others, as in Apache Kafka."""

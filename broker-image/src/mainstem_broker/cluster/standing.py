@@ -25,6 +25,9 @@ class Standing:
       stopped uncleanly since counts as out of it, though the controller has not come to say so.
     - `under_replicated`, `under_min_isr`, `offline`: in the whole cluster; `led_under_replicated`: of those
       led here, so that the brokers' numbers add up.
+    - Replicas that a move is adding (KIP-455) are missed by nobody until it has ended, as in Kafka, for it
+      may take hours: they neither catch up nor make a partition under-replicated. `blockers` do count them:
+      a partition that could spare this broker once they are in sync is worth waiting for.
     """
 
     replicas: int
@@ -55,18 +58,20 @@ def standing_of(view: ClusterView, broker_id: int, min_insync_replicas: Callable
             brokers = view.brokers_for(topic.topic_id, index)
             led = state is not None and state.leader in brokers
             in_sync = [] if state is None else [one for one in state.isr if is_trusted(state, one, brokers)]
-            lacking = len(in_sync) < len(members)
+            adding = topic.assignment.adding_replicas.get(index, ())
+            count = len(members) - len(adding)
+            lacking = len(in_sync) < count
             is_here = broker_id in members
             replicas += is_here
             under_replicated += lacking
-            under_min_isr += len(in_sync) < min(needed, len(members))
+            under_min_isr += len(in_sync) < min(needed, count)
             offline += not led
             if state is None or not is_here:
                 continue
             if state.leader == broker_id:
                 leaders += 1
                 led_under_replicated += lacking
-            elif led and broker_id in brokers and broker_id not in in_sync:
+            elif led and broker_id in brokers and broker_id not in (*in_sync, *adding):
                 catching_up += 1
             if broker_id not in state.isr or broker_id not in brokers:
                 continue

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from mainstem_broker.errors import StorageError
 
@@ -48,6 +47,10 @@ class LogFile:
     def fileno(self) -> int:
         return self.descriptor
 
+    def flush(self) -> None:
+        """Bring it to the disk for good; it stays open meanwhile, whoever lets go of it."""
+        os.fsync(self.descriptor)
+
     def __del__(self) -> None:
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -79,8 +82,7 @@ class FileSlice:
         self.file.slices -= 1
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
+class ReadResult(NamedTuple):
     """What a read found. `slice` is None when nothing (more) may be read there now.
 
     `end_offset` is where the next read goes on: the offset after the slice.

@@ -54,7 +54,7 @@ class LogManager:
         directories: Sequence[Path],
         *,
         broker_id: int,
-        recovery_threads_per_directory: int,
+        recovery_threads_per_directory: Callable[[], int],
         schedule_unlink: ScheduleUnlink,
         on_failure: Callable[[Path], None],
     ) -> None:
@@ -63,7 +63,8 @@ class LogManager:
         Args:
             directories: `log.dirs`, without repetition.
             broker_id: must be the one in each directory's meta.properties.
-            recovery_threads_per_directory: `num.recovery.threads.per.data.dir`.
+            recovery_threads_per_directory: `num.recovery.threads.per.data.dir`, asked when it counts: what is
+                set for it while brokers run is known only after this.
             schedule_unlink: called with files to unlink (`unlink_all`) after a delay in ms.
             on_failure: called, from any thread, with a data directory whose disk failed while it was in use;
                 once or more. Its owner then calls `fail`.
@@ -192,7 +193,7 @@ class LogManager:
 
         topics = {parse_directory_name(path.name)[0] for path, _ in found}
         configs = {topic: config_of(topic) for topic in topics}
-        with ThreadPoolExecutor(max(1, self._recovery_threads * len(self.directories))) as pool:
+        with self._threads() as pool:
             futures = {pool.submit(open_log, path, clean): path.parent for path, clean in found}
             try:
                 for done, future in enumerate(as_completed(futures), start=1):
@@ -256,6 +257,10 @@ class LogManager:
             logs.append(path)
         return logs
 
+    def _threads(self) -> ThreadPoolExecutor:
+        """For work on every log: so many for each data directory."""
+        return ThreadPoolExecutor(max(1, self._recovery_threads() * len(self.directories)))
+
     def _refuse_duplicates(self, paths: Sequence[Path]) -> None:
         places: dict[str, Path] = {}
         for path in paths:
@@ -271,7 +276,7 @@ class LogManager:
         A directory with a log that could not be closed is not marked, so the next start recovers it.
         """
         failed: set[Path] = set()
-        with ThreadPoolExecutor(max(1, self._recovery_threads * len(self.directories))) as pool:
+        with self._threads() as pool:
             futures = {pool.submit(log.close): log for log in self._logs.values()}
             for future in as_completed(futures):
                 try:

@@ -14,9 +14,15 @@ five batches, as many as a client may have in flight. A client's batch is then
 - refused otherwise: INVALID_PRODUCER_EPOCH for a lower epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap and
   for duplicates too old to be remembered.
 
-One case more than in Apache Kafka: the first batch of a producer may be refused for want of in-sync
-replicas while others are on their way behind it. They must not overtake it only because nothing is known
-of the producer, so what was refused is remembered for a while (`note_refusal`).
+Clients take it that whatever they sent before an acknowledged batch is stored, too. So two things are other
+than in Apache Kafka, where nothing is known of a producer and its first batch may yet come:
+
+- A batch may be refused, for want of in-sync replicas or by a broker that leads a moment later, while others
+  are on their way behind it, which must not overtake it: what was refused is remembered for a while
+  (`note_refusal`).
+- What does not begin with 0 has to come twice (`may_be_overtaking`). When the leader changes, librdkafka's
+  thread for the new one can find nothing in flight a moment before the thread for the old one puts back what
+  was refused there, and begins with what came after. Sent again, all is in order.
 
 Time is the time of append as this broker's clock has it, never what the producer says of its records: some
 send -1 (redpanda#3824). Only a batch stamped by a leader (LogAppendTime) carries that leader's time.
@@ -119,6 +125,12 @@ class _Refusal(NamedTuple):
     sequence: int
     at_ms: int
 
+    def comes_after(self, header: BatchHeader) -> bool:
+        """Whether it matters less than this one: it is of a former epoch, or was sent later."""
+        if self.epoch != header.producer_epoch:
+            return self.epoch < header.producer_epoch
+        return 0 < (self.sequence - header.base_sequence) & INT32_MAX <= INT32_MAX // 2
+
 
 class Producers:
     """All producers of a log, by id. `unsaved_batches` counts those taken in since someone last reset it."""
@@ -179,17 +191,31 @@ class Producers:
                 f" {refusal.sequence} was refused before and has to come again first."
             )
 
+    def may_be_overtaking(self, header: BatchHeader) -> bool:
+        """Whether it is the first that comes of a producer, and not the first that it sent.
+
+        Then it is to be refused, noted, and taken when it comes again, unless an earlier one has come.
+        """
+        if header.base_sequence == 0 or header.producer_id in self._states:
+            return False
+        refusal = self._refusals.get(header.producer_id)
+        return refusal is None or refusal.epoch < header.producer_epoch
+
     def note_refusal(self, header: BatchHeader, now_ms: int) -> None:
         """A client's batch was not written for a reason that passes: others must not overtake it."""
         producer_id = header.producer_id
         known = self._refusals.get(producer_id)
         if producer_id < 0 or producer_id in self._states:
             return
-        if known is not None and known.epoch >= header.producer_epoch:
+        if known is not None and not known.comes_after(header):
             return
         if len(self._refusals) >= REFUSALS_MAX:
             del self._refusals[next(iter(self._refusals))]
         self._refusals[producer_id] = _Refusal(header.producer_epoch, header.base_sequence, now_ms)
+
+    def forget_refusals(self) -> None:
+        """What was refused here may have been taken elsewhere, and be lost."""
+        self._refusals.clear()
 
     # Following the log
 

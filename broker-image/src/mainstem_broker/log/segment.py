@@ -252,7 +252,7 @@ class Segment:
         Any thread may call it: it takes no part in which file is open, and keeps a hold of what it syncs.
         """
         file = self._file or LogFile(self.path(LOG_SUFFIX))
-        os.fsync(file.descriptor)
+        file.flush()
         if sealed:
             fsync_file(self.offset_index.path)
             fsync_file(self.time_index.path)
@@ -342,7 +342,7 @@ class Segment:
             copied += os.copy_file_range(
                 old.descriptor, copy.descriptor, self.size_bytes - copied, copied, copied
             )
-        os.fsync(copy.descriptor)
+        copy.flush()
         copy_path.rename(self.path(LOG_SUFFIX))
         self._file = copy
 

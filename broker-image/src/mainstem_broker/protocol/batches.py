@@ -29,7 +29,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -253,8 +253,7 @@ def make_batch(records: Sequence[tuple[bytes | None, bytes | None, Sequence[Head
     return rewrite(header, payload)[1]
 
 
-@dataclass(frozen=True, slots=True)
-class ValidatedBatch:
+class ValidatedBatch(NamedTuple):
     """A client's batch that may be appended: its header, and its bytes, rewritten where the topic asks."""
 
     header: BatchHeader

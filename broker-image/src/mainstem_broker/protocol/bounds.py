@@ -1,7 +1,7 @@
 """Lengths and counts of a request, checked before the native decoder trusts them.
 
 kio reserves memory for as many elements as an array's count says, and a count of four thousand million ends
-the process. So each request is walked once before it is decoded, without making anything of it: every
+the process. So each request that kio decodes is walked once before, without making anything of it: every
 length and count must fit into the bytes that are there. Fields of fixed width are skipped together.
 """
 
@@ -23,7 +23,8 @@ _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 
 
-def _too_long() -> InvalidRequestBytes:
+def too_long() -> InvalidRequestBytes:
+    """The error for a length or count that does not fit."""
     return InvalidRequestBytes("A length or count runs past the end of the request.")
 
 
@@ -115,10 +116,10 @@ def _array(one: Walk, one_bytes: int | None, flexible: bool) -> Walk:
         if one_bytes is not None:
             position += count * one_bytes
             if position > len(frame):
-                raise _too_long()
+                raise too_long()
             return position
         if count > len(frame) - position:  # no element is shorter than a byte
-            raise _too_long()
+            raise too_long()
         for _ in range(count):
             position = one(frame, position)
         return position
@@ -151,21 +152,21 @@ def _walk_compact(frame: memoryview, position: int) -> int:
         value, position = read_unsigned_varint(frame, position)
         position += max(value - 1, 0)
     if position > len(frame):
-        raise _too_long()
+        raise too_long()
     return position
 
 
 def _walk_legacy_string(frame: memoryview, position: int) -> int:
     position += 2 + max(_INT16.unpack_from(frame, position)[0], 0)
     if position > len(frame):
-        raise _too_long()
+        raise too_long()
     return position
 
 
 def _walk_legacy_bytes(frame: memoryview, position: int) -> int:
     position += 4 + max(_INT32.unpack_from(frame, position)[0], 0)
     if position > len(frame):
-        raise _too_long()
+        raise too_long()
     return position
 
 
@@ -183,7 +184,7 @@ def walk_tagged_fields(frame: memoryview, position: int) -> int:
         size, position = read_unsigned_varint(frame, position)
         position += size
         if position > len(frame):
-            raise _too_long()
+            raise too_long()
     return position
 
 

@@ -1,11 +1,11 @@
 """Bytes to requests and responses to bytes, for every API key and version that kio has a schema for.
 
-Requests are read by kio's native decoder and handed to handlers as entities of one version per API, its
-*model* version, whatever version the client spoke: fields that the client's version lacks have the
-schema's defaults. Responses are plain dicts under the schema's field names, written by schema: a field
-that the client's version lacks is left out, so one handler serves all versions. Durations and times are
-int milliseconds, -1 for none; error codes are ints; `records` may be a slice of a file, which stays one,
-so that the connection can send it from the page cache with `os.sendfile` (R3).
+Requests are read by kio's native decoder, or by `by_hand.py`, and handed to handlers as entities of one
+version per API, its *model* version, whatever version the client spoke: fields that the client's version
+lacks have the schema's defaults. Responses are plain dicts under the schema's field names, written by schema
+or by hand: a field that the client's version lacks is left out, so one handler serves all versions. Durations
+and times are int milliseconds, -1 for none; error codes are ints; `records` may be a slice of a file, which
+stays one, so that the connection can send it from the page cache with `os.sendfile` (R3).
 
 Frames and headers: Kafka protocol guide, "Protocol primitive types"; flexible versions and tagged fields:
 KIP-482; the response header of ApiVersions is always version 0: KIP-511.
@@ -19,33 +19,28 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
-from typing import Any, Final, NamedTuple, Protocol
-from uuid import UUID
+from typing import Any, Final, NamedTuple
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from mainstem_broker.errors import InvalidRequestBytes
-from mainstem_broker.protocol.bounds import Walk, walk_tagged_fields, walker
+from mainstem_broker.protocol.bounds import walk_tagged_fields, walker
+from mainstem_broker.protocol.by_hand import READERS, REQUEST_WRITERS, RESPONSE_READERS, RESPONSE_WRITERS
 from mainstem_broker.protocol.schema import FIXED, default_of, is_struct, shape_of
+from mainstem_broker.protocol.wire import (
+    NULL_UUID,
+    Body,
+    Entity,
+    Frame,
+    Read,
+    Sendable,
+    Write,
+    encode_compact_string,
+    encode_unsigned_varint,
+)
 
 API_VERSIONS_KEY: Final = 18
-NULL_UUID: Final = UUID(int=0)
-
-Body = dict[str, Any]
-Entity = Any
-"""A kio entity; kio's phantom integer types are not followed by the type checker."""
-
-
-class Sendable(Protocol):
-    """Bytes that live in a file and are sent from there."""
-
-    @property
-    def size_bytes(self) -> int: ...
-
-
-Frame = list[bytes | Sendable]
-"""A response ready to send: runs of bytes and slices of files, in order."""
 
 
 class RequestHeader(NamedTuple):
@@ -85,11 +80,10 @@ def decode_request(header: RequestHeader, frame: memoryview, position: int, mode
         InvalidRequestBytes: the body does not follow its schema. Bytes after its end are no error: Kafka
             ignores them, and librdkafka sends one too many with Metadata 12 for all topics.
     """
-    walk, read, flexible, lift = _request_reader(header.api_key, header.api_version, model_version)
+    read, flexible, lift = _request_reader(header.api_key, header.api_version, model_version)
     try:
         if flexible:
             position = walk_tagged_fields(frame, position)
-        walk(frame, position)
         entity, _ = read(frame, position)
     except Exception as error:  # kio raises many kinds for bytes that do not fit
         raise InvalidRequestBytes(
@@ -101,11 +95,21 @@ def decode_request(header: RequestHeader, frame: memoryview, position: int, mode
 @cache
 def _request_reader(
     api_key: int, version: int, model_version: int
-) -> tuple[Walk, Callable[[memoryview, int], tuple[Entity, int]], bool, Callable[[Entity], Entity] | None]:
+) -> tuple[Read, bool, Callable[[Entity], Entity] | None]:
     schema = load_request_schema(api_key, version)
+    by_hand = READERS.get((api_key, version))
+    if by_hand is not None:
+        return by_hand, schema.__flexible__, None
     model = load_request_schema(api_key, model_version)
     lift = None if _same_fields(schema, model) else _lifter(schema, model)
-    return walker(schema), entity_reader(schema), schema.__flexible__, lift
+    walk = walker(schema)
+    read: Read = entity_reader(schema)
+
+    def walk_and_read(frame: memoryview, position: int) -> tuple[Entity, int]:
+        walk(frame, position)
+        return read(frame, position)
+
+    return walk_and_read, schema.__flexible__, lift
 
 
 # --- Lifting a request to its model version ---
@@ -156,8 +160,6 @@ def _same(value: Any) -> Any:
 
 # --- Writing a response ---
 
-Write = Callable[[Frame, Any], None]
-
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Body) -> Frame:
     """The whole frame of a response: size prefix, header, body.
@@ -166,10 +168,9 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Body)
         KeyError: `body` lacks a field that has no default.
         TypeError, struct.error: a value is of a wrong type or out of its range.
     """
-    parts: Frame = []
+    frame: Frame = []
     flexible_header, write = _response_writer(api_key, version)
-    write(parts, body)
-    frame = _joined(parts)
+    write(frame, body)
     size = 0
     for part in frame:
         size += len(part) if isinstance(part, bytes) else part.size_bytes
@@ -200,10 +201,10 @@ def encode_request(api_key: int, version: int, correlation_id: int, client_id: s
 @cache
 def _request_writer(api_key: int, version: int) -> tuple[bool, Write]:
     schema = load_request_schema(api_key, version)
-    return schema.__flexible__, _struct_writer(schema)
+    return schema.__flexible__, REQUEST_WRITERS.get((api_key, version)) or _struct_writer(schema)
 
 
-def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Entity]:
+def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int, Entity]:
     """(correlation id, the response), from a frame without its size.
 
     Raises:
@@ -212,46 +213,48 @@ def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Enti
     read, flexible = _response_reader(api_key, version)
     try:
         (correlation_id,) = _INT32.unpack_from(frame)
-        position = walk_tagged_fields(memoryview(frame), 4) if flexible else 4
+        position = walk_tagged_fields(frame, 4) if flexible else 4
         return correlation_id, read(frame, position)[0]
     except Exception as error:  # as in decode_request
         raise InvalidRequestBytes(f"A response of API key {api_key} cannot be read: {error}") from error
 
 
 @cache
-def _response_reader(api_key: int, version: int) -> tuple[Callable[[bytes, int], tuple[Entity, int]], bool]:
+def _response_reader(api_key: int, version: int) -> tuple[Read, bool]:
     schema = load_response_schema(api_key, version)
-    return entity_reader(schema), schema.__flexible__ and api_key != API_VERSIONS_KEY
+    read = RESPONSE_READERS.get((api_key, version)) or entity_reader(schema)
+    return read, schema.__flexible__ and api_key != API_VERSIONS_KEY
 
 
 _SIZE_AND_HEADER: Final = struct.Struct(">ii")
 _SIZE_AND_FLEXIBLE_HEADER: Final = struct.Struct(">iib")
 
 
-def _joined(parts: Frame) -> Frame:
-    """Neighbouring bytes joined to one run; slices of files kept apart."""
-    try:
-        return [b"".join(parts)]  # type: ignore[arg-type]  # a slice raises: then the long way
-    except TypeError:
-        pass
-    frame: Frame = []
-    run: list[bytes] = []
-    for part in parts:
-        if isinstance(part, bytes):
-            run.append(part)
-        else:
-            frame.append(b"".join(run))
-            frame.append(part)
-            run = []
-    if run:
-        frame.append(b"".join(run))
-    return frame
+def _joining(write: Write) -> Write:
+    """The same, with neighbouring bytes joined to one run; slices of files are kept apart."""
+
+    def write_joined(out: Frame, body: Body) -> None:
+        parts: Frame = []
+        write(parts, body)
+        run: list[bytes] = []
+        for part in parts:
+            if isinstance(part, bytes):
+                run.append(part)
+            else:
+                out.append(b"".join(run))
+                out.append(part)
+                run = []
+        if run:
+            out.append(b"".join(run))
+
+    return write_joined
 
 
 @cache
 def _response_writer(api_key: int, version: int) -> tuple[bool, Write]:
     schema = load_response_schema(api_key, version)
-    return schema.__flexible__ and api_key != API_VERSIONS_KEY, _struct_writer(schema)
+    write = RESPONSE_WRITERS.get((api_key, version)) or _joining(_struct_writer(schema))
+    return schema.__flexible__ and api_key != API_VERSIONS_KEY, write
 
 
 @cache
@@ -400,11 +403,7 @@ def _scalar_writer(kind: str, flexible: bool) -> Write:
 
 
 def _write_compact_string(out: Frame, value: str | None) -> None:
-    if value is None:
-        out.append(b"\0")
-    else:
-        encoded = value.encode()
-        out.append(encode_unsigned_varint(len(encoded) + 1) + encoded)
+    out.append(encode_compact_string(value))
 
 
 def _write_legacy_string(out: Frame, value: str | None) -> None:
@@ -435,16 +434,3 @@ def _write_legacy_bytes(out: Frame, value: bytes | Sendable | None) -> None:
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
-_ONE_BYTE_VARINTS: Final = tuple(bytes((value,)) for value in range(128))
-
-
-def encode_unsigned_varint(value: int) -> bytes:
-    """`value` in groups of seven bits, lowest first (protocol guide, UNSIGNED_VARINT)."""
-    if value < 128:
-        return _ONE_BYTE_VARINTS[value]
-    encoded = bytearray()
-    while value >= 128:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from mainstem_broker.errors import CorruptMessage
 from mainstem_broker.protocol.compression import Buffer
+from mainstem_broker.protocol.wire import encode_unsigned_varint
 
 Header = tuple[str, bytes | None]
 
@@ -84,13 +85,7 @@ def _prefixed(data: bytes | None) -> bytes:
 
 
 def _zigzag(value: int) -> bytes:
-    value = value << 1 ^ value >> 63
-    encoded = bytearray()
-    while value >= 128:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return encode_unsigned_varint(value << 1 ^ value >> 63)
 
 
 def _record(body: memoryview, base_offset: int, base_timestamp_ms: int, stamped_ms: int | None) -> Record:

@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 
 from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError
+from mainstem_broker.protocol.compression import Buffer
 from mainstem_broker.replica.partition import Divergence, Partition
 
 logger = structlog.get_logger(__name__)
@@ -47,7 +48,7 @@ class Fetched(NamedTuple):
     high_watermark: int
     log_start_offset: int
     diverging: Divergence | None
-    records: bytes
+    records: Buffer
 
 
 class Leader(Protocol):
@@ -130,18 +131,21 @@ class Fetcher:
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            try:
-                if not await self._fetch():
-                    await self._pause()
-            except PeerUnavailable as error:
-                if self._changed.is_set():
-                    continue  # broken off, or worth a try with what has changed
-                logger.info("leader not reached", broker_id=self._broker_id, reason=str(error))
+            if not await self._has_fetched():
                 await self._pause()
-            except Exception:
-                # Without this loop the replicas would stay behind for ever, and nobody would know.
-                logger.exception("fetch failed", broker_id=self._broker_id)
-                await self._pause()
+
+    async def _has_fetched(self) -> bool:
+        """One fetch; whether to go on with the next at once."""
+        try:
+            return await self._fetch()
+        except PeerUnavailable as error:
+            if self._changed.is_set():
+                return True  # broken off, or worth a try with what has changed
+            logger.info("leader not reached", broker_id=self._broker_id, reason=str(error))
+        except Exception:
+            # Without this loop the replicas would stay behind for ever, and nobody would know.
+            logger.exception("fetch failed", broker_id=self._broker_id)
+        return False
 
     async def _fetch(self) -> bool:
         """One fetch for all that is to be followed now; whether there was anything."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
@@ -47,8 +47,9 @@ from mainstem_broker.log.epochs import UNDEFINED_EPOCH
 from mainstem_broker.log.files import ReadResult
 from mainstem_broker.log.partition_log import AppendInfo, DeletedSegment, PartitionLog
 from mainstem_broker.protocol.batches import parse_batch_header, validate_for_append
+from mainstem_broker.protocol.compression import Buffer
 from mainstem_broker.replica.office import NO_LIFE, Office
-from mainstem_broker.replica.progress import Progress
+from mainstem_broker.replica.progress import UNKNOWN_OFFSET, Progress
 from mainstem_broker.replica.state import PartitionState
 from mainstem_broker.replica.throttle import throttled_replicas
 
@@ -60,9 +61,9 @@ class Divergence(NamedTuple):
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Acknowledgement:
-    """Someone waits until everything before `offset` is below the high watermark.
+    """Someone waits until everything before `offset` is below the high watermark. Never changed.
 
     `settle` is called once, with this and None, or with this and why it will not be.
     """
@@ -164,6 +165,7 @@ class Partition:
         if old is not None and state.partition_epoch <= old.partition_epoch:
             if self.is_leader:
                 self._know_followers(now_ms)
+                self._advance_high_watermark()  # with fewer replicas fewer have to be in sync
             return
         self.state = state
         self._pending = None
@@ -178,6 +180,8 @@ class Partition:
 
     def _begin_role(self, state: PartitionState) -> None:
         self._progress = {}
+        if state.recovering:
+            self.log.producers.forget_refusals()
         self._give_up_waiting(NotLeaderOrFollower(f"{self!r} has another leader."))
         if self.is_leader:
             self._epoch_start_offset = self.log.log_end_offset
@@ -223,7 +227,7 @@ class Partition:
 
     # --- Leader: clients ---
 
-    def append(self, records: bytes | None, *, acks: int, produce_version: int, now_ms: int) -> AppendInfo:
+    def append(self, records: Buffer | None, *, acks: int, produce_version: int, now_ms: int) -> AppendInfo:
         """Check a client's batch and write it at the log's end.
 
         A batch that an idempotent producer sends again is not written again; the answer is that of its
@@ -234,7 +238,11 @@ class Partition:
             ProtocolError: of the kinds that `validate_for_append`, `require_leader`, `Producers.check` and
                 the log raise.
         """
-        self.require_leader()
+        try:
+            self.require_leader()
+        except NotLeaderOrFollower:
+            self._note_refusal(records, now_ms)  # it may lead by the time the next one comes
+            raise
         assert self.state is not None
         config = self.log.config
         if acks == -1 and not self._has_enough_in_sync():
@@ -248,6 +256,12 @@ class Partition:
         if header.producer_id >= 0:
             if header.is_transactional:
                 raise InvalidTxnState("This broker has no transactions yet: send without a transactional id.")
+            if self.log.producers.may_be_overtaking(header):
+                self.log.producers.note_refusal(header, now_ms)
+                raise NotLeaderOrFollower(  # clients send again after it, all of them, and soon
+                    f"Producer {header.producer_id} begins {self!r} with sequence number"
+                    f" {header.base_sequence}: it has to come again, if nothing before it does."
+                )
             repeated = self.log.producers.check(header)
             if repeated is not None:
                 return self.log.repeated(header, repeated)
@@ -264,7 +278,7 @@ class Partition:
         self._advance_high_watermark()
         return info
 
-    def _note_refusal(self, records: bytes | None, now_ms: int) -> None:
+    def _note_refusal(self, records: Buffer | None, now_ms: int) -> None:
         try:
             header = parse_batch_header(records or b"")
         except ProtocolError:
@@ -380,8 +394,10 @@ class Partition:
         if progress.incarnation != incarnation:
             # Another life: what its former one had says nothing about this one.
             progress = self._progress[broker] = Progress(incarnation, progress.caught_up_ms)
+        has_moved = progress.log_end_offset != offset
         progress.record_fetch(offset, self.log.log_end_offset, now_ms)
-        self._advance_high_watermark()
+        if has_moved:
+            self._advance_high_watermark()
         return found
 
     def is_in_sync(self, broker: int) -> bool:
@@ -469,10 +485,12 @@ class Partition:
     def isr_refused(self) -> None:
         """The proposal was not written, and it is certain that it will not be: propose anew."""
         self._pending = None
+        if self.is_leader:
+            self._advance_high_watermark()  # whom it would have taken in holds it back no longer
 
-    def _maximal_isr(self) -> set[int]:
+    def _maximal_isr(self) -> Collection[int]:
         assert self.state is not None
-        return set(self.state.isr) | set(() if self._pending is None else self._pending.isr)
+        return self.state.isr if self._pending is None else {*self.state.isr, *self._pending.isr}
 
     def _has_enough_in_sync(self) -> bool:
         """Whether records may count as committed: the set is large enough, and nobody outside may lead."""
@@ -496,15 +514,15 @@ class Partition:
             self._advance_high_watermark()
 
     def _advance_high_watermark(self) -> None:
-        assert self.state is not None
-        if not self._has_enough_in_sync():
-            return
         mark = self.log.log_end_offset
         for broker in self._maximal_isr():
             if broker != self._local_broker_id:
                 progress = self._progress.get(broker)
-                mark = min(mark, -1 if progress is None else progress.log_end_offset)
-        if mark > self._high_watermark:
+                end_offset = UNKNOWN_OFFSET if progress is None else progress.log_end_offset
+                if end_offset <= self._high_watermark:
+                    return  # as when most records are appended and most followers fetch
+                mark = min(mark, end_offset)
+        if mark > self._high_watermark and self._has_enough_in_sync():
             self._high_watermark = mark
             self._settle()
             _call_all(self._listeners)
@@ -533,7 +551,7 @@ class Partition:
         return self.log.log_end_offset, self.log.epochs.latest_epoch
 
     def append_from_leader(
-        self, records: bytes, *, leader_epoch: int, high_watermark: int, log_start_offset: int, now_ms: int
+        self, records: Buffer, *, leader_epoch: int, high_watermark: int, log_start_offset: int, now_ms: int
     ) -> None:
         """Take what the leader of `leader_epoch` sent: batches, its high watermark, where its log starts.
 

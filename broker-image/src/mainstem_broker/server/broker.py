@@ -78,7 +78,7 @@ class Broker:
         self._logs = LogManager(
             _log_directories(config),
             broker_id=broker_id,
-            recovery_threads_per_directory=config.integer("num.recovery.threads.per.data.dir"),
+            recovery_threads_per_directory=self._recovery_threads,
             schedule_unlink=self._schedule_unlink,
             on_failure=self._on_disk_failure,
         )
@@ -94,6 +94,7 @@ class Broker:
             now_s=time.monotonic,
             session_timeout_ms=session_timeout_ms,
             connection_timeout_ms=config.integer("zookeeper.connection.timeout.ms"),
+            on_settings=lambda: self._news.take_broker_config(),  # noqa: PLW0108  # made below
             on_change=self._on_change,
             policy_of=lambda topic: self._news.election_policy(topic),  # noqa: PLW0108  # made below
         )
@@ -194,6 +195,9 @@ class Broker:
 
         metrics = Metrics(self.context, self._health, self._logs, self._times, connections)
         return HealthServer(port, self._health, metrics)
+
+    def _recovery_threads(self) -> int:
+        return self.context.config.integer("num.recovery.threads.per.data.dir")
 
     def _may_accept(self) -> bool:
         open_connections = sum(len(listener.connections) for listener in self._listeners)

@@ -19,7 +19,7 @@ from mainstem_broker.cluster.controller import ElectionPolicy, heir_of, must_cla
 from mainstem_broker.cluster.reassignment import move_of, moving_partitions, successor
 from mainstem_broker.cluster.view import Delta, Topic
 from mainstem_broker.cluster.znodes import Claim, quota_entity
-from mainstem_broker.config import TopicConfig
+from mainstem_broker.config import TopicConfig, readable_settings
 from mainstem_broker.errors import InvalidSetting
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC
 from mainstem_broker.log.log_manager import LogManager
@@ -246,12 +246,17 @@ class ClusterNews:
         return ElectionPolicy(config.min_insync_replicas, config.unclean_leader_election_enable)
 
     def take_broker_config(self) -> None:
-        """Put the view's dynamic settings into effect."""
-        dynamic, for_all = self._broker.view.dynamic_broker_config(self._broker.broker_id)
-        try:
-            self._broker.config = self._broker.config.with_dynamic(dynamic, for_all)
-        except InvalidSetting as error:
-            logger.error("dynamic broker settings ignored", reason=str(error))
+        """Put the view's dynamic settings into effect, but for those that are no values of theirs.
+
+        Such were written to ZooKeeper by hand, or by brokers of another version. The others must hold, and
+        in place of the wrong ones what held before, if anything did.
+        """
+        own, for_all = self._broker.view.dynamic_broker_config(self._broker.broker_id)
+        own, wrong = readable_settings(own, self._broker.config.dynamic)
+        for_all, wrong_for_all = readable_settings(for_all, self._broker.config.dynamic_default)
+        for reason in wrong + wrong_for_all:
+            logger.error("dynamic broker settings ignored", reason=reason)
+        self._broker.config = self._broker.config.with_dynamic(own, for_all)
         config, replicas = self._broker.config, self._broker.replicas
         replicas.leader_throttle.set_rate(config.integer("leader.replication.throttled.rate"))
         replicas.follower_throttle.set_rate(config.integer("follower.replication.throttled.rate"))

@@ -7,8 +7,8 @@ they copy what they read once more, and they cannot mix bytes with `os.sendfile`
 - Reading: one buffer, shared by all connections of the loop, receives; small frames are handled where
   they lie. A frame that is larger than what has come gets a buffer of its own and is received into it.
 - Writing: the answers to all frames of one read leave together. A file slice is sent from the page cache
-  by `os.sendfile`, between bytes; the socket is corked meanwhile, so that what comes before and after it
-  makes no packets of its own, each of which would wake the peer.
+  by `os.sendfile`, between bytes; those before it wait in the socket for it (`MSG_MORE`), as a packet of
+  their own would wake the peer. Corking would spare those after it too, for two more calls: no gain.
 - Order: requests are handled as they come, several at a time (Kafka handles one), and answers wait for
   those of earlier requests, as the protocol demands. A client that does not read its answers, or has too
   many requests under way, is not read from until it catches up. One that is muted, because it takes more
@@ -29,7 +29,8 @@ import structlog
 
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.log.files import FileSlice
-from mainstem_broker.protocol.codec import Frame
+from mainstem_broker.pending import Pending
+from mainstem_broker.protocol.wire import Frame
 
 logger = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class Later(NamedTuple):
 
 Answer = Frame | Later | Hold | None
 """A response, one later, or none (acks=0); or a request that cannot be handled before something else."""
+_Awaited = asyncio.Future[Any] | Pending[Any]
 Handle = Callable[["Connection", memoryview], Answer]
 
 
@@ -74,7 +76,6 @@ class Connection:
     __slots__ = (
         "_answers",
         "_closed",
-        "_corked",
         "_fd",
         "_frame",
         "_frame_bytes",
@@ -89,6 +90,7 @@ class Connection:
         "_partial_size",
         "_reading",
         "_request_bytes_max",
+        "_sending_soon",
         "_socket",
         "_tasks",
         "_unmute",
@@ -124,11 +126,11 @@ class Connection:
         self._muted_until_s = 0.0
         self._held: deque[bytes] = deque()
         # Answers to requests under way, oldest first: a frame, or what is waited for and how to write it.
-        self._answers: deque[Frame | tuple[asyncio.Future[Any], Callable[[Any], Frame]]] = deque()
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._answers: deque[Frame | tuple[_Awaited, Callable[[Any], Frame]]] = deque()
+        self._tasks: set[_Awaited] = set()
         self._out: deque[bytes | memoryview | FileSlice] = deque()
         self._unsent_bytes = 0
-        self._corked = False
+        self._sending_soon = False
         self._writing = False
         self._reading = True
         self._closed = False
@@ -205,7 +207,7 @@ class Connection:
             # What lay behind this request in the buffer is lost, so the rest would be read out of step.
             self._close_for(error)
             return
-        if self._answers or self._out:
+        if self._out:  # what comes behind an answer that is awaited goes with it
             self._send_answers()
 
     def _receive_into_frame(self) -> None:
@@ -299,7 +301,11 @@ class Connection:
                 return
             self._answers.append(answer)
         else:
-            task = asyncio.ensure_future(answer.body)
+            body = answer.body
+            task = body if isinstance(body, Pending) else asyncio.ensure_future(body)
+            if self._closed:  # by the handler, whose other answer could not be sent
+                self._loop.call_soon(task.cancel)
+                return
             self._answers.append((task, answer.encode))
             self._tasks.add(task)
             task.add_done_callback(self._on_answer)
@@ -357,7 +363,7 @@ class Connection:
 
     # --- Writing ---
 
-    def _on_answer(self, task: asyncio.Future[Any]) -> None:
+    def _on_answer(self, task: _Awaited) -> None:
         self._tasks.discard(task)
         if self._closed or task.cancelled():
             return
@@ -365,40 +371,60 @@ class Connection:
         if error is not None:
             self._close_for(error)
             return
-        self._send_answers()
+        if len(self._answers) == 1:
+            self._send_answers()
+        elif not self._sending_soon:
+            # Others that wait may be answered by the same cause, and leave by the same call.
+            self._sending_soon = True
+            self._loop.call_soon(self._send_soon)
+
+    def _send_soon(self) -> None:
+        self._sending_soon = False
+        if not self._closed:
+            self._send_answers()
 
     def _send_answers(self) -> None:
         """Move answers that are ready, up to the first that is not, to the socket."""
         answers = self._answers
-        while answers:
-            answer = answers[0]
-            if isinstance(answer, list):
-                self._queue(answer)
-            else:
-                made, encode = answer
-                if not made.done() or made.cancelled() or made.exception() is not None:
-                    break  # a failed one closes the connection by its own callback
-                body = made.result()
-                if body is not None:
-                    try:
+        try:
+            while answers:
+                answer = answers[0]
+                if isinstance(answer, list):
+                    self._queue(answer)
+                else:
+                    made, encode = answer
+                    if not made.done() or made.cancelled() or made.exception() is not None:
+                        break  # a failed one closes the connection by its own callback
+                    body = made.result()
+                    if body is not None:
                         self._queue(encode(body))
-                    except Exception as error:  # noqa: BLE001  # logged there, with its traceback
-                        self._close_for(error)
-                        return
-            answers.popleft()
+                answers.popleft()
+        except Exception as error:  # noqa: BLE001  # logged there, with its traceback
+            self._close_for(error)
+            return
         if self._out and not self._writing:
             self._send()
         self._resume_reading()
 
     def _queue(self, frame: Frame) -> None:
+        """Bytes and small slices that lie side by side leave as one run."""
+        run: list[bytes] = []
         for part in frame:
-            assert isinstance(part, bytes | FileSlice)
             if isinstance(part, bytes):
                 self._unsent_bytes += len(part)
-                self._out.append(part)
+                run.append(part)
+                continue
+            assert isinstance(part, FileSlice)
+            self._unsent_bytes += part.size_bytes
+            if part.size_bytes <= SMALL_SLICE_BYTES:
+                run.append(_read(part))
             else:
-                self._unsent_bytes += part.size_bytes
-                self._out.append(part if part.size_bytes > SMALL_SLICE_BYTES else _read(part))
+                if run:
+                    self._out.append(b"".join(run))
+                    run = []
+                self._out.append(part)
+        if run:
+            self._out.append(b"".join(run))
         if self._unsent_bytes > UNSENT_BYTES_MAX:
             self._pause_reading()
 
@@ -412,7 +438,6 @@ class Connection:
                     self._send_slice(first)
                 else:
                     self._send_bytes()
-            self._cork(False)
         except (BlockingIOError, InterruptedError):
             if not self._writing:
                 self._writing = True
@@ -441,22 +466,20 @@ class Connection:
             rest = part.size_bytes - count
             self._out[0] = FileSlice(part.file, part.position + count, rest, part.base_offset)
 
-    def _cork(self, corked: bool) -> None:
-        if corked is not self._corked:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, corked)
-            self._corked = corked
-
     def _send_bytes(self) -> None:
         out = self._out
         parts: list[bytes | memoryview] = []
+        flags = 0
         for part in out:
             if isinstance(part, FileSlice):
-                self._cork(True)
-                break
-            if len(parts) == PARTS_PER_SEND:
+                flags = socket.MSG_MORE  # the slice's first bytes fill the packet
                 break
             parts.append(part)
-        count = self._socket.send(parts[0]) if len(parts) == 1 else self._socket.sendmsg(parts)
+            if len(parts) == PARTS_PER_SEND:
+                break
+        count = (
+            self._socket.send(parts[0], flags) if len(parts) == 1 else self._socket.sendmsg(parts, (), flags)
+        )
         self._unsent_bytes -= count
         for part in parts:
             if count >= len(part):

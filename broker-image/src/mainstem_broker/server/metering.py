@@ -21,11 +21,9 @@ from typing import Any, Final
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.api.table import Api
 from mainstem_broker.log.files import FileSlice
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.wire import FETCH_KEY, PRODUCE_KEY, Body, Entity
 from mainstem_broker.quota.client_quotas import QuotaKind
 
-PRODUCE: Final = 0
-FETCH: Final = 1
 THROTTLE_MS_MAX: Final = 2**31 - 1
 
 Mute = Callable[[float], None]
@@ -39,14 +37,14 @@ def metered(
     started_s = perf_counter()
     answer = api.handler(broker, request, context)
     busy_s = perf_counter() - started_s
-    if api.key == FETCH and _is_follower(request):
+    if api.key == FETCH_KEY and _is_follower(request):
         return answer
 
     def throttled(body: Body | None) -> Body | None:
         taken: dict[QuotaKind, float] = {QuotaKind.REQUEST_PERCENTAGE: 100 * busy_s}
-        if api.key == PRODUCE:
+        if api.key == PRODUCE_KEY:
             taken[QuotaKind.PRODUCER_BYTE_RATE] = size_bytes
-        elif api.key == FETCH and body is not None:
+        elif api.key == FETCH_KEY and body is not None:
             taken[QuotaKind.CONSUMER_BYTE_RATE] = _record_bytes(body)
         wait_ms = _charge(broker, context, taken)
         if wait_ms > 0:

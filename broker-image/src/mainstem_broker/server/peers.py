@@ -18,79 +18,85 @@ from mainstem_broker.errors import (
     InvalidRequestBytes,
     PeerUnavailable,
 )
-from mainstem_broker.protocol.codec import Body, Entity, decode_response, encode_request
+from mainstem_broker.protocol.codec import decode_response, encode_request
+from mainstem_broker.protocol.wire import FETCH_KEY, Body, Entity
 from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Key
 from mainstem_broker.replica.partition import Divergence
+from mainstem_broker.timeout import Timeout
 
-FETCH_KEY: Final = 1
 FETCH_VERSION: Final = 17
 """Topics by id, the follower's life in the request (KIP-903), diverging epochs in the answer (KIP-595)."""
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
+BUFFER_BYTES_MIN: Final = 64 * 1024
+BUFFER_BYTES_KEPT_MAX: Final = 4 * 1024 * 1024
+"""An answer holds a few batches, of which the largest have 1 MiB; what was larger is given back."""
 
 _SIZE: Final = struct.Struct(">i")
 _INT32_MAX: Final = 2**31 - 1
 
 
-class _Answers(asyncio.Protocol):
-    """Cuts what comes over a connection into frames; one is awaited at a time.
+class _Answers(asyncio.BufferedProtocol):
+    """Receives frames into one buffer; one is awaited at a time, and its view dies with the next question.
 
-    Not asyncio's streams: they copy a frame twice more, and take a task's wake-up for its size alone.
+    Not asyncio's streams, nor a protocol that is given bytes: they copy a frame two or three times more.
     """
 
     def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-        self._received_bytes = 0
-        self._frame_bytes = 0  # of the frame under way, with its size prefix; 0 while that has not come
-        self._awaited: asyncio.Future[bytes] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._buffer = bytearray(BUFFER_BYTES_MIN)
+        self._filled = 0
+        self._end = 0  # of the frame under way, with its size prefix; 0 while that has not come
+        self._awaited: asyncio.Future[memoryview] | None = None
+        self._timeout = Timeout(lambda: self._fail(TimeoutError("There was no answer.")))
         self._is_lost = False
 
-    def next(self, timeout_s: float) -> asyncio.Future[bytes]:
+    def next(self, timeout_s: float) -> asyncio.Future[memoryview]:
         """The next frame, without its size. Fails with EOFError, OSError, TimeoutError or PeerUnavailable."""
-        loop = asyncio.get_running_loop()
-        self._awaited = loop.create_future()
+        if len(self._buffer) > BUFFER_BYTES_KEPT_MAX:
+            self._buffer = bytearray(BUFFER_BYTES_MIN)
+        self._awaited = asyncio.get_running_loop().create_future()
         if self._is_lost:
             self._awaited.set_exception(EOFError("The connection was closed."))
         else:
-            self._timer = loop.call_later(timeout_s, self._fail, TimeoutError("There was no answer."))
+            self._timeout.begin(timeout_s)
         return self._awaited
 
-    def data_received(self, data: bytes) -> None:
-        self._chunks.append(data)
-        self._received_bytes += len(data)
-        if self._received_bytes >= max(self._frame_bytes, _SIZE.size):
-            self._cut()
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        if self._awaited is None or self._awaited.done():
+            return memoryview(bytearray(1))  # the last frame may still be read: this must not change it
+        return memoryview(self._buffer)[self._filled :]
 
-    def _cut(self) -> None:
-        received = b"".join(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-        (size,) = _SIZE.unpack_from(received)
-        if not 4 <= size <= RESPONSE_BYTES_MAX:
-            self._fail(PeerUnavailable(f"An answer of {size} bytes is no answer."))
-            return
-        self._frame_bytes = end = _SIZE.size + size
-        if len(received) < end:
-            self._chunks = [received]
-            return
-        if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_result(received[_SIZE.size : end])
-        self._stop_timer()
-        # Nobody asked for more than that: what follows belongs to no question.
-        self._chunks = []
-        self._received_bytes = self._frame_bytes = 0
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._awaited is None or self._awaited.done():
+            return  # what nobody asked for belongs to no question
+        self._filled += nbytes
+        if self._end == 0 and self._filled >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(self._buffer)
+            if not 4 <= size <= RESPONSE_BYTES_MAX:
+                self._fail(PeerUnavailable(f"An answer of {size} bytes is no answer."))
+                return
+            self._end = _SIZE.size + size
+        if 0 < self._end <= self._filled:
+            self._timeout.end()
+            frame = memoryview(self._buffer)[_SIZE.size : self._end].toreadonly()
+            self._filled = self._end = 0
+            self._awaited.set_result(frame)
+        elif self._filled == len(self._buffer):
+            self._grow()
+
+    def _grow(self) -> None:
+        """By what comes, not by what is announced, so that an announcement alone costs nothing."""
+        received = self._buffer
+        self._buffer = bytearray(min(2 * len(received), self._end))
+        self._buffer[: self._filled] = received
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._fail(exc or EOFError("The connection was closed."))
+        self._timeout.close()
 
     def _fail(self, error: Exception) -> None:
         if self._awaited is not None and not self._awaited.done():
             self._awaited.set_exception(error)
-        self._stop_timer()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class Peer:
@@ -189,7 +195,7 @@ class LeaderPeer:
         # Until the answer has come, the leader may have taken the fetch or not.
         session_id, self._session_id = self._session_id, 0
         answer = await self._peer.ask(FETCH_KEY, FETCH_VERSION, body | {"session_id": session_id})
-        code = answer.error_code.value
+        code = answer.error_code
         if code in (FetchSessionIdNotFound.code, InvalidFetchSessionEpoch.code) and not is_new:
             return ()  # the next fetch begins another
         if code != 0:
@@ -200,13 +206,11 @@ class LeaderPeer:
             Fetched(
                 topic.topic_id,
                 partition.partition_index,
-                partition.error_code.value,
+                partition.error_code,
                 partition.high_watermark,
                 partition.log_start_offset,
-                None
-                if partition.diverging_epoch.end_offset < 0
-                else Divergence(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset),
-                partition.records or b"",
+                None if partition.diverging is None else Divergence(*partition.diverging),
+                partition.records,
             )
             for topic in answer.responses
             for partition in topic.partitions

@@ -38,7 +38,8 @@ from mainstem_broker.config import BrokerConfig
 from mainstem_broker.errors import RequestTimedOut, TopicAlreadyExists
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
-from mainstem_broker.protocol.codec import Body, Entity, decode_header, decode_request, encode_response
+from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
+from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.state import PartitionState
 
@@ -146,7 +147,7 @@ class LocalBroker:
         logs = LogManager(
             [directory],
             broker_id=BROKER_ID,
-            recovery_threads_per_directory=1,
+            recovery_threads_per_directory=lambda: 1,
             schedule_unlink=lambda paths, _delay_ms: unlink_all(paths),
             on_failure=lambda directory: None,
         )

@@ -12,7 +12,7 @@ from mainstem_broker.api.configs import ResourceType
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.config import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, BrokerConfig, Source
 from mainstem_broker.log_level import LogLevel, log_level, set_log_level
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 
 TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP
 LOGGER = ResourceType.BROKER_LOGGER

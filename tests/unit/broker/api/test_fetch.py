@@ -10,7 +10,7 @@ from tests.support.record_batches import read_headers
 from tests.unit.broker.api.brokers import LocalBroker, run
 
 from mainstem_broker.log.files import FileSlice
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 from mainstem_broker.replica.state import PartitionState
 
 LONG_MS = 60_000

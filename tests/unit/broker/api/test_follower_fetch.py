@@ -15,7 +15,7 @@ from tests.unit.broker.replica.replicas import LIFE, state_of
 from mainstem_broker.api.follower_fetch import end_sessions_of_the_gone
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.log.files import FileSlice
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 
 US, FOLLOWER, OTHER = 1, 2, 3
 TOPIC_ID = UUID(int=7)
@@ -242,9 +242,10 @@ def test_what_moved_beside_an_error_is_told_after_it(led: LocalBroker) -> None:
         await session.fetch({0: 1})
         replicas = led.replicas._partitions
         hidden = replicas.pop(("t", 0))
+        state, hidden.state = hidden.state, None
         ((answer,),) = [topic["partitions"] for topic in (await session.fetch({0: 1}))["responses"]]
         assert error_of(answer) == "not_leader_or_follower"
-        replicas["t", 0] = hidden
+        replicas["t", 0], hidden.state = hidden, state
         assert await session.told({}) == {0: (0, 1)}
 
     run(test())

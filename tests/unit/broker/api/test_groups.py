@@ -30,7 +30,8 @@ from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAs
 from mainstem_broker.config import BrokerConfig
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC
-from mainstem_broker.protocol.codec import Body, Entity, decode_header, decode_request, encode_response
+from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
+from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.state import PartitionState
 

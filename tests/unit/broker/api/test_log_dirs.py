@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.unit.broker.api.brokers import LocalBroker, run
 
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 
 
 def directory(broker: LocalBroker, topics: list[tuple[str, list[int]]] | None, version: int = 4) -> Body:

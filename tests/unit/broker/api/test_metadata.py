@@ -12,7 +12,7 @@ from mainstem_broker.api.context import RequestContext
 from mainstem_broker.api.metadata import handle_describe_cluster
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.errors import TopicAlreadyExists
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 from mainstem_broker.replica.state import PartitionState
 
 

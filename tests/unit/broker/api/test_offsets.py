@@ -9,7 +9,7 @@ from tests.support.record_batches import encode_batch
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker, run
 
 from mainstem_broker.api.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_REMOTE, MAX_TIMESTAMP
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 from mainstem_broker.replica.state import PartitionState
 
 NOT_FOUND = (-1, -1, -1)

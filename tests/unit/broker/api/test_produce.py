@@ -13,7 +13,7 @@ from tests.unit.broker.server.peers import until
 
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.errors import InvalidRequestBytes
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 from mainstem_broker.replica.state import PartitionState
 
 

@@ -9,7 +9,7 @@ import pytest
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.api.producer_ids import LAST_EPOCH, handle
 from mainstem_broker.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, ProtocolError
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 
 
 class PlayedIds:

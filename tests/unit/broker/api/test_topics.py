@@ -15,7 +15,7 @@ from mainstem_broker.api.topics import PARTITIONS_PER_TOPIC_MAX, check_topic_nam
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.config import TOPIC_SETTINGS
 from mainstem_broker.errors import InvalidTopic
-from mainstem_broker.protocol.codec import Body
+from mainstem_broker.protocol.wire import Body
 
 
 def topic(

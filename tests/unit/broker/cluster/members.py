@@ -31,6 +31,8 @@ class Member(ClusterMember):
         self.news: list[Delta] = []
         self.broker_id = broker_id
         self.office = Office(time.monotonic)
+        self.unclean = False
+        """`unclean.leader.election.enable` for all topics, as set for all brokers."""
         self._may_pass = asyncio.Event()
         self._may_pass.set()
         self._stands_still = asyncio.Event()
@@ -41,12 +43,17 @@ class Member(ClusterMember):
             now_s=time.monotonic,
             session_timeout_ms=session_timeout_ms,
             connection_timeout_ms=WAIT_MS,
+            on_settings=self._take_settings,
             on_change=self.news.append,
             policy_of=lambda topic: ElectionPolicy(
                 int(topic.config.get("min.insync.replicas", "1")),
-                topic.config.get("unclean.leader.election.enable") == "true",
+                self.unclean or topic.config.get("unclean.leader.election.enable") == "true",
             ),
         )
+
+    def _take_settings(self) -> None:
+        _, for_all = self.view.dynamic_broker_config(self.broker_id)
+        self.unclean = for_all.get("unclean.leader.election.enable") == "true"
 
     async def hold_back(self) -> None:
         """Let it begin no pass until `let_go`, as if the broker stalled; returns when it stands still."""

@@ -16,13 +16,16 @@ ENDPOINT = Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092)
 
 
 def view_of(
-    *partitions: tuple[tuple[int, ...], int, tuple[int, ...]], live: tuple[int, ...] = (1, 2, 3)
+    *partitions: tuple[tuple[int, ...], int, tuple[int, ...]],
+    live: tuple[int, ...] = (1, 2, 3),
+    adding: tuple[int, ...] = (),
 ) -> ClusterView:
-    """Partitions of one topic as (replicas, leader, in-sync set)."""
+    """Partitions of one topic as (replicas, leader, in-sync set); `adding` come to the first of them."""
     view = ClusterView()
     view.set_brokers([BrokerRegistration(broker, (ENDPOINT,), None) for broker in live])
     replicas = {index: members for index, (members, _, _) in enumerate(partitions)}
-    view.set_topic(TopicAssignment("t", UUID(int=1), replicas), {})
+    coming = {0: adding} if adding else {}
+    view.set_topic(TopicAssignment("t", UUID(int=1), replicas, adding_replicas=coming), {})
     for index, (_, leader, isr) in enumerate(partitions):
         view.set_state("t", index, PartitionState(leader, 0, isr, 1))
     return view
@@ -69,6 +72,17 @@ def test_a_replica_that_is_not_in_sync_is_catching_up_only_where_someone_else_le
     assert standing(led).catching_up == 1
     assert standing(view_of(((1, 2), NO_LEADER, (2,)), live=(1,))).catching_up == 0
     assert standing(led, broker_id=2).led_under_replicated == 1
+
+
+def test_a_replica_that_a_move_adds_is_missed_by_nobody_before_the_move_ends() -> None:
+    """R21: a move may take hours; neither is its receiver unready for it, nor its partition in trouble."""
+    coming = view_of(((1, 2, 3), 2, (2, 3)), adding=(1,))
+    assert standing(coming).catching_up == 0
+    assert standing(coming).may_stop
+    assert (standing(coming).under_replicated, standing(coming, broker_id=2).led_under_replicated) == (0, 0)
+    assert standing(view_of(((1, 2), 2, (2,)), adding=(1,))).under_min_isr == 0
+    late = view_of(((1, 2, 3), 2, (2,)), adding=(1,))
+    assert (standing(late).under_replicated, standing(late, broker_id=3).catching_up) == (1, 1)
 
 
 def test_a_dead_broker_counts_neither_as_leader_nor_as_in_sync() -> None:

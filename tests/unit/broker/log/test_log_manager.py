@@ -35,7 +35,7 @@ class Brokers:
         manager = LogManager(
             directories,
             broker_id=broker_id,
-            recovery_threads_per_directory=2,
+            recovery_threads_per_directory=lambda: 2,
             schedule_unlink=unlink_now,
             on_failure=self.failures.append,
         )
@@ -171,7 +171,7 @@ def test_a_deleted_log_is_gone_at_once_and_after_a_restart(tmp_path: Path, broke
     manager = LogManager(
         [tmp_path],
         broker_id=1,
-        recovery_threads_per_directory=1,
+        recovery_threads_per_directory=lambda: 1,
         schedule_unlink=lambda paths, delay_ms: None,  # the process dies before the delay is over
         on_failure=brokers.failures.append,
     )

@@ -164,7 +164,7 @@ def test_r11_others_do_not_overtake_a_first_batch_that_was_refused() -> None:
 def test_a_refusal_counts_for_its_epoch_and_not_for_earlier_sequence_numbers() -> None:
     log = Log()
     log.producers.note_refusal(header(sequence=5), NOW_MS)
-    log.producers.note_refusal(header(sequence=9), NOW_MS)  # the first one counts
+    log.producers.note_refusal(header(sequence=9), NOW_MS)  # the earliest one counts
     with pytest.raises(OutOfOrderSequenceNumber, match="5 was refused"):
         log.send(header(sequence=6))
     assert log.send(header(epoch=1, sequence=3)) == 0
@@ -172,6 +172,23 @@ def test_a_refusal_counts_for_its_epoch_and_not_for_earlier_sequence_numbers() -
     log = Log()
     log.producers.note_refusal(header(sequence=5), NOW_MS)
     assert log.send(header(sequence=4)) == 0
+
+    log = Log()
+    for sequence in (38, 0):
+        log.producers.note_refusal(header(sequence=sequence), NOW_MS)
+    with pytest.raises(OutOfOrderSequenceNumber, match="0 was refused"):
+        log.send(header(sequence=38))
+
+
+def test_only_a_beginning_that_is_none_may_be_overtaking() -> None:
+    log = Log()
+    assert not log.producers.may_be_overtaking(header(sequence=0))
+    assert log.producers.may_be_overtaking(header(sequence=5))
+    log.producers.note_refusal(header(sequence=5), NOW_MS)
+    assert not log.producers.may_be_overtaking(header(sequence=5))
+    assert log.producers.may_be_overtaking(header(epoch=1, sequence=5))
+    log.send(header(8))
+    assert not log.producers.may_be_overtaking(header(8, sequence=5))
 
 
 def test_refusals_of_known_producers_need_no_note_and_others_are_forgotten_in_time() -> None:

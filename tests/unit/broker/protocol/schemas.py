@@ -19,7 +19,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from mainstem_broker.api.table import APIS
-from mainstem_broker.protocol.codec import Body, Entity
+from mainstem_broker.protocol.by_hand import LEFT_OUT, UNREAD
+from mainstem_broker.protocol.wire import Body, Entity
 
 RESPONSES: Final = [
     (key, version) for key, api in APIS.items() for version in range(api.min_version, api.max_version + 1)
@@ -74,6 +75,8 @@ def bodies(schema: type) -> st.SearchStrategy[Body]:
     required: dict[str, st.SearchStrategy[Any]] = {"no_field_of_this_version": st.just(object())}
     optional: dict[str, st.SearchStrategy[Any]] = {}
     for field in fields(schema):
+        if field.name in LEFT_OUT:
+            continue
         shape = Shape.of(field)
         may_lack = field.default is not MISSING or shape.repeated or shape.optional
         (optional if may_lack or shape.tag is not None else required)[field.name] = _body_values(shape)
@@ -188,11 +191,11 @@ def _same(value: Any) -> Any:
 
 
 def lifted(source: Entity, model: type) -> Entity:
-    """`source` as an entity of `model`: known fields kept, others at their default."""
+    """`source` as an entity of `model`: known fields kept, others and those never read at their default."""
     values = {}
     for field in fields(model):
         shape = Shape.of(field)
-        if not hasattr(source, field.name):
+        if not hasattr(source, field.name) or field.name in UNREAD:
             values[field.name] = default_of(field)
             continue
         value = getattr(source, field.name)
@@ -229,10 +232,10 @@ def missing_fields(entity: Entity, model: type, path: str = "") -> list[str]:
     missing = []
     for field in fields(model):
         shape = Shape.of(field)
-        if not hasattr(entity, field.name):
+        if not hasattr(entity, field.name) and field.name not in UNREAD:
             missing.append(path + field.name)
         elif shape.is_struct:
-            value = getattr(entity, field.name)
+            value = getattr(entity, field.name, None)
             for item in (value or ()) if shape.repeated or value is None else (value,):
                 missing += missing_fields(item, shape.inner, f"{path}{field.name}.")
     return missing
@@ -247,14 +250,20 @@ def encode_request(entity: Entity, correlation_id: int, client_id: str | None) -
         correlation_id=correlation_id,
         client_id=client_id,
     )
+    return written(header) + written(entity)
+
+
+def written(entity: Entity) -> bytes:
+    """An entity's bytes, by kio."""
     buffer = io.BytesIO()
-    entity_writer(header_schema)(buffer, header)
     entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
 
 
 def unknown_fields(key: int, body: Body) -> list[str]:
-    """Paths of fields of a response body that no version of its schema knows, which are typos."""
+    """Paths of fields of a response body that no version of its schema knows, which are typos, or that
+    are never written.
+    """
     api = APIS[key]
     schemas = [load_response_schema(key, version) for version in range(api.min_version, api.max_version + 1)]
     return sorted(_unknown(body, schemas, ""))
@@ -262,6 +271,9 @@ def unknown_fields(key: int, body: Body) -> list[str]:
 
 def _unknown(body: Body, schemas: list[type], path: str) -> Iterator[str]:
     for name, value in body.items():
+        if name in LEFT_OUT:
+            yield path + name
+            continue
         known = [field for schema in schemas for field in fields(schema) if field.name == name]
         if not known:
             yield path + name

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import struct
 from dataclasses import fields
 from typing import Any
@@ -8,21 +7,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.serial import entity_reader, entity_writer
-from tests.unit.broker.protocol.schemas import REQUESTS, Shape, entities, request_schema
+from kio.serial import entity_reader
+from tests.unit.broker.protocol.schemas import REQUESTS, Shape, entities, request_schema, written
 
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.bounds import read_unsigned_varint, walk_tagged_fields, walker
-from mainstem_broker.protocol.codec import encode_unsigned_varint
+from mainstem_broker.protocol.wire import encode_unsigned_varint
 
 
 @settings(max_examples=150, deadline=None)
 @given(key_and_version=st.sampled_from(REQUESTS), data=st.data())
 def test_a_walk_ends_where_the_request_does(key_and_version: tuple[int, int], data: st.DataObject) -> None:
     schema = request_schema(*key_and_version)
-    buffer = io.BytesIO()
-    entity_writer(schema)(buffer, data.draw(entities(schema)))
-    body = buffer.getvalue()
+    body = written(data.draw(entities(schema)))
     before = data.draw(st.binary(max_size=5))
     after = data.draw(st.binary(max_size=5))
     assert walker(schema)(memoryview(before + body + after), len(before)) == len(before) + len(body)

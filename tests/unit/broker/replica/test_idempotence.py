@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from mainstem_broker.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     NotEnoughReplicas,
+    NotLeaderOrFollower,
     OutOfOrderSequenceNumber,
     StorageError,
 )
@@ -119,6 +121,63 @@ def test_repetitions_of_requests_in_flight_neither_double_nor_reorder(led: Parti
         offsets = [send(led, start + at).first_offset for at in range(5)]
         assert [send(led, start + at).first_offset for at in range(5)] == offsets
     assert led.log.log_end_offset == 10
+
+
+def test_r11_a_first_batch_that_came_before_the_leadership_is_not_overtaken_by_those_behind_it(
+    tmp_path: Path,
+) -> None:
+    """Five may be on their way to a broker that hears between two of them that it leads."""
+    partition = replica(tmp_path)
+    lead(partition, THEM, 3)
+    with pytest.raises(NotLeaderOrFollower):
+        send(partition, 0, 2, acks=-1)
+    lead(partition, US, 4)
+    for sequence in (2, 3):
+        with pytest.raises(OutOfOrderSequenceNumber, match="0 was refused before"):
+            send(partition, sequence, acks=-1)
+    assert [send(partition, at, 2, acks=-1).first_offset for at in (0, 2)] == [0, 2]
+
+
+def test_r11_a_batch_that_overtakes_the_first_one_is_sent_back_once(led: Partition) -> None:
+    """As librdkafka sends them when the leader changes at the wrong moment."""
+    with pytest.raises(NotLeaderOrFollower, match="Producer 7 begins t-0 with sequence number 38"):
+        send(led, 38)
+    assert [send(led, 0, 38).first_offset, send(led, 38).first_offset] == [0, 38]
+
+
+@pytest.mark.parametrize("epoch", [0, 4])
+def test_who_goes_on_where_the_log_has_forgotten_him_is_taken_at_the_second_time(
+    led: Partition, epoch: int
+) -> None:
+    """His records may have left, the topic may be a new one of the same name, the epoch raised by himself."""
+    with pytest.raises(NotLeaderOrFollower):
+        send(led, 17, epoch=epoch)
+    assert [send(led, at, epoch=epoch).first_offset for at in (17, 18)] == [0, 1]
+
+
+def test_r11_what_was_sent_back_waits_for_a_first_batch_that_is_refused_meanwhile(tmp_path: Path) -> None:
+    partition = replica(tmp_path, min_insync_replicas=2)
+    lead(partition, US, 3, isr=(US,))
+    with pytest.raises(NotEnoughReplicas):
+        send(partition, 0, 2, acks=-1)
+    lead(partition, US, 4)
+    with pytest.raises(OutOfOrderSequenceNumber, match="0 was refused before"):
+        send(partition, 2, acks=-1)
+
+
+def test_after_an_unclean_election_nothing_is_asked_for_that_may_be_lost(tmp_path: Path) -> None:
+    partition = replica(tmp_path)
+    lead(partition, THEM, 3)
+    with pytest.raises(NotLeaderOrFollower):
+        send(partition, 0)
+    assert partition.state is not None
+    unclean = replace(
+        partition.state, leader=US, leader_epoch=4, partition_epoch=4, recovering=True, isr=(US,)
+    )
+    partition.update_state(unclean, (US, THEM), NOW_MS)
+    with pytest.raises(NotLeaderOrFollower):
+        send(partition, 1)
+    assert send(partition, 1).first_offset == 0
 
 
 def test_gaps_and_old_epochs_are_refused_before_anything_is_written(led: Partition) -> None:

@@ -32,7 +32,7 @@ def logs(tmp_path: Path) -> LogManager:
     return LogManager(
         [tmp_path],
         broker_id=1,
-        recovery_threads_per_directory=1,
+        recovery_threads_per_directory=lambda: 1,
         schedule_unlink=lambda paths, _delay_ms: unlink_all(paths),
         on_failure=lambda directory: None,
     )

@@ -133,6 +133,15 @@ def test_the_high_watermark_stands_still_while_the_set_is_too_small(tmp_path: Pa
     assert partition.high_watermark == 2
 
 
+def test_with_fewer_replicas_fewer_have_to_be_in_sync(tmp_path: Path) -> None:
+    """The assignment may shrink while the state stays."""
+    partition = led(tmp_path, (US,), settings(min_insync_replicas=2))
+    append(partition)
+    assert partition.high_watermark == 0
+    partition.update_state(state_of(US, EPOCH, (US,), 3), (US,), NOW_MS)
+    assert partition.high_watermark == 1
+
+
 def test_a_joining_member_holds_the_high_watermark_back_before_it_is_in(tmp_path: Path) -> None:
     partition = led(tmp_path, (US, TWO))
     append(partition, 2)
@@ -143,9 +152,10 @@ def test_a_joining_member_holds_the_high_watermark_back_before_it_is_in(tmp_path
     fetch(partition, TWO, 3)
     assert partition.high_watermark == 2
     partition.isr_refused()
+    assert partition.high_watermark == 3, "once it is certain that it will not join"
     append(partition)
     fetch(partition, TWO, 4)
-    assert partition.high_watermark == 4, "once it is certain that it will not join"
+    assert partition.high_watermark == 4
 
 
 def test_a_leaving_member_holds_the_high_watermark_back_until_it_is_out(tmp_path: Path) -> None:

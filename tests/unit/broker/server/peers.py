@@ -16,7 +16,8 @@ import uvloop
 
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.log.files import FileSlice, LogFile
-from mainstem_broker.protocol.codec import Frame
+from mainstem_broker.pending import Pending
+from mainstem_broker.protocol.wire import Frame
 from mainstem_broker.server.connection import Answer, Connection, Handle, Hold, Later
 
 TIMEOUT_S: Final = 10
@@ -56,6 +57,7 @@ class Script:
         self.handled: list[bytes] = []
         self.later: dict[str, asyncio.Future[Frame | None]] = {}
         self.gates: dict[str, asyncio.Future[None]] = {}
+        self.pending: dict[str, Pending[Frame]] = {}
         self.cancelled: list[str] = []
         self._file = None if file_path is None else LogFile(file_path)
 
@@ -75,6 +77,9 @@ class Script:
                 return self._slices(argument)
             case "later":
                 return Later(self._later(argument), _as_it_is)
+            case "pending":
+                self.pending[argument] = Pending()
+                return Later(self.pending[argument], _as_it_is)
             case "never":
                 return Later(self._never(argument), _as_it_is)
             case "hold":

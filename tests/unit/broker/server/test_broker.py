@@ -194,6 +194,28 @@ def test_a_stop_during_recovery_waits_for_it_and_is_clean_only_if_it_succeeds(
     run(test())
 
 
+def test_logs_are_opened_by_as_many_threads_as_are_set_for_all_brokers(
+    tmp_path: Path, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ZooKeeper says of `num.recovery.threads.per.data.dir` counts from the next start on (KIP-226)."""
+    threads = []
+    load_all = LogManager.load_all
+
+    def noting(self: LogManager, *arguments: object) -> None:
+        threads.append(self._recovery_threads())
+        load_all(self, *arguments)  # type: ignore[arg-type]  # passed on
+
+    async def test() -> None:
+        async with running(tmp_path, servers) as broker:
+            for_all = {"num.recovery.threads.per.data.dir": "5"}
+            await broker.context.member.administration.change_config("brokers/<default>", lambda _: for_all)
+        monkeypatch.setattr(LogManager, "load_all", noting)
+        async with running(tmp_path, servers):
+            assert threads == [5]
+
+    run(test())
+
+
 def test_a_start_that_fails_before_the_logs_are_touched_leaves_the_clean_mark(
     tmp_path: Path, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 from uuid import UUID, uuid4
 
+import pytest
 from structlog.testing import capture_logs
 from tests.unit.broker.api.brokers import LocalBroker, run
 from tests.unit.broker.log.logs import DEFAULTS
@@ -17,6 +18,7 @@ from tests.unit.broker.server.peers import until
 from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint, TopicAssignment
+from mainstem_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, SettingType
 from mainstem_broker.errors import StorageError
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.quota.client_quotas import QuotaKind
@@ -123,6 +125,81 @@ def test_partitions_topics_and_settings_follow_the_news(tmp_path: Path) -> None:
         assert broker.replicas.find("t", 0) is None
         await broker.stop()
         assert broker.administration.forgotten == [topic_id]
+
+    run(test())
+
+
+LIVE: Final = {
+    setting.fallbacks[0][0]: setting
+    for setting in TOPIC_SETTINGS.values()
+    if setting.fallbacks and BROKER_SETTINGS[setting.fallbacks[0][0]].dynamic == "cluster-wide"
+}
+"""Topic settings by the broker settings that they fall back to, which may change while brokers run."""
+
+
+def another_value(setting: Setting) -> str:
+    """One that is not the default."""
+    match setting.type:
+        case SettingType.BOOLEAN:
+            return str(not setting.default).lower()
+        case SettingType.DOUBLE:
+            return "0.25"
+        case _ if setting.choices:
+            return next(choice for choice in setting.choices if choice != setting.default)
+        case _:
+            return "1000"
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_a_running_log_follows_what_is_set_for_all_brokers(tmp_path: Path, name: str) -> None:
+    """KIP-226: without a restart, and back when it is taken back."""
+    setting, text = LIVE[name], another_value(LIVE[name])
+
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        broker.hear_of("t", (1,), 1, {})
+        broker.news.take(Delta(partitions={("t", 0)}))
+        log = broker.partition("t").log
+        field = setting.name.replace(".", "_")
+        before = getattr(log.config, field)
+        for config, value in (({name: text}, setting.parse(text)), ({}, before)):
+            broker.view.set_config("brokers/<default>", config)
+            broker.news.take(Delta(configs={"brokers/<default>"}))
+            assert getattr(log.config, field) == value
+        assert before != setting.parse(text)
+        await broker.stop()
+
+    run(test())
+
+
+def test_of_what_is_set_for_all_brokers_only_what_makes_no_sense_is_left_out(tmp_path: Path) -> None:
+    """The rest may keep records from being deleted; a broker that starts would have nothing in its place."""
+
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        for_all = {"log.retention.ms": "soon", "log.segment.bytes": "1048576", "broker.id": "none"}
+        broker.view.set_config("brokers/<default>", for_all)
+        with capture_logs() as logged:
+            broker.news.take_broker_config()
+        assert broker.context.config.integer("log.segment.bytes") == 1_048_576
+        assert broker.context.config.topic({}).retention_ms == 7 * 24 * 3_600_000
+        (line,) = [item["reason"] for item in logged if item["log_level"] == "error"]
+        assert "log.retention.ms" in line
+        await broker.stop()
+
+    run(test())
+
+
+def test_throttles_follow_what_is_set_for_all_brokers(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Listening(tmp_path)
+        rates = {"leader.replication.throttled.rate": "1000", "follower.replication.throttled.rate": "2000"}
+        throttles = broker.replicas.leader_throttle, broker.replicas.follower_throttle
+        for config in (rates, {}):
+            broker.view.set_config("brokers/<default>", config)
+            broker.news.take(Delta(configs={"brokers/<default>"}))
+            assert [throttle.is_limited for throttle in throttles] == [bool(config)] * 2
+        await broker.stop()
 
     run(test())
 

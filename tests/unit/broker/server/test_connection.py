@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from tests.unit.broker.server.peers import Peer, Script, frame_of, run
+from tests.unit.broker.server.peers import Peer, Script, frame_of, run, until
 
 from mainstem_broker.server import connection as module
 from mainstem_broker.server.connection import (
@@ -624,5 +624,55 @@ def test_a_connection_knows_its_peer_and_when_it_was_last_used() -> None:
             await peer.receive()
             assert peer.connection.last_active_s > before
             assert isinstance(peer.connection.peer, str)
+
+    run(test())
+
+
+# --- Answers that others settle ---
+
+
+def test_answers_that_are_settled_by_others_go_out_in_the_order_of_the_requests() -> None:
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("pending a", "pending b", "echo c", "pending d")
+            await until(lambda: len(script.handled) == 4)
+            for name in ("d", "b", "a"):
+                script.pending[name].set_result([frame_of(name.encode())])
+            assert await peer.receive(4) == [b"a", b"b", b"c", b"d"]
+            await peer.send("pending alone")
+            await until(lambda: "alone" in script.pending)
+            script.pending["alone"].set_result([frame_of(b"alone")])
+            assert await peer.receive(1) == [b"alone"]
+
+    run(test())
+
+
+def test_who_settles_an_answer_hears_nothing_of_a_connection_that_cannot_send_it(tmp_path: Path) -> None:
+    """The file behind a later answer is shorter than it was: its disk has failed, say."""
+    path = tmp_path / "records"
+    path.write_bytes(b"short")
+
+    async def test() -> None:
+        script = Script(path)
+        with Peer(script.handle) as peer:
+            await peer.send("pending a", "slices 0:100")
+            await until(lambda: len(script.handled) == 2)
+            with capture_logs() as logs:
+                script.pending["a"].set_result([frame_of(b"a")])
+                await until(lambda: peer.connection.is_closed)
+            assert any(entry["event"] == "request failed" for entry in logs)
+
+    run(test())
+
+
+def test_answers_under_way_are_cancelled_when_their_connection_closes() -> None:
+    async def test() -> None:
+        script = Script()
+        with Peer(script.handle) as peer:
+            await peer.send("pending a", "pending b")
+            await until(lambda: len(script.handled) == 2)
+            peer.connection.close()
+            await until(lambda: all(pending.cancelled() for pending in script.pending.values()))
 
     run(test())

@@ -11,7 +11,7 @@ from tests.unit.broker.api.brokers import LocalBroker, batch, make, run
 from tests.unit.broker.protocol.schemas import encode_request, request_schema
 from tests.unit.broker.server.test_router import response
 
-from mainstem_broker.protocol.codec import Frame
+from mainstem_broker.protocol.wire import Frame
 from mainstem_broker.quota.client_quotas import DEFAULT, QuotaEntity, QuotaKind
 from mainstem_broker.server import metering
 from mainstem_broker.server.connection import Connection, Later

@@ -21,10 +21,18 @@ from mainstem.child_process import free_ports
 from mainstem_broker.cluster.znodes import Endpoint, TopicAssignment
 from mainstem_broker.errors import PeerUnavailable
 from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
+from mainstem_broker.protocol.wire import FETCH_KEY
 from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Key
 from mainstem_broker.replica.partition import Divergence
 from mainstem_broker.server.listeners import Listener, SocketOptions
-from mainstem_broker.server.peers import FETCH_KEY, FETCH_VERSION, LeaderPeer, Peer, _Answers
+from mainstem_broker.server.peers import (
+    BUFFER_BYTES_KEPT_MAX,
+    BUFFER_BYTES_MIN,
+    FETCH_VERSION,
+    LeaderPeer,
+    Peer,
+    _Answers,
+)
 from mainstem_broker.server.router import Router
 
 METADATA = (3, 12)
@@ -217,12 +225,35 @@ def test_an_answer_is_found_however_it_is_cut(frames: list[bytes], cuts: list[in
             left = frame_of(frame)
             while left:
                 assert not awaited.done()
-                count = next(pieces, len(left))
-                answers.data_received(left[:count])
-                left = left[count:]
+                left = left[receive(answers, left[: next(pieces, len(left))]) :]
             assert await awaited == frame
 
     run(test())
+
+
+def test_answers_of_every_size_fit_and_what_nobody_asked_for_changes_none() -> None:
+    async def test() -> None:
+        answers = _Answers()
+        for size in (4, BUFFER_BYTES_MIN, BUFFER_BYTES_MIN + 1, BUFFER_BYTES_KEPT_MAX + 1, 5):
+            frame = bytes(range(251)) * (size // 251 + 1)
+            awaited = answers.next(5)
+            left = memoryview(frame_of(frame[:size]))
+            while left:
+                left = left[receive(answers, left) :]
+            receive(answers, b"unasked")
+            assert await awaited == frame[:size]
+
+    run(test())
+
+
+def receive(answers: _Answers, some: bytes | memoryview) -> int:
+    """As a loop does; how much of `some` there was room for."""
+    buffer = answers.get_buffer(-1)
+    count = min(len(buffer), len(some))
+    buffer[:count] = some[:count]
+    buffer.release()
+    answers.buffer_updated(count)
+    return count
 
 
 # --- Fetches ---
@@ -302,7 +333,7 @@ def test_a_real_leader_gives_records_divergence_and_errors_by_partition(tmp_path
         try:
             (whole,) = await leader.fetch(*everything(wanted(topic_id)))
             assert (whole.error_code, whole.high_watermark, whole.diverging) == (0, 2, None)
-            assert b"a" in whole.records
+            assert b"a" in bytes(whole.records)
             (ahead,) = await leader.fetch(*everything(wanted(topic_id, offset=9)))
             assert ahead == Fetched(topic_id, 0, 0, 2, 0, Divergence(0, 2), b"")
             strange = UUID(int=99)
