@@ -1,7 +1,8 @@
 """Every request to brokers and to ZooKeeper servers; nothing is decided here.
 
-The stock client does what it has a call for, in threads, since it blocks; moves of replicas go by bare
-requests; how a broker is comes from its HTTP port. What can't be taken back asks for a proof (`proofs.py`).
+The stock client does what it has a call for, in threads, since it blocks; moves of replicas and what is set
+for all brokers go by bare requests; how a broker is comes from its HTTP port. What can't be taken back asks
+for a proof (`proofs.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,16 @@ from confluent_kafka.admin import (
 
 from mainstem.bare_request import ask, reason_of
 from mainstem.move_requests import alter_request, list_request, moves_in, refusals_in
+from mainstem.setting_requests import (
+    ALL_BROKERS,
+    Kind,
+    change_request,
+    describe_request,
+    file_settings_in,
+)
+from mainstem_operator import throttle_requests
 from mainstem_operator.observed import BrokerReport, report_of
+from mainstem_operator.plan_throttles import Changes, Settings
 from mainstem_operator.proofs import OffsetMove, TopicDeletion
 from mainstem_operator.topic_state import (
     GroupState,
@@ -116,6 +126,37 @@ class Brokers:
             if not isinstance(answer, BrokersRefused)
         }
 
+    async def default_settings(self) -> dict[str, str]:
+        """What is set for all brokers at once, while they run (KIP-226)."""
+        answer = await self._ask_any(describe_request(Kind.BROKER, ALL_BROKERS))
+        (result,) = answer.results
+        return {found.name: found.value for found in _taken(result).configs if found.value is not None}
+
+    async def file_settings(self, names: Iterable[str], brokers: Iterable[int]) -> dict[int, dict[str, str]]:
+        """What these brokers have of these settings from their files; those that are silent are left out."""
+        wanted, settings = set(brokers), sorted(set(names))
+        found = await self._one(lambda admin: admin.describe_cluster(request_timeout=ADMIN_TIMEOUT_SECONDS))
+        nodes = [node for node in found.nodes if node.id in wanted]
+        answers = await asyncio.gather(
+            *(
+                self._ask(
+                    node, describe_request(Kind.BROKER, str(node.id), settings), _STATUS_TIMEOUT_SECONDS
+                )
+                for node in nodes
+            ),
+            return_exceptions=True,
+        )
+        told = {}
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, Exception):  # nor does one that can't be read say anything
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            (result,) = answer.results
+            if result.error_code.value == 0:
+                told[node.id] = file_settings_in(result)
+        return told
+
     async def groups(self, names: Iterable[str]) -> dict[str, GroupState | str]:
         """Each group, or why it is not told."""
         asked = sorted(set(names))
@@ -182,11 +223,18 @@ class Brokers:
 
     async def moves(self) -> dict[TopicPartition, MoveState]:
         """The moves of replicas under way."""
-        answer = await self._bare(list_request(ADMIN_TIMEOUT_SECONDS))
+        answer = _taken(await self._ask_any(list_request(ADMIN_TIMEOUT_SECONDS)))
         return {
             key: MoveState(move.target, frozenset(move.adding) | frozenset(move.removing))
             for key, move in moves_in(answer).items()
         }
+
+    async def throttles(self, topics: Iterable[str]) -> Settings:
+        """The limits on moves of replicas: those of these topics, and of all brokers."""
+        answer = await self._ask_any(throttle_requests.describe_request(topics))
+        for code, sentence in throttle_requests.refusals_in(answer.results).values():
+            raise BrokersRefused(code, sentence)
+        return throttle_requests.settings_in(answer)
 
     # --- Changing ---
 
@@ -226,6 +274,22 @@ class Brokers:
         )
         return {getattr(resource, "name", resource): error for resource, error in refused.items()}
 
+    async def change_default_settings(self, changes: Mapping[str, str | None]) -> None:
+        """Set settings for all brokers at once, or, with None, take them back: all of them or none."""
+        await self._change_default_settings(changes, validate_only=False)
+
+    async def check_default_settings(self, changes: Mapping[str, str]) -> None:
+        """Ask whether brokers would take these settings for all of them, and change nothing."""
+        await self._change_default_settings(changes, validate_only=True)
+
+    async def _change_default_settings(
+        self, changes: Mapping[str, str | None], *, validate_only: bool
+    ) -> None:
+        request = change_request(Kind.BROKER, ALL_BROKERS, changes, validate_only=validate_only)
+        answer = await self._ask_any(request)
+        (response,) = answer.responses
+        _taken(response)
+
     async def delete_topic(self, proof: TopicDeletion) -> None:
         """Delete a topic; one that is gone already is fine."""
         refused = await self._refusals(
@@ -252,31 +316,36 @@ class Brokers:
             if item.error is not None
         }
 
+    async def put_throttles(self, changes: Changes) -> dict[str, str]:
+        """Change limits on moves of replicas; the refusals, by topic or ALL_BROKERS."""
+        answer = await self._ask_any(throttle_requests.change_request(changes))
+        refused = throttle_requests.refusals_in(answer.responses)
+        return {where: sentence for where, (_, sentence) in refused.items()}
+
     async def move(self, targets: Mapping[TopicPartition, Replicas]) -> dict[TopicPartition, str]:
         """Begin moves of replicas; the refusals."""
-        return refusals_in(await self._bare(alter_request(dict(targets), ADMIN_TIMEOUT_SECONDS)))
+        request = alter_request(dict(targets), ADMIN_TIMEOUT_SECONDS)
+        return refusals_in(_taken(await self._ask_any(request)))
 
     # --- One request ---
 
-    async def _bare(self, request: Any) -> Any:
+    async def _ask_any(self, request: Any) -> Any:
+        """What the controller answers to a bare request, or, if it doesn't, any other broker."""
         found = await self._one(lambda admin: admin.describe_cluster(request_timeout=ADMIN_TIMEOUT_SECONDS))
         controller = None if found.controller is None else found.controller.id
         nodes = sorted(found.nodes, key=lambda node: node.id != controller)
         for node in nodes:
             try:
-                answer = await asyncio.to_thread(
-                    ask,
-                    (node.host, node.port),
-                    request,
-                    client_id=_CLIENT_ID,
-                    timeout_seconds=ADMIN_TIMEOUT_SECONDS,
-                )
+                return await self._ask(node, request, ADMIN_TIMEOUT_SECONDS)
             except OSError:
                 continue
-            if answer.error_code.value != 0:
-                raise BrokersRefused(answer.error_code.name, reason_of(answer))
-            return answer
         raise BrokersUnreachable(f"No broker of {self.bootstrap_servers} answered.")
+
+    async def _ask(self, node: Any, request: Any, timeout_seconds: float) -> Any:
+        """What one broker answers to a bare request; OSError if it doesn't."""
+        return await asyncio.to_thread(
+            ask, (node.host, node.port), request, client_id=_CLIENT_ID, timeout_seconds=timeout_seconds
+        )
 
     async def _call(self, action: Any) -> Any:
         """The result of one call of the client, made in a thread."""
@@ -327,6 +396,13 @@ class Brokers:
     async def _refusals(self, action: Any) -> dict[Any, BrokersRefused]:
         found = await self._each(action)
         return {key: answer for key, answer in found.items() if isinstance(answer, BrokersRefused)}
+
+
+def _taken(answer: Any) -> Any:
+    """An answer to a bare request, or to a part of one, that is no refusal."""
+    if answer.error_code.value != 0:
+        raise BrokersRefused(answer.error_code.name.upper(), reason_of(answer))
+    return answer
 
 
 def _leader(node: Any) -> int | None:

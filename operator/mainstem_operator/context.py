@@ -14,6 +14,7 @@ from mainstem_operator.admin import Brokers
 from mainstem_operator.conditions import Condition, merged
 from mainstem_operator.fields import Object
 from mainstem_operator.kube import Kube, Refused
+from mainstem_operator.limited_moves import LimitedMoves
 from mainstem_operator.metrics import Metrics
 from mainstem_operator.observe import Addresses, Observer
 from mainstem_operator.observed import written
@@ -43,6 +44,7 @@ class Context:
         self.may_act = may_act
         self._addresses = addresses
         self._brokers: dict[tuple[str, str], Brokers] = {}
+        self._moves: dict[tuple[str, str], LimitedMoves] = {}
         self._progress: dict[tuple[str, str], tuple[str, dt.datetime]] = {}
         self._said: dict[tuple[str, str, str], str] = {}
 
@@ -53,9 +55,17 @@ class Context:
             self._brokers[key] = Brokers(self._addresses.bootstrap_servers(namespace, cluster))
         return self._brokers[key]
 
+    def moves(self, namespace: str, cluster: str) -> LimitedMoves:
+        """What begins the moves of a Cluster's replicas: one for all looks, which wait for each other."""
+        key = namespace, cluster
+        if key not in self._moves:
+            self._moves[key] = LimitedMoves(self.kube, self.brokers(*key), self.may_act)
+        return self._moves[key]
+
     def forget(self, namespace: str, cluster: str) -> None:
         """Drop the connection to the brokers of a Cluster that is gone."""
         self._brokers.pop((namespace, cluster), None)
+        self._moves.pop((namespace, cluster), None)
 
     async def put_status(self, manifest: Object, status: Mapping[str, Any]) -> None:
         """Write the status, if it says anything that the present one does not."""

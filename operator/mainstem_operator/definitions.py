@@ -25,8 +25,11 @@ logger = structlog.get_logger(__name__)
 
 API_VERSION: Final = "apiextensions.k8s.io/v1"
 KIND: Final = "CustomResourceDefinition"
-VERSION_NEEDED: Final = 1
-"""What this operator needs at least; the files in crds/ have it, or a higher one."""
+VERSION_NEEDED: Final = 4
+"""What this operator needs at least; the files in crds/ have it, or a higher one.
+
+Every field of a status counts: one that is not declared has the whole status refused.
+"""
 
 
 def version_of(definition: Object | None) -> int:

@@ -125,11 +125,14 @@ class Kube:
 
     # --- Writing ---
 
-    async def apply(self, manifest: Manifest, live: Object | None, *, dry: bool = False) -> Object:
+    async def apply(
+        self, manifest: Manifest, live: Object | None, *, dry: bool = False, unchanged: bool = False
+    ) -> Object:
         """Make the object as `manifest` says, unless `live`, as it is now, already is so.
 
         Args:
             dry: only ask whether that would be taken, and what would come of it.
+            unchanged: refuse with 409 if the object is no more as `live`.
         """
         wanted = digest(manifest)
         if live is not None and _annotation(live, names.APPLIED_HASH) == wanted and _is_as(live, manifest):
@@ -137,6 +140,8 @@ class Kube:
         metadata = manifest["metadata"]
         marks = {**metadata.get("annotations", {}), names.APPLIED_HASH: wanted}
         body = {**manifest, "metadata": {**metadata, "annotations": marks}}
+        if unchanged and live is not None:
+            body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
         if not dry:
             logger.info("applying", kind=manifest["kind"], object=_name_of(manifest))
         return await self._patch(_path_of(manifest), body, _APPLY, dry=dry)
@@ -166,9 +171,15 @@ class Kube:
         body = {"spec": {"resources": {"requests": {"storage": size}}}}
         await self._patch(_path("v1", "PersistentVolumeClaim", namespace, name), body, _MERGE)
 
-    async def delete_owned(self, manifest: Object) -> None:
-        """Delete an object that we made and nobody loses by, such as the Service of a broker that is gone."""
-        await self._delete(_path_of(manifest), manifest["metadata"]["uid"])
+    async def delete_owned(self, manifest: Object, *, unchanged: bool = False) -> None:
+        """Delete an object that we made and nobody loses by, such as the Service of a broker that is gone.
+
+        Args:
+            unchanged: refuse with 409 if it has changed since it was read.
+        """
+        metadata = manifest["metadata"]
+        version = metadata["resourceVersion"] if unchanged else None
+        await self._delete(_path_of(manifest), metadata["uid"], version)
 
     async def delete_pod(self, proof: PodDeletion) -> None:
         """Delete the very pod that was proven to be dispensable."""
@@ -218,8 +229,9 @@ class Kube:
             query["force"] = "true"
         return await self._call("PATCH", path, query=query, body=body, content_type=content_type)
 
-    async def _delete(self, path: str, uid: str) -> None:
-        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    async def _delete(self, path: str, uid: str, version: str | None = None) -> None:
+        preconditions = {"uid": uid, **({"resourceVersion": version} if version is not None else {})}
+        body = {"preconditions": preconditions, "propagationPolicy": "Background"}
         try:
             await self._call("DELETE", path, body=body)
         except Refused as refused:

@@ -63,6 +63,11 @@ def external(cluster: str, broker: int) -> str:
     return f"{cluster}-broker-{broker}-external"
 
 
+def throttles(cluster: str) -> str:
+    """The ConfigMap that notes how moves of replicas are limited; it is there while they are."""
+    return f"{cluster}-throttles"
+
+
 def pod(cluster: str, component: str, index: int) -> str:
     return f"{cluster}-{component}-{index}"
 

@@ -139,6 +139,11 @@ class Snapshot:
         return any(mode in ("leader", "standalone") for mode in self.modes.values())
 
     @property
+    def reachable(self) -> bool:
+        """Whether clients find a broker: else one would look for half a minute."""
+        return bool(self.reports and self.brokers.ready)
+
+    @property
     def under_replicated(self) -> int | None:
         return max((report.under_replicated for report in self.reports.values()), default=None)
 

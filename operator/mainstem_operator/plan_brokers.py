@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from mainstem_operator import names
 from mainstem_operator.manifests import (
@@ -20,6 +20,7 @@ from mainstem_operator.manifests import (
     service,
     stateful_set,
 )
+from mainstem_operator.plan_settings import settings_at_start
 from mainstem_operator.plan_zookeeper import connect_string
 from mainstem_operator.resources import ClusterSpec, Images
 
@@ -29,18 +30,19 @@ _GRACE_SECONDS: Final = 300  # a controlled shutdown hands all leaders over and 
 _PORTS: Final = {"client": names.CLIENT_PORT, "http": names.HTTP_PORT}
 _EXTERNAL_PORTS: Final = {"external": names.EXTERNAL_PORT}
 REPLICATION_FACTOR: Final = 3
+_RACKS_FILE: Final = "racks.properties"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What is known of where brokers are, and goes into their settings.
+    """What is known of where brokers are, or may come to be, and goes into their files.
 
-    `node_ports` are the ports that Kubernetes gave to the external services, `racks` the racks of the nodes
-    that the pods run on; both by broker id.
+    `node_ports` are the ports that Kubernetes gave to the external services, by broker id; `racks` the rack
+    of each node that is in one, None where brokers are to know of none.
     """
 
     node_ports: Mapping[int, int]
-    racks: Mapping[int, str]
+    racks: Mapping[str, str] | None = None
 
 
 def broker_services(cluster: ClusterSpec, replicas: int) -> list[Manifest]:
@@ -90,6 +92,11 @@ def broker_manifests(
         f"broker-{broker}.properties": _file(settings_of(cluster, broker, placement))
         for broker in range(replicas)
     }
+    if placement.racks is not None:
+        # Of every node, since a pod may come to any. A ConfigMap holds 1 MiB: 5,000 nodes, Kubernetes' own
+        # limit, have 200 bytes each, and the longest name and label together 318. One that is too large
+        # is refused whole, which the status says.
+        files[_RACKS_FILE] = _file(placement.racks)
     found = [
         manifest("v1", "ConfigMap", cluster, component, workload, data=files),
         disruption_budget(cluster, component, may_be_away),
@@ -121,7 +128,7 @@ def settings_of(cluster: ClusterSpec, broker: int, placement: Placement) -> dict
     """The settings of one broker; `${env:NAME}` is filled in by the broker when it starts."""
     host = names.pod_host(cluster.name, cluster.namespace, names.BROKER, broker)
     settings = {
-        **_common_settings(cluster),
+        **_common_settings(cluster, cluster.brokers.config),
         "broker.id": str(broker),
         "advertised.listeners": f"INTERNAL://{host}:{names.CLIENT_PORT}",
     }
@@ -129,19 +136,24 @@ def settings_of(cluster: ClusterSpec, broker: int, placement: Placement) -> dict
         outside = f"{cluster.external.host or '${env:HOST_IP}'}:{placement.node_ports[broker]}"
         settings["advertised.listeners"] += f",EXTERNAL://{outside}"
         settings["listeners"] += f",EXTERNAL://:{names.EXTERNAL_PORT}"
-    if broker in placement.racks:
-        settings["broker.rack"] = placement.racks[broker]
     return settings
 
 
-def _common_settings(cluster: ClusterSpec) -> dict[str, str]:
+def settings_filed(config_map: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """What is in the brokers' files as they are, by the first one's; None if there are none."""
+    if config_map is None:
+        return None
+    return _read((config_map.get("data") or {}).get("broker-0.properties", ""))
+
+
+def _common_settings(cluster: ClusterSpec, config: Mapping[str, str]) -> dict[str, str]:
     copies = min(REPLICATION_FACTOR, cluster.brokers.replicas)
     return {
         "auto.create.topics.enable": "false",  # a deleted topic would come back with its next client
         "default.replication.factor": str(copies),
         "min.insync.replicas": str(max(1, copies - 1)),
         "offsets.topic.replication.factor": str(copies),
-        **cluster.brokers.config,
+        **config,
         "http.port": str(names.HTTP_PORT),
         "inter.broker.listener.name": "INTERNAL",
         "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
@@ -154,16 +166,40 @@ def _common_settings(cluster: ClusterSpec) -> dict[str, str]:
 def config_hash(cluster: ClusterSpec, placement: Placement) -> str:
     """Changes when running brokers have to be restarted for their settings.
 
-    Racks are not in it, since they are known only when a pod runs: which rack a broker runs with, it says
-    itself. Of the node ports those of the brokers that are wanted count, not of one that comes or goes.
+    Those that they take while they run are not in it, but for what is ours where the manifest names none.
+    Racks are not in it, since nodes come and go: which rack a broker runs with, it says itself. Of the node
+    ports those of the brokers that are wanted count, not of one that comes or goes.
     """
     external = cluster.external
     ports = [] if external is None else [external.host, sorted(placement.node_ports.items())[:1]]
-    return digest([_common_settings(cluster), ports])
+    return digest([_common_settings(cluster, settings_at_start(cluster.brokers.config)), ports])
+
+
+def racks_of(
+    cluster: ClusterSpec,
+    nodes: Mapping[str, Mapping[str, str]] | None,
+    config_map: Mapping[str, Any] | None,
+) -> dict[str, str] | None:
+    """The racks for a Placement, by the labels of the nodes.
+
+    Args:
+        nodes: None where they may not be asked for: then `config_map` holds the last that were known.
+    """
+    label = cluster.brokers.rack_label
+    if label is None:
+        return None
+    if nodes is None:
+        return _read(((config_map or {}).get("data") or {}).get(_RACKS_FILE, ""))
+    return {node: labels[label] for node, labels in nodes.items() if labels.get(label)}
 
 
 def _file(settings: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in sorted(settings.items()))
+
+
+def _read(file: str) -> dict[str, str]:
+    """What `_file` wrote."""
+    return {name: value for name, _, value in (line.partition("=") for line in file.split("\n") if line)}
 
 
 def _container(cluster: ClusterSpec, images: Images) -> Manifest:
@@ -180,6 +216,13 @@ def _container(cluster: ClusterSpec, images: Images) -> Manifest:
         "readinessProbe": _probe("/readyz", period_seconds=5, failures=2),
         "livenessProbe": _probe("/livez", period_seconds=10, failures=6),
     }
+    if cluster.brokers.rack_label is not None:
+        # Not among the settings, which pods see that were made before the label was asked for.
+        rack = f"${{file:{_CONFIG_PATH}/{_RACKS_FILE}:${{env:NODE_NAME}}}}"
+        container["args"] += ["--override", f"broker.rack={rack}"]
+        container["env"].append(
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        )
     if cluster.brokers.resources:
         container["resources"] = cluster.brokers.resources
     return container

@@ -6,7 +6,7 @@ be asked for at any time, and asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from mainstem.reassignment_plan import plan_moves
@@ -16,11 +16,15 @@ from mainstem_operator.topic_state import MoveState, Replicas, TopicPartition, T
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Brokers to be emptied: `targets` are moves to ask for now, `held` what they hold still."""
+    """Brokers to be emptied: `targets` are moves to ask for now, `held` what they hold still.
+
+    `under_way` are the moves that take replicas off them already.
+    """
 
     brokers: tuple[int, ...]
     targets: Mapping[TopicPartition, Replicas]
     held: Mapping[int, int]
+    under_way: frozenset[TopicPartition] = frozenset()
 
 
 def replicas_held(topics: Mapping[str, TopicState]) -> dict[int, int]:
@@ -65,7 +69,7 @@ def plan_drain(
     elsewhere = [replicas for key, replicas in current.items() if key not in concerned]
     targets = plan_moves(concerned, staying, None, elsewhere)
     held = {broker: count for broker, count in replicas_held(topics).items() if broker in leaving}
-    return Drain(leaving, targets, held)
+    return Drain(leaving, targets, held, frozenset(moving_off(leaving, moves)))
 
 
 def plan_removal(keep: int, present: int) -> Drain:
@@ -87,6 +91,21 @@ def plan_replication(
         return {}
     elsewhere = [held for key, held in current.items() if key not in concerned]
     return plan_moves(concerned, racks, replicas, elsewhere)
+
+
+def moving_off(brokers: Collection[int], moves: Mapping[TopicPartition, MoveState]) -> set[TopicPartition]:
+    """The moves under way that take replicas off these brokers."""
+    return {key for key, move in moves.items() if move.removing & set(brokers)}
+
+
+def moving_to(
+    replicas: int, topic: TopicState, moves: Mapping[TopicPartition, MoveState]
+) -> set[TopicPartition]:
+    """The moves under way that give partitions of a topic more replicas than they had: just so many."""
+    keys = [(topic.name, number) for number in topic.partitions]
+    return {
+        key for key in keys if key in moves and len(moves[key].target) == replicas > len(moves[key].origin)
+    }
 
 
 def _targets(

@@ -7,8 +7,8 @@ restarts nothing twice. At most one pod goes in a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from mainstem_operator import names
 from mainstem_operator.observed import Component, Pod, Snapshot
@@ -35,21 +35,30 @@ class Roll:
 Prove = Callable[[ClusterSpec, Snapshot, Pod, str], PodDeletion | Refusal]
 
 
-def plan_broker_roll(cluster: ClusterSpec, seen: Snapshot, config_hash: str) -> Roll:
+def plan_broker_roll(
+    cluster: ClusterSpec,
+    seen: Snapshot,
+    config_hash: str,
+    racks: Mapping[str, str] | None = None,
+    behind: Collection[int] = (),
+) -> Roll:
     """The restarts of brokers: those that do not serve first, the controller last.
 
     Args:
         config_hash: of the settings that brokers should run with.
+        racks: of the nodes, as they were just applied for brokers to read when they start, and not as seen
+            since: a restart for a rack that they can't read yet would be followed by another.
+        behind: the brokers that say that they have a setting from a file that is not in it any more.
     """
-    racks = wanted_racks(cluster, seen)
 
     def reason(pod: Pod) -> str:
-        if pod.config_hash != config_hash:
+        if pod.config_hash != config_hash or pod.index in behind:
             return "its settings have changed"
         if pod.restart_done != cluster.restart_request:
             return "a restart was asked for"
-        if pod.index in racks and pod.index in seen.racks and racks[pod.index] != seen.racks[pod.index]:
-            return f"its node is in rack {racks[pod.index]}"
+        rack = (racks or {}).get(pod.node or "")
+        if rack and pod.index in seen.racks and seen.racks[pod.index] != rack:
+            return f"its node is in rack {rack}"
         return ""
 
     controller = next((report.controller for report in seen.reports.values()), None)
@@ -65,6 +74,13 @@ def plan_broker_roll(cluster: ClusterSpec, seen: Snapshot, config_hash: str) -> 
     )
 
 
+def unless_hindered(roll: Roll, hindrance: str) -> Roll:
+    """The roll without its next step, if there is a reason to leave all pods as they are."""
+    if hindrance and isinstance(roll.step, PodDeletion):
+        return replace(roll, step=Refusal(hindrance))
+    return roll
+
+
 def plan_zookeeper_roll(cluster: ClusterSpec, seen: Snapshot) -> Roll:
     """The restarts of ZooKeeper servers: those that do not serve first, the leader last."""
     return _plan(
@@ -77,19 +93,6 @@ def plan_zookeeper_roll(cluster: ClusterSpec, seen: Snapshot) -> Roll:
         last=lambda pod: seen.modes.get(pod.index) == "leader",
         silent=lambda pod: pod.index not in seen.modes,
     )
-
-
-def wanted_racks(cluster: ClusterSpec, seen: Snapshot) -> dict[int, str]:
-    """The rack of each broker's node, where nodes have the label and brokers are to follow it."""
-    label = cluster.brokers.rack_label
-    if label is None or seen.nodes is None:
-        return {}
-    found = {}
-    for pod in seen.brokers.pods.values():
-        rack = seen.nodes.get(pod.node or "", {}).get(label)
-        if rack:
-            found[pod.index] = rack
-    return found
 
 
 def _plan(

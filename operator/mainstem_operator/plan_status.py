@@ -17,6 +17,12 @@ from mainstem_operator.observed import BrokerReport, Component, Pod, Snapshot, w
 from mainstem_operator.plan_disks import LostVolume
 from mainstem_operator.plan_moves import Drain
 from mainstem_operator.plan_roll import Roll
+from mainstem_operator.plan_settings import (
+    SettingsPlan,
+    managed_settings,
+    set_by_others,
+    settings_left,
+)
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.resources import ClusterSpec
 
@@ -27,16 +33,22 @@ class Work:
 
     `unresizable` says why volumes can't have the size asked for, `waiting` what else is waited for, `refused`
     why Kubernetes does not take the manifest, and `outside` where clients outside reach the brokers.
+    `not_moved` says which moves of a drain were refused, and `rates_of_others` are throttles that count
+    instead of the limit.
+    `settings` are those that need no restart, None where nobody looked.
     """
 
     servers: Roll = field(default_factory=lambda: Roll((), None))
     brokers: Roll = field(default_factory=lambda: Roll((), None))
     drain: Drain | Refusal | None = None
     lost: tuple[LostVolume, ...] = ()
+    settings: SettingsPlan | None = None
     unresizable: str = ""
     outside: str = ""
     waiting: str = ""
     refused: str = ""
+    not_moved: str = ""
+    rates_of_others: Mapping[str, str] = field(default_factory=dict)
 
 
 def cluster_conditions(
@@ -83,6 +95,7 @@ def cluster_status(
             },
             "draining": list(work.drain.brokers) if isinstance(work.drain, Drain) else [],
             "plan": plan_lines(work),
+            "managedSettings": _managed(work, present),
             "lastRoll": _last_roll(seen, work, present),
             "conditions": merged(
                 present,
@@ -94,6 +107,13 @@ def cluster_status(
     )
 
 
+def _managed(work: Work, present: Object | None) -> list[str] | None:
+    """The settings that are ours to take back; as they were noted, where nobody looked or nothing is done."""
+    if work.settings is None or work.settings.hindrance:
+        return list(managed_settings(present)) or None
+    return list(work.settings.managed) or None
+
+
 def _known_outside(cluster: ClusterSpec, present: Object | None) -> str | None:
     """What was told before, for passes that look no further, such as those of a paused Cluster."""
     found: str | None = (present or {}).get("externalBootstrapServers")
@@ -103,6 +123,10 @@ def _known_outside(cluster: ClusterSpec, present: Object | None) -> str | None:
 def plan_lines(work: Work) -> list[dict[str, str]]:
     """What is to be done, next step first, and what each step waits for."""
     lines = []
+    settings = work.settings
+    if settings is not None and settings.told and not settings.sent:
+        reason = "brokers take them while they run"
+        lines.append(_line("ChangeSettings", settings.told, reason, settings.obstacle))
     for volume in work.lost:
         waiting = volume.step.reason if isinstance(volume.step, Refusal) else ""
         lines.append(
@@ -119,7 +143,7 @@ def plan_lines(work: Work) -> list[dict[str, str]]:
     if isinstance(work.drain, Drain):
         for broker in reversed(work.drain.brokers):
             left = work.drain.held.get(broker, 0)
-            waiting = f"{left} replicas are being moved away." if left else ""
+            waiting = f"{left} replicas are being moved away. {work.not_moved}".strip() if left else ""
             lines.append(_line("RemoveBroker", str(broker), "fewer brokers are asked for", waiting))
     elif isinstance(work.drain, Refusal):
         lines.append(_line("RemoveBroker", "", "fewer brokers are asked for", work.drain.reason))
@@ -245,6 +269,8 @@ def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] |
     if work.lost:
         step = work.lost[0].step
         return "ReplacingDisk", f"{work.lost[0].claim.name}: {step.reason}"
+    if work.settings is not None and work.settings.hindrance:
+        return settings_left(work.settings)
     for roll in (work.servers, work.brokers):
         if roll.restarts:
             waiting = f" Waiting: {roll.step.reason}" if isinstance(roll.step, Refusal) else ""
@@ -267,7 +293,7 @@ def _busy(cluster: ClusterSpec, seen: Snapshot, work: Work) -> tuple[str, str] |
         return "Starting", f"{text} {_trouble(seen.zookeeper)}".strip()
     if work.waiting:
         return "Waiting", work.waiting
-    return None
+    return settings_left(work.settings)
 
 
 def _progressing(cluster: ClusterSpec, seen: Snapshot, work: Work) -> Condition:
@@ -293,10 +319,21 @@ def _warnings(cluster: ClusterSpec, seen: Snapshot, work: Work) -> list[Conditio
     found = []
     if isinstance(work.drain, Refusal):
         found.append(Condition("ScaleDownBlocked", True, "Refused", work.drain.reason))
+    if work.settings is not None and work.settings.refused is not None:
+        found.append(work.settings.refused)
+    if (overridden := set_by_others(work.settings)) is not None:
+        found.append(overridden)
     if work.unresizable:
         found.append(Condition("StorageUnresizable", True, "Refused", work.unresizable))
     if text := _without_rack(cluster, seen):
         found.append(Condition("RackUnknown", True, "NoSuchLabel", text))
+    if work.rates_of_others:
+        rates = ", ".join(f"{name} {rate}" for name, rate in sorted(work.rates_of_others.items()))
+        text = (
+            "Moves do not keep to moveBytesPerSecond: the default of all brokers is set by others, to"
+            f" {rates}. Delete it there with kafka-configs --entity-type brokers --entity-default."
+        )
+        found.append(Condition("MoveLimitOverridden", True, "SetByOthers", text))
     if cluster.brokers.config.get("auto.create.topics.enable", "").lower() == "true":
         text = "auto.create.topics.enable is on: a topic that is deleted comes back with its next client."
         found.append(Condition("AutoCreateEnabled", True, "Configured", text))

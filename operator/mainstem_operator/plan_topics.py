@@ -7,7 +7,7 @@ Topic is nobody's business here: absence is never a reason to delete.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,35 +16,42 @@ from mainstem_operator.conditions import Condition, merged, pruned
 from mainstem_operator.fields import Object
 from mainstem_operator.observed import written
 from mainstem_operator.plan_loads import LoadStatus
-from mainstem_operator.plan_moves import plan_replication
+from mainstem_operator.plan_moves import moving_to, plan_replication
+from mainstem_operator.plan_throttles import RECEIVERS, SENDERS
 from mainstem_operator.resources import TopicSpec
 from mainstem_operator.topic_state import MoveState, Replicas, TopicPartition, TopicState
 
-NEVER_RESET: Final = frozenset(
-    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
-)
+NEVER_RESET: Final = frozenset({SENDERS, RECEIVERS})
 """Settings that whoever moves replicas sets, and takes away when they have moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsSeen:
-    """What the brokers say. `settings` are those that a topic has of its own; `racks` the live brokers."""
+    """What the brokers say. `settings` are those that a topic has of its own; `racks` the live brokers.
+
+    `limited` are settings of topics that have throttles of the operator's moves, and are left alone as long.
+    """
 
     topics: Mapping[str, TopicState]
     settings: Mapping[str, Mapping[str, str]]
     moves: Mapping[TopicPartition, MoveState]
     racks: Mapping[int, str | None]
+    limited: Collection[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What to do for one Topic; `refusals` are parts of its manifest that can't be brought about."""
+    """What to do for one Topic; `refusals` are parts of its manifest that can't be brought about.
+
+    `under_way` are the moves that give it the number of replicas that it is to have.
+    """
 
     spec: TopicSpec
     create: tuple[int, int, Mapping[str, str]] | None = None
     grow: int | None = None
     alter: Mapping[str, str | None] = field(default_factory=dict)
     move: Mapping[TopicPartition, Replicas] = field(default_factory=dict)
+    under_way: frozenset[TopicPartition] = frozenset()
     managed_settings: tuple[str, ...] = ()
     refusals: tuple[Condition, ...] = ()
     recreated: bool = False
@@ -110,8 +117,9 @@ def _plan(spec: TopicSpec, owner: TopicSpec, status: Object, seen: TopicsSeen) -
     return TopicPlan(
         spec,
         grow=grow,
-        alter=_changes(spec, wanted, status, seen.settings.get(spec.topic, {})),
+        alter=_changes(spec, wanted, status, seen),
         move=move,
+        under_way=frozenset(moving_to(spec.replicas, present, seen.moves) if spec.replicas else ()),
         managed_settings=tuple(sorted(wanted)),
         refusals=tuple(refusals),
         recreated=bool(known) and known != present.topic_id,
@@ -146,11 +154,14 @@ def _too_few(replicas: int, seen: TopicsSeen) -> Condition:
 
 
 def _changes(
-    spec: TopicSpec, wanted: Mapping[str, str], status: Object, present: Mapping[str, str]
+    spec: TopicSpec, wanted: Mapping[str, str], status: Object, seen: TopicsSeen
 ) -> dict[str, str | None]:
     """Settings to set, and, as None, those to take back: set by this Topic once, and no longer in it."""
+    present = seen.settings.get(spec.topic, {})
     changes: dict[str, str | None] = {
-        name: value for name, value in wanted.items() if present.get(name) != value
+        name: value
+        for name, value in wanted.items()
+        if present.get(name) != value and (spec.topic, name) not in seen.limited
     }
     for name in status.get("managedSettings") or ():
         if name not in spec.config and name in present and name not in NEVER_RESET:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -20,7 +20,8 @@ from mainstem_operator.observed import moment
 from mainstem_operator.plan_loads import LoadStatus
 from mainstem_operator.plan_topics import topic_status
 from mainstem_operator.proofs import Refusal, prove_topic_deletion
-from mainstem_operator.resources import TopicSpec, topic_of
+from mainstem_operator.resources import TopicSpec, cluster_of, topic_of
+from mainstem_operator.topic_state import Replicas, TopicPartition
 from mainstem_operator.topic_work import TopicsOutcome, bring_about_topics
 
 logger = structlog.get_logger(__name__)
@@ -102,6 +103,7 @@ class _Pass:
         self._context = context
         self._cluster = cluster
         self._brokers = brokers
+        self._moves = context.moves(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
         self._manifests = {spec.identity.key: manifest for manifest, spec in pairs}
         self._specs = [spec for _, spec in pairs]
 
@@ -109,9 +111,10 @@ class _Pass:
         await self._set_finalizers()
         alive = [spec for spec in self._specs if not spec.identity.deleting]
         statuses = {key: manifest.get("status") or {} for key, manifest in self._manifests.items()}
+        limited = self._moves.noted.keys()
         try:
             await self._delete()
-            outcome = await bring_about_topics(self._brokers, alive, statuses)
+            outcome = await bring_about_topics(self._brokers, alive, statuses, self._move, limited)
         except BrokersUnreachable as error:
             await self._tell_unreachable(alive, str(error))
             raise
@@ -121,9 +124,27 @@ class _Pass:
             [(spec, statuses[spec.identity.key]) for spec in alive if spec.managed],
         )
         await self._tell(outcome, loads)
-        if outcome.seen.moves or any(spec.topic not in outcome.seen.topics for spec in alive):
+        missing = any(spec.topic not in outcome.seen.topics for spec in alive)
+        if outcome.seen.moves or missing or limited or self._moves.is_noted:
             return _MOVING_SECONDS
         return _REFUSED_SECONDS if any(item.refusals for item in outcome.outcomes) else None
+
+    async def _move(
+        self, targets: Mapping[TopicPartition, Replicas], under_way: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, str]:
+        """Begin moves within the Cluster's limit.
+
+        While its manifest makes no sense they begin if it names no limit: none can be meant then. Where it
+        names one, nobody knows which, so they wait.
+        """
+        try:
+            cluster = cluster_of(self._cluster)
+        except InvalidSpec as error:
+            if not _names_limit(self._cluster):
+                return await self._brokers.move(targets) if targets else {}
+            text = f"Replicas move no sooner than the manifest of their Cluster makes sense: {error}"
+            return dict.fromkeys(targets, text)
+        return await self._moves.carry_out(cluster, targets, under_way)
 
     async def _set_finalizers(self) -> None:
         """A finalizer only where the topic is to go with the object: else nothing has to be waited for."""
@@ -232,3 +253,9 @@ class _Pass:
                 text = f"The topic {item.spec.topic} was deleted by someone else; what it held is gone."
                 await self._context.event(manifest, "TopicRecreated", text, warning=True)
         await asyncio.gather(*writes)
+
+
+def _names_limit(cluster: Object) -> bool:
+    """Whether a Cluster's manifest may hold a limit on moves, whatever else is wrong with it."""
+    rolling = (cluster.get("spec") or {}).get("rolling")
+    return rolling is not None and not (isinstance(rolling, Mapping) and "moveBytesPerSecond" not in rolling)

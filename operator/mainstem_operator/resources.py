@@ -28,6 +28,9 @@ MANAGED_SETTINGS: Final = frozenset(
         "inter.broker.listener.name", "zookeeper.connect", "log.dirs", "log.dir", "http.port",
     }
 )  # fmt: skip
+MOVE_LIMIT_MIN: Final = 1024
+"""Bytes per second; with less, a single batch of the default largest size takes a quarter of an hour."""
+_MOVE_RATES: Final = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
 
 StorageType = Literal["persistent", "local", "ephemeral"]
 
@@ -115,11 +118,14 @@ class WarehouseLocation:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
+    """`move_bytes_per_second` is the most that moves of replicas take from a broker; None, all there is."""
+
     identity: Identity
     brokers: BrokersSpec
     zookeeper: ZooKeeperSpec
     external: External | None
     stuck_after_seconds: int
+    move_bytes_per_second: int | None
     network_policy: bool
     warehouse: WarehouseLocation | None
     paused: bool
@@ -266,6 +272,7 @@ def cluster_of(manifest: Object) -> ClusterSpec:
         ),
         external=_external(spec.inner("listeners")),
         stuck_after_seconds=rolling.integer("stuckAfterSeconds", 60, 86_400, default=600),
+        move_bytes_per_second=_move_limit(rolling, brokers),
         network_policy=spec.inner("networkPolicy").boolean("enabled", True),
         warehouse=_location(spec) if spec.has("warehouse") else None,
         paused=annotated(manifest, names.PAUSE),
@@ -291,6 +298,16 @@ def _broker_settings(brokers: Fields) -> dict[str, str]:
     if taken := sorted(settings.keys() & MANAGED_SETTINGS):
         raise InvalidSpec(f"spec.brokers.config.{taken[0]} is set by the operator: leave it out.")
     return settings
+
+
+def _move_limit(rolling: Fields, brokers: Fields) -> int | None:
+    limit = rolling.integer_or_none("moveBytesPerSecond", MOVE_LIMIT_MIN, _INT64_MAX)
+    twice = sorted(_MOVE_RATES & (brokers.raw("config") or {}).keys())
+    if limit is not None and twice:
+        raise InvalidSpec(
+            f"spec.brokers.config.{twice[0]} and spec.rolling.moveBytesPerSecond say the same: leave one out."
+        )
+    return limit
 
 
 def _pod(pod: Fields) -> PodSettings:

@@ -41,10 +41,23 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class MoveState:
-    """A partition whose replicas are being moved, to `target`."""
+    """A partition whose replicas are being moved, to `target`; `involved` are those that come and that go."""
 
     target: Replicas
     involved: frozenset[int]
+
+    @property
+    def adding(self) -> frozenset[int]:
+        return self.involved & frozenset(self.target)
+
+    @property
+    def removing(self) -> frozenset[int]:
+        return self.involved - frozenset(self.target)
+
+    @property
+    def origin(self) -> frozenset[int]:
+        """Who has the data."""
+        return (self.involved | frozenset(self.target)) - self.adding
 
 
 @dataclass(frozen=True, slots=True)

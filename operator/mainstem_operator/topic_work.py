@@ -5,14 +5,20 @@ So the same manifests work where there is none: on the local stack (`standalone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mainstem_operator.admin import Brokers, BrokersRefused
 from mainstem_operator.conditions import Condition
 from mainstem_operator.fields import Object
 from mainstem_operator.plan_topics import TopicPlan, TopicsSeen, plan_topics, refused
 from mainstem_operator.resources import TopicSpec
+from mainstem_operator.topic_state import Replicas, TopicPartition
+
+Move = Callable[
+    [Mapping[TopicPartition, Replicas], Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, str]]
+]
+"""Begins the moves to these replicas, told which are under way, and answers the refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +56,22 @@ async def see_topics(brokers: Brokers, specs: Sequence[TopicSpec]) -> TopicsSeen
 
 
 async def bring_about_topics(
-    brokers: Brokers, specs: Sequence[TopicSpec], statuses: Mapping[tuple[str, str], Object]
+    brokers: Brokers,
+    specs: Sequence[TopicSpec],
+    statuses: Mapping[tuple[str, str], Object],
+    move: Move | None = None,
+    limited: Collection[tuple[str, str]] = (),
 ) -> TopicsOutcome:
     """Make, grow, change and move topics as `specs` say; nothing is deleted here.
+
+    Args:
+        move: what begins moves, and is told of those under way; None asks the brokers, without a limit.
+        limited: settings of topics that have throttles of the operator's moves.
 
     Raises:
         BrokersUnreachable: no broker answers.
     """
-    seen = await see_topics(brokers, specs)
+    seen = replace(await see_topics(brokers, specs), limited=limited)
     plans = plan_topics(specs, statuses, seen)
     refusals: dict[str, list[Condition]] = {}
 
@@ -78,9 +92,14 @@ async def bring_about_topics(
         for topic, error in (await brokers.alter_topics(changes)).items():
             note(topic, error)
     targets = {key: replicas for plan in plans for key, replicas in plan.move.items()}
-    if targets:
-        for (topic, _), sentence in (await brokers.move(targets)).items():
-            note(topic, BrokersRefused("REASSIGNMENT", sentence))
+    under_way = {key for plan in plans for key in plan.under_way}
+    not_moved: Mapping[TopicPartition, str] = {}
+    if move is not None:
+        not_moved = await move(targets, under_way)
+    elif targets:
+        not_moved = await brokers.move(targets)
+    for (topic, _), sentence in not_moved.items():
+        note(topic, BrokersRefused("REASSIGNMENT", sentence))
     if creations or growths or targets:
         seen = TopicsSeen(
             await brokers.topics({spec.topic for spec in specs}),

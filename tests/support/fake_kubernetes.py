@@ -94,8 +94,14 @@ class Kubernetes:
         ]
         self._stored(("pods", namespace, pod_name), "MODIFIED")
 
-    def add_node(self, name: str) -> None:
-        self._create(("nodes", "", name), {"metadata": {"labels": {"kubernetes.io/hostname": name}}})
+    def add_node(self, name: str, **labels: str) -> None:
+        self._create(
+            ("nodes", "", name), {"metadata": {"labels": {"kubernetes.io/hostname": name, **labels}}}
+        )
+
+    def update_node(self, name: str, body: Manifest) -> None:
+        """Merge `body` into a node."""
+        self._merge(("nodes", "", name), body)
 
     def tie_volume(self, claim_name: str, node: str, namespace: str = "default") -> None:
         """Give a claim a volume that only `node` can mount."""
@@ -180,6 +186,9 @@ class Kubernetes:
             return self._create(key, manifest)
         owner = (key, f"{manager}/status" if status else manager)
         item = copy.deepcopy(self.objects[key])
+        seen = manifest.get("metadata", {}).get("resourceVersion")
+        if seen is not None and seen != item["metadata"]["resourceVersion"]:
+            raise web.HTTPConflict
         _remove(item, self._owned.get(owner, {}), manifest)
         part = {"status": manifest.get("status", {})} if status else manifest
         _apply(item, {name: value for name, value in part.items() if name not in ("apiVersion", "kind")})
@@ -203,11 +212,11 @@ class Kubernetes:
         _merge_into(item, body)
         return self._replace(key, item, status=status)
 
-    def _delete(self, key: Key, uid: str | None = None) -> None:
+    def _delete(self, key: Key, **preconditions: str) -> None:
         item = self.objects.get(key)
         if item is None:
             raise web.HTTPNotFound
-        if uid is not None and uid != item["metadata"]["uid"]:
+        if any(item["metadata"][name] != value for name, value in preconditions.items()):
             raise web.HTTPConflict
         if not item["metadata"].get("deletionTimestamp"):
             item["metadata"]["deletionTimestamp"] = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -391,7 +400,7 @@ class Kubernetes:
             case "PATCH":
                 return web.json_response(self._merge(key, body, status=sub == "status"))
             case "DELETE":
-                self._delete(key, body.get("preconditions", {}).get("uid"))
+                self._delete(key, **body.get("preconditions", {}))
                 return web.json_response({"kind": "Status", "status": "Success"})
         return _refusal(405, request.method)
 

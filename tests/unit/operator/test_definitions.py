@@ -45,12 +45,12 @@ def test_the_files_have_the_version_that_the_operator_needs_or_a_later_one() -> 
 
 def test_definitions_are_made_upgraded_and_never_taken_back(play: Callable[..., None]) -> None:
     async def scenario(kubernetes: Kubernetes, kube: Kube) -> None:
-        assert len(await upgrade(kube, of_version(4))) == 3
-        assert await upgrade(kube, of_version(4)) == []
-        assert len(await upgrade(kube, of_version(5))) == 3
-        assert await upgrade(kube, of_version(4)) == []
+        assert len(await upgrade(kube, of_version(8))) == 3
+        assert await upgrade(kube, of_version(8)) == []
+        assert len(await upgrade(kube, of_version(9))) == 3
+        assert await upgrade(kube, of_version(8)) == []
         (found,) = [one for one in kubernetes.find(PLURAL) if one["metadata"]["name"].startswith("topics.")]
-        assert version_of(found) == 5
+        assert version_of(found) == 9
 
     play(scenario)
 

@@ -5,6 +5,7 @@ After a change that is meant, `pytest tests/unit/operator --rewrite-golden` writ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ import yaml
 from tests.unit.operator.snapshots import cluster
 
 from mainstem_operator.manifests import Manifest
-from mainstem_operator.plan_brokers import Placement, broker_manifests, broker_services, config_hash
+from mainstem_operator.plan_brokers import (
+    Placement,
+    broker_manifests,
+    broker_services,
+    config_hash,
+    racks_of,
+)
 from mainstem_operator.plan_zookeeper import zookeeper_manifests
 from mainstem_operator.resources import ClusterSpec, Images, cluster_of
 
@@ -37,13 +44,13 @@ def manifests(spec: ClusterSpec, placement: Placement) -> list[Manifest]:
 
 
 CASES = {
-    "cluster": (example("cluster.yaml"), Placement({}, {})),
-    "cluster-small": (example("cluster-small.yaml"), Placement({0: 30_001}, {})),
+    "cluster": (example("cluster.yaml"), Placement({})),
+    "cluster-small": (example("cluster-small.yaml"), Placement({0: 30_001})),
     "cluster-racks": (
         cluster(
             2, brokers={"rack": {"nodeLabel": "zone"}, "spread": "Required", "storage": {"type": "local"}}
         ),
-        Placement({}, {0: "a", 1: "b"}),
+        Placement({}, {"node-2": "b", "node-1": "a"}),
     ),
 }
 
@@ -73,23 +80,64 @@ def test_pods_meet_the_restricted_standard(name: str) -> None:
 
 
 def test_no_volume_goes_with_its_cluster_unless_that_says_so() -> None:
-    kept = broker_manifests(cluster(), Images(), 3, Placement({}, {}), None, 1)[2]
+    kept = broker_manifests(cluster(), Images(), 3, Placement({}), None, 1)[2]
     policy = kept["spec"]["persistentVolumeClaimRetentionPolicy"]
     assert policy == {"whenDeleted": "Retain", "whenScaled": "Retain"}
     assert "ownerReferences" not in kept["spec"]["volumeClaimTemplates"][0]["metadata"]
 
 
 def test_brokers_are_restarted_for_settings_and_not_for_what_is_learned_of_racks_or_of_more_brokers() -> None:
-    nowhere = Placement({}, {})
+    nowhere = Placement({})
     before = config_hash(cluster(), nowhere)
-    assert config_hash(cluster(), Placement({}, {0: "a"})) == before
+    assert config_hash(cluster(), Placement({}, {"node-1": "a"})) == before
     assert config_hash(cluster(4), nowhere) == before
     assert config_hash(cluster(brokers={"config": {"num.partitions": 7}}), nowhere) != before
 
 
+BY_ZONE = cluster(brokers={"rack": {"nodeLabel": "zone"}})
+
+
+def racks_file(nodes: Mapping[str, Mapping[str, str]] | None, config_map: Manifest | None = None) -> str:
+    placement = Placement({}, racks_of(BY_ZONE, nodes, config_map))
+    text: str = broker_manifests(BY_ZONE, Images(), 1, placement, None, 1)[0]["data"]["racks.properties"]
+    return text
+
+
+def test_the_racks_of_all_nodes_lie_beside_the_brokers_settings_in_an_order_of_their_own() -> None:
+    """Also of nodes without a broker, for one may come to them; a node without the label is in no rack."""
+    nodes = {"b.x": {"zone": "south-1"}, "a-1": {"zone": "n"}, "c": {"other": "n"}, "d": {"zone": ""}}
+    assert racks_file(nodes) == racks_file(dict(reversed(nodes.items()))) == "a-1=n\nb.x=south-1\n"
+    assert racks_file({}) == ""
+
+
+def test_where_nodes_may_not_be_asked_for_the_racks_that_were_known_stay() -> None:
+    """The file is there in any case: without it brokers would not start."""
+    known = {"data": {"racks.properties": "a-1=n\nb.x=south-1\n"}}
+    assert racks_file(None, known) == known["data"]["racks.properties"]
+    assert racks_file(None) == ""
+
+
+def test_pods_look_up_their_nodes_rack_by_a_template_of_their_own_and_only_where_one_is_asked_for() -> None:
+    """Pods that were made before see the same settings, and could not look anything up."""
+    placement = Placement({}, {"a-1": "n"})
+    config_map, _, workload = broker_manifests(BY_ZONE, Images(), 1, placement, None, 1)[:3]
+    container = workload["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][1:] == [
+        "--override",
+        "broker.rack=${file:/etc/mainstem/racks.properties:${env:NODE_NAME}}",
+    ]
+    assert "NODE_NAME" in {item["name"] for item in container["env"]}
+    assert "broker.rack" not in config_map["data"]["broker-0.properties"]
+    config_map, _, workload = broker_manifests(cluster(), Images(), 1, Placement({}), None, 1)[:3]
+    container = workload["spec"]["template"]["spec"]["containers"][0]
+    assert len(container["args"]) == 1
+    assert "NODE_NAME" not in {item["name"] for item in container["env"]}
+    assert list(config_map["data"]) == ["broker-0.properties"]
+
+
 def test_the_claim_template_keeps_the_size_it_was_made_with() -> None:
     grown = cluster(brokers={"storage": {"size": "20Gi"}})
-    found = broker_manifests(grown, Images(), 3, Placement({}, {}), "10Gi", 1)[2]
+    found = broker_manifests(grown, Images(), 3, Placement({}), "10Gi", 1)[2]
     template = found["spec"]["volumeClaimTemplates"][0]
     assert template["spec"]["resources"]["requests"]["storage"] == "10Gi"
 
@@ -97,7 +145,7 @@ def test_the_claim_template_keeps_the_size_it_was_made_with() -> None:
 def test_a_service_account_that_is_taken_out_is_the_default_again() -> None:
     """By server-side apply alone it would stay: Kubernetes keeps a copy in `serviceAccount`."""
     for pod, name in (({"serviceAccountName": "someone"}, "someone"), ({}, "default")):
-        made = manifests(cluster(3, brokers={"pod": pod}), Placement({}, {}))
+        made = manifests(cluster(3, brokers={"pod": pod}), Placement({}))
         accounts = [
             item["spec"]["template"]["spec"]["serviceAccountName"]
             for item in made

@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem_operator.plan_moves import Drain, plan_drain, plan_removal, plan_replication, replicas_held
+from mainstem_operator.plan_moves import (
+    Drain,
+    moving_off,
+    moving_to,
+    plan_drain,
+    plan_removal,
+    plan_replication,
+    replicas_held,
+)
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.topic_state import MoveState, PartitionState, Replicas, TopicState
 
@@ -72,6 +80,24 @@ def test_replicas_come_and_go_to_the_number_asked_for() -> None:
     assert plan_replication(topics["clicks"], 1, topics, {}, racks(0, 1, 2)) == {}
     under_way = {key: MoveState(replicas, frozenset(replicas)) for key, replicas in grown.items()}
     assert plan_replication(topics["clicks"], 2, topics, under_way, racks(0, 1, 2)) == {}
+
+
+def test_moves_under_way_are_known_by_where_they_lead() -> None:
+    """So that a limit which is set late binds them too."""
+    topics = {"clicks": topic("clicks", (0, 1, 2), (0, 1), (1, 2))}
+    moves = {
+        ("clicks", 0): MoveState((0, 1, 2), frozenset({2})),  # a third replica
+        ("clicks", 1): MoveState((0, 2, 3), frozenset({1, 2, 3})),  # a third, by hand off 1
+        ("clicks", 2): MoveState((1, 0), frozenset({2, 0})),  # off 2, as many as before
+        ("views", 0): MoveState((0, 1, 2), frozenset({2})),
+    }
+    assert moving_to(3, topics["clicks"], moves) == {("clicks", 0), ("clicks", 1)}
+    assert moving_to(2, topics["clicks"], moves) == set()
+    assert moving_off({2, 3}, moves) == {("clicks", 2)}
+    off_two = {("clicks", 0): moves["clicks", 2]}
+    drain = plan_drain(2, 3, {"clicks": topic("clicks", (1, 2))}, off_two, racks(0, 1, 2))
+    assert isinstance(drain, Drain)
+    assert drain.under_way == {("clicks", 0)}
 
 
 def test_replicas_are_counted_by_broker() -> None:

@@ -73,11 +73,20 @@ def test_a_restart_can_be_asked_for_of_all_or_of_one() -> None:
 
 
 def test_a_broker_follows_its_node_to_another_rack() -> None:
-    spec = cluster(brokers={"rack": {"nodeLabel": "zone"}})
-    nodes = {f"node-{index}": {"zone": f"z{index}"} for index in range(3)}
-    seen = replace(snapshot(), nodes=nodes, racks={0: "z0", 1: None, 2: "z2"})
-    roll = plan_broker_roll(spec, seen, HASH)
+    racks = {f"node-{index}": f"z{index}" for index in range(3)}
+    seen = snapshot(racks={0: "z0", 1: None, 2: "z2"})
+    roll = plan_broker_roll(cluster(), seen, HASH, racks)
     assert [(item.pod.index, item.reason) for item in roll.restarts] == [(1, "its node is in rack z1")]
+    assert plan_broker_roll(cluster(), replace(seen, racks={1: "z1"}), HASH, racks).restarts == ()
+
+
+def test_no_broker_is_restarted_for_a_rack_that_its_next_start_could_not_read() -> None:
+    """That of a node which got its label, or came, after the brokers' files were written."""
+    nodes = {f"node-{index}": {"zone": "new"} for index in range(3)}
+    seen = snapshot(nodes=nodes, racks={0: "old", 1: None, 2: "old"})
+    spec = cluster(brokers={"rack": {"nodeLabel": "zone"}})
+    for racks in ({"node-0": "old", "node-2": "old"}, {}, None):
+        assert plan_broker_roll(spec, seen, HASH, racks).restarts == ()
 
 
 def test_a_broker_that_is_to_go_is_not_restarted_first() -> None:

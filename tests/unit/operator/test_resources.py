@@ -58,6 +58,7 @@ def test_a_cluster_has_the_defaults_of_its_schema() -> None:
     assert cluster.brokers.storage.keep
     assert cluster.network_policy
     assert cluster.external is None
+    assert cluster.move_bytes_per_second is None
 
 
 def test_a_topic_is_kept_unless_its_manifest_says_otherwise() -> None:
@@ -100,6 +101,20 @@ def test_settings_are_read_as_brokers_read_them_and_null_leaves_them_to_others()
         (brokers(storage={"size": "ten"}), "not a quantity"),
         (with_three(zookeeper={"replicas": 2}), "1, 3 or 5, not 2"),
         (named("events", brokers=[3]), "spec.brokers is to be an object"),
+        (
+            with_three(rolling={"moveBytesPerSecond": 0}),
+            "spec.rolling.moveBytesPerSecond is to be from 1024 to",
+        ),
+        (with_three(rolling={"moveBytesPerSecond": -5}), "from 1024 to"),
+        (with_three(rolling={"moveBytesPerSecond": "20M"}), "is to be a whole number, not '20M'"),
+        (
+            named(
+                "events",
+                brokers={"replicas": 3, "config": {"leader.replication.throttled.rate": 5000}},
+                rolling={"moveBytesPerSecond": 5000},
+            ),
+            "spec.brokers.config.leader.replication.throttled.rate and spec.rolling.moveBytesPerSecond say",
+        ),
         (
             with_three(warehouse={"location": "/tables"}),
             "a path needs volumeClaim",
