@@ -7,14 +7,40 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from tests.e2e.installation import Installation, cluster_spec
 from tests.e2e.kubectl import Namespace, kubectl
+from tests.e2e.machine.settings import CLUSTER_GOES
+from xdist.scheduler import LoadScopeScheduling
 
 KEEP = "E2E_KEEP"
 """Set while writing tests: the release stays for the next run, which takes it up."""
+
+
+BESIDE = frozenset(
+    f"test_{name}.py" for name in ("bad_manifests", "judged_live", "loads", "rights", "uninstall")
+)
+"""Modules whose tests leave the release alone: with `-n 2` they run beside all others."""
+
+
+class _Places(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Two scopes for two processes, so that the release is one process's."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "beside" if Path(nodeid.partition("::")[0]).name in BESIDE else "release"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Places:
+    return _Places(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in BESIDE and "mainstem" in getattr(item, "fixturenames", ()):
+            raise pytest.UsageError(f"{item.nodeid} uses the release: it can't be in {item.path.name}.")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,15 +59,15 @@ def release(cluster: None) -> Iterator[Installation]:
     """The chart and its Cluster of three brokers, ready, in a restricted namespace."""
     found = Installation(Namespace(os.environ.get("E2E_NAMESPACE", "e2e-mainstem")))
     if KEEP not in os.environ:
-        found.namespace.delete()
+        found.remove()  # what a run that failed has left
     found.namespace.create()
     found.install(cluster_spec())
     found.settled(300)
+    if KEEP not in os.environ:  # else there may have been others before
+        found.restarts_at_first = found.events("RestartingPod")
     yield found
-    if KEEP not in os.environ:
-        found.uninstall()
-        found.wait_for_no_brokers()  # with them the namespace would take minutes
-        found.namespace.delete()
+    if KEEP not in os.environ and CLUSTER_GOES not in os.environ:
+        found.remove()
 
 
 @pytest.fixture
@@ -77,9 +103,9 @@ def own_place(request: pytest.FixtureRequest) -> Iterator[Installation]:
     """A namespace of the test's own, restricted, for a release that it installs itself."""
     words = request.node.name.split("_")
     found = Installation(Namespace(f"e2e-{words[1]}"))
-    found.namespace.delete()
+    found.remove()  # what a run that failed has left
     found.namespace.create()
     yield found
-    found.namespace.delete()
+    found.remove()
     if left := found.cluster_wide():  # of a release whose namespace was deleted under it
         kubectl("delete", *left)

@@ -76,6 +76,8 @@ class Installation:
     namespace: Namespace
     expected_log: list[str] = field(default_factory=list)
     """What the test makes the operator log as a warning or an error; parts of lines."""
+    restarts_at_first: list[str] = field(default_factory=list)
+    """What the operator said of pods that it restarted before the Cluster settled for the first time."""
     _admin: tuple[str, AdminClient] | None = None
 
     # --- Helm ---
@@ -94,6 +96,13 @@ class Installation:
 
     def uninstall(self) -> None:
         self.helm("uninstall", "mainstem", "--wait", "--timeout=2m")
+
+    def remove(self) -> None:
+        """Uninstall what is installed, if anything is, and delete the namespace."""
+        if self.helm("list", "--short").split():
+            self.uninstall()
+            self.wait_for_no_brokers()  # with them the namespace would take minutes
+        self.namespace.delete()
 
     def cluster_wide(self) -> set[str]:
         """Objects outside of namespaces that carry the release's name."""

@@ -125,6 +125,7 @@ BY_RULE: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("Cluster", "spec.brokers.pod.serviceAccountName", "Someone", "lower-case letters"),
     ("Cluster", "spec.listeners.external.host", "kafka.example.org:9094", "without a port"),
     ("Cluster", "spec.listeners.external.nodePortFirst", 65_533, "begin lower, or leave nodePortFirst out"),
+    ("Cluster", "spec.brokers.config[leader.replication.throttled.rate]", 9_999, "leave one of them out"),
     ("Cluster", _LOCATION, "lake/events", "s3://bucket/prefix"),
     ("Cluster", _LOCATION, "/", "an absolute path"),
     ("Cluster", _LOCATION, "/warehouse", "a path needs volumeClaim"),

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.e2e.installation import CLUSTER, OPERATOR, SERVERS, Installation
+from tests.e2e.installation import CLUSTER, OPERATOR, SERVERS, Installation, cluster_spec
 from tests.e2e.kubectl import kubectl
+from tests.e2e.traffic import Traffic
 
 CLIENT_IMAGE: Final = "mainstem/e2e-client:dev"
 RECORDS: Final = 2000
@@ -24,6 +25,7 @@ def test_e1_the_chart_brings_a_ready_cluster_and_its_own_test_passes(mainstem: I
     for broker in status["brokers"]:
         node = json.loads(kubectl("get", "node", broker["node"], "--output=json"))
         assert broker["rack"] == node["metadata"]["labels"]["topology.kubernetes.io/zone"]
+    assert mainstem.restarts_at_first == [], "brokers know their racks when they start"
     told = mainstem.helm("test", "mainstem", "--timeout=2m")
     assert "Succeeded" in told
 
@@ -82,3 +84,21 @@ def outside_round_trip(bootstrap: str, topic: str, first: int, end: int) -> dict
     assert finished.returncode == 0, finished.stdout + finished.stderr
     told: dict[str, int] = json.loads(finished.stdout)
     return told
+
+
+@pytest.mark.long
+def test_e36_a_cluster_made_again_on_its_volumes_has_its_records(mainstem: Installation, topic: str) -> None:
+    with Traffic(mainstem, topic) as before:
+        pass
+    old, old_topic = mainstem.status("cluster", CLUSTER)["clusterId"], mainstem.status("topic", topic)
+    mainstem.namespace.kubectl("delete", "cluster.mainstem.dev", CLUSTER, "--timeout=60s")
+    mainstem.wait_for_no_brokers()
+    mainstem.until("topic", topic, "Ready", "False", "ClusterNotFound")
+    mainstem.install(cluster_spec())
+    mainstem.settled(300)
+    mainstem.until("topic", topic, "Ready")
+    assert mainstem.status("cluster", CLUSTER)["clusterId"] == old
+    assert mainstem.status("topic", topic)["topicId"] == old_topic["topicId"]
+    with Traffic(mainstem, topic, first=1_000_000) as after:
+        pass
+    assert before.acknowledged <= after.consumed

@@ -96,11 +96,12 @@ JUDGED_LIVE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             }
         ),
         "spec.brokers.replicas": _NO_PLACE,
-        "spec.brokers.config.*": _LAST_WORDS,
+        "spec.brokers.config.*": _LAST_WORDS,  # and SettingsRefused, of those that need no restart
         "spec.brokers.rack.nodeLabel": _NO_RACK,
         "spec.listeners.external.host": _ALWAYS_RIGHT,
         "spec.listeners.external.nodePortFirst": _NO_PORT,
         "spec.rolling.stuckAfterSeconds": _ALWAYS_RIGHT,
+        "spec.rolling.moveBytesPerSecond": _ALWAYS_RIGHT,
         "spec.warehouse.location": _LOAD_FAILED,
         "spec.warehouse.endpoint": _LOAD_FAILED,
         "spec.warehouse.region": _LOAD_FAILED,
@@ -187,7 +188,7 @@ def test_what_kubernetes_refuses_of_a_cluster_is_known_to_be_the_manifests_fault
     """The operator tells that from what passes by itself, such as an API server that is starting."""
     spec = {"brokers": {"replicas": 1, "pod": pod}}
     cluster = cluster_of({"metadata": {"name": "events", "namespace": "default", "uid": "1"}, "spec": spec})
-    wanted = broker_manifests(cluster, Images(), 1, Placement({}, {}), None, 1)
+    wanted = broker_manifests(cluster, Images(), 1, Placement({}), None, 1)
     server = ApiServer()
     try:
         answers = [server.apply(path_of(item), item, dry=True) for item in wanted]

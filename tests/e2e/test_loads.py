@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from tests.e2e import nodes
-from tests.e2e.installation import Installation, wait_until
+from tests.e2e.installation import Installation, cluster_spec, wait_until
 
 S3_IMAGE: Final = "mainstem/e2e-s3:dev"
 RECORDS: Final = 150_000  # from 100,000 on a second executor is worth its start
@@ -19,40 +19,38 @@ LOAD_SECONDS_MAX: Final = 300.0
 
 
 @pytest.fixture
-def store(mainstem: Installation) -> Iterator[dict[str, str]]:
-    """An S3 server in the cluster with a bucket `warehouse`; what its clients outside need."""
-    mainstem.namespace.apply(*store_manifests())
-    mainstem.namespace.wait_ready("deployment/s3")
-    port = mainstem.namespace.get("service", "s3")["spec"]["ports"][0]["nodePort"]
-    mainstem.patch_cluster(
-        {
-            "warehouse": {
-                "location": "s3://warehouse/tables",
-                "endpoint": "http://s3:7070",
-                "credentialsSecret": "s3-keys",
-            }
-        }
-    )
-    yield {
+def store(own_place: Installation) -> dict[str, str]:
+    """A Cluster whose warehouse is an S3 server beside it; what the server's clients outside need."""
+    own_place.namespace.apply(*store_manifests())
+    warehouse = {
+        "location": "s3://warehouse/tables",
+        "endpoint": "http://s3:7070",
+        "credentialsSecret": "s3-keys",
+    }
+    own_place.install(cluster_spec(brokers=1, servers=1, warehouse=warehouse))
+    own_place.namespace.wait_ready("deployment/s3")
+    own_place.settled(240)
+    port = own_place.namespace.get("service", "s3")["spec"]["ports"][0]["nodePort"]
+    return {
         **KEYS,
         "AWS_ENDPOINT_URL": f"http://{nodes.address_of(nodes.workers()[0])}:{port}",
         "AWS_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",
     }
-    mainstem.patch_cluster({"warehouse": None})
-    mainstem.namespace.kubectl("delete", "deployment/s3", "service/s3", "secret/s3-keys")
 
 
 def test_e43_a_scheduled_load_brings_every_record_to_the_table(
-    mainstem: Installation, store: dict[str, str], name: str
+    own_place: Installation, store: dict[str, str]
 ) -> None:
+    began = dt.datetime.now(dt.UTC)
+    name = "measurements"
     warehouse = {"schedule": "* * * * *", "format": "json", "executors": 2, "freshWithinSeconds": 3600}
     warehouse["suspend"] = True  # until all is sent, so that one load is large enough for two executors
-    mainstem.apply("Topic", name, partitions=4, replicas=3, deletionPolicy="Delete", warehouse=warehouse)
-    mainstem.until("topic", name, "Ready")
+    own_place.apply("Topic", name, partitions=4, deletionPolicy="Delete", warehouse=warehouse)
+    own_place.until("topic", name, "Ready")
     producer = Producer(
         {
-            "bootstrap.servers": mainstem.outside,
+            "bootstrap.servers": own_place.outside,
             "acks": "all",
             "queue.buffering.max.messages": 2 * RECORDS,
         }
@@ -61,27 +59,28 @@ def test_e43_a_scheduled_load_brings_every_record_to_the_table(
         producer.produce(name, json.dumps({"number": number}).encode())
         producer.poll(0)
     assert producer.flush(60) == 0
-    mainstem.patch("topic", name, {"spec": {"warehouse": {"suspend": False}}})
+    own_place.patch("topic", name, {"spec": {"warehouse": {"suspend": False}}})
     executors: set[str] = set()
 
     def loaded() -> bool:
-        executors.update(mainstem.pods("spark-role=executor"))
+        executors.update(own_place.pods("spark-role=executor"))
         return any(
             item["type"] == "Loaded" and item["status"] == "True"
-            for item in mainstem.status("topic", name)["conditions"]
+            for item in own_place.status("topic", name)["conditions"]
         )
 
     wait_until(loaded, "a load", LOAD_SECONDS_MAX)
-    mainstem.until("topic", name, "Fresh")
+    own_place.until("topic", name, "Fresh")
     assert len(executors) >= 2, executors
     table = f"s3://warehouse/tables/{name}"
     found = numbers(table, store)
-    assert mainstem.status("topic", name)["lastLoad"]["rows"] == RECORDS
+    assert own_place.status("topic", name)["lastLoad"]["rows"] == RECORDS
     assert len(found) == RECORDS
     assert set(found) == set(range(RECORDS))
-    mainstem.delete("topic", name)
-    wait_until(lambda: not mainstem.namespace.list("cronjobs"), "the schedule goes with its Topic")
+    own_place.delete("topic", name)
+    wait_until(lambda: not own_place.namespace.list("cronjobs"), "the schedule goes with its Topic")
     assert len(numbers(table, store)) == RECORDS
+    own_place.check(began)
 
 
 def numbers(table: str, store: dict[str, str]) -> list[int]:

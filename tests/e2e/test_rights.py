@@ -331,7 +331,7 @@ def _of_a_cluster(release: Release) -> list[Manifest]:
     return [
         *broker_services(cluster, 2),
         *zookeeper_manifests(cluster, images, None),
-        *broker_manifests(cluster, images, 2, Placement({0: 31_000, 1: 31_001}, {}), None, 1),
+        *broker_manifests(cluster, images, 2, Placement({0: 31_000, 1: 31_001}, {"node-1": "a"}), None, 1),
         *loader_rights(cluster),
         load,
     ]

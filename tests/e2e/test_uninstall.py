@@ -8,7 +8,6 @@ from typing import Final
 import pytest
 from tests.e2e.installation import CLUSTER, Installation, cluster_spec, wait_until
 from tests.e2e.kubectl import kubectl
-from tests.e2e.traffic import Traffic
 
 GONE_SECONDS_MAX: Final = 60.0
 WITH_PODS_SECONDS_MAX: Final = 200.0
@@ -37,24 +36,6 @@ def test_e42_uninstalling_leaves_definitions_and_volumes_and_nothing_else(own_pl
     assert claims == {f"data-{CLUSTER}-broker-0", f"data-{CLUSTER}-zookeeper-0"}
     assert {item["metadata"]["name"] for item in namespace.list("topics")} == {"kept"}
     assert "topics.mainstem.dev" in kubectl("get", "customresourcedefinitions", "--output=name")
-
-
-@pytest.mark.long
-def test_e36_a_cluster_made_again_on_its_volumes_has_its_records(mainstem: Installation, topic: str) -> None:
-    with Traffic(mainstem, topic) as before:
-        pass
-    old, old_topic = mainstem.status("cluster", CLUSTER)["clusterId"], mainstem.status("topic", topic)
-    mainstem.namespace.kubectl("delete", "cluster.mainstem.dev", CLUSTER, "--timeout=60s")
-    mainstem.wait_for_no_brokers()
-    mainstem.until("topic", topic, "Ready", "False", "ClusterNotFound")
-    mainstem.install(cluster_spec())
-    mainstem.settled(300)
-    mainstem.until("topic", topic, "Ready")
-    assert mainstem.status("cluster", CLUSTER)["clusterId"] == old
-    assert mainstem.status("topic", topic)["topicId"] == old_topic["topicId"]
-    with Traffic(mainstem, topic, first=1_000_000) as after:
-        pass
-    assert before.acknowledged <= after.consumed
 
 
 @pytest.mark.long

@@ -51,7 +51,7 @@ WHOLE: Final[dict[str, Manifest]] = {
             "listeners": {
                 "external": {"type": "NodePort", "host": "kafka.example.org", "nodePortFirst": 31000}
             },
-            "rolling": {"stuckAfterSeconds": 900},
+            "rolling": {"stuckAfterSeconds": 900, "moveBytesPerSecond": 20_000_000},
             "networkPolicy": {"enabled": False},
             "warehouse": {
                 "location": "s3://lake/events",

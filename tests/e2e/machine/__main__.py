@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.e2e.machine import cluster, engine, images, node_image
 from tests.e2e.machine.commands import MachineError, Stages, say
-from tests.e2e.machine.settings import REPOSITORY, Places, default_places
+from tests.e2e.machine.settings import CLUSTER_GOES, REPOSITORY, Places, default_places
 
 
 def main() -> int:
@@ -60,18 +60,22 @@ def up(places: Places, stages: Stages) -> None:
     with stages.stage("node image"):
         node = node_image.node_image(docker, places)
         cluster.use_kubectl_of(node, docker, places)
+    stands = cluster.stands(docker, places)
     with ThreadPoolExecutor(1) as beside:  # making a cluster is mostly waiting
 
         def create() -> None:
-            with stages.stage("kind create cluster, beside the images"):
-                cluster.create(docker, places, node)
+            if not stands:
+                with stages.stage("kind create cluster, beside the next two"):
+                    cluster.create(docker, places, node)
 
         creating = beside.submit(create)
-        with stages.stage("images"):
-            names = images.build(docker, places)
-        creating.result()
-    with stages.stage("images to the nodes"):
-        cluster.load(docker, places, names)
+        try:
+            with stages.stage("images"):
+                names = images.build(docker, places)
+            with stages.stage("images to the nodes"):
+                cluster.load(docker, places, names, creating)
+        finally:
+            creating.result()  # why there are no nodes, if there are none
     say(f"ready: kubectl --kubeconfig {places.kubeconfig} get nodes")
 
 
@@ -87,7 +91,7 @@ def test(places: Places, stages: Stages, arguments: list[str]) -> int:
         tested = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments],
             cwd=REPOSITORY,
-            env=os.environ | cluster.environment(docker, places),
+            env=os.environ | cluster.environment(docker, places) | {CLUSTER_GOES: "1"},
             check=False,
         )
     if tested.returncode and "CI" not in os.environ:

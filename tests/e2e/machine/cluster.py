@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import json
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
 
-from tests.e2e.machine.commands import run, say
+import yaml
+from tests.e2e.machine import archive
+from tests.e2e.machine.commands import MachineError, fan_out, run, say, succeeds
 from tests.e2e.machine.engine import Engine
 from tests.e2e.machine.settings import CLUSTER_NAME, HELM_MODULE, KIND_MODULE, REPOSITORY, Places
 from tests.e2e.machine.tools import go_install, make_tool
 
 _NETWORK = "kind"
+_CONFIGURATION = REPOSITORY / "tests/e2e/kind.yaml"
+_NODES_SECONDS_MAX = 120
+_STANDING_SECONDS_MAX = 20
 
 
 def environment(engine: Engine, places: Places) -> dict[str, str]:
@@ -20,8 +28,8 @@ def environment(engine: Engine, places: Places) -> dict[str, str]:
 
 def install_tools(places: Places) -> None:
     """kind, helm and kubectl, in versions that fit the cluster."""
-    go_install(KIND_MODULE, places.programs)
-    go_install(HELM_MODULE, places.programs)
+    go_install(places, KIND_MODULE, places.programs)
+    go_install(places, HELM_MODULE, places.programs)
 
 
 def use_kubectl_of(node_image: str, engine: Engine, places: Places) -> None:
@@ -39,30 +47,97 @@ def use_kubectl_of(node_image: str, engine: Engine, places: Places) -> None:
     make_tool(places, "kubectl", kubectl)
 
 
+def stands(engine: Engine, places: Places) -> bool:
+    """Whether the cluster is there with every node ready; removes one of which not all nodes are."""
+    inside = environment(engine, places)
+    if CLUSTER_NAME not in run(["kind", "get", "clusters", "--quiet"], environment=inside).split():
+        return False
+    try:
+        run(["kind", "export", "kubeconfig", "--name", CLUSTER_NAME], environment=inside)
+        _wait_for_nodes(engine, places, _STANDING_SECONDS_MAX)
+    except MachineError as error:
+        say(f"the cluster {CLUSTER_NAME} that is here does not work and is made anew: {error}")
+        delete(engine, places)
+        return False
+    say(f"the cluster {CLUSTER_NAME} is there already")
+    return True
+
+
 def create(engine: Engine, places: Places, node_image: str) -> None:
-    """Make the cluster, unless it runs, and wait until every node is ready.
+    """Make the cluster and wait until every node is ready.
 
     Raises:
         MachineError: kind's own reason.
     """
+    create_it = ["kind", "create", "cluster", "--name", CLUSTER_NAME, "--config", str(_CONFIGURATION)]
     inside = environment(engine, places)
-    if CLUSTER_NAME in run(["kind", "get", "clusters", "--quiet"], environment=inside).split():
-        say(f"the cluster {CLUSTER_NAME} is there already")
-        run(["kind", "export", "kubeconfig", "--name", CLUSTER_NAME], environment=inside)
-    else:
-        configuration = REPOSITORY / "tests/e2e/kind.yaml"
-        create_it = ["kind", "create", "cluster", "--name", CLUSTER_NAME, "--config", str(configuration)]
-        run([*create_it, "--image", node_image, "--wait", "120s"], environment=inside, timeout_seconds=600)
-    run(["kubectl", "wait", "node", "--all", "--for=condition=Ready", "--timeout=120s"], environment=inside)
+    run([*create_it, "--image", node_image, "--wait", "120s"], environment=inside, timeout_seconds=600)
+    _wait_for_nodes(engine, places, _NODES_SECONDS_MAX)
 
 
-def load(engine: Engine, places: Places, images: Sequence[str]) -> None:
-    """Put images on every worker that lacks them; the control plane runs none of them."""
-    inside = environment(engine, places) | {"TMPDIR": str(_space(places))}
-    nodes = run(["kind", "get", "nodes", "--name", CLUSTER_NAME], environment=inside).split()
-    workers = [node for node in nodes if not node.endswith("-control-plane")]
-    command = ["kind", "load", "docker-image", "--name", CLUSTER_NAME, "--nodes", ",".join(workers)]
-    run([*command, *images], environment=inside)
+def _wait_for_nodes(engine: Engine, places: Places, seconds: int) -> None:
+    waiting = ["kubectl", "wait", "node", "--all", "--for=condition=Ready", f"--timeout={seconds}s"]
+    run(waiting, environment=environment(engine, places))
+
+
+def load(engine: Engine, places: Places, images: Sequence[str], creating: Future[None]) -> None:
+    """Put images on every worker, unless all are there; the control plane runs none of them.
+
+    As `kind load docker-image` does, but packed, in one stream to all workers, and as soon as these take
+    images, which is long before `creating` the cluster has ended. A worker unpacks an image when it first
+    runs it.
+
+    Raises:
+        MachineError: a worker's own reason.
+    """
+    workers = _workers(engine, places, creating)
+    if all(
+        _image_on(engine, node, image) == archive.image_id(engine, image)
+        for node in workers
+        for image in images
+    ):
+        return
+    if not archive.can_pack(engine):
+        command = ["kind", "load", "docker-image", "--name", CLUSTER_NAME, "--nodes", ",".join(workers)]
+        space = places.cache / "tmp"  # kind puts an archive of all images there for a moment
+        space.mkdir(exist_ok=True)
+        run([*command, *images], environment=environment(engine, places) | {"TMPDIR": str(space)})
+        return
+    importing = ["ctr", "--namespace=k8s.io", "images", "import", "--no-unpack", "--digests", "-"]
+    packed = archive.pack(engine, images, places.cache / "packed-images")
+    fan_out(
+        partial(archive.write, packed),
+        [["docker", "exec", "--interactive", node, *importing] for node in workers],
+        environment=engine.environment,
+    )
+
+
+def _workers(engine: Engine, places: Places, creating: Future[None]) -> list[str]:
+    """The workers, once their containerd answers; none where the cluster could not be made."""
+    configured = yaml.safe_load(_CONFIGURATION.read_text())["nodes"]
+    count = sum(node["role"] == "worker" for node in configured)
+    deadline = time.monotonic() + _NODES_SECONDS_MAX
+    asking = ["ctr", "--namespace=k8s.io", "images", "list", "--quiet"]
+    while time.monotonic() < deadline:
+        nodes = run(["kind", "get", "nodes", "--name", CLUSTER_NAME], environment=environment(engine, places))
+        workers = [node for node in nodes.split() if not node.endswith("-control-plane")]
+        if len(workers) == count and all(
+            succeeds(["docker", "exec", node, *asking], engine.environment) for node in workers
+        ):
+            return workers
+        if creating.done() and creating.exception() is not None:
+            return []
+        time.sleep(0.5)
+    raise MachineError(f"The {count} workers did not start within {_NODES_SECONDS_MAX} s.")
+
+
+def _image_on(engine: Engine, node: str, image: str) -> str | None:
+    """The id of the image by this name on a node, as its kubelet knows it; None without one."""
+    try:
+        found = json.loads(engine.docker("exec", node, "crictl", "inspecti", image))
+    except MachineError:
+        return None
+    return str(found["status"]["id"])
 
 
 def delete(engine: Engine, places: Places) -> None:
@@ -73,10 +148,3 @@ def delete(engine: Engine, places: Places) -> None:
         if _NETWORK in engine.docker("network", "ls", "--format", "{{.Name}}").split():
             engine.docker("network", "rm", _NETWORK)
     places.kubeconfig.unlink(missing_ok=True)
-
-
-def _space(places: Places) -> os.PathLike[str]:
-    """Where kind may put an archive of all images for a moment."""
-    folder = places.cache / "tmp"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

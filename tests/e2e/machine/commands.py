@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, cast
 
 _LAST_LINES: Final = 15
 
@@ -78,9 +79,48 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise MachineError(f"{shown(words)} did not end within {timeout_seconds:.0f} s.") from error
     if finished.returncode:
-        output = (finished.stdout + finished.stderr).decode(errors="replace").strip().splitlines()
-        raise MachineError("\n  ".join([f"{shown(words)} failed:", *output[-_LAST_LINES:]]))
+        raise _failure(words, finished.stdout + finished.stderr)
     return finished.stdout.decode(errors="replace")
+
+
+def fan_out(
+    write: Callable[[IO[bytes]], None], sinks: Sequence[Sequence[str]], *, environment: Mapping[str, str]
+) -> None:
+    """Give what `write` writes to the standard input of each of `sinks`, at the pace of the slowest.
+
+    Raises:
+        MachineError: one of them failed (with its last lines).
+    """
+    inside = os.environ | dict(environment)
+    with ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in sinks]
+        processes = [
+            subprocess.Popen(sink, env=inside, stdin=subprocess.PIPE, stdout=log, stderr=log)
+            for sink, log in zip(sinks, logs, strict=True)
+        ]
+        try:
+            write(cast(IO[bytes], _Tee(processes)))
+        finally:
+            for process in processes:
+                process.communicate()  # ends its input
+        for words, process, log in zip(sinks, processes, logs, strict=True):
+            if process.returncode:
+                log.seek(0)
+                raise _failure(words, log.read())
+
+
+class _Tee:
+    """A file that is written to several processes."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        self._processes = processes
+
+    def write(self, block: bytes) -> int:
+        for process in self._processes:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # it has failed, which its exit code says
+                process.stdin.write(block)
+        return len(block)
 
 
 def succeeds(
@@ -92,6 +132,11 @@ def succeeds(
     except MachineError:
         return False
     return True
+
+
+def _failure(words: Sequence[str], output: bytes) -> MachineError:
+    lines = output.decode(errors="replace").strip().splitlines()
+    return MachineError("\n  ".join([f"{shown(words)} failed:", *lines[-_LAST_LINES:]]))
 
 
 def shown(words: Sequence[str]) -> str:

@@ -78,7 +78,7 @@ def _build_client(environment: dict[str, str]) -> str:
 
 
 def _build_s3(engine: Engine, places: Places) -> str:
-    server = go_install(S3_MODULE, places.cache / "s3")
+    server = go_install(places, S3_MODULE, places.cache / "s3")
     with tempfile.TemporaryDirectory(dir=places.cache) as folder:
         shutil.copy(server, folder)
         dockerfile = REPOSITORY / "tests/e2e/s3-image/Dockerfile"

