@@ -25,6 +25,7 @@ from bench.measure import FULL, QUICK, QUICK_WARM_UP, WARM_UP, Say, measure
 from bench.replicated import ReplicatedApacheKafka, ReplicatedMainstem, measure_replicated
 from bench.report import OURS, THEIRS, Figure, Samples, Verdict, table, write_json
 from bench.system import Cluster, System
+from mainstem_broker.compiled import are_made
 
 AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
@@ -44,6 +45,8 @@ def main() -> int:
     scale, warm_up = (QUICK, QUICK_WARM_UP) if arguments.quick else (FULL, WARM_UP)
     if arguments.rounds:
         scale = dataclasses.replace(scale, rounds=arguments.rounds)
+    if not are_made():
+        say("Mainstem's brokers are plain Python: `make compile` makes what `make bench` measures")
     jars = None
     if not (arguments.mainstem_alone or arguments.failover_alone):
         try:

@@ -48,7 +48,7 @@ class Connection:
             (size,) = struct.unpack(">i", await self._reader.readexactly(4))
             answer = await self._reader.readexactly(size)
             future, (key, version) = self._waiting.popleft()
-            future.set_result(decode_response(key, version, answer)[1])
+            future.set_result(decode_response(key, version, memoryview(answer))[1])
 
     def ask(self, api: tuple[int, int], body: dict[str, Any]) -> asyncio.Future[Any]:
         return self.send(api, encode_request(*api, 1, "bench", body))

@@ -18,6 +18,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from mainstem_broker.compiled import are_made
+
 OURS: Final = "Mainstem"
 THEIRS: Final = "Apache Kafka"
 
@@ -150,6 +152,7 @@ def machine() -> dict[str, object]:
         "memory_gb": round(memory_kb / 1e6, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "compiled": are_made(),
     }
 
 
