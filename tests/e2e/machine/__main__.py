@@ -55,23 +55,28 @@ def up(places: Places, stages: Stages) -> None:
     """A cluster with all images on its nodes, from whatever is here already."""
     with stages.stage("Docker engine"):
         docker = engine.start(places)
-    with stages.stage("kind and helm"):
-        cluster.install_tools(places)
-    with stages.stage("node image"):
-        node = node_image.node_image(docker, places)
-        cluster.use_kubectl_of(node, docker, places)
-    stands = cluster.stands(docker, places)
-    with ThreadPoolExecutor(1) as beside:  # making a cluster is mostly waiting
+    with ThreadPoolExecutor(2) as beside:  # images are half waiting for packages, a cluster mostly for itself
+
+        def build() -> list[str]:
+            with stages.stage("images, beside the next ones"):
+                return images.build(docker, places)
+
+        building = beside.submit(build)
+        with stages.stage("kind and helm"):
+            cluster.install_tools(places)
+        with stages.stage("node image"):
+            node = node_image.node_image(docker, places)
+            cluster.use_kubectl_of(node, docker, places)
+        stands = cluster.stands(docker, places)
 
         def create() -> None:
             if not stands:
-                with stages.stage("kind create cluster, beside the next two"):
+                with stages.stage("kind create cluster, beside the next one"):
                     cluster.create(docker, places, node)
 
         creating = beside.submit(create)
         try:
-            with stages.stage("images"):
-                names = images.build(docker, places)
+            names = building.result()
             with stages.stage("images to the nodes"):
                 cluster.load(docker, places, names, creating)
         finally:

