@@ -94,17 +94,17 @@ def test_a_question_that_cannot_be_answered_is_told(statement: str, told: str, t
 def test_the_demo_goes_on_after_being_killed_and_does_nothing_twice(tmp_path: Path) -> None:
     command = [*MAINSTEM, "demo", "--data", str(tmp_path / "demo"), "--output", "json"]
     logs = tmp_path / "demo" / "stack"
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()
-    ) as killed:
-        wait_until(
-            lambda: (
-                sum(file.stat().st_size for file in logs.glob("broker-*/data/flights-*/*.log")) > 2_000_000
-            ),
-            "some events are stored",
-            seconds=60,
-            step_seconds=0.005,
-        )
+    said = tmp_path / "said"
+    with (
+        said.open("wb") as file,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=environment()) as killed,
+    ):
+
+        def some_are_stored() -> bool:
+            assert killed.poll() is None, f"It ended by itself: {said.read_text()}"
+            return sum(log.stat().st_size for log in logs.glob("broker-*/data/flights-*/*.log")) > 2_000_000
+
+        wait_until(some_are_stored, "some events are stored", seconds=60, step_seconds=0.005)
         killed.send_signal(signal.SIGKILL)
 
     def run() -> dict[str, Any]:

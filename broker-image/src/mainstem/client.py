@@ -30,10 +30,14 @@ MESSAGE_TIMED_OUT: Final = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
 _NOBODY_ANSWERED: Final = frozenset(
     {ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}  # noqa: SLF001
 )
-_NO_LEADER: Final = frozenset(
+_LEADER_CHANGES: Final = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        # librdkafka asks with the epoch of the metadata it has; to ask for a topic renews that.
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,  # it leads since a moment ago (KIP-207)
         KafkaError._NOENT,  # noqa: SLF001  # librdkafka's word when none of the partitions has a leader
     }
 )
@@ -191,7 +195,7 @@ class Cluster:
         """For each point the offset of every partition there, by the partition's number.
 
         The partitions are of one topic and have leaders. An offset is -1 if no record is that young, and None
-        if the leader does not answer.
+        if the leader does not answer, or is being changed.
 
         Raises:
             ClusterUnreachable, ClusterRefused: the first failure of another kind.
@@ -212,7 +216,7 @@ class Cluster:
         try:
             offset: int = future.result().offset
         except KafkaException as exception:
-            if exception.args[0].code() in _NO_LEADER:
+            if exception.args[0].code() in _LEADER_CHANGES:
                 return None
             doing = f"Asking for the offsets of partition {partition.partition} failed"
             raise self.refusal(exception, doing) from exception

@@ -207,7 +207,7 @@ class DemoRun:
         """
         deadline = time.monotonic() + LEADERS_TIMEOUT_SECONDS
         while True:
-            partitions = self._cluster.topic(TOPIC).topic_partitions()
+            partitions = self._cluster.topic(TOPIC).topic_partitions()  # with the leaders of now
             earliest, latest = self._cluster.offsets(partitions, OffsetSpec.earliest(), OffsetSpec.latest())
             stored = {
                 number: end - first

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from mainstem.child_process import free_ports
 from mainstem.client import Cluster, addresses_of, check_reachable
-from mainstem.errors import BadInput, ClusterUnreachable
+from mainstem.errors import BadInput, ClusterRefused, ClusterUnreachable
 
 
 def test_addresses_are_hosts_and_ports() -> None:
@@ -48,3 +53,42 @@ def test_a_server_that_does_not_speak_the_protocol_is_told_within_seconds() -> N
         with pytest.raises(ClusterUnreachable, match="is it a Kafka-protocol broker"):
             Cluster(f"127.0.0.1:{server.getsockname()[1]}").topics()
         assert time.monotonic() - started < 5
+
+
+# --- Offsets ---
+
+
+class Refusing:
+    """An administration client to which every leader says `code`."""
+
+    def __init__(self, code: int) -> None:
+        self._error = KafkaException(KafkaError(code))
+
+    def list_offsets(self, asked: Iterable[TopicPartition], **_: Any) -> dict[TopicPartition, Future[Any]]:
+        refused: Future[Any] = Future()
+        refused.set_exception(self._error)
+        return dict.fromkeys(asked, refused)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    ],
+)
+def test_no_offset_is_known_while_the_leader_changes(code: int) -> None:
+    """So it is for a moment after every broker was killed: the demo waits."""
+    cluster = Cluster("127.0.0.1:1")
+    cluster.__dict__["admin"] = Refusing(code)
+    assert cluster.offsets([TopicPartition("t", 0)], OffsetSpec.latest()) == [{0: None}]
+
+
+def test_another_refusal_is_told() -> None:
+    cluster = Cluster("127.0.0.1:1")
+    cluster.__dict__["admin"] = Refusing(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ClusterRefused, match=r"partition 0 failed.*ask for access"):
+        cluster.offsets([TopicPartition("t", 0)], OffsetSpec.latest())

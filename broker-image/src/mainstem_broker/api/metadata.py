@@ -1,8 +1,9 @@
 """Metadata (key 3), versions 0 to 12, and DescribeCluster (key 60), versions 0 and 1.
 
-- Metadata answers from this broker's view of the cluster. No topics asked for (v0: none, later: null)
-  means all. Unknown topics are created if the broker and the request (v4 on) allow it: the answer is
-  then LEADER_NOT_AVAILABLE, which clients ask again for.
+- Metadata answers from this broker's view of the cluster, brought up to date where topics that another
+  broker knows might be missing. No topics asked for (v0: none, later: null) means all. Unknown topics are
+  created if the broker and the request (v4 on) allow it: the answer is then LEADER_NOT_AVAILABLE, which
+  clients ask again for.
 - A partition without a live leader has error LEADER_NOT_AVAILABLE, leader -1 and its real leader epoch.
 - A topic of which no partition is known yet is never answered as a success without partitions.
 - v5 offline replicas; v7 leader epoch; v8 to v10 authorized operations (not known: the schema's default);
@@ -33,7 +34,7 @@ from mainstem_broker.protocol.wire import Body, Entity
 def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | Awaitable[Body | None]:
     view = broker.view
     if request.topics is None or (context.version == 0 and not request.topics):
-        return _answer(broker, context, [_known(view, topic) for _, topic in sorted(view.topics.items())])
+        return _all(broker, context)
     if context.version < 12 and any(asked.name is None or _has_id(asked) for asked in request.topics):
         # Versions 10 and 11 have the fields, but only 12 may use them, as in Apache Kafka.
         failures = [_failed(asked.name or "", InvalidRequest()) for asked in request.topics]
@@ -41,6 +42,12 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
     if all(_is_known(view, asked) for asked in request.topics):
         return _answer(broker, context, [_asked(view, asked) for asked in request.topics])
     return _look_again(broker, request, context)
+
+
+async def _all(broker: BrokerContext, context: RequestContext) -> Body:
+    await broker.catch_up()
+    view = broker.view
+    return _answer(broker, context, [_known(view, topic) for _, topic in sorted(view.topics.items())])
 
 
 def _is_known(view: ClusterView, asked: Any) -> bool:

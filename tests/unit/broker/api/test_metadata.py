@@ -59,6 +59,11 @@ def test_later_versions_ask_for_all_by_null_and_for_none_by_an_empty_list(
     run(test())
 
 
+def test_all_topics_are_told_after_the_latest_news_was_heard(broker: LocalBroker) -> None:
+    broker.cluster.on_catch_up = lambda: void(broker.create("made at another broker"))
+    assert summary(run(ask(broker, 12, {"topics": None}))) == [("made at another broker", "none")]
+
+
 # --- What is told ---
 
 
