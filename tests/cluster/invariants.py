@@ -8,7 +8,8 @@ that was found in sync, and on a disk that works.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from tests.cluster.memory_log import MemoryLog, StoredBatch
 from tests.cluster.simulated_zookeeper import ZooKeeperServer
@@ -20,6 +21,12 @@ from mainstem_broker.replica.state import PartitionState
 
 if TYPE_CHECKING:
     from tests.cluster.simulated_broker import SimulatedBroker
+
+
+# The same few nodes are looked at every some milliseconds of virtual time.
+_decode_assignment: Final = lru_cache(64)(znodes.TopicAssignment.decode)
+_decode_state: Final = lru_cache(64)(znodes.decode_state)
+_decode_incarnation: Final = lru_cache(64)(znodes.decode_incarnation)
 
 
 class Violation(AssertionError):
@@ -219,7 +226,7 @@ class Ledger:
     def _assignment(self) -> znodes.TopicAssignment:
         node = self._server.get(znodes.topic_path(self.topic))
         assert node is not None
-        return znodes.TopicAssignment.decode(self.topic, node.data, node.version)
+        return _decode_assignment(self.topic, node.data, node.version)
 
     def life(self, broker: int) -> int:
         """The number of the broker's present incarnation."""
@@ -232,14 +239,14 @@ class Ledger:
         A later life that began well changes nothing: nobody writes the state anew for it.
         """
         node = self._server.get(znodes.incarnation_path(broker))
-        return node is not None and state.incarnations.get(broker, -1) >= znodes.decode_incarnation(node.data)
+        return node is not None and state.incarnations.get(broker, -1) >= _decode_incarnation(node.data)
 
     def partitions(self) -> list[int]:
         return [int(name) for name in self._server.children(znodes.partitions_path(self.topic))]
 
     def state(self, partition: int) -> PartitionState | None:
         node = self._server.get(znodes.state_path(self.topic, partition))
-        return None if node is None else znodes.decode_state(node.data, node.version)
+        return None if node is None else _decode_state(node.data, node.version)
 
     def _trusted(self, partition: int, state: PartitionState) -> list[int]:
         return [

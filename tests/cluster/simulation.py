@@ -70,6 +70,9 @@ def run(seed: int, *, idempotent: bool = False) -> Outcome:
     except TimeoutError as error:
         endless = Violation(f"the story did not end within {STORY_S_MAX:.0f} s")
         raise Failed(seed, endless, history) from error
+    except Exception as error:
+        unforeseen = Violation(f"{type(error).__name__} in what nobody waited for: {error}")
+        raise Failed(seed, unforeseen, history) from error
 
 
 async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:

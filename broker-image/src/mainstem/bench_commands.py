@@ -17,7 +17,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, PARTITION_EOF, Cluster, sentence_of
+from mainstem.client import DEFAULT_BOOTSTRAP_SERVERS, PARTITION_EOF, Cluster, Offsets, sentence_of
 from mainstem.errors import BadInput, ClusterRefused
 from mainstem.latencies import Latencies
 from mainstem.options import BootstrapServers, OutputChoice, complete_topics
@@ -233,17 +233,18 @@ def _send(
 def _read(cluster: Cluster, out: Output, topic: str, wanted: int | None) -> tuple[int, int, float]:
     """Read up to `wanted` records of a topic, or all: how many, their bytes, and the seconds it took."""
     partitions = cluster.topic(topic).topic_partitions()
-    earliest, latest = cluster.offsets(partitions, OffsetSpec.earliest(), OffsetSpec.latest())
-    held = sum((latest[number] or 0) - (offset or 0) for number, offset in earliest.items())
+    answers = cluster.offsets(partitions, OffsetSpec.earliest(), OffsetSpec.latest())
+    earliest, latest = map(_known, answers)
+    held = sum(latest[number] - offset for number, offset in earliest.items())
     if held == 0:
         raise BadInput(f"Topic {topic} is empty: fill it first, or leave --topic out.")
     limit = held if wanted is None else min(wanted, held)
     consumer = cluster.consumer({"enable.partition.eof": True}, out.warn)
-    open_partitions = {number for number, offset in earliest.items() if (offset or 0) < (latest[number] or 0)}
+    open_partitions = {number for number, offset in earliest.items() if offset < latest[number]}
     read = size_bytes = 0
     with out.progress("Reading", limit) as advance:
         started = time.perf_counter()
-        consumer.assign([TopicPartition(topic, number, earliest[number] or 0) for number in open_partitions])
+        consumer.assign([TopicPartition(topic, number, earliest[number]) for number in open_partitions])
         while read < limit and open_partitions:
             messages = consumer.consume(500, 0.1)
             before = read
@@ -260,6 +261,16 @@ def _read(cluster: Cluster, out: Output, topic: str, wanted: int | None) -> tupl
         seconds = time.perf_counter() - started
     consumer.close()
     return read, size_bytes, seconds
+
+
+def _known(offsets: Offsets) -> dict[int, int]:
+    known = {number: offset for number, offset in offsets.items() if offset is not None}
+    for number in sorted(offsets.keys() - known.keys()):
+        raise ClusterRefused(
+            f"Partition {number} has no leader that answers: see `mainstem cluster status`, then run this"
+            " again."
+        )
+    return known
 
 
 def _one_by_one(
@@ -279,9 +290,9 @@ def _one_by_one(
         acknowledged.append(message.latency())
 
     producer = cluster.producer({**settings, "on_delivery": reported}, out.warn)
-    (end,) = cluster.offsets([TopicPartition(topic, 0)], OffsetSpec.latest())
+    (ends,) = cluster.offsets([TopicPartition(topic, 0)], OffsetSpec.latest())
     consumer = cluster.consumer({}, out.warn)
-    consumer.assign([TopicPartition(topic, 0, end[0] or 0)])
+    consumer.assign([TopicPartition(topic, 0, _known(ends)[0])])
     values = _values(size)
     warm_up = min(records, 100)  # connections, and code that runs for the first time
     with out.progress("Sending", records) as advance:

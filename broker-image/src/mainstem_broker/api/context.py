@@ -36,7 +36,8 @@ INTERNAL_TOPICS: Final = frozenset((OFFSETS_TOPIC, "__transaction_state"))
 ANONYMOUS: Final = "ANONYMOUS"
 """Kafka's name for those who did not authenticate."""
 CATCH_UP_TIMEOUT_MS: Final = 1_000
-"""The feed of changes takes milliseconds; only a ZooKeeper that does not answer takes this long."""
+"""The feed of changes takes milliseconds; a ZooKeeper that does not answer, or a controller in the middle of
+thousands of elections, takes this long, and then the answer is what this broker knows."""
 
 
 @dataclass(slots=True)
