@@ -22,7 +22,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 
 from mainstem_broker.errors import MainstemError, RequestTimedOut, StartupError
@@ -31,6 +31,8 @@ logger = structlog.get_logger(__name__)
 
 READS_IN_FLIGHT: Final = 500
 """Reads sent before the first answer is waited for: enough to hide the round trip."""
+ANSWER_SHARE_OF_SESSION: Final = 1 / 3
+"""How long a server may take to greet, or to finish what it began to say, before another try."""
 
 
 class ZooKeeperUnavailable(RequestTimedOut):
@@ -103,6 +105,27 @@ class ZooKeeperSession(Protocol):
     async def multi(self, operations: Sequence[Operation]) -> list[Any]: ...
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's threads, less patient with a server that takes a connection and then says nothing.
+
+    kazoo waits a whole session for the greeting (a share of it, if it knows several servers), and one that
+    is killed or starts at this moment never sends it: then the session is over before the second try.
+    """
+
+    def __init__(self, answer_s: float) -> None:
+        super().__init__()
+        self._answer_s = answer_s
+
+    def create_connection(self, *args: Any, timeout: float, **named: Any) -> Any:
+        return super().create_connection(*args, timeout=min(timeout, self._answer_s), **named)
+
+    def select(self, readable: Any, writable: Any, exceptional: Any, timeout: float) -> Any:
+        # With its own pipe beside the socket it waits for news, and sends a heartbeat when there are none.
+        waits_for_news = len(readable) > 1
+        seconds = timeout if waits_for_news else min(timeout, self._answer_s)
+        return super().select(readable, writable, exceptional, seconds)
+
+
 class ZooKeeper:
     """One session. `start` it once, `stop` it once."""
 
@@ -115,6 +138,7 @@ class ZooKeeper:
             self._client = KazooClient(
                 hosts=servers,
                 timeout=session_timeout_ms / 1000,
+                handler=_Handler(session_timeout_ms / 1000 * ANSWER_SHARE_OF_SESSION),
                 # No retries of commands: a write whose answer was lost must be looked at, not repeated.
                 command_retry=KazooRetry(max_tries=0),
                 connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1, max_jitter=0.2),

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
@@ -46,6 +49,28 @@ def test_nobody_there_is_told_with_what_to_do() -> None:
         await zookeeper.stop()
 
     run(test())
+
+
+def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again_within_the_session() -> None:
+    """Of one that is killed or starts: kazoo by itself waits until the session is over (R20)."""
+    session_s = 1.8
+    with socket.create_server(("127.0.0.1", 0)) as mute, ThreadPoolExecutor(1) as beside:
+        mute.settimeout(session_s)
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+
+        def second_try_s() -> float:
+            with mute.accept()[0]:
+                first_s = time.monotonic()
+                with mute.accept()[0]:
+                    return time.monotonic() - first_s
+
+        async def test() -> None:
+            tried = asyncio.get_running_loop().run_in_executor(beside, second_try_s)
+            with pytest.raises(StartupError, match="did not answer"):
+                await ZooKeeper(address, int(session_s * 1000), lambda _: None).start(int(session_s * 1000))
+            assert await tried < session_s / 2
+
+        run(test())
 
 
 @pytest.mark.parametrize("servers", ["", "host:port", ":2181", "host:99999"])
