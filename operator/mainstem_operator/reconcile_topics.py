@@ -78,15 +78,28 @@ async def _not_ready(context: Context, cluster: str, pairs: Sequence[tuple[Objec
 
 
 async def _release(context: Context, manifest: Object) -> None:
-    """Take our finalizer away, so that the object can go."""
-    finalizers = list(manifest["metadata"].get("finalizers") or ())
-    if names.FINALIZER not in finalizers:
-        return
-    try:
-        await context.kube.set_finalizers(manifest, [name for name in finalizers if name != names.FINALIZER])
-    except Refused as refused:
-        if not (refused.missing or refused.conflict):
-            raise
+    """Take our finalizer away, so that the object can go.
+
+    Where only its status has changed since it was read, it is read anew: no other look follows such a change.
+    """
+    read: Object | None = manifest
+    while read is not None and _decided(read) == _decided(manifest):
+        finalizers = list(read["metadata"].get("finalizers") or ())
+        if names.FINALIZER not in finalizers:
+            return
+        try:
+            await context.kube.set_finalizers(read, [name for name in finalizers if name != names.FINALIZER])
+            return
+        except Refused as refused:
+            if not (refused.missing or refused.conflict):
+                raise
+        metadata = manifest["metadata"]
+        read = await context.kube.get(names.API_VERSION, "Topic", metadata["namespace"], metadata["name"])
+
+
+def _decided(manifest: Object) -> tuple[str, int]:
+    """Changes with all that a person decides of an object."""
+    return manifest["metadata"]["uid"], manifest["metadata"]["generation"]
 
 
 def overdue(manifest: Object) -> bool:
