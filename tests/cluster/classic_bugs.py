@@ -1,6 +1,7 @@
 """Faults that replicated logs have had, to be put back one at a time: each must be found.
 
-The first five are classics of Kafka's history; the last one was in this broker until the simulation found it.
+The first five are classics of Kafka's history; the last two were in this broker until the simulation found
+them.
 `put_back` patches the present process; use it in one that is thrown away.
 """
 
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from mainstem_broker.cluster import controller
+from mainstem_broker.cluster import controller, reassignment
 from mainstem_broker.cluster.controller import Brokers, ElectionPolicy
 from mainstem_broker.cluster.controllership import Controllership
 from mainstem_broker.cluster.znodes import Claim
@@ -90,6 +91,19 @@ def lead_in_a_later_life() -> None:
     )
 
 
+def go_on_in_the_same_epoch_when_replicas_go() -> None:
+    """What a replica told before it was moved away counts when it comes back, though its log is gone."""
+    complete = reassignment.complete
+
+    def complete_quietly(
+        state: PartitionState, move: reassignment.Move, brokers: Brokers, policy: ElectionPolicy
+    ) -> PartitionState | None:
+        new = complete(state, move, brokers, policy)
+        return None if new is None else replace(new, leader_epoch=state.leader_epoch)
+
+    reassignment.complete = complete_quietly
+
+
 BUGS: Final[Mapping[str, Callable[[], None]]] = {
     bug.__name__: bug
     for bug in (
@@ -99,6 +113,7 @@ BUGS: Final[Mapping[str, Callable[[], None]]] = {
         elect_from_outside_the_in_sync_set,
         acknowledge_before_the_followers,
         lead_in_a_later_life,
+        go_on_in_the_same_epoch_when_replicas_go,
     )
 }
 

@@ -16,7 +16,7 @@ from tests.cluster.network import Network
 from tests.cluster.simulated_broker import SESSION_TIMEOUT_MS, SimulatedBroker
 
 from mainstem_broker.cluster.elections import ElectionType
-from mainstem_broker.cluster.reassignment import move_of, with_moves
+from mainstem_broker.cluster.reassignment import Move, move_of, with_moves
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 
@@ -359,12 +359,49 @@ class Faults:
         index = self._random.choice(sorted(topic.assignment.replicas))
         target = tuple(self._random.sample(sorted(self._brokers), self._random.choice((2, 3, 3))))
         takes_back = self._random.random() < 0.3
+        before = broker.ledger.replicas()[index]
+        self._note(f"take the move of {index} back" if takes_back else f"move {index} to {target}")
+        await self._wish(broker, index, lambda move: move.origin if takes_back else target)
+        if self._random.random() < 0.5:
+            await self._move_back(index, before)
+
+    async def _move_back(self, index: int, before: tuple[int, ...]) -> None:
+        """Bring back whom a move lets go as soon as it has ended, while all stand still by turns.
+
+        So some hear of both at once, and others of one after the other.
+        """
+        hiccups = [asyncio.create_task(self._stand_still(broker)) for broker in self._brokers.values()]
+        end_s = asyncio.get_running_loop().time() + STALL_S_MAX
+        while asyncio.get_running_loop().time() < end_s:
+            await asyncio.sleep(self._random.random() * 0.02)
+            broker = self._anyone()
+            if broker is not None and not set(before) <= set(broker.ledger.replicas()[index]):
+                self._note(f"move {index} back to {before}")
+                await self._wish(broker, index, lambda _: before)
+                break
+        await asyncio.gather(*hiccups)
+
+    async def _stand_still(self, broker: SimulatedBroker) -> None:
+        """Again and again, for some milliseconds each, as for the collection of garbage."""
+        for _ in range(4):
+            await asyncio.sleep(self._random.random() * 0.05)
+            if broker.broker_id not in self._busy and broker.alive:
+                self._busy.add(broker.broker_id)
+                broker.running.clear()
+                await asyncio.sleep(self._random.random() * 0.05)
+                broker.running.set()
+                self._busy.discard(broker.broker_id)
+
+    async def _wish(
+        self, broker: SimulatedBroker, index: int, target_of: Callable[[Move], tuple[int, ...]]
+    ) -> None:
+        """Have a broker write that a partition is to be held by others."""
+        topic = broker.member.view.topics[broker.ledger.topic]
 
         def change(assignment: TopicAssignment) -> TopicAssignment:
             move = move_of(assignment, index)
-            return with_moves(assignment, {index: move.towards(move.origin if takes_back else target)})
+            return with_moves(assignment, {index: move.towards(target_of(move))})
 
-        self._note(f"take the move of {index} back" if takes_back else f"move {index} to {target}")
         await self._ask(
             broker, broker.member.administration.change_assignment(topic.name, topic.topic_id, change)
         )

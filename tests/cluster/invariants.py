@@ -66,10 +66,20 @@ class Ledger:
             )
 
     def _written(self, path: str, before: bytes, after: bytes, session: int) -> None:
-        """A node's data changes: the present controller elects, and a leader may hand over what it leads."""
+        """A node's data changes.
+
+        Who joins an in-sync set has what was read, at once: it would soon have caught up anyway. The present
+        controller elects, and a leader may hand over what it leads.
+        """
         if not path.endswith("/state"):
             return
         old, new = znodes.decode_state(before, 0), znodes.decode_state(after, 0)
+        partition = int(path.split("/")[-2])
+        try:
+            for broker in set(self._trusted(partition, new)).difference(old.isr):
+                self._holds(partition, broker, self._stored(broker, partition))
+        except Violation as violation:
+            self._violations.append(violation)
         if new.leader_epoch == old.leader_epoch:
             return
         epoch_node = self._server.get(znodes.CONTROLLER_EPOCH)

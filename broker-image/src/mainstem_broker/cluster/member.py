@@ -544,9 +544,17 @@ class ClusterMember:
 
     async def _read_states(self, partitions: list[tuple[str, int]], delta: Delta) -> None:
         nodes = await self._zookeeper.get_many([znodes.state_path(*key) for key in partitions])
-        for (topic, partition), node in zip(partitions, nodes, strict=True):
-            state = None if node is None else _readable(znodes.decode_state, node.data, node.version)
-            if state is not None and self.view.set_state(topic, partition, state):
+        states = {
+            key: state
+            for key, node in zip(partitions, nodes, strict=True)
+            if node is not None
+            and (state := _readable(znodes.decode_state, node.data, node.version)) is not None
+        }
+        moved = {topic for (topic, _), state in states.items() if self.view.lacks_assignment_of(topic, state)}
+        if moved:  # since their assignments were read
+            await self._read_topics(sorted(moved), delta)
+        for (topic, partition), state in states.items():
+            if self.view.set_state(topic, partition, state):
                 delta.partitions.add((topic, partition))
 
     async def _read_claims(self, topic: str, partition: int) -> None:

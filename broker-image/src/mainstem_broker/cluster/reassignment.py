@@ -7,7 +7,9 @@ A move is written in `/brokers/topics/T` and nowhere else, so whoever is control
    New replicas follow the leader, which takes them into the in-sync set as it would any other follower.
 2. When the whole target is in sync, a leader that is not in it hands over to its first member. Then the
    controller lets the others out of the in-sync set and writes the target as the replicas: one multi, so
-   nobody ever sees one without the other. Brokers that are no longer named delete their files.
+   nobody ever sees one without the other. Brokers that are no longer named delete their files. The leader
+   epoch grows, as in Kafka: one that is named again soon starts with nothing, and what it told before, or has
+   on its way, must not pass for what it has.
 
 The two lists do not depend on each other: what was there before is all but `adding`, what is wanted is all
 but `removing`. A wish that replaces another one, or takes it back, only changes the target; a replica
@@ -150,7 +152,7 @@ def complete(
     """The state with which the move ends, or None if it cannot end yet.
 
     The partition epoch grows in any case, so that a leader that does not know of the end can't change the
-    in-sync set any more.
+    in-sync set any more; the leader epoch if a replica is let go.
     """
     target = move.target
     if not holds_office(state, brokers) or not _is_reached(state, move, brokers):
@@ -160,6 +162,8 @@ def complete(
     isr = tuple(broker for broker in state.isr if broker in target)
     after = state.with_isr(isr, {}, policy.min_insync_replicas)
     known = after.isr + tuple(broker for broker in after.elr if broker in target)
+    if move.removing:
+        after = replace(after, leader_epoch=state.leader_epoch + 1, recovering=False)
     return replace(
         after,
         elr=known[len(after.isr) :],

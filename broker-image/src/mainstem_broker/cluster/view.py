@@ -87,15 +87,26 @@ class ClusterView:
         return known
 
     def set_state(self, topic: str, partition: int, state: PartitionState) -> bool:
-        """Take a partition's state; False if the topic is unknown or a newer state is known."""
+        """Take a partition's state.
+
+        False if a newer state is known, or not the topic, or only an assignment from before replicas were
+        moved away: whoever is moved away must not go by the state that this ended with.
+        """
         known = self.topics.get(topic)
         if known is None or partition not in known.assignment.replicas:
+            return False
+        if self.lacks_assignment_of(topic, state):
             return False
         current = known.states.get(partition)
         if current is not None and current.partition_epoch >= state.partition_epoch:
             return False
         known.states[partition] = state
         return True
+
+    def lacks_assignment_of(self, topic: str, state: PartitionState) -> bool:
+        """Whether a topic's state tells that replicas were moved away since its assignment was read."""
+        known = self.topics.get(topic)
+        return known is not None and known.assignment.version < state.assignment_version
 
     def remove_topic(self, topic: str, topic_id: UUID) -> bool:
         """Forget the topic, unless another one of the same name has taken its place."""

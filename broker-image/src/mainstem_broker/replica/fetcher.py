@@ -118,10 +118,10 @@ class Fetcher:
 
     def _is_left_out(self, partition: Partition) -> bool:
         asked = self._wanted.get((partition.topic_id, partition.index))
-        if asked is None:
-            resting = self._resting.get(partition)
-            return resting is None or resting[1] != partition.leader_epoch
-        return asked.leader_epoch != partition.leader_epoch
+        if asked is not None:
+            return False  # a leader that begins another epoch answers by itself
+        resting = self._resting.get(partition)
+        return resting is None or resting[1] != partition.leader_epoch
 
     async def stop(self) -> None:
         self._task.cancel()

@@ -24,19 +24,19 @@ Entry = tuple[bytes, bytes | None, Sequence[Header]]
 
 
 class Journal:
-    """One partition, in the one leader epoch in which this broker began to lead it.
+    """One partition, for as long as this broker leads it without a break.
 
-    When the epoch ends, nothing more can be written: whoever leads then reads the journal anew.
+    After that nothing more can be written: whoever leads then reads the journal anew.
     """
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.epoch = partition.leader_epoch
+        self._since = partition.led_since
 
     @property
     def is_current(self) -> bool:
         """Whether this broker still leads the partition, without a break."""
-        return self.partition.is_leader and self.partition.leader_epoch == self.epoch
+        return self.partition.is_leader and self.partition.led_since == self._since
 
     def append(
         self, entries: Sequence[Entry], now_ms: int, settle: Callable[[ProtocolError | None], None]

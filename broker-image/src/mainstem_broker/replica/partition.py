@@ -86,6 +86,7 @@ class Partition:
         "_pending",
         "_progress",
         "index",
+        "led_since",
         "log",
         "produced_bytes",
         "replicas",
@@ -113,6 +114,8 @@ class Partition:
         self.replicas: tuple[int, ...] = ()
         self.produced_bytes = 0
         """What clients have appended here, in this process."""
+        self.led_since = -1
+        """The leader epoch since which this broker has led without a break; of a leader only."""
         self._local_broker_id = local_broker_id
         self._office = office
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
@@ -157,10 +160,11 @@ class Partition:
     def update_state(self, state: PartitionState, replicas: tuple[int, ...], now_ms: int) -> None:
         """Take what ZooKeeper holds now and who holds replicas; a state older than the known one is ignored.
 
-        A new leader epoch begins the role anew: a leader knows nothing of its followers yet. A state that is
-        known already, as when only the replicas have changed, leaves a proposal under way.
+        A new leader epoch begins the role anew: a leader knows nothing of its followers yet. A leader that
+        stays when replicas are moved away goes on, in the next epoch. A state that is known already, as when
+        only the replicas have changed, leaves a proposal under way.
         """
-        old = self.state
+        old, has_led = self.state, self.is_leader
         self.replicas = replicas
         if old is not None and state.partition_epoch <= old.partition_epoch:
             if self.is_leader:
@@ -170,7 +174,10 @@ class Partition:
         self.state = state
         self._pending = None
         if old is None or state.leader_epoch != old.leader_epoch or state.leader != old.leader:
-            self._begin_role(state)
+            if old is not None and has_led and self.is_leader and state.leader_epoch == old.leader_epoch + 1:
+                self._lead_on(state)
+            else:
+                self._begin_role(state)
         if self.is_leader:
             self._know_followers(now_ms)
             self._advance_high_watermark()
@@ -184,8 +191,21 @@ class Partition:
             self.log.producers.forget_refusals()
         self._give_up_waiting(NotLeaderOrFollower(f"{self!r} has another leader."))
         if self.is_leader:
+            self.led_since = state.leader_epoch
             self._epoch_start_offset = self.log.log_end_offset
             self.log.begin_epoch(state.leader_epoch)
+        self._notify()
+
+    def _lead_on(self, state: PartitionState) -> None:
+        """Lead in the next epoch, with the same log; nobody has led in between.
+
+        A replica that was let go may be back already, without the log of which it told. So what is known of
+        those outside the in-sync set counts no more, nor does what they still say in the former epoch.
+        """
+        self._progress = {
+            broker: progress for broker, progress in self._progress.items() if broker in state.isr
+        }
+        self.log.begin_epoch(state.leader_epoch)
         self._notify()
 
     def _know_followers(self, now_ms: int) -> None:

@@ -12,7 +12,8 @@ NO_LEADER = -1
 class PartitionState:
     """The state of a partition; its znode's version is `partition_epoch`.
 
-    - `leader`: broker id, -1 for none. `leader_epoch` grows with every election (KIP-101).
+    - `leader`: broker id, -1 for none. `leader_epoch` grows with every election (KIP-101), and when replicas
+      are moved away.
     - `isr`: brokers that have every record below the high watermark; the last one never leaves.
     - `elr`: brokers that left the in-sync set while it was too small for acks=all. Nothing was acknowledged
       since, so they still have every acknowledged record and may lead when no member of `isr` can (KIP-966).
@@ -21,8 +22,8 @@ class PartitionState:
     - `controller_epoch`: of the controller that wrote the last election.
     - `recovering`: the leader was elected from outside both sets, and records may have been lost.
     - `partition_epoch`: grows with every write.
-    - `assignment_version`: that of the topic's assignment with which replicas were last moved away. A leader
-      that does not know this assignment yet must not change the in-sync set.
+    - `assignment_version`: that of the topic's assignment with which replicas were last moved away. A broker
+      that does not know this assignment yet does not go by the state: it may hold no replica any more.
     """
 
     leader: int

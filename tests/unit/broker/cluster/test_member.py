@@ -412,6 +412,28 @@ def test_a_broker_for_which_the_feed_has_a_gap_loads_everything(
     run(test())
 
 
+def test_a_state_that_a_move_ended_with_is_read_with_the_assignment(servers: str, shell: KazooClient) -> None:
+    """Where everything is read, the move may have ended after topics were, and before states are."""
+
+    async def test() -> None:
+        async with joined(1, servers) as one, joined(2, servers) as two:
+            await one.create_replicated("t", [(1, 2)])
+            await two.until(lambda: two.knows("t"))
+            await two.hold_back()
+            known = two.view.topics["t"].assignment
+            shell.set(znodes.topic_path("t"), replace(known, replicas={0: (1,)}).encode())
+            before = two.states_of("t")[0]
+            moved = replace(before, leader_epoch=1, isr=(1,), assignment_version=known.version + 1)
+            shell.set(znodes.state_path("t", 0), znodes.encode_state(moved))
+            delta = Delta()
+            await two._read_states([("t", 0)], delta)
+            assert two.view.topics["t"].assignment.replicas == {0: (1,)}
+            assert two.states_of("t")[0].isr == (1,)
+            assert delta.partitions == {("t", 0)}
+
+    run(test())
+
+
 def test_news_that_a_failing_pass_had_heard_are_told_by_the_next(servers: str) -> None:
     """Or the broker would lead a partition whose replica it never opened."""
 

@@ -115,7 +115,7 @@ def test_a_move_ends_when_its_whole_target_is_in_sync_and_leads() -> None:
     assert successor(state_of(4, 1, 2, 3, 4), move, brokers) is None, "4 may go on leading"
     new = complete(state_of(3, 1, 2, 3, 4), move, brokers, POLICY)
     assert new is not None
-    assert (new.leader, new.leader_epoch, new.isr, new.partition_epoch) == (3, 4, (3, 4), 7)
+    assert (new.leader, new.leader_epoch, new.isr, new.partition_epoch) == (3, 5, (3, 4), 7)
     assert set(new.incarnations) == {3, 4}
 
 
@@ -123,12 +123,19 @@ def test_nobody_hands_over_while_nothing_moves() -> None:
     assert successor(state_of(1, 1, 2), Move((2, 1)), brokers_of(1, 2)) is None
 
 
-def test_a_leader_that_stays_is_not_elected_anew() -> None:
+def test_a_leader_that_stays_begins_another_epoch() -> None:
+    """What a replica that goes has told of itself, or has on its way, must not count when it comes back."""
     move = Move((3, 1, 2), adding=(3,), removing=(2,))
     new = complete(state_of(1, 1, 2, 3), move, brokers_of(1, 2, 3), POLICY)
     assert new is not None
-    assert (new.leader, new.leader_epoch, set(new.isr)) == (1, 4, {1, 3})
+    assert (new.leader, new.leader_epoch, set(new.isr)) == (1, 5, {1, 3})
     assert new.partition_epoch == 7, "or a leader that has not heard of it could bring 2 back"
+
+
+def test_a_move_that_only_adds_leaves_the_leader_its_epoch() -> None:
+    new = complete(state_of(1, 1, 2, 3), Move((1, 2, 3), adding=(3,)), brokers_of(1, 2, 3), POLICY)
+    assert new is not None
+    assert (new.leader, new.leader_epoch, set(new.isr)) == (1, 4, {1, 2, 3})
 
 
 def test_a_move_waits_for_a_member_of_its_target_that_is_down() -> None:
@@ -164,7 +171,7 @@ def test_a_move_that_was_taken_back_early_ends_at_once_though_another_replica_is
     back = Move((1, 2)).towards((3, 2)).towards((1, 2))
     new = complete(state_of(1, 1), back, brokers_of(1), POLICY)
     assert new is not None
-    assert (new.leader, new.leader_epoch, new.isr, new.partition_epoch) == (1, 4, (1,), 7)
+    assert (new.leader, new.leader_epoch, new.isr, new.partition_epoch) == (1, 5, (1,), 7)
 
 
 def test_a_move_that_was_taken_back_late_gives_the_lead_back_too() -> None:

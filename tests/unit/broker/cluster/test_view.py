@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 from hypothesis import given
@@ -67,6 +68,19 @@ def test_an_assignment_older_than_the_known_one_is_not_taken() -> None:
     view.set_topic(assignment(version=2, partitions=3), {})
     view.set_topic(assignment(version=1, partitions=2), {})
     assert len(view.topics["t"].assignment.replicas) == 3
+
+
+def test_a_state_waits_for_the_assignment_with_which_replicas_were_moved_away() -> None:
+    """Or who is moved away would follow the leader on, and be taken for in sync when it is named again."""
+    view = ClusterView()
+    view.set_topic(assignment(version=1), {})
+    view.set_state("t", 0, state(3))
+    moved = replace(state(4), assignment_version=2)
+    assert view.lacks_assignment_of("t", moved)
+    assert not view.set_state("t", 0, moved)
+    view.set_topic(assignment(version=2), {})
+    assert not view.lacks_assignment_of("t", moved)
+    assert view.set_state("t", 0, moved)
 
 
 def test_a_topic_that_grows_keeps_its_states() -> None:

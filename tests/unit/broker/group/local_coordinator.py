@@ -125,8 +125,8 @@ class LocalCoordinator:
     # --- Leadership ---
 
     def lead(self) -> None:
-        """Begin a leader epoch of broker 1; the groups are loaded after a while."""
-        self.epoch += 1
+        """Have broker 1 elected, after one of which it heard nothing; groups are loaded after a while."""
+        self.epoch += 2
         self._set_state(1)
 
     def follow(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
 
-from mainstem_broker.errors import NotLeaderOrFollower, ProtocolError
+from mainstem_broker.errors import FencedLeaderEpoch, NotLeaderOrFollower, ProtocolError
 from mainstem_broker.log.files import ReadResult
 from mainstem_broker.replica.office import Office
 from mainstem_broker.replica.partition import Acknowledgement, Partition
@@ -96,6 +96,44 @@ def test_who_was_moved_away_holds_nothing_back_and_never_comes_back(led: Partiti
     with pytest.raises(NotLeaderOrFollower):
         fetch(led, THEM, 1)
     assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is None
+
+
+def test_what_a_replica_told_before_it_was_moved_away_does_not_count_when_it_is_back(led: Partition) -> None:
+    """It has deleted its log in between, of which the leader may hear only together with its return (R20)."""
+    assert led.state is not None
+    led.update_state(led.state, (US, THEM, NEW), NOW_MS)
+    fetch(led, THEM, 1)
+    fetch(led, NEW, 1)
+    led.update_state(state(US, US, THEM, leader_epoch=4, version=4), (NEW, US, THEM), NOW_MS)
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is None, "it has told nothing in this epoch"
+    with pytest.raises(FencedLeaderEpoch):
+        led.read_as_follower(*(NEW, LIFE, 1, 3, 1 << 20), leader_epoch=3, min_one_batch=True, now_ms=NOW_MS)
+    fetch(led, NEW, 1)
+    proposal = led.propose_isr(LIVES, NOW_MS, LAG_MS)
+    assert proposal is not None
+    assert set(proposal.isr) == {US, THEM, NEW}
+
+
+def test_a_leader_that_stays_leads_on_in_the_next_epoch(led: Partition) -> None:
+    """Nobody led in between: what its in-sync followers have is known, and who waits need not send again."""
+    answers: list[ProtocolError | None] = []
+    assert not led.acknowledge(Acknowledgement(1, lambda _waiting, error: answers.append(error)))
+    led.update_state(state(US, US, THEM, leader_epoch=4, version=4), (US, THEM), NOW_MS)
+    assert (led.led_since, led.leader_epoch, answers) == (3, 4, [])
+    fetch(led, THEM, 1)
+    assert (answers, led.high_watermark, led.latest_offset(committed=False)) == ([None], 1, 1)
+    append(led)
+    led.update_state(state(US, US, THEM, leader_epoch=5, version=5), (US, THEM), NOW_MS)
+    assert led.latest_offset(committed=False) == 1, "consumers may have read no further"
+    assert led.log.epochs.end_offset_for(3, 2) == (3, 1)
+
+
+def test_a_leader_that_others_may_have_replaced_in_between_begins_anew(led: Partition) -> None:
+    answers: list[ProtocolError | None] = []
+    assert not led.acknowledge(Acknowledgement(1, lambda _waiting, error: answers.append(error)))
+    led.update_state(state(US, US, THEM, leader_epoch=5, version=5), (US, THEM), NOW_MS)
+    assert [type(answer) for answer in answers] == [NotLeaderOrFollower]
+    assert led.led_since == 5
 
 
 def test_a_leader_that_is_moved_away_tells_those_who_wait(led: Partition) -> None:

@@ -456,13 +456,13 @@ def test_a_topic_with_fewer_replicas_than_the_minimum_needs_all_that_it_has(tmp_
         append(partition, acks=-1)
 
 
-@pytest.mark.parametrize("leader", [US, TWO, -1])
-def test_a_change_of_leadership_refuses_who_waits(tmp_path: Path, leader: int) -> None:
-    """Also for the same leader under a new epoch: between them another one may have cut the records off."""
+@pytest.mark.parametrize(("leader", "epoch"), [(US, 5), (TWO, 4), (-1, 4)])
+def test_a_change_of_leadership_refuses_who_waits(tmp_path: Path, leader: int, epoch: int) -> None:
+    """Also for the same leader two epochs later: another one may have cut the records off in between."""
     partition = led(tmp_path)
     append(partition, acks=-1)
     waiting = Waiting(partition, 1)
-    partition.update_state(state_of(leader, 4, (US, TWO), 4), REPLICAS, NOW_MS)
+    partition.update_state(state_of(leader, epoch, (US, TWO), 4), REPLICAS, NOW_MS)
     assert waiting.ends == [NotLeaderOrFollower]
 
 
