@@ -552,8 +552,16 @@ class ClusterMember:
         }
         moved = {topic for (topic, _), state in states.items() if self.view.lacks_assignment_of(topic, state)}
         if moved:  # since their assignments were read
+            before = dict(self.view.topics)
             await self._read_topics(sorted(moved), delta)
+            again = {name for name in moved if self.view.topics.get(name) is not before[name]}
+            # Those were deleted and created again in between.
+            states = {key: state for key, state in states.items() if key[0] not in again}
         for (topic, partition), state in states.items():
+            if self.view.lacks_assignment_of(topic, state):
+                version = self.view.topics[topic].assignment.version
+                logger.error("assignment older than its states: it was written anew", topic=topic)
+                state = replace(state, assignment_version=version)  # noqa: PLW2901  # nobody has a later one
             if self.view.set_state(topic, partition, state):
                 delta.partitions.add((topic, partition))
 

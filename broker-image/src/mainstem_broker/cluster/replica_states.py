@@ -88,7 +88,7 @@ class ReplicaStates:
         leader or this broker has not heard yet of a replica that was moved away: it must not come back.
 
         Returns the state that holds now: the new one, the one that someone else wrote first, or the old
-        one; None if it is not known (see `read_state`).
+        one; None if it is not known.
         """
         proposal = _Proposal(topic, partition, state, joined, self._zookeeper.session_id)
         self._proposals.append(proposal)
@@ -170,22 +170,14 @@ class ReplicaStates:
         )
 
     async def read_state(self, topic: str, partition: int) -> PartitionState | None:
-        """The state as ZooKeeper has it now.
-
-        None if it does not answer, if the partition is gone, or if replicas were moved away of which this
-        broker has not heard yet: this one's may be among them.
-        """
+        """The state as ZooKeeper has it now; None if it does not answer or the partition is gone."""
         try:
             # A server that lags behind would tell of the past, as if nothing had been written.
             await self._zookeeper.sync()
             node = await self._zookeeper.get(znodes.state_path(topic, partition))
         except ZooKeeperUnavailable:
             return None
-        state = None if node is None else znodes.decode_state(node.data, node.version)
-        if state is not None and self._view.lacks_assignment_of(topic, state):
-            self._on_stale_assignment(topic)
-            return None
-        return state
+        return None if node is None else znodes.decode_state(node.data, node.version)
 
     async def claim(self, topic: str, partition: int, claim: znodes.Claim) -> None:
         """Say how far this broker's log reaches."""

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import structlog
 
-from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError
+from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError, UnknownLeaderEpoch
 from mainstem_broker.protocol.compression import Buffer
 from mainstem_broker.replica.partition import Divergence, Partition
 
@@ -217,6 +217,10 @@ class Fetcher:
                 partition.start_over(answer.log_start_offset, leader_epoch=asked.leader_epoch)
             elif answer.error_code != 0:
                 self._rest(partition)
+                if answer.error_code == UnknownLeaderEpoch.code:
+                    # The leader will hear of its election in a moment. A fetch that waits without this
+                    # partition, quietly, must not keep its producers waiting as well.
+                    asyncio.get_running_loop().call_later(BACKOFF_S, self._end_rest, partition)
             elif answer.diverging is not None:
                 partition.truncate_to_divergence(answer.diverging, leader_epoch=asked.leader_epoch)
             else:
@@ -245,6 +249,10 @@ class Fetcher:
             logger.warning("records lost to an unclean election", **facts)
         else:
             logger.info("replica truncated to its leader's log", **facts)
+
+    def _end_rest(self, partition: Partition) -> None:
+        if self._resting.pop(partition, None) is not None:
+            self.wake()
 
     def _rest(self, partition: Partition) -> None:
         """Leave the partition out for a moment: its leader has changed, or something is wrong with it."""

@@ -259,6 +259,10 @@ class ReplicaManager:
                 logger.exception("state not read", partition=repr(partition))
         if partition.state is before and held.partition_epoch == before.partition_epoch:
             partition.isr_refused()
+        elif held.leader_epoch != before.leader_epoch and held != proposal:
+            # Others have elected since, and may have moved this replica away: that is for the feed to tell,
+            # together with the assignment. Nothing may be followed on the strength of a log that is to go.
+            return
         elif partition.state is not None:
             logger.info(
                 "partition state changed",

@@ -115,7 +115,7 @@ class Partition:
         self.produced_bytes = 0
         """What clients have appended here, in this process."""
         self.led_since = -1
-        """The leader epoch since which this broker has led without a break; of a leader only."""
+        """The leader epoch in which the present role began: since then a leader has led without a break."""
         self._local_broker_id = local_broker_id
         self._office = office
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
@@ -186,12 +186,12 @@ class Partition:
             _call_all(self._end_listeners)
 
     def _begin_role(self, state: PartitionState) -> None:
+        self.led_since = state.leader_epoch
         self._progress = {}
         if state.recovering:
             self.log.producers.forget_refusals()
         self._give_up_waiting(NotLeaderOrFollower(f"{self!r} has another leader."))
         if self.is_leader:
-            self.led_since = state.leader_epoch
             self._epoch_start_offset = self.log.log_end_offset
             self.log.begin_epoch(state.leader_epoch)
         self._notify()

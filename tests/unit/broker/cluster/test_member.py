@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kazoo.client import KazooClient
@@ -430,6 +431,48 @@ def test_a_state_that_a_move_ended_with_is_read_with_the_assignment(servers: str
             assert two.view.topics["t"].assignment.replicas == {0: (1,)}
             assert two.states_of("t")[0].isr == (1,)
             assert delta.partitions == {("t", 0)}
+
+    run(test())
+
+
+def test_states_of_a_topic_that_was_created_again_meanwhile_are_not_the_new_ones(servers: str) -> None:
+    async def test() -> None:
+        async with joined(1, servers) as one:
+            await one.create("t", [1])
+            await one.until(lambda: one.knows("t"))
+            await one.hold_back()
+            before = one.view.topics["t"]
+            later = znodes.encode_state(replace(before.states[0], assignment_version=1))
+            client_of(one).set(znodes.state_path("t", 0), later)
+            other = replace(before.assignment, topic_id=UUID(int=9))
+
+            async def read_another(names: Iterable[str], delta: Delta) -> None:
+                one.view.set_topic(other, {})
+
+            one._read_topics = read_another  # type: ignore[method-assign]  # stands in between
+            await one._read_states([("t", 0)], Delta())
+            assert one.view.topics["t"].topic_id == UUID(int=9)
+            assert one.states_of("t") == {}
+
+    run(test())
+
+
+def test_states_are_taken_though_the_assignment_was_written_anew(servers: str, shell: KazooClient) -> None:
+    """As by who restores ZooKeeper's tree node by node: no assignment will ever have that version."""
+
+    async def test() -> None:
+        async with joined(1, servers) as one:
+            await one.create("t", [1])
+            await one.until(lambda: one.knows("t"))
+            await one.hold_back()
+            state = replace(one.states_of("t")[0], assignment_version=7)
+            shell.set(znodes.state_path("t", 0), znodes.encode_state(state))
+            with capture_logs() as logs:
+                await one._read_states([("t", 0)], Delta())
+            assert one.states_of("t")[0].assignment_version == 0
+            assert [entry["event"] for entry in logs] == [
+                "assignment older than its states: it was written anew"
+            ]
 
     run(test())
 

@@ -23,7 +23,7 @@ from tests.unit.broker.server.peers import run
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.replica_states import ReplicaStates
 from mainstem_broker.cluster.view import ClusterView
-from mainstem_broker.cluster.zookeeper import Create, SetData
+from mainstem_broker.cluster.zookeeper import Create
 from mainstem_broker.replica.state import PartitionState
 
 BEFORE = PartitionState(1, 4, (1,), 1, 0, incarnations={1: 0})
@@ -141,23 +141,6 @@ def test_without_an_answer_nothing_is_known() -> None:
             zookeeper.cut()
             assert await asking is None
             zookeeper.mend()
-
-    run(test())
-
-
-def test_a_state_from_after_a_move_that_is_not_known_yet_is_not_known_either() -> None:
-    """This broker may hold no replica any more; it hears of it when it has read the assignment."""
-
-    async def test() -> None:
-        server = server_with_state()
-        view, stale = view_of({1: 0, 2: 0}, {0: (1, 2)}), list[str]()
-        states = ReplicaStates(await session_with(server), 1, view, stale.append)
-        moved = replace(BEFORE, leader_epoch=5, partition_epoch=1, assignment_version=1)
-        server.multi([SetData(znodes.state_path("t", 0), znodes.encode_state(moved), 0)], 0)
-        assert await states.read_state("t", 0) is None
-        assert stale == ["t"]
-        view.set_topic(replace(view.topics["t"].assignment, version=1), {})
-        assert await states.read_state("t", 0) == moved
 
     run(test())
 

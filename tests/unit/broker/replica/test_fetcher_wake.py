@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import NAMESPACE_DNS, uuid5
 
-from mainstem_broker.errors import FencedLeaderEpoch, PeerUnavailable
+from mainstem_broker.errors import FencedLeaderEpoch, PeerUnavailable, UnknownLeaderEpoch
 from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Fetcher, Key
 from mainstem_broker.replica.partition import Partition
 
@@ -22,14 +22,14 @@ class QuietLeader:
     def __init__(self) -> None:
         self.asked: asyncio.Queue[list[tuple[str, int]]] = asyncio.Queue()
         self.refused: set[tuple[str, int]] = set()
+        self.code = FencedLeaderEpoch.code
         self._waiting: asyncio.Future[None] | None = None
 
     async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
         self.asked.put_nowait([(item.topic, item.leader_epoch) for item in wanted.values()])
         refused = [item for item in wanted.values() if (item.topic, item.leader_epoch) in self.refused]
         if refused:
-            code = FencedLeaderEpoch.code
-            return [Fetched(item.topic_id, item.partition, code, -1, -1, None, b"") for item in refused]
+            return [Fetched(item.topic_id, item.partition, self.code, -1, -1, None, b"") for item in refused]
         self._waiting = asyncio.get_running_loop().create_future()
         await self._waiting
         raise PeerUnavailable("The connection was closed.")
@@ -89,6 +89,25 @@ def test_so_is_one_that_was_refused_before_the_news_of_the_election_came() -> No
             assert await leader.asked.get() == [("quiet", 1)], "it rests"
             replicas[1].leader_epoch = 2
             fetcher.wake()
+            assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
+
+    asyncio.run(scenario())
+
+
+def test_so_is_one_whose_leader_had_not_heard_of_its_election_after_a_rest() -> None:
+    """It will have in a moment, and then its producers wait for this follower."""
+
+    async def scenario() -> None:
+        replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
+        async with waiting_fetch(replicas) as (leader, fetcher):
+            leader.refused.add(("busy", 2))
+            leader.code = UnknownLeaderEpoch.code
+            replicas[1].leader_epoch = 2
+            leader.close()
+            fetcher.wake()
+            assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
+            assert await leader.asked.get() == [("quiet", 1)], "it rests"
+            leader.refused.clear()
             assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
 
     asyncio.run(scenario())

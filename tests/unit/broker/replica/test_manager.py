@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -365,6 +366,33 @@ def test_a_proposal_whose_answer_was_lost_counts_by_what_is_read_then(
             assert partition.state is before
             replicas.consider_all_isrs()
             await until(lambda: len(coordination.written) == 2)
+        await replicas.stop()
+
+    run(test())
+
+
+def test_an_election_that_is_found_in_place_of_a_proposal_is_left_to_the_feed(
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have ended a move that lets this replica go, which must not follow with a log that is to go."""
+    monkeypatch.setattr(manager, "RETRY_DELAY_S", 0.001)
+
+    async def test() -> None:
+        coordination = Forgetful()
+        replicas = led_with_a_follower_that_came(logs, coordination)
+        partition = replicas.find("t", 0)
+        assert partition is not None
+        before = partition.state
+        assert before is not None
+        replicas.consider_all_isrs()
+        (proposal,) = replicas._tasks
+        await until(lambda: coordination.written)
+        coordination.held = replace(
+            before, leader=2, leader_epoch=before.leader_epoch + 2, partition_epoch=before.partition_epoch + 2
+        )
+        await proposal
+        assert partition.state is before
+        assert partition._pending is not None, "the stricter of both sets counts until the feed tells"
         await replicas.stop()
 
     run(test())
