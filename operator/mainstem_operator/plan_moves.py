@@ -67,7 +67,7 @@ def plan_drain(
                 " lower its replicas first."
             )
     elsewhere = [replicas for key, replicas in current.items() if key not in concerned]
-    targets = plan_moves(concerned, staying, None, elsewhere)
+    targets = plan_moves(concerned, staying, None, elsewhere, keeping=True)
     held = {broker: count for broker, count in replicas_held(topics).items() if broker in leaving}
     return Drain(leaving, targets, held, frozenset(moving_off(leaving, moves)))
 
@@ -90,7 +90,7 @@ def plan_replication(
     if not concerned:
         return {}
     elsewhere = [held for key, held in current.items() if key not in concerned]
-    return plan_moves(concerned, racks, replicas, elsewhere)
+    return plan_moves(concerned, racks, replicas, elsewhere, keeping=True)
 
 
 def moving_off(brokers: Collection[int], moves: Mapping[TopicPartition, MoveState]) -> set[TopicPartition]:

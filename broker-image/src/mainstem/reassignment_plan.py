@@ -18,6 +18,8 @@ def plan_moves(
     racks: Mapping[int, str | None],
     replication_factor: int | None = None,
     elsewhere: Iterable[Replicas] = (),
+    *,
+    keeping: bool = False,
 ) -> dict[TopicPartition, Replicas]:
     """The new replicas of those partitions that have to change, the preferred leader first.
 
@@ -26,9 +28,10 @@ def plan_moves(
         racks: the brokers to place them on, each with its rack; racks count only if every broker has one.
         replication_factor: None keeps each partition's own, or as many as there are brokers.
         elsewhere: replicas of partitions that stay as they are, but load the brokers too.
+        keeping: whether no copy moves only so that every broker holds the same number.
     """
     others = list(elsewhere)
-    plan = _Plan(current, racks, others)
+    plan = _Plan(current, racks, others, keeping=keeping)
     for partition, replicas in sorted(current.items()):
         plan.place(partition, min(replication_factor or len(replicas), len(racks)))
     plan.balance_replicas()
@@ -44,8 +47,11 @@ class _Plan:
         current: Mapping[TopicPartition, Replicas],
         racks: Mapping[int, str | None],
         elsewhere: Iterable[Replicas],
+        *,
+        keeping: bool,
     ) -> None:
         self._current = current
+        self._keeping = keeping
         self._racks = racks if None not in racks.values() else {}
         self._replicas: dict[TopicPartition, list[int]] = {}
         self._held: dict[int, set[TopicPartition]] = {broker: set() for broker in racks}
@@ -137,7 +143,8 @@ class _Plan:
         fitting = [
             (full in self._current[partition], partition)
             for partition in self._held[full] - self._held[empty]
-            if self._crowding(_exchanged(self._replicas[partition], full, empty))
+            if not (self._keeping and full in self._current[partition])
+            and self._crowding(_exchanged(self._replicas[partition], full, empty))
             <= self._crowding(self._replicas[partition])
         ]
         return min(fitting)[1] if fitting else None

@@ -100,3 +100,14 @@ def test_whatever_there_is_the_plan_holds_what_it_promises(
         mean = load.total() / len(brokers)
         assert all(floor(mean) <= load[broker] <= ceil(mean) for broker in brokers)
     assert plan_moves(after, where, replication_factor) == {}, "carried out, there is nothing left to do"
+
+
+@given(
+    st.sampled_from([1, 2, 3]), st.lists(st.sampled_from([(1,), (2,), (3,), (1, 2), (1, 2, 3)]), max_size=20)
+)
+def test_copies_that_are_kept_do_not_move_however_full_their_broker_is(
+    held: int, elsewhere: list[tuple[int, ...]]
+) -> None:
+    (replicas,) = plan_moves(of((held,)), {1: None, 2: None, 3: None}, 2, elsewhere, keeping=True).values()
+    assert held in replicas
+    assert len(set(replicas)) == 2
