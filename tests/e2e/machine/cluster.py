@@ -12,8 +12,8 @@ import yaml
 from tests.e2e.machine import archive
 from tests.e2e.machine.commands import MachineError, fan_out, run, say, succeeds
 from tests.e2e.machine.engine import Engine
-from tests.e2e.machine.settings import CLUSTER_NAME, HELM_MODULE, KIND_MODULE, REPOSITORY, Places
-from tests.e2e.machine.tools import go_install, make_tool
+from tests.e2e.machine.settings import CLUSTER_NAME, HELM_PACKAGE, KIND_PACKAGE, REPOSITORY, Places
+from tests.e2e.machine.tools import go_build, make_tool
 
 _NETWORK = "kind"
 _CONFIGURATION = REPOSITORY / "tests/e2e/kind.yaml"
@@ -27,9 +27,8 @@ def environment(engine: Engine, places: Places) -> dict[str, str]:
 
 
 def install_tools(places: Places) -> None:
-    """kind, helm and kubectl, in versions that fit the cluster."""
-    go_install(places, KIND_MODULE, places.programs)
-    go_install(places, HELM_MODULE, places.programs)
+    """kind and helm, in versions that fit the cluster."""
+    go_build(places, [KIND_PACKAGE, HELM_PACKAGE], places.programs)
 
 
 def use_kubectl_of(node_image: str, engine: Engine, places: Places) -> None:

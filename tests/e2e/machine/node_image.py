@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,11 @@ from tests.e2e.machine.commands import run, say
 from tests.e2e.machine.debian import debian_image
 from tests.e2e.machine.engine import Engine
 from tests.e2e.machine.settings import (
+    GO_PROGRAMS,
     KUBERNETES_VERSION,
     MACHINE,
     OFFICIAL_NODE_IMAGE,
+    PROVISIONER_PACKAGE,
     Places,
     key_of,
 )
@@ -62,7 +65,8 @@ def node_image(engine: Engine, places: Places) -> str:
     asked = os.environ.get("E2E_NODE_IMAGE")
     if asked:
         return asked
-    own = f"mainstem/node:{KUBERNETES_VERSION}-{key_of([*_PACKAGES, *_PROGRAMS_PACKAGES], [_NODE])}"
+    key = key_of([*_PACKAGES, *_PROGRAMS_PACKAGES], [_NODE, GO_PROGRAMS])
+    own = f"mainstem/node:{KUBERNETES_VERSION}-{key}"
     if engine.has_image(own):
         return own
     if engine.pull(OFFICIAL_NODE_IMAGE):
@@ -74,7 +78,11 @@ def node_image(engine: Engine, places: Places) -> str:
 
 def build(engine: Engine, places: Places, name: str) -> None:
     """Build the node image as `name`."""
-    programs = _build_programs(places)
+    # Debian's packages are unpacked one after another, and Go's are built on all cores but at the end.
+    with ThreadPoolExecutor(1) as beside:
+        bases = beside.submit(_debian_images, engine)
+        programs = _build_programs(places)
+        programs_base, node_base = bases.result()
     tag = name.rpartition(":")[2]
     with tempfile.TemporaryDirectory(dir=places.cache) as folder:
         context = Path(folder)
@@ -83,7 +91,6 @@ def build(engine: Engine, places: Places, name: str) -> None:
         for path in programs:
             os.link(path, context / "built" / path.name)
         say("building the image of Kubernetes' programs")
-        programs_base = debian_image(engine, "mainstem/node-programs-base", _PROGRAMS_PACKAGES)
         built: dict[str, str] = {}
         for target in ("programs", "coredns", "pause"):
             built[target] = f"mainstem/node-{target}:{tag}"
@@ -103,7 +110,7 @@ def build(engine: Engine, places: Places, name: str) -> None:
             "Dockerfile",
             name,
             "",
-            BASE_IMAGE=debian_image(engine, "mainstem/node-base", _PACKAGES),
+            BASE_IMAGE=node_base,
             PROGRAMS_IMAGE=built["programs"],
             PAUSE_IMAGE=pause,
             KUBERNETES_VERSION=KUBERNETES_VERSION,
@@ -111,12 +118,19 @@ def build(engine: Engine, places: Places, name: str) -> None:
         engine.docker("rmi", *names)
 
 
+def _debian_images(engine: Engine) -> tuple[str, str]:
+    """What the programs' image and the node's are made on."""
+    return (
+        debian_image(engine, "mainstem/node-programs-base", _PROGRAMS_PACKAGES),
+        debian_image(engine, "mainstem/node-base", _PACKAGES),
+    )
+
+
 def _build_programs(places: Places) -> list[Path]:
-    """Build what runs on a node; Go's own cache makes this quick when nothing changed."""
+    """Build what runs on a node."""
     folder = places.cache / "node-programs"
     say("building Kubernetes, etcd and CoreDNS (some minutes the first time)")
-    go_build(places, _NODE / "programs", folder, KUBERNETES_VERSION)
-    go_build(places, _NODE / "coredns", folder, KUBERNETES_VERSION)
+    go_build(places, ["./...", PROVISIONER_PACKAGE], folder)
     return [folder / name for name in _PROGRAMS]
 
 

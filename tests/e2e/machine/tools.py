@@ -7,11 +7,19 @@ import re
 import shutil
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from tests.e2e.machine.commands import MachineError, run, say
-from tests.e2e.machine.settings import GO_PACKAGE, GO_VERSION_MIN, Places
+from tests.e2e.machine.settings import (
+    GO_PACKAGE,
+    GO_PROGRAMS,
+    GO_VERSION_MIN,
+    KUBERNETES_VERSION,
+    Places,
+    key_of,
+)
 
 _SMALL_LINKER_FLAGS: Final = "-s -w"
 
@@ -83,24 +91,28 @@ def go_install(places: Places, module: str, folder: Path) -> Path:
     return program
 
 
-def go_build(places: Places, module_folder: Path, folder: Path, version: str) -> None:
-    """Build all programs of the Go module in `module_folder`, and those it names as tools.
+def go_build(places: Places, packages: Sequence[str], folder: Path) -> None:
+    """Build programs of the module `programs/`, and of those that it names, unless they are there.
 
-    They are told that they are Kubernetes of `version`.
+    Kubernetes and what is built with it share a module, and so its libraries, which are built once. The
+    programs are told that they are Kubernetes of KUBERNETES_VERSION.
     """
+    stamp = folder / f".built-{key_of([*packages, KUBERNETES_VERSION], [GO_PROGRAMS])}"
+    if stamp.exists():
+        return
     provide_go(places)
-    major, minor = version.removeprefix("v").split(".")[:2]
+    say(f"building {', '.join(packages)} (some minutes the first time)")
+    major, minor = KUBERNETES_VERSION.removeprefix("v").split(".")[:2]
+    facts = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor}
     flags = [_SMALL_LINKER_FLAGS]
     for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
-        flags += [
-            f"-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
-        ]
+        flags += [f"-X {package}.{name}={value}" for name, value in facts.items()]
     folder.mkdir(parents=True, exist_ok=True)
     options = ["-trimpath", "-tags=providerless", "-ldflags", " ".join(flags), "-o", f"{folder}/"]
     quiet = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
-    # One at a time: Go refuses two spellings of a library's name within one build.
-    for packages in ("./...", *run(["go", "list", "tool"], folder=module_folder).split()):
-        run(["go", "build", *options, packages], environment=quiet, folder=module_folder)
+    for package in packages:  # one at a time: Go refuses two spellings of a library's name within one build
+        run(["go", "build", *options, package], environment=quiet, folder=GO_PROGRAMS)
+    stamp.touch()
 
 
 def make_tool(places: Places, name: str, target: Path) -> None:

@@ -1,5 +1,6 @@
 // Command coredns is CoreDNS with the plugins that kubeadm configures and no others: those for the clouds alone would
-// take longer to build than the rest of a node.
+// take longer to build than the rest of a node. A little newer than the release that kubeadm asks for by its image's
+// name: the first one that is written for the client of this Kubernetes, and so shares its libraries.
 package main
 
 import (
