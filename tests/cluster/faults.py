@@ -292,16 +292,20 @@ class Faults:
         end_s = loop.time() + self._duration_s()
         while loop.time() < end_s:
             await asyncio.sleep(self._random.random() * 0.1)
-            if broker.broker_id in self._busy:
-                continue
-            self._busy.add(broker.broker_id)
-            broker.running.clear()
-            await asyncio.sleep(self._random.random() * STALL_S_MAX)
-            broker.running.set()
-            self._busy.discard(broker.broker_id)
+            await self._stall(broker, STALL_S_MAX)
         self._note(f"disks of {broker.broker_id} are as fast as ever")
         for disk in broker.disks.disks.values():
             disk.is_slow = False
+
+    async def _stall(self, broker: SimulatedBroker, seconds_max: float) -> None:
+        """Have a broker stand still for a moment, if nothing else is wrong with it."""
+        if broker.broker_id in self._busy:
+            return
+        self._busy.add(broker.broker_id)
+        broker.running.clear()
+        await asyncio.sleep(self._random.random() * seconds_max)
+        broker.running.set()
+        self._busy.discard(broker.broker_id)
 
     async def _break_disk(self) -> None:
         """The disk of a data directory breaks, or all of them; some time and maybe lives later it is mended.
@@ -385,12 +389,7 @@ class Faults:
         """Again and again, for some milliseconds each, as for the collection of garbage."""
         for _ in range(4):
             await asyncio.sleep(self._random.random() * 0.05)
-            if broker.broker_id not in self._busy and broker.alive:
-                self._busy.add(broker.broker_id)
-                broker.running.clear()
-                await asyncio.sleep(self._random.random() * 0.05)
-                broker.running.set()
-                self._busy.discard(broker.broker_id)
+            await self._stall(broker, 0.05)
 
     async def _wish(
         self, broker: SimulatedBroker, index: int, target_of: Callable[[Move], tuple[int, ...]]

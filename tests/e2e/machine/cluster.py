@@ -13,7 +13,7 @@ from tests.e2e.machine import archive
 from tests.e2e.machine.commands import MachineError, fan_out, run, say, succeeds
 from tests.e2e.machine.engine import Engine
 from tests.e2e.machine.settings import CLUSTER_NAME, HELM_PACKAGE, KIND_PACKAGE, REPOSITORY, Places
-from tests.e2e.machine.tools import go_build, make_tool
+from tests.e2e.machine.tools import go_build, is_made_of, make_tool
 
 _NETWORK = "kind"
 _CONFIGURATION = REPOSITORY / "tests/e2e/kind.yaml"
@@ -28,14 +28,14 @@ def environment(engine: Engine, places: Places) -> dict[str, str]:
 
 def install_tools(places: Places) -> None:
     """kind and helm, in versions that fit the cluster."""
-    go_build(places, [KIND_PACKAGE, HELM_PACKAGE], places.programs)
+    go_build(places, "kind and helm", [KIND_PACKAGE, HELM_PACKAGE], places.programs)
 
 
 def use_kubectl_of(node_image: str, engine: Engine, places: Places) -> None:
     """Take kubectl out of the node image: it is the cluster's own version, and already built."""
     kubectl = places.cache / "node-kubectl"
     stamp = places.cache / ".node-kubectl-from"
-    if not (kubectl.exists() and stamp.exists() and stamp.read_text() == node_image):
+    if not (kubectl.exists() and is_made_of(stamp, node_image)):
         container = engine.docker("create", node_image).strip()
         try:
             path = "/usr/bin/kubectl" if node_image.startswith("kindest/") else "/usr/local/bin/kubernetes"

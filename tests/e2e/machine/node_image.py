@@ -129,8 +129,7 @@ def _debian_images(engine: Engine) -> tuple[str, str]:
 def _build_programs(places: Places) -> list[Path]:
     """Build what runs on a node."""
     folder = places.cache / "node-programs"
-    say("building Kubernetes, etcd and CoreDNS (some minutes the first time)")
-    go_build(places, ["./...", PROVISIONER_PACKAGE], folder)
+    go_build(places, "Kubernetes, etcd and CoreDNS", ["./...", PROVISIONER_PACKAGE], folder)
     return [folder / name for name in _PROGRAMS]
 
 

@@ -74,12 +74,20 @@ def _go_is_new_enough() -> bool:
     return found is not None and (int(found[1]), int(found[2])) >= GO_VERSION_MIN
 
 
+def is_made_of(stamp: Path, source: str) -> bool:
+    """Whether what `stamp` stands beside was made of `source`; whoever makes it writes that into the stamp.
+
+    One stamp, not one for each source: else an earlier source that comes back finds what a later one made.
+    """
+    return stamp.exists() and stamp.read_text() == source
+
+
 def go_install(places: Places, module: str, folder: Path) -> Path:
     """Build the program of a Go module (`path@version`), unless that version is there; return its path."""
     path, version = module.split("@")
     name = next(word for word in reversed(path.split("/")) if not re.fullmatch(r"v\d+", word))
-    program, stamp = folder / name, folder / f".{name}.{version}"
-    if not (program.exists() and stamp.exists()):
+    program, stamp = folder / name, folder / f".{name}.version"
+    if not (program.exists() and is_made_of(stamp, version)):
         provide_go(places)
         say(f"building {name} {version}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,21 +95,21 @@ def go_install(places: Places, module: str, folder: Path) -> Path:
             ["go", "install", "-trimpath", "-ldflags", _SMALL_LINKER_FLAGS, module],
             environment={"GOBIN": str(folder), "CGO_ENABLED": "0"},
         )
-        stamp.touch()
+        stamp.write_text(version)
     return program
 
 
-def go_build(places: Places, packages: Sequence[str], folder: Path) -> None:
-    """Build programs of the module `programs/`, and of those that it names, unless they are there.
+def go_build(places: Places, what: str, packages: Sequence[str], folder: Path) -> None:
+    """Build programs of the module `programs/`, and of those that it names, unless they are in `folder`.
 
     Kubernetes and what is built with it share a module, and so its libraries, which are built once. The
     programs are told that they are Kubernetes of KUBERNETES_VERSION.
     """
-    stamp = folder / f".built-{key_of([*packages, KUBERNETES_VERSION], [GO_PROGRAMS])}"
-    if stamp.exists():
+    stamp, key = folder / ".built-from", key_of([*packages, KUBERNETES_VERSION], [GO_PROGRAMS])
+    if is_made_of(stamp, key):
         return
     provide_go(places)
-    say(f"building {', '.join(packages)} (some minutes the first time)")
+    say(f"building {what} (some minutes the first time)")
     major, minor = KUBERNETES_VERSION.removeprefix("v").split(".")[:2]
     facts = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor}
     flags = [_SMALL_LINKER_FLAGS]
@@ -112,7 +120,7 @@ def go_build(places: Places, packages: Sequence[str], folder: Path) -> None:
     quiet = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
     for package in packages:  # one at a time: Go refuses two spellings of a library's name within one build
         run(["go", "build", *options, package], environment=quiet, folder=GO_PROGRAMS)
-    stamp.touch()
+    stamp.write_text(key)
 
 
 def make_tool(places: Places, name: str, target: Path) -> None:

@@ -552,7 +552,7 @@ class ClusterMember:
         }
         moved = {topic for (topic, _), state in states.items() if self.view.lacks_assignment_of(topic, state)}
         if moved:  # since their assignments were read
-            before = dict(self.view.topics)
+            before = {name: self.view.topics[name] for name in moved}
             await self._read_topics(sorted(moved), delta)
             again = {name for name in moved if self.view.topics.get(name) is not before[name]}
             # Those were deleted and created again in between.

@@ -122,7 +122,7 @@ class ReplicaStates:
         known = self._view.topics.get(proposal.topic)
         if known is None or proposal.session_id != self._zookeeper.session_id:
             _settle(proposal, _Outcome.UNKNOWN)
-        elif known.assignment.version < proposal.state.assignment_version:
+        elif self._view.lacks_assignment_of(proposal.topic, proposal.state):
             self._on_stale_assignment(proposal.topic)
             _settle(proposal, _Outcome.REFUSED)
         elif not set(proposal.state.isr) <= set(known.assignment.replicas.get(proposal.partition, ())):

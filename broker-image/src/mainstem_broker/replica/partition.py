@@ -173,11 +173,10 @@ class Partition:
             return
         self.state = state
         self._pending = None
-        if old is None or state.leader_epoch != old.leader_epoch or state.leader != old.leader:
-            if old is not None and has_led and self.is_leader and state.leader_epoch == old.leader_epoch + 1:
-                self._lead_on(state)
-            else:
-                self._begin_role(state)
+        if old is not None and has_led and self.is_leader and state.leader_epoch == old.leader_epoch + 1:
+            self._lead_on(state)
+        elif old is None or state.leader_epoch != old.leader_epoch or state.leader != old.leader:
+            self._begin_role(state)
         if self.is_leader:
             self._know_followers(now_ms)
             self._advance_high_watermark()

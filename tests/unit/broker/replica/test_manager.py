@@ -23,6 +23,7 @@ from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.replica import manager
 from mainstem_broker.replica.manager import ReplicaManager
+from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.state import PartitionState
 
 T = UUID(int=1)
@@ -342,6 +343,18 @@ class Forgetful(PlayedCoordination):
         return self.held if self.questions > 1 else None
 
 
+def proposed_to_nobody(logs: LogManager) -> tuple[Forgetful, ReplicaManager, Partition, PartitionState]:
+    """t-0, led here, has proposed to take a follower into the set; also its state from before that."""
+    coordination = Forgetful()
+    replicas = led_with_a_follower_that_came(logs, coordination)
+    partition = replicas.find("t", 0)
+    assert partition is not None
+    before = partition.state
+    assert before is not None
+    replicas.consider_all_isrs()
+    return coordination, replicas, partition, before
+
+
 @pytest.mark.parametrize("was_written", [True, False])
 def test_a_proposal_whose_answer_was_lost_counts_by_what_is_read_then(
     logs: LogManager, monkeypatch: pytest.MonkeyPatch, was_written: bool
@@ -349,13 +362,7 @@ def test_a_proposal_whose_answer_was_lost_counts_by_what_is_read_then(
     monkeypatch.setattr(manager, "RETRY_DELAY_S", 0.001)
 
     async def test() -> None:
-        coordination = Forgetful()
-        replicas = led_with_a_follower_that_came(logs, coordination)
-        partition = replicas.find("t", 0)
-        assert partition is not None
-        before = partition.state
-        assert before is not None
-        replicas.consider_all_isrs()
+        coordination, replicas, partition, before = proposed_to_nobody(logs)
         await until(lambda: coordination.written)
         coordination.held = coordination.written[0][2] if was_written else before
         await until(lambda: coordination.questions > 1)
@@ -378,13 +385,7 @@ def test_an_election_that_is_found_in_place_of_a_proposal_is_left_to_the_feed(
     monkeypatch.setattr(manager, "RETRY_DELAY_S", 0.001)
 
     async def test() -> None:
-        coordination = Forgetful()
-        replicas = led_with_a_follower_that_came(logs, coordination)
-        partition = replicas.find("t", 0)
-        assert partition is not None
-        before = partition.state
-        assert before is not None
-        replicas.consider_all_isrs()
+        coordination, replicas, partition, before = proposed_to_nobody(logs)
         (proposal,) = replicas._tasks
         await until(lambda: coordination.written)
         coordination.held = replace(
