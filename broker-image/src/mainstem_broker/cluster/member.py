@@ -517,8 +517,9 @@ class ClusterMember:
             self.controllership.look_again()
             delta.brokers = True
 
-    async def _read_topics(self, names: Iterable[str], delta: Delta) -> None:
-        names = list(names)
+    async def _read_topics(self, names: Collection[str], delta: Delta) -> set[str]:
+        """Read assignments and settings; answer the topics whose assignment is now the one that is there."""
+        read = set()
         assignments = await self._zookeeper.get_many([znodes.topic_path(name) for name in names])
         configs = await self._zookeeper.get_many([znodes.topic_config_path(name) for name in names])
         for name, node, config in zip(names, assignments, configs, strict=True):
@@ -541,6 +542,9 @@ class ClusterMember:
                     if before.get(partition) != replicas
                 )
             self.controllership.look_again([name])
+            if topic.assignment is assignment:  # and not older than the known one
+                read.add(name)
+        return read
 
     async def _read_states(self, partitions: list[tuple[str, int]], delta: Delta) -> None:
         nodes = await self._zookeeper.get_many([znodes.state_path(*key) for key in partitions])
@@ -553,15 +557,17 @@ class ClusterMember:
         moved = {topic for (topic, _), state in states.items() if self.view.lacks_assignment_of(topic, state)}
         if moved:  # since their assignments were read
             before = {name: self.view.topics[name] for name in moved}
-            await self._read_topics(sorted(moved), delta)
-            again = {name for name in moved if self.view.topics.get(name) is not before[name]}
-            # Those were deleted and created again in between.
-            states = {key: state for key, state in states.items() if key[0] not in again}
+            read = await self._read_topics(sorted(moved), delta)
+            # One that was deleted, and perhaps created again, in between has other states by now.
+            same = {name for name in read if self.view.topics.get(name) is before[name]}
+            states = {key: state for key, state in states.items() if key[0] in same or key[0] not in moved}
+        old = {topic for (topic, _), state in states.items() if self.view.lacks_assignment_of(topic, state)}
+        for topic in sorted(old):
+            logger.error("assignment older than its states: it was written anew", topic=topic)
         for (topic, partition), state in states.items():
-            if self.view.lacks_assignment_of(topic, state):
+            if topic in old:  # nobody has a later assignment
                 version = self.view.topics[topic].assignment.version
-                logger.error("assignment older than its states: it was written anew", topic=topic)
-                state = replace(state, assignment_version=version)  # noqa: PLW2901  # nobody has a later one
+                state = replace(state, assignment_version=min(state.assignment_version, version))  # noqa: PLW2901
             if self.view.set_state(topic, partition, state):
                 delta.partitions.add((topic, partition))
 

@@ -179,6 +179,18 @@ class ReplicaStates:
             return None
         return None if node is None else znodes.decode_state(node.data, node.version)
 
+    async def announce(self, topic: str, partition: int, state: PartitionState) -> None:
+        """Tell all brokers of a state that was written without telling them."""
+        known = self._view.topics.get(topic)
+        if known is None:
+            return
+        # With the topic: the assignment that the state goes with may be unheard of as well.
+        entry = znodes.Change(topics=(topic,), states=((known.topic_id, partition, state),)).encode()
+        try:
+            await self._zookeeper.multi([Create(znodes.CHANGE_PREFIX, entry, sequential=True)])
+        except ZooKeeperUnavailable as error:
+            logger.warning("state not announced", topic=topic, partition=partition, reason=str(error))
+
     async def claim(self, topic: str, partition: int, claim: znodes.Claim) -> None:
         """Say how far this broker's log reaches."""
         path = znodes.claim_path(topic, partition, self._broker_id)

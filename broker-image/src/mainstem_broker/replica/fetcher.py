@@ -7,13 +7,14 @@ waits after failures. It knows the leader through `Leader`, an interface without
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import structlog
 
-from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError, UnknownLeaderEpoch
+from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError
 from mainstem_broker.protocol.compression import Buffer
 from mainstem_broker.replica.partition import Divergence, Partition
 
@@ -54,10 +55,13 @@ class Fetched(NamedTuple):
 class Leader(Protocol):
     """A broker that this one follows."""
 
-    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+    async def fetch(
+        self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key], wait_s_max: float
+    ) -> Iterable[Fetched]:
         """One fetch of all that is `wanted`; waits at the leader until there is something.
 
-        `changed` are those that came, went or moved on since the fetch before.
+        `changed` are those that came, went or moved on since the fetch before. The leader is not to wait for
+        longer than `wait_s_max` seconds, nor than `replica.fetch.wait.max.ms`.
 
         Raises:
             PeerUnavailable: no connection, or it broke.
@@ -154,16 +158,23 @@ class Fetcher:
         if not self._wanted:
             return False
         changed, self._moved = self._moved, {}
+        # Those that rest are asked for again in time, though the others have nothing to tell: a leader that
+        # refuses because it has not heard of its election has producers that wait for this broker.
+        rested_s = min((until_s for until_s, _ in self._resting.values()), default=math.inf)
         self._is_asking = True
         try:
-            answers = await self._leader.fetch(self._wanted, changed)
+            answers = await self._leader.fetch(
+                self._wanted, changed, max(0.0, rested_s - asyncio.get_running_loop().time())
+            )
         finally:
             self._is_asking = False
+        until_s = asyncio.get_running_loop().time() + BACKOFF_S  # one end for all that have to rest
         for answer in answers:
             key = answer.topic_id, answer.partition
             partition = self._followed.get(key)
             if partition is not None:
-                self._take(partition, self._wanted[key], answer)
+                if not self._take(partition, self._wanted[key], answer):
+                    self._resting[partition] = until_s, partition.leader_epoch
                 self._want(key, partition)
         return True
 
@@ -177,12 +188,12 @@ class Fetcher:
     def _find_wanted(self) -> None:
         self._is_stale = False
         now_s = asyncio.get_running_loop().time()
+        self._resting = {partition: rest for partition, rest in self._resting.items() if rest[0] > now_s}
         gone = self._followed
         self._followed = {}
         for partition in self._partitions():
-            if partition in self._resting and self._resting[partition][0] > now_s:
+            if partition in self._resting:
                 continue
-            self._resting.pop(partition, None)
             key = partition.topic_id, partition.index
             self._followed[key] = partition
             gone.pop(key, None)
@@ -207,20 +218,18 @@ class Fetcher:
             self._wanted[key] = wanted
             self._moved[key] = None
 
-    def _take(self, partition: Partition, asked: FetchedFrom, answer: Fetched) -> None:
-        end_before, mark_before = partition.log.log_end_offset, partition.high_watermark
+    def _take(self, partition: Partition, asked: FetchedFrom, answer: Fetched) -> bool:
+        """Take an answer; False if that cannot be, as of a leader that has changed: it is to rest."""
         if partition.leader_epoch != asked.leader_epoch:
-            self._is_stale = True  # and the answer, to a question of the past, is not taken
-            return
+            self._is_stale = True  # and the answer, to a question of the past, is left alone
+            return True
+        is_taken = True
+        end_before, mark_before = partition.log.log_end_offset, partition.high_watermark
         try:
             if answer.error_code == OffsetOutOfRange.code and answer.log_start_offset > asked.offset:
                 partition.start_over(answer.log_start_offset, leader_epoch=asked.leader_epoch)
             elif answer.error_code != 0:
-                self._rest(partition)
-                if answer.error_code == UnknownLeaderEpoch.code:
-                    # The leader will hear of its election in a moment. A fetch that waits without this
-                    # partition, quietly, must not keep its producers waiting as well.
-                    asyncio.get_running_loop().call_later(BACKOFF_S, self._end_rest, partition)
+                is_taken = False
             elif answer.diverging is not None:
                 partition.truncate_to_divergence(answer.diverging, leader_epoch=asked.leader_epoch)
             else:
@@ -235,10 +244,11 @@ class Fetcher:
                 )
         except ProtocolError as error:
             logger.error("replica not extended", partition=repr(partition), reason=str(error))
-            self._rest(partition)
+            is_taken = False
         end = partition.log.log_end_offset
         if end < end_before:
             self._tell_of_truncation(partition, end, end_before, mark_before)
+        return is_taken
 
     def _tell_of_truncation(self, partition: Partition, end: int, end_before: int, mark_before: int) -> None:
         """Say what was cut off: what a clean leader never had was never acknowledged, else it is a loss."""
@@ -249,12 +259,3 @@ class Fetcher:
             logger.warning("records lost to an unclean election", **facts)
         else:
             logger.info("replica truncated to its leader's log", **facts)
-
-    def _end_rest(self, partition: Partition) -> None:
-        if self._resting.pop(partition, None) is not None:
-            self.wake()
-
-    def _rest(self, partition: Partition) -> None:
-        """Leave the partition out for a moment: its leader has changed, or something is wrong with it."""
-        until_s = asyncio.get_running_loop().time() + BACKOFF_S
-        self._resting[partition] = until_s, partition.leader_epoch

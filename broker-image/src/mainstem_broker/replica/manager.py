@@ -29,6 +29,8 @@ HANDOVER_DELAY_S: Final = 0.02
 """Between two tries to hand a partition over: while another proposal is under way, or its heir behind."""
 RETRY_DELAY_S: Final = 0.2
 """Between two tries to learn what became of a write whose answer was lost."""
+FEED_PATIENCE_S: Final = 1.0
+"""For the feed to tell of an election: that of a thousand leaders takes some hundred milliseconds."""
 
 
 class Coordination(Protocol):
@@ -46,6 +48,10 @@ class Coordination(Protocol):
 
     async def read_state(self, topic: str, partition: int) -> PartitionState | None:
         """The state that holds now, or None if that cannot be learnt at the moment."""
+        ...
+
+    async def announce(self, topic: str, partition: int, state: PartitionState) -> None:
+        """Tell all brokers of a state that was written without telling them."""
         ...
 
 
@@ -262,7 +268,7 @@ class ReplicaManager:
         elif held.leader_epoch != before.leader_epoch and held != proposal:
             # Others have elected since, and may have moved this replica away: that is for the feed to tell,
             # together with the assignment. Nothing may be followed on the strength of a log that is to go.
-            return
+            self._spawn(self._announce_unheard(partition, before, held))
         elif partition.state is not None:
             logger.info(
                 "partition state changed",
@@ -272,6 +278,14 @@ class ReplicaManager:
                 elr=held.elr,
             )
             partition.update_state(held, partition.replicas, self._now_ms())
+
+    async def _announce_unheard(
+        self, partition: Partition, before: PartitionState, held: PartitionState
+    ) -> None:
+        """Have the feed tell of an election of which it has said nothing, as of a state written by hand."""
+        await asyncio.sleep(FEED_PATIENCE_S)
+        if partition.state is before:
+            await self._coordination.announce(partition.topic, partition.index, held)
 
     async def stop(self) -> None:
         """End all fetchers and proposals; none begins any more."""

@@ -6,6 +6,7 @@ Bytes and sockets only; what is asked, and what becomes of the answer, is the ca
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
@@ -177,7 +178,9 @@ class LeaderPeer:
         self._session_id = 0
         self._session_epoch = 0
 
-    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+    async def fetch(
+        self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key], wait_s_max: float
+    ) -> Iterable[Fetched]:
         """One fetch within a session (KIP-227), or the first of a new one, which names everything."""
         life = self._incarnation()
         if life != self._life:
@@ -194,7 +197,10 @@ class LeaderPeer:
             )
         # Until the answer has come, the leader may have taken the fetch or not.
         session_id, self._session_id = self._session_id, 0
-        answer = await self._peer.ask(FETCH_KEY, FETCH_VERSION, body | {"session_id": session_id})
+        max_wait_ms = math.ceil(min(self._wait_ms_max, 1000 * wait_s_max))
+        answer = await self._peer.ask(
+            FETCH_KEY, FETCH_VERSION, body | {"session_id": session_id, "max_wait": max_wait_ms}
+        )
         code = answer.error_code
         if code in (FetchSessionIdNotFound.code, InvalidFetchSessionEpoch.code) and not is_new:
             return ()  # the next fetch begins another
@@ -233,7 +239,6 @@ class LeaderPeer:
             topics.append({"topic_id": topic_id, "partitions": partitions})
         return {
             "replica_state": {"replica_id": self._broker_id, "replica_epoch": self._life},
-            "max_wait": self._wait_ms_max,
             "min_bytes": 1,
             "max_bytes": self._bytes_max,
             "isolation_level": 0,

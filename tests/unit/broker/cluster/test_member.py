@@ -446,8 +446,9 @@ def test_states_of_a_topic_that_was_created_again_meanwhile_are_not_the_new_ones
             client_of(one).set(znodes.state_path("t", 0), later)
             other = replace(before.assignment, topic_id=UUID(int=9))
 
-            async def read_another(names: Iterable[str], delta: Delta) -> None:
+            async def read_another(names: Iterable[str], delta: Delta) -> set[str]:
                 one.view.set_topic(other, {})
+                return set(names)
 
             one._read_topics = read_another  # type: ignore[method-assign]  # stands in between
             await one._read_states([("t", 0)], Delta())
@@ -473,6 +474,49 @@ def test_states_are_taken_though_the_assignment_was_written_anew(servers: str, s
             assert [entry["event"] for entry in logs] == [
                 "assignment older than its states: it was written anew"
             ]
+
+    run(test())
+
+
+def test_states_wait_for_an_assignment_that_cannot_be_read(servers: str, shell: KazooClient) -> None:
+    """Whether their replicas are still the known ones is not known."""
+
+    async def test() -> None:
+        async with joined(1, servers) as one:
+            await one.create("t", [1])
+            await one.until(lambda: one.knows("t"))
+            await one.hold_back()
+            before = one.states_of("t")[0]
+            readable = one.view.topics["t"].assignment.encode()
+            shell.set(znodes.topic_path("t"), b"no assignment")
+            moved = replace(before, leader_epoch=1, assignment_version=2)
+            shell.set(znodes.state_path("t", 0), znodes.encode_state(moved))
+            await one._read_states([("t", 0)], Delta())
+            assert one.states_of("t")[0] == before
+            shell.set(znodes.topic_path("t"), readable)
+            await one._read_states([("t", 0)], Delta())
+            assert one.states_of("t")[0].leader_epoch == 1
+
+    run(test())
+
+
+def test_all_hear_of_a_state_that_was_written_by_hand_when_one_announces_it(
+    servers: str, shell: KazooClient
+) -> None:
+    """The leader whose proposals it refuses does, and tells nothing of a topic that it does not know."""
+
+    async def test() -> None:
+        async with joined(1, servers) as one, joined(2, servers) as two:
+            await one.create_replicated("t", [(1, 2)])
+            await one.until(lambda: one.knows("t"))
+            later = replace(one.states_of("t")[0], leader=2, leader_epoch=5)
+            shell.set(znodes.state_path("t", 0), znodes.encode_state(later))
+            held = await one.states.read_state("t", 0)
+            assert held is not None
+            await one.states.announce("unheard-of", 0, held)
+            await one.states.announce("t", 0, held)
+            for member in (one, two):
+                await member.until(lambda member=member: member.states_of("t")[0] == held)
 
     run(test())
 

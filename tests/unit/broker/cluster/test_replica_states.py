@@ -134,7 +134,11 @@ def test_without_an_answer_nothing_is_known() -> None:
     async def test() -> None:
         zookeeper = await session_with(server_with_state())
         states = ReplicaStates(zookeeper, 1, view_of({1: 0, 2: 0}, {0: (1, 2)}))
-        for ask in (states.change_state("t", 0, AFTER, {}), states.read_state("t", 0)):
+        for ask in (
+            states.change_state("t", 0, AFTER, {}),
+            states.read_state("t", 0),
+            states.announce("t", 0, AFTER),
+        ):
             asking = asyncio.create_task(ask)
             for _ in range(2):
                 await asyncio.sleep(0)  # the request is on its way

@@ -43,6 +43,7 @@ class PlayedCoordination:
     def __init__(self) -> None:
         self.live = {1: LIFE, 2: LIFE, 3: LIFE}
         self.written: list[tuple[str, int, PartitionState, Mapping[int, int]]] = []
+        self.announced: list[tuple[str, int, PartitionState]] = []
 
     def lives(self) -> Mapping[int, int]:
         return self.live
@@ -56,6 +57,9 @@ class PlayedCoordination:
     async def read_state(self, topic: str, partition: int) -> PartitionState | None:
         return None
 
+    async def announce(self, topic: str, partition: int, state: PartitionState) -> None:
+        self.announced.append((topic, partition, state))
+
 
 class UnreachableLeader:
     """Notes that it was asked, and closed."""
@@ -64,7 +68,9 @@ class UnreachableLeader:
         self.asked: list[Sequence[FetchedFrom]] = []
         self.closed = False
 
-    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+    async def fetch(
+        self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key], wait_s_max: float
+    ) -> Iterable[Fetched]:
         self.asked.append(list(wanted.values()))
         raise PeerUnavailable("Nobody plays this leader.")
 

@@ -32,7 +32,9 @@ class PlayedLeader:
         self.changed: list[Key] = []
         """Of the last fetch."""
 
-    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+    async def fetch(
+        self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key], wait_s_max: float
+    ) -> Iterable[Fetched]:
         self.asked.put_nowait(list(wanted.values()))
         self.changed = list(changed)
         answer = await self.answers.get()

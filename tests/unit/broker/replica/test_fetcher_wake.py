@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
 from uuid import NAMESPACE_DNS, uuid5
 
-from mainstem_broker.errors import FencedLeaderEpoch, PeerUnavailable, UnknownLeaderEpoch
-from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Fetcher, Key
+import pytest
+
+from mainstem_broker.errors import (
+    FencedLeaderEpoch,
+    NotLeaderOrFollower,
+    PeerUnavailable,
+    ProtocolError,
+    UnknownLeaderEpoch,
+)
+from mainstem_broker.replica.fetcher import BACKOFF_S, Fetched, FetchedFrom, Fetcher, Key
 from mainstem_broker.replica.partition import Partition
 
 LEADER = 2
 
 
 class QuietLeader:
-    """Has nothing new: a fetch waits until the connection is closed. What is `refused` is told at once."""
+    """Has nothing new: a fetch waits as long as it may, or until the connection is closed.
+
+    What is `refused` is told at once.
+    """
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[list[tuple[str, int]]] = asyncio.Queue()
@@ -25,13 +37,18 @@ class QuietLeader:
         self.code = FencedLeaderEpoch.code
         self._waiting: asyncio.Future[None] | None = None
 
-    async def fetch(self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key]) -> Iterable[Fetched]:
+    async def fetch(
+        self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key], wait_s_max: float
+    ) -> Iterable[Fetched]:
         self.asked.put_nowait([(item.topic, item.leader_epoch) for item in wanted.values()])
         refused = [item for item in wanted.values() if (item.topic, item.leader_epoch) in self.refused]
         if refused:
             return [Fetched(item.topic_id, item.partition, self.code, -1, -1, None, b"") for item in refused]
         self._waiting = asyncio.get_running_loop().create_future()
-        await self._waiting
+        try:
+            await asyncio.wait_for(self._waiting, None if wait_s_max == math.inf else wait_s_max)
+        except TimeoutError:
+            return []
         raise PeerUnavailable("The connection was closed.")
 
     def close(self) -> None:
@@ -94,14 +111,15 @@ def test_so_is_one_that_was_refused_before_the_news_of_the_election_came() -> No
     asyncio.run(scenario())
 
 
-def test_so_is_one_whose_leader_had_not_heard_of_its_election_after_a_rest() -> None:
-    """It will have in a moment, and then its producers wait for this follower."""
+@pytest.mark.parametrize("error", [UnknownLeaderEpoch, NotLeaderOrFollower])
+def test_a_fetch_waits_no_longer_than_others_rest(error: type[ProtocolError]) -> None:
+    """A leader that had not heard of its election will in a moment; its producers wait for this follower."""
 
     async def scenario() -> None:
         replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
         async with waiting_fetch(replicas) as (leader, fetcher):
             leader.refused.add(("busy", 2))
-            leader.code = UnknownLeaderEpoch.code
+            leader.code = error.code
             replicas[1].leader_epoch = 2
             leader.close()
             fetcher.wake()
@@ -109,6 +127,25 @@ def test_so_is_one_whose_leader_had_not_heard_of_its_election_after_a_rest() -> 
             assert await leader.asked.get() == [("quiet", 1)], "it rests"
             leader.refused.clear()
             assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
+            assert not fetcher._resting
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_went_away_while_it_rested_hurries_nobody() -> None:
+    async def scenario() -> None:
+        replicas = [EmptyReplica("quiet"), EmptyReplica("gone")]
+        async with waiting_fetch(replicas) as (leader, fetcher):
+            leader.refused.add(("gone", 2))
+            replicas[1].leader_epoch = 2
+            leader.close()
+            fetcher.wake()
+            assert await leader.asked.get() == [("quiet", 1), ("gone", 2)]
+            assert await leader.asked.get() == [("quiet", 1)], "it rests"
+            replicas.pop()  # as when moves are throttled: without a word
+            assert await leader.asked.get() == [("quiet", 1)]
+            await asyncio.sleep(2 * BACKOFF_S)
+            assert leader.asked.empty()
 
     asyncio.run(scenario())
 

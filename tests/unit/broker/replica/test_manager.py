@@ -378,11 +378,16 @@ def test_a_proposal_whose_answer_was_lost_counts_by_what_is_read_then(
     run(test())
 
 
+@pytest.mark.parametrize("is_heard", [True, False])
 def test_an_election_that_is_found_in_place_of_a_proposal_is_left_to_the_feed(
-    logs: LogManager, monkeypatch: pytest.MonkeyPatch
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch, is_heard: bool
 ) -> None:
-    """It may have ended a move that lets this replica go, which must not follow with a log that is to go."""
+    """It may have ended a move that lets this replica go, which must not follow with a log that is to go.
+
+    If the feed says nothing, as of a state that was written by hand, it is made to tell.
+    """
     monkeypatch.setattr(manager, "RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr(manager, "FEED_PATIENCE_S", 0.001)
 
     async def test() -> None:
         coordination, replicas, partition, before = proposed_to_nobody(logs)
@@ -394,6 +399,10 @@ def test_an_election_that_is_found_in_place_of_a_proposal_is_left_to_the_feed(
         await proposal
         assert partition.state is before
         assert partition._pending is not None, "the stricter of both sets counts until the feed tells"
+        if is_heard:
+            partition.update_state(coordination.held, (1, 2), 0)
+        await until(lambda: not replicas._tasks)
+        assert coordination.announced == ([] if is_heard else [("t", 0, coordination.held)])
         await replicas.stop()
 
     run(test())

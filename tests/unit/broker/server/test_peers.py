@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -259,9 +261,14 @@ def receive(answers: _Answers, some: bytes | memoryview) -> int:
 # --- Fetches ---
 
 
-def leader_over(peer: Peer) -> LeaderPeer:
+def leader_over(peer: Peer, wait_ms_max: int = 0) -> LeaderPeer:
     return LeaderPeer(
-        peer, broker_id=2, incarnation=lambda: 0, wait_ms_max=0, bytes_max=1000, partition_bytes_max=500
+        peer,
+        broker_id=2,
+        incarnation=lambda: 0,
+        wait_ms_max=wait_ms_max,
+        bytes_max=1000,
+        partition_bytes_max=500,
     )
 
 
@@ -269,10 +276,10 @@ def wanted(topic_id: UUID, partition: int = 0, offset: int = 0, epoch: int = 0) 
     return FetchedFrom("t", topic_id, partition, epoch, offset, -1 if offset == 0 else 0, 0)
 
 
-def everything(*items: FetchedFrom) -> tuple[dict[Key, FetchedFrom], list[Key]]:
-    """A fetch of these in which all have changed."""
+def everything(*items: FetchedFrom) -> tuple[dict[Key, FetchedFrom], list[Key], float]:
+    """A fetch of these in which all have changed, and which may wait."""
     keyed = {(item.topic_id, item.partition): item for item in items}
-    return keyed, list(keyed)
+    return keyed, list(keyed), math.inf
 
 
 def test_a_fetch_says_who_asks_in_which_life_and_what_he_has() -> None:
@@ -288,13 +295,15 @@ def test_a_fetch_says_who_asks_in_which_life_and_what_he_has() -> None:
 
         one, two = UUID(int=1), UUID(int=2)
         async with played(note) as (peer, _):
-            assert (
-                list(
-                    await leader_over(peer).fetch(*everything(wanted(one), wanted(one, 1, 5, 3), wanted(two)))
-                )
-                == []
-            )
-        (request,) = received
+            leader = leader_over(peer, wait_ms_max=500)
+            asked_for = everything(wanted(one), wanted(one, 1, 5, 3), wanted(two))
+            assert list(await leader.fetch(*asked_for)) == []
+            await leader.fetch(*asked_for[:2], 0.0061)
+        request, hurried = received
+        assert (request.max_wait, hurried.max_wait) == (
+            timedelta(milliseconds=500),
+            timedelta(milliseconds=7),
+        )
         assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (2, 0)
         assert [topic.topic_id for topic in request.topics] == [one, two]
         _, asked = request.topics[0].partitions
@@ -337,8 +346,8 @@ def test_a_real_leader_gives_records_divergence_and_errors_by_partition(tmp_path
             (ahead,) = await leader.fetch(*everything(wanted(topic_id, offset=9)))
             assert ahead == Fetched(topic_id, 0, 0, 2, 0, Divergence(0, 2), b"")
             strange = UUID(int=99)
-            now_wanted, named = everything(wanted(strange))
-            (unknown,) = await leader.fetch(now_wanted, [*named, (topic_id, 0)])
+            now_wanted, named, wait_s_max = everything(wanted(strange))
+            (unknown,) = await leader.fetch(now_wanted, [*named, (topic_id, 0)], wait_s_max)
             assert (unknown.topic_id, unknown.error_code, unknown.records) == (strange, 100, b"")
         finally:
             leader.close()
