@@ -210,10 +210,11 @@ class Ledger:
         )
 
     def all_level(self) -> bool:
-        """Whether the logs of all replicas have the same length."""
+        """Whether all replicas have the same log: one as long may have another end, yet to be cut off."""
         return all(
-            len({len(self._stored(broker, partition)) for broker in members}) == 1
+            self._stored(broker, partition) == self._stored(members[0], partition)
             for partition, members in self.replicas().items()
+            for broker in members
         )
 
     def left_behind(self) -> list[tuple[int, int]]:
