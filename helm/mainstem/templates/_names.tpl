@@ -47,6 +47,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not (regexMatch "[:@][^/]*$" $image) }}:{{ default $root.Chart.AppVersion $root.Values.image.tag }}{{ end }}
 {{- end -}}
 
+{{/* Where a Cluster of the release belongs: beside the operator if it watches that, else in the first that it watches. */}}
+{{- define "mainstem.home" -}}
+{{- $watched := .Values.watchNamespaces -}}
+{{- if or .Values.watchAnyNamespace (empty $watched) (has .Release.Namespace $watched) -}}
+{{ .Release.Namespace }}
+{{- else -}}
+{{ first $watched }}
+{{- end -}}
+{{- end -}}
+
 {{- define "mainstem.namespaces" -}}
 {{- if not .Values.watchAnyNamespace -}}
 {{- default (list .Release.Namespace) .Values.watchNamespaces | join "," -}}
