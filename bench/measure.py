@@ -171,6 +171,9 @@ def _there_and_back(
             for system in systems:
                 total = reduce(add, (one[system.name] for one in passes))
                 _keep(samples[system.name], f"{what} {name}", total)
+    for system in systems:
+        there, back = (samples[system.name][f"{what} {name}, broker cpu"] for what in ("produce", "consume"))
+        samples[system.name][f"there and back {name}, broker cpu"].append(there[-1] + back[-1])
 
 
 def _one_by_one(system: System, topic: str, count: int, samples: Samples) -> None:
@@ -216,6 +219,8 @@ FIGURES: Final[tuple[tuple[str, str, str, bool, float | None], ...]] = (
     ("Broker CPU, produce, 1 MB batches", "produce 1 MB, broker cpu", "s/GB", False, 0.7),
     ("Broker CPU, consume, 16 KB batches", "consume 16 KB, broker cpu", "s/GB", False, 0.7),
     ("Broker CPU, consume, 1 MB batches", "consume 1 MB, broker cpu", "s/GB", False, 0.7),
+    ("Broker CPU, in and out, 16 KB batches", "there and back 16 KB, broker cpu", "s/GB", False, 0.7),
+    ("Broker CPU, in and out, 1 MB batches", "there and back 1 MB, broker cpu", "s/GB", False, 0.7),
     ("Broker CPU, bare produce, 16 KB batches", "bare produce 16 KB, broker cpu", "s/GB", False, None),
     ("Broker CPU, bare produce, 1 MB batches", "bare produce 1 MB, broker cpu", "s/GB", False, None),
     ("Broker CPU, bare fetch, 16 KB batches", "bare fetch 16 KB, broker cpu", "s/GB", False, None),
