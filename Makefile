@@ -68,10 +68,11 @@ E2E_TESTS = -n 2 --timeout 600 -m 'not long' tests/e2e
 
 # With KUBECONFIG the tests run on that cluster, whose nodes must hold the images; else on one that is made here.
 e2e: ## Test on a real Kubernetes: KUBECONFIG's, or one of kind that this makes from whatever the machine has
-	@scripts/setup test
 ifdef KUBECONFIG
+	@scripts/setup test
 	.venv/bin/python -m pytest $(E2E_TESTS)
 else
+	@scripts/setup test .venv/bin/python -m tests.e2e.machine.tools
 	@.venv/bin/python -m tests.e2e.machine test -- $(E2E_TESTS)
 endif
 
@@ -87,7 +88,7 @@ e2e-all: ## The same, with all the tests that take long: machines lost, rolls in
 	@$(MAKE) --no-print-directory e2e E2E_TESTS='--timeout 600 tests/e2e'
 
 e2e-up: ## Make that cluster and leave it; eval "$(make -s e2e-environment)" lets kubectl and helm find it
-	@scripts/setup test
+	@scripts/setup test .venv/bin/python -m tests.e2e.machine.tools
 	@.venv/bin/python -m tests.e2e.machine up
 
 e2e-environment:

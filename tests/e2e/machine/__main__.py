@@ -10,7 +10,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.e2e.machine import cluster, engine, images, node_image
+from tests.e2e.machine import cluster, engine, images, node_image, tools
 from tests.e2e.machine.commands import MachineError, Stages, say
 from tests.e2e.machine.settings import CLUSTER_GOES, REPOSITORY, Places, default_places
 
@@ -59,11 +59,13 @@ def up(places: Places, stages: Stages) -> None:
 
         def build() -> list[str]:
             with stages.stage("images, beside the next ones"):
-                return images.build(docker, places)
+                names = images.build(docker, places)
+                cluster.pack(docker, places, names)
+                return names
 
         building = beside.submit(build)
         with stages.stage("kind and helm"):
-            cluster.install_tools(places)
+            tools.install_kind_and_helm(places)
         with stages.stage("node image"):
             node = node_image.node_image(docker, places)
             cluster.use_kubectl_of(node, docker, places)

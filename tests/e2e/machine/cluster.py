@@ -12,8 +12,8 @@ import yaml
 from tests.e2e.machine import archive
 from tests.e2e.machine.commands import MachineError, fan_out, run, say, succeeds
 from tests.e2e.machine.engine import Engine
-from tests.e2e.machine.settings import CLUSTER_NAME, HELM_PACKAGE, KIND_PACKAGE, REPOSITORY, Places
-from tests.e2e.machine.tools import go_build, is_made_of, make_tool
+from tests.e2e.machine.settings import CLUSTER_NAME, REPOSITORY, Places
+from tests.e2e.machine.tools import is_made_of, make_tool
 
 _NETWORK = "kind"
 _CONFIGURATION = REPOSITORY / "tests/e2e/kind.yaml"
@@ -24,11 +24,6 @@ _STANDING_SECONDS_MAX = 20
 def environment(engine: Engine, places: Places) -> dict[str, str]:
     """What kind, kubectl and helm need in their environment to find the cluster."""
     return engine.environment | {"KUBECONFIG": str(places.kubeconfig)}
-
-
-def install_tools(places: Places) -> None:
-    """kind and helm, in versions that fit the cluster."""
-    go_build(places, "kind and helm", [KIND_PACKAGE, HELM_PACKAGE], places.programs)
 
 
 def use_kubectl_of(node_image: str, engine: Engine, places: Places) -> None:
@@ -79,6 +74,13 @@ def _wait_for_nodes(engine: Engine, places: Places, seconds: int) -> None:
     run(waiting, environment=environment(engine, places))
 
 
+def pack(engine: Engine, places: Places, images: Sequence[str]) -> list[archive.Image] | None:
+    """Images as `load` gives them to workers, packed unless they are; None where kind loads them itself."""
+    if not archive.can_pack(engine):
+        return None
+    return archive.pack(engine, images, places.cache / "packed-images")
+
+
 def load(engine: Engine, places: Places, images: Sequence[str], creating: Future[None]) -> None:
     """Put images on every worker, unless all are there; the control plane runs none of them.
 
@@ -89,6 +91,7 @@ def load(engine: Engine, places: Places, images: Sequence[str], creating: Future
     Raises:
         MachineError: a worker's own reason.
     """
+    packed = pack(engine, places, images)
     workers = _workers(engine, places, creating)
     if all(
         _image_on(engine, node, image) == archive.image_id(engine, image)
@@ -96,14 +99,13 @@ def load(engine: Engine, places: Places, images: Sequence[str], creating: Future
         for image in images
     ):
         return
-    if not archive.can_pack(engine):
+    if packed is None:
         command = ["kind", "load", "docker-image", "--name", CLUSTER_NAME, "--nodes", ",".join(workers)]
         space = places.cache / "tmp"  # kind puts an archive of all images there for a moment
         space.mkdir(exist_ok=True)
         run([*command, *images], environment=environment(engine, places) | {"TMPDIR": str(space)})
         return
     importing = ["ctr", "--namespace=k8s.io", "images", "import", "--no-unpack", "--digests", "-"]
-    packed = archive.pack(engine, images, places.cache / "packed-images")
     fan_out(
         partial(archive.write, packed),
         [["docker", "exec", "--interactive", node, *importing] for node in workers],

@@ -16,13 +16,15 @@ from tests.e2e.machine.tools import install_packages
 _WITHOUT_DOCUMENTS: Final = [
     f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info")
 ]
+_MERGED_USR_HOOKS: Final = Path("/usr/share/mmdebstrap/hooks/maybe-merged-usr")
+"""Has /usr merged from the start: else a package does it that brings the whole of Perl, 50 MB."""
 _JAVA_PACKAGE: Final = "openjdk-17-jre-headless"
 _JAVA_HOME: Final = "/opt/java/openjdk"  # where the public Java images have it
 
 
 def debian_image(engine: Engine, name: str, packages: Sequence[str]) -> str:
     """The image `name` of a minimal Debian with `packages`, under a tag that tells what it holds."""
-    image = f"{name}:{key_of([DEBIAN_RELEASE, *_WITHOUT_DOCUMENTS, *packages])}"
+    image = f"{name}:{key_of([DEBIAN_RELEASE, *_WITHOUT_DOCUMENTS, str(_MERGED_USR_HOOKS), *packages])}"
     if not engine.has_image(image):
         say(f"making {name} from Debian's packages")
         with tempfile.TemporaryDirectory() as folder:
@@ -58,12 +60,14 @@ def _bootstrap(archive: Path, packages: Sequence[str], *options: str) -> None:
     if os.geteuid() != 0:
         raise MachineError("Base images are made from Debian's packages as root: sudo make e2e")
     install_packages({"mmdebstrap": "mmdebstrap"})
+    hooks = [f"--hook-dir={_MERGED_USR_HOOKS}"] if _MERGED_USR_HOOKS.is_dir() else []
     run(
         [
             "mmdebstrap",
             "--quiet",
             "--variant=minbase",
             "--format=tar",
+            *hooks,
             *options,
             f"--include={','.join(packages)}",
             DEBIAN_RELEASE,

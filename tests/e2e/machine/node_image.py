@@ -51,7 +51,6 @@ _PACKAGES: Final = [
     "systemd-sysv",
     "util-linux",
 ]
-_PROGRAMS_PACKAGES: Final = ("conntrack", "iproute2", "iptables")
 _PROGRAMS: Final = ("kubernetes", "etcd", "coredns", "crictl", "pause", "local-path-provisioner")
 _KUBEADM: Final = "kubeadm"
 
@@ -65,7 +64,7 @@ def node_image(engine: Engine, places: Places) -> str:
     asked = os.environ.get("E2E_NODE_IMAGE")
     if asked:
         return asked
-    key = key_of([*_PACKAGES, *_PROGRAMS_PACKAGES], [_NODE, GO_PROGRAMS])
+    key = key_of(_PACKAGES, [_NODE, GO_PROGRAMS])
     own = f"mainstem/node:{KUBERNETES_VERSION}-{key}"
     if engine.has_image(own):
         return own
@@ -78,11 +77,11 @@ def node_image(engine: Engine, places: Places) -> str:
 
 def build(engine: Engine, places: Places, name: str) -> None:
     """Build the node image as `name`."""
-    # Debian's packages are unpacked one after another, and Go's are built on all cores but at the end.
+    # Debian's packages are mostly waited for, and Go's are built on all cores but at the end.
     with ThreadPoolExecutor(1) as beside:
-        bases = beside.submit(_debian_images, engine)
+        debian = beside.submit(debian_image, engine, "mainstem/node-base", _PACKAGES)
         programs = _build_programs(places)
-        programs_base, node_base = bases.result()
+        base = debian.result()
     tag = name.rpartition(":")[2]
     with tempfile.TemporaryDirectory(dir=places.cache) as folder:
         context = Path(folder)
@@ -94,9 +93,7 @@ def build(engine: Engine, places: Places, name: str) -> None:
         built: dict[str, str] = {}
         for target in ("programs", "coredns", "pause"):
             built[target] = f"mainstem/node-{target}:{tag}"
-            _docker_build(
-                engine, context, "programs.Dockerfile", built[target], target, BASE_IMAGE=programs_base
-            )
+            _docker_build(engine, context, "programs.Dockerfile", built[target], target, BASE_IMAGE=base)
         names = _names_that_kubeadm_expects(places)
         for image in names:
             program = next((target for target in ("coredns", "pause") if f"/{target}:" in image), "programs")
@@ -110,20 +107,12 @@ def build(engine: Engine, places: Places, name: str) -> None:
             "Dockerfile",
             name,
             "",
-            BASE_IMAGE=node_base,
+            BASE_IMAGE=base,
             PROGRAMS_IMAGE=built["programs"],
             PAUSE_IMAGE=pause,
             KUBERNETES_VERSION=KUBERNETES_VERSION,
         )
         engine.docker("rmi", *names)
-
-
-def _debian_images(engine: Engine) -> tuple[str, str]:
-    """What the programs' image and the node's are made on."""
-    return (
-        debian_image(engine, "mainstem/node-programs-base", _PROGRAMS_PACKAGES),
-        debian_image(engine, "mainstem/node-base", _PACKAGES),
-    )
 
 
 def _build_programs(places: Places) -> list[Path]:
