@@ -28,7 +28,7 @@ def main() -> int:
     action = options.action
     places = default_places()
     places.cache.mkdir(parents=True, exist_ok=True)
-    os.environ["PATH"] = f"{places.programs}{os.pathsep}{os.environ['PATH']}"
+    tools.use_programs_of(places)
     stages, code = Stages(), 0
     try:
         if action == "test":
@@ -57,11 +57,9 @@ def up(places: Places, stages: Stages) -> None:
         docker = engine.start(places)
     with ThreadPoolExecutor(2) as beside:  # images are half waiting for packages, a cluster mostly for itself
 
-        def build() -> list[str]:
+        def build() -> cluster.Cargo:
             with stages.stage("images, beside the next ones"):
-                names = images.build(docker, places)
-                cluster.pack(docker, places, names)
-                return names
+                return cluster.pack(docker, places, images.build(docker, places))
 
         building = beside.submit(build)
         with stages.stage("kind and helm"):
@@ -78,9 +76,9 @@ def up(places: Places, stages: Stages) -> None:
 
         creating = beside.submit(create)
         try:
-            names = building.result()
+            cargo = building.result()
             with stages.stage("images to the nodes"):
-                cluster.load(docker, places, names, creating)
+                cluster.load(docker, places, cargo, creating)
         finally:
             creating.result()  # why there are no nodes, if there are none
     say(f"ready: kubectl --kubeconfig {places.kubeconfig} get nodes")

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 
 import yaml
@@ -74,14 +75,21 @@ def _wait_for_nodes(engine: Engine, places: Places, seconds: int) -> None:
     run(waiting, environment=environment(engine, places))
 
 
-def pack(engine: Engine, places: Places, images: Sequence[str]) -> list[archive.Image] | None:
-    """Images as `load` gives them to workers, packed unless they are; None where kind loads them itself."""
-    if not archive.can_pack(engine):
-        return None
-    return archive.pack(engine, images, places.cache / "packed-images")
+@dataclass(frozen=True, slots=True)
+class Cargo:
+    """Images for the workers, by name; `packed` is None where kind has to load them itself."""
+
+    names: Sequence[str]
+    packed: Sequence[archive.Image] | None
 
 
-def load(engine: Engine, places: Places, images: Sequence[str], creating: Future[None]) -> None:
+def pack(engine: Engine, places: Places, images: Sequence[str]) -> Cargo:
+    """Make images ready for `load`."""
+    folder = places.cache / "packed-images"
+    return Cargo(images, archive.pack(engine, images, folder) if archive.can_pack(engine) else None)
+
+
+def load(engine: Engine, places: Places, cargo: Cargo, creating: Future[None]) -> None:
     """Put images on every worker, unless all are there; the control plane runs none of them.
 
     As `kind load docker-image` does, but packed, in one stream to all workers, and as soon as these take
@@ -91,23 +99,22 @@ def load(engine: Engine, places: Places, images: Sequence[str], creating: Future
     Raises:
         MachineError: a worker's own reason.
     """
-    packed = pack(engine, places, images)
     workers = _workers(engine, places, creating)
     if all(
         _image_on(engine, node, image) == archive.image_id(engine, image)
         for node in workers
-        for image in images
+        for image in cargo.names
     ):
         return
-    if packed is None:
+    if cargo.packed is None:
         command = ["kind", "load", "docker-image", "--name", CLUSTER_NAME, "--nodes", ",".join(workers)]
         space = places.cache / "tmp"  # kind puts an archive of all images there for a moment
         space.mkdir(exist_ok=True)
-        run([*command, *images], environment=environment(engine, places) | {"TMPDIR": str(space)})
+        run([*command, *cargo.names], environment=environment(engine, places) | {"TMPDIR": str(space)})
         return
     importing = ["ctr", "--namespace=k8s.io", "images", "import", "--no-unpack", "--digests", "-"]
     fan_out(
-        partial(archive.write, packed),
+        partial(archive.write, cargo.packed),
         [["docker", "exec", "--interactive", node, *importing] for node in workers],
         environment=engine.environment,
     )

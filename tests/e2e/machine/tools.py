@@ -139,6 +139,11 @@ def install_kind_and_helm(places: Places) -> None:
     go_build(places, "kind and helm", [KIND_PACKAGE, HELM_PACKAGE], places.programs)
 
 
+def use_programs_of(places: Places) -> None:
+    """Let what is built or linked there be found first."""
+    os.environ["PATH"] = f"{places.programs}{os.pathsep}{os.environ['PATH']}"
+
+
 def make_tool(places: Places, name: str, target: Path) -> None:
     """Let `name` in the folder of programs be `target`."""
     places.programs.mkdir(parents=True, exist_ok=True)
@@ -151,7 +156,7 @@ def make_tool(places: Places, name: str, target: Path) -> None:
 def main() -> int:
     """Build kind and helm, and tell the exit code."""
     places = default_places()
-    os.environ["PATH"] = f"{places.programs}{os.pathsep}{os.environ['PATH']}"
+    use_programs_of(places)
     try:
         with Stages().stage("kind and helm, beside the setup"):
             install_kind_and_helm(places)

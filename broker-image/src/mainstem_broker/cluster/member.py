@@ -561,15 +561,16 @@ class ClusterMember:
             # One that was deleted, and perhaps created again, in between has other states by now.
             same = {name for name in read if self.view.topics.get(name) is before[name]}
             states = {key: state for key, state in states.items() if key[0] in same or key[0] not in moved}
-        old = {topic for (topic, _), state in states.items() if self.view.lacks_assignment_of(topic, state)}
-        for topic in sorted(old):
-            logger.error("assignment older than its states: it was written anew", topic=topic)
+        written_anew = set()
         for (topic, partition), state in states.items():
-            if topic in old:  # nobody has a later assignment
+            if self.view.lacks_assignment_of(topic, state):  # nobody has a later one
+                written_anew.add(topic)
                 version = self.view.topics[topic].assignment.version
-                state = replace(state, assignment_version=min(state.assignment_version, version))  # noqa: PLW2901
+                state = replace(state, assignment_version=version)  # noqa: PLW2901
             if self.view.set_state(topic, partition, state):
                 delta.partitions.add((topic, partition))
+        for topic in sorted(written_anew):
+            logger.error("assignment older than its states: it was written anew", topic=topic)
 
     async def _read_claims(self, topic: str, partition: int) -> None:
         """Read who claimed what of a partition; only partitions that cannot be led otherwise have claims."""

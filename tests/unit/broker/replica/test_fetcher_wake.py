@@ -84,6 +84,19 @@ async def waiting_fetch(replicas: list[EmptyReplica]) -> AsyncIterator[tuple[Qui
         await fetcher.stop()
 
 
+async def refuse_in_the_next_epoch(
+    replicas: list[EmptyReplica], leader: QuietLeader, fetcher: Fetcher
+) -> None:
+    """The second of two replicas is led in epoch 2, of which its leader has not heard."""
+    quiet, late = replicas
+    leader.refused.add((late.topic, 2))
+    late.leader_epoch = 2
+    leader.close()
+    fetcher.wake()
+    assert await leader.asked.get() == [(quiet.topic, 1), (late.topic, 2)]
+    assert await leader.asked.get() == [(quiet.topic, 1)], "it rests"
+
+
 def test_a_partition_that_comes_to_a_leader_is_asked_for_at_once() -> None:
     async def scenario() -> None:
         replicas = [EmptyReplica("quiet")]
@@ -118,13 +131,8 @@ def test_a_fetch_waits_no_longer_than_others_rest(error: type[ProtocolError]) ->
     async def scenario() -> None:
         replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
         async with waiting_fetch(replicas) as (leader, fetcher):
-            leader.refused.add(("busy", 2))
             leader.code = error.code
-            replicas[1].leader_epoch = 2
-            leader.close()
-            fetcher.wake()
-            assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
-            assert await leader.asked.get() == [("quiet", 1)], "it rests"
+            await refuse_in_the_next_epoch(replicas, leader, fetcher)
             leader.refused.clear()
             assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
             assert not fetcher._resting
@@ -136,12 +144,7 @@ def test_a_partition_that_went_away_while_it_rested_hurries_nobody() -> None:
     async def scenario() -> None:
         replicas = [EmptyReplica("quiet"), EmptyReplica("gone")]
         async with waiting_fetch(replicas) as (leader, fetcher):
-            leader.refused.add(("gone", 2))
-            replicas[1].leader_epoch = 2
-            leader.close()
-            fetcher.wake()
-            assert await leader.asked.get() == [("quiet", 1), ("gone", 2)]
-            assert await leader.asked.get() == [("quiet", 1)], "it rests"
+            await refuse_in_the_next_epoch(replicas, leader, fetcher)
             replicas.pop()  # as when moves are throttled: without a word
             assert await leader.asked.get() == [("quiet", 1)]
             await asyncio.sleep(2 * BACKOFF_S)
