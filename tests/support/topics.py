@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import wait
 from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
@@ -32,7 +33,12 @@ class TopicFactory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._created:
-            self.admin.delete_topics(self._created, operation_timeout=ANSWER_SECONDS)
+            answers = self.admin.delete_topics(
+                self._created, operation_timeout=ANSWER_SECONDS, request_timeout=ANSWER_SECONDS
+            )
+            # A client whose own thread collects it as garbage ends the process (librdkafka's assertion), so
+            # none may be left alone with an answer under way.
+            wait(answers.values())
 
     def __call__(
         self, partitions: int = 1, config: Mapping[str, str] | None = None, *, name: str | None = None
