@@ -26,6 +26,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    if terminal is not None:  # the process that reports, not a worker of xdist's
+        config.pluginmanager.register(_FailuresAtOnce(terminal))
+
+
+class _FailuresAtOnce:
+    """Tells a failure when it happens, too: who reads a run that was cut off misses its summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.write_line(f"\nFailed in its {report.when}: {report.nodeid}", red=True)
+            self._terminal.write_line(report.longreprtext)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(name in PROCESS_FIXTURES for name in getattr(item, "fixturenames", ())):
