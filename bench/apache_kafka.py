@@ -19,6 +19,7 @@ from typing import Final
 from uuid import uuid4
 
 from bench.processes import free_ports
+from mainstem.child_process import spawn
 
 CACHE: Final = Path(__file__).parent / ".cache"
 JVM_OPTIONS: Final = (
@@ -166,7 +167,7 @@ class ApacheKafka:
     def spawn_broker(self) -> None:
         """Start the process and return at once."""
         with (self.directory / "output").open("ab") as output:
-            self._process = subprocess.Popen(
+            self._process = spawn(
                 self._command("kafka.Kafka", str(self._properties)), stdout=output, stderr=output
             )
 

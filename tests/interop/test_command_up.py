@@ -17,7 +17,7 @@ import pytest
 from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails
 from tests.support.waiting import wait_until
 
-from mainstem.child_process import free_ports
+from mainstem.child_process import free_ports, spawn
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +30,7 @@ class RunningUp:
     def __init__(self, directory: Path, *arguments: str, java_home: str | None = None) -> None:
         self.directory = directory
         self._log = (directory.parent / f"{directory.name}.out").open("w+b")
-        self.process = subprocess.Popen(
+        self.process = spawn(
             [*MAINSTEM, "up", "--data", str(directory), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=self._log,

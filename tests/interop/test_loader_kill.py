@@ -25,6 +25,7 @@ from confluent_kafka import Producer
 from tests.support.clusters import Cluster
 from tests.support.topics import TopicFactory
 
+from mainstem.child_process import spawn
 from mainstem_loader.fetch import TopicReader
 from mainstem_loader.leaders import BrokerSettings
 from mainstem_loader.query import query, tables
@@ -90,7 +91,7 @@ class Loader:
             "spark": spark,
             "die_at": die_at,
         }
-        self._process = subprocess.Popen(
+        self._process: subprocess.Popen[str] = spawn(
             [sys.executable, str(LOADING_PROCESS), json.dumps(order)], stdout=subprocess.PIPE, text=True
         )
 

@@ -12,6 +12,8 @@ from typing import Any, Final, Self
 from tests.support.kafka_tools import tool_jars
 from tests.support.waiting import wait_until
 
+from mainstem.child_process import spawn
+
 PYTHON_KINDS: Final = ("confluent", "kafka-python", "aiokafka")
 SESSION_MS: Final = 2_000
 HEARTBEAT_MS_MAX: Final = 1_000  # by when a member hears of a rebalance, however long its session
@@ -53,7 +55,7 @@ class Member:
         if kind == "java":
             config["class_path"] = str(tool_jars())
         command = [sys.executable, "-m", "tests.support.group_member_process", json.dumps(config)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = spawn(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.complaints: list[str] = []
         self._complainer = threading.Thread(target=self._read_complaints, daemon=True)
         self._complainer.start()

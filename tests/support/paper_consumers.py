@@ -13,6 +13,8 @@ from typing import Any, Self
 
 from tests.support.ownership import Delivery
 
+from mainstem.child_process import spawn
+
 STOP_SECONDS = 15.0
 
 
@@ -30,7 +32,7 @@ class PaperConsumer:
             "topic": topic,
             "settings": {**settings, "consumer_name": name},
         }
-        self._process = subprocess.Popen(
+        self._process = spawn(
             [sys.executable, "-m", "tests.support.paper_consumer_process", json.dumps(config)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from mainstem.child_process import free_ports
+from mainstem.child_process import free_ports, spawn
 
 MOTO: Final = "moto[s3,server]==5.1.13"
 BUCKET: Final = "warehouse"
@@ -40,9 +40,9 @@ def s3_store() -> Iterator[dict[str, str]]:
     """A store with an empty bucket `warehouse`; answers the environment that its clients need."""
     port = free_ports()
     endpoint = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen(
+    process = spawn(
         [
-            installed(),
+            str(installed()),
             "-c",
             "from moto.server import main; main()",
             "--host",

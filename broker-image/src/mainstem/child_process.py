@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mainstem import die_with_parent
 from mainstem.errors import StackError
@@ -27,6 +27,16 @@ _POLL_SECONDS: Final = 0.02
 # Linux sends the parent-death signal when the *thread* that forked ends, so one thread that lives as long
 # as the interpreter does all the forking.
 _forks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mainstem-forks")
+
+
+def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a program that dies with us (Linux); `options` are those of `subprocess.Popen`.
+
+    Raises:
+        OSError: the operating system refuses.
+    """
+    shim = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
+    return _forks.submit(lambda: subprocess.Popen([*shim, *command], **options)).result()
 
 
 class ChildProcess:
@@ -62,12 +72,10 @@ class ChildProcess:
             raise StackError(f"{self.name} runs already (process {self.pid}).")
         _move_aside_when_large(self.log_path)
         self._log_sizes_at_start = [_size(path) for path in self._log_paths]
-        shim = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
         try:
             with self.log_path.open("ab") as log_file:
-                self._process = _forks.submit(
-                    subprocess.Popen,
-                    shim + self._command,
+                self._process = spawn(
+                    self._command,
                     stdin=subprocess.DEVNULL,
                     stdout=log_file,
                     stderr=subprocess.STDOUT,
@@ -75,7 +83,7 @@ class ChildProcess:
                     # Ctrl-C in a terminal goes to the whole process group: only we get it, so that we
                     # can stop brokers before ZooKeeper.
                     process_group=0,
-                ).result()
+                )
         except OSError as error:
             raise StackError(f"{self.name} could not be started: {error}.") from error
         self._asked_to_stop = False
