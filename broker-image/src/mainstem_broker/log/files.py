@@ -71,9 +71,6 @@ class FileSlice:
         self.base_offset = base_offset
         file.slices += 1
 
-    def fileno(self) -> int:
-        return self.file.descriptor
-
     def read(self) -> bytes:
         """The bytes themselves, for peers that cannot be sent a file (TLS) and for tests."""
         return os.pread(self.file.descriptor, self.size_bytes, self.position)

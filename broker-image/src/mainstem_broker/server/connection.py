@@ -6,6 +6,7 @@ they copy what they read once more, and they cannot mix bytes with `os.sendfile`
 
 - Reading: one buffer, shared by all connections of the loop, receives; small frames are handled where
   they lie. A frame that is larger than what has come gets a buffer of its own and is received into it.
+  Large frames come one after another, and what is read ahead of one is copied: so that is only its head.
 - Writing: the answers to all frames of one read leave together. A file slice is sent from the page cache
   by `os.sendfile`, between bytes; those before it wait in the socket for it (`MSG_MORE`), as a packet of
   their own would wake the peer. Corking would spare those after it too, for two more calls: no gain.
@@ -35,6 +36,9 @@ from mainstem_broker.protocol.wire import Frame
 logger = structlog.get_logger(__name__)
 
 RECEIVE_BUFFER_BYTES: Final = 256 * 1024
+LARGE_FRAME_BYTES: Final = 64 * 1024
+HEAD_BYTES: Final = 4 * 1024
+"""How much is read ahead of a connection whose last frame was large."""
 REQUESTS_UNDER_WAY_MAX: Final = 128
 UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
 PARTS_PER_SEND: Final = 64
@@ -47,6 +51,7 @@ FRAME_BUFFER_KEPT_BYTES_MAX: Final = 2 * 1024 * 1024
 _TOO_SHORT: Final = "the file is shorter than the slice that was to be sent"
 _SIZE: Final = struct.Struct(">i")
 _shared_receive_buffer: Final = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+_shared_head: Final = _shared_receive_buffer[:HEAD_BYTES]
 _received: Final = _shared_receive_buffer.toreadonly()  # the decoder takes no other
 
 
@@ -88,6 +93,7 @@ class Connection:
         "_on_close",
         "_out",
         "_partial_size",
+        "_read_ahead",
         "_reading",
         "_request_bytes_max",
         "_sending_soon",
@@ -120,6 +126,7 @@ class Connection:
         self._frame_bytes = 0
         self._frame_filled = 0
         self._partial_size = b""  # up to three bytes of a size prefix
+        self._read_ahead = _shared_receive_buffer  # or its head
         # While a request is held or the connection is muted, the frames that came after, copied.
         self._holding = False
         self._unmute: asyncio.TimerHandle | None = None
@@ -199,7 +206,7 @@ class Connection:
             else:
                 self._receive_frames()
         except (BlockingIOError, InterruptedError):
-            return
+            pass
         except OSError:
             self.close()  # reset by the peer: nothing to say
             return
@@ -217,7 +224,7 @@ class Connection:
             return
         with memoryview(self._frame) as buffer:
             rest = buffer[self._frame_filled : self._frame_bytes]
-            count = self._socket.recvmsg_into((rest, _shared_receive_buffer))[0]
+            count = self._socket.recvmsg_into((rest, self._read_ahead))[0]
             missing = len(rest)
             rest.release()
             if count == 0:
@@ -248,12 +255,15 @@ class Connection:
         kept = len(self._partial_size)
         if kept:
             _shared_receive_buffer[:kept] = self._partial_size
-        count = self._socket.recv_into(_shared_receive_buffer[kept:])
+        room = self._read_ahead[kept:]
+        count = self._socket.recv_into(room)
         if count == 0:
             self.close()
             return
         self._partial_size = b""
         self._take_frames(kept + count)
+        if self._frame_bytes >= LARGE_FRAME_BYTES and count == len(room):
+            self._receive_into_frame()  # more of it has come
 
     def _take_frames(self, end: int) -> None:
         """Handle the frames that lie in the shared buffer up to `end`; keep what is left of the last."""
@@ -270,12 +280,14 @@ class Connection:
                 self._begin_frame(size, _received[start:end])
                 return
             position = start + size
+            self._read_ahead = _shared_receive_buffer
             self._take(_received[start:position])
             if self._closed:
                 return
         self._partial_size = bytes(_received[position:end])
 
     def _begin_frame(self, size: int, received: memoryview) -> None:
+        self._read_ahead = _shared_head if size >= LARGE_FRAME_BYTES else _shared_receive_buffer
         if len(self._frame) < size:
             # A large frame's buffer grows with what comes: an announcement alone must cost nothing.
             self._frame = bytearray(min(size, FRAME_BUFFER_KEPT_BYTES_MAX))
@@ -456,7 +468,7 @@ class Connection:
         self._resume_reading()
 
     def _send_slice(self, part: FileSlice) -> None:
-        count = os.sendfile(self._fd, part.fileno(), part.position, part.size_bytes)
+        count = os.sendfile(self._fd, part.file.descriptor, part.position, part.size_bytes)
         if count == 0:
             raise OSError(_TOO_SHORT)
         self._unsent_bytes -= count

@@ -32,7 +32,7 @@ def test_a_slice_keeps_its_file_open_and_readable_after_unlinking(tmp_path: Path
     path.write_bytes(b"0123456789")
     file = LogFile(path)
     part = FileSlice(file, 2, 5, base_offset=0)
-    descriptor = part.fileno()
+    descriptor = part.file.descriptor
     del file
     path.unlink()
     assert part.read() == b"23456"

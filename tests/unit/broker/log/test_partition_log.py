@@ -122,7 +122,7 @@ def test_a_read_is_a_slice_of_the_file_that_holds_whole_batches(tmp_path: Path) 
     assert found.slice.position == SIZE_BYTES
     content = (log.directory / f"{0:020d}.log").read_bytes()
     assert found.slice.read() == content[SIZE_BYTES:]
-    assert found.slice.fileno() >= 0
+    assert found.slice.file.descriptor >= 0
 
 
 def test_every_offset_from_start_to_end_is_valid_and_no_other(tmp_path: Path) -> None:

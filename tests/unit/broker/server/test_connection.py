@@ -15,6 +15,8 @@ from tests.unit.broker.server.peers import Peer, Script, frame_of, run, until
 from mainstem_broker.server import connection as module
 from mainstem_broker.server.connection import (
     FRAME_BUFFER_KEPT_BYTES_MAX,
+    HEAD_BYTES,
+    LARGE_FRAME_BYTES,
     RECEIVE_BUFFER_BYTES,
     REQUESTS_UNDER_WAY_MAX,
     UNSENT_BYTES_MAX,
@@ -86,6 +88,31 @@ def test_a_frame_larger_than_the_buffer_comes_whole_and_what_follows_too(size: i
             await sending
             assert (before, after, end) == (b"before", b"after", b"end")
             assert first == second == large[5:]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "size", [*range(HEAD_BYTES - 9, HEAD_BYTES + 1), LARGE_FRAME_BYTES - 1, LARGE_FRAME_BYTES]
+)
+def test_what_follows_a_large_frame_is_read_wherever_its_head_ends(size: int) -> None:
+    large = b"echo " + bytes(LARGE_FRAME_BYTES)
+    next_one = b"echo " + b"x" * (size - 5)
+
+    async def test() -> None:
+        with Peer(Script().handle) as peer:
+            sending = asyncio.create_task(
+                peer.send(large, next_one, "echo after", next_one, large, "echo end")
+            )
+            assert await peer.receive(6) == [
+                large[5:],
+                next_one[5:],
+                b"after",
+                next_one[5:],
+                large[5:],
+                b"end",
+            ]
+            await sending
 
     run(test())
 
