@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, RunCluster, StartCluster
+from tests.support.command_line import mainstem
 from tests.support.idempotence import broker_at, remembered, replicated_topic, sequence_batch
 from tests.support.load import read_all
 from tests.support.lossy_proxy import LossyProxy
@@ -178,6 +179,19 @@ def test_r11_answers_that_are_lost_make_no_record_twice_and_none_out_of_order(
         offsets = send(cluster.bootstrap_servers, topic, MESSAGES // 2)
         assert proxy.lost_count > lost_before
         assert_once_and_in_order(cluster.bootstrap_servers, topic, offsets, MESSAGES // 2)
+
+
+def test_r11_what_the_command_sends_again_is_stored_once(lossy: tuple[LossyProxy, Cluster]) -> None:
+    proxy, cluster = lossy
+    with TopicFactory(cluster) as new_topic:
+        topic = new_topic()
+        lines = b"".join(b"%d\n" % number for number in range(MESSAGES))
+        lost_before = proxy.lost_count
+        for begin in range(0, len(lines), len(lines) // 3):  # some of the answers of three programs are lost
+            mainstem("produce", topic, cluster=cluster, stdin=lines[begin : begin + len(lines) // 3])
+        assert proxy.lost_count > lost_before
+        stored = mainstem("consume", topic, cluster=cluster).stdout
+        assert stored.replace(b"\n", b"") == lines.replace(b"\n", b"")
 
 
 def test_r11_a_producer_that_begins_without_enough_replicas_is_not_reordered(

@@ -65,6 +65,8 @@ class Sender:
         self._producer = cluster.producer(
             {
                 "acks": acks,
+                # As the Java client does: a batch whose answer was lost is sent again, and stored once (R11).
+                "enable.idempotence": acks == "all",
                 "compression.type": compression,
                 "partitioner": "murmur2_random",  # as the Java client's: same key, same partition (R10)
                 "linger.ms": 10,
