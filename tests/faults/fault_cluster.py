@@ -21,7 +21,7 @@ from tests.support.clusters import LOG_LINES
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection
 
-from mainstem.child_process import free_ports
+from mainstem.ports import hold_free_ports
 from mainstem.stack import Stack
 
 ANSWER_SECONDS: Final = 20.0
@@ -56,7 +56,8 @@ class FaultCluster:
         self.data_directory = data_directory
         self.network: Network | None = None
         own_settings: dict[int, dict[str, str]] = {}
-        port = free_ports(len(BROKERS) * 4)
+        held = [self._closing.enter_context(each) for each in hold_free_ports(len(BROKERS) * 4)]
+        port = int(held[0].getsockname()[1])
         if wires:
             self.network = self._closing.enter_context(Network(self._pids))
             for place, broker_id in enumerate(BROKERS):

@@ -13,7 +13,7 @@ from tests.support.clusters import Cluster
 from tests.support.command_line import environment, mainstem, mainstem_fails
 
 from mainstem import installed_version
-from mainstem.child_process import free_ports
+from mainstem.ports import free_ports
 
 
 def test_the_installed_command_answers_and_help_is_instant() -> None:

@@ -10,9 +10,9 @@ import psutil
 import pytest
 from tests.support.waiting import wait_until
 
-from mainstem.child_process import free_ports
 from mainstem.cluster_probe import ask_cluster
 from mainstem.errors import StackError
+from mainstem.ports import free_ports
 from mainstem.stack import Stack
 from mainstem.zookeeper_process import serves
 

@@ -17,7 +17,8 @@ import pytest
 from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails
 from tests.support.waiting import wait_until
 
-from mainstem.child_process import free_ports, spawn
+from mainstem.child_process import spawn
+from mainstem.ports import free_ports
 
 pytestmark = pytest.mark.processes
 

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from tests.support.clusters import Cluster, MainstemCluster
 from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails, mainstem_json
 
-from mainstem.child_process import free_ports
+from mainstem.ports import free_ports
 
 
 @pytest.fixture(autouse=True)

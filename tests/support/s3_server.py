@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from mainstem.child_process import free_ports, spawn
+from mainstem.child_process import spawn
+from mainstem.ports import free_ports
 
 MOTO: Final = "moto[s3,server]==5.1.13"
 BUCKET: Final = "warehouse"

@@ -1,15 +1,13 @@
 """One program run by the local stack: started, watched, stopped, and its last words read.
 
-Lives here: everything about processes and free ports that brokers and ZooKeeper share. What either of
-them is told lives in `stack.py` and `zookeeper_process.py`.
+Lives here: everything about processes that brokers and ZooKeeper share. What either of them is told lives
+in `stack.py` and `zookeeper_process.py`, their ports in `ports.py`.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -199,27 +197,3 @@ def _lines_since(path: Path, position: int, bytes_max: int = 65_536) -> list[str
     with path.open("rb") as log_file:
         log_file.seek(start)
         return log_file.read().decode(errors="replace").splitlines()
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a server could listen on 127.0.0.1 at `port` now."""
-    with socket.socket() as candidate:
-        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is no use
-        try:
-            candidate.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
-def free_ports(count: int = 1) -> int:
-    """The first of `count` consecutive ports that are free on 127.0.0.1 now.
-
-    They lie below the range that Linux gives to outgoing connections (32768 on), so that none of those
-    takes the port between two runs of a server.
-    """
-    for _ in range(1000):
-        first = random.randint(10_240, 32_767 - count)
-        if all(port_is_free(port) for port in range(first, first + count)):
-            return first
-    raise StackError(f"No {count} consecutive free ports were found on 127.0.0.1.")

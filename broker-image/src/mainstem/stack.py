@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,10 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from mainstem import installed_version
-from mainstem.child_process import ChildProcess, free_ports, port_is_free
+from mainstem.child_process import ChildProcess
 from mainstem.cluster_probe import ask_cluster
 from mainstem.errors import StackError
+from mainstem.ports import hold_free_ports, hold_port
 from mainstem.stack_folder import StackFolder
 from mainstem.zookeeper_process import ZooKeeperProcess
 
@@ -53,6 +55,7 @@ class Stack:
         self._folder = StackFolder(data_directory)
         self._broker_count = brokers
         self._port = port
+        self._held_ports: list[socket.socket] = []  # the brokers', while the folder is ours
         self._broker_settings = dict(broker_settings)
         self._own_settings = dict(own_settings)
         self._zookeeper = ZooKeeperProcess(self._folder.zookeeper_directory)
@@ -134,7 +137,7 @@ class Stack:
         try:
             self._folder.open(self._broker_count)
             self._choose_ports()
-            self._zookeeper.start(START_TIMEOUT_SECONDS)
+            self._start_zookeeper()
             for broker_id in self.broker_ids:
                 self._launch_broker(broker_id)
             self._await_brokers(self.broker_ids)
@@ -167,7 +170,7 @@ class Stack:
             self.stop_zookeeper()
         except StackError as stubborn:
             error = stubborn
-        self._folder.close()
+        self._release()
         if error:
             raise error
 
@@ -177,7 +180,7 @@ class Stack:
         for broker in self._brokers.values():
             broker.kill()
         self.kill_zookeeper()
-        self._folder.close()
+        self._release()
 
     def __enter__(self) -> Self:
         self.start()
@@ -235,7 +238,7 @@ class Stack:
     def start_zookeeper(self) -> None:
         """Start ZooKeeper, on the port it had, and wait until it serves."""
         wanted = self.zookeeper_port
-        self._zookeeper.start(START_TIMEOUT_SECONDS)
+        self._start_zookeeper()
         if wanted not in (0, self.zookeeper_port):
             self.kill_zookeeper()
             raise StackError(f"ZooKeeper's port {wanted} was taken meanwhile, and the brokers know no other.")
@@ -255,6 +258,9 @@ class Stack:
         self._write_state()
 
     # How
+
+    def _start_zookeeper(self) -> None:
+        self._zookeeper.start(START_TIMEOUT_SECONDS, avoid=[self.broker_port(id_) for id_ in self.broker_ids])
 
     def _launch_broker(self, broker_id: int) -> None:
         directory = self.broker_directory(broker_id)
@@ -303,7 +309,8 @@ class Stack:
 
     def _choose_ports(self) -> None:
         if self._port == 0:
-            self._port = free_ports(self._broker_count)
+            self._held_ports = hold_free_ports(self._broker_count)
+            self._port = self._held_ports[0].getsockname()[1]
             return
         if not 1 <= self._port <= 65_536 - self._broker_count:
             raise StackError(
@@ -311,13 +318,20 @@ class Stack:
             )
         deadline = time.monotonic() + _PORT_TIMEOUT_SECONDS
         for port in map(self.broker_port, self.broker_ids):
-            while not port_is_free(port):
+            while (held := hold_port(port)) is None:
                 if time.monotonic() > deadline:
                     raise StackError(
                         f"Port {port} of 127.0.0.1 is taken by another program: stop that, or choose another "
                         "port."
                     )
                 time.sleep(0.05)
+            self._held_ports.append(held)
+
+    def _release(self) -> None:
+        for held in self._held_ports:
+            held.close()
+        self._held_ports.clear()
+        self._folder.close()
 
     def _write_state(self) -> None:
         if self._ready:

@@ -12,11 +12,13 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from mainstem.child_process import ChildProcess, free_ports, port_is_free
+from mainstem.child_process import ChildProcess
 from mainstem.errors import StackError
+from mainstem.ports import free_ports, port_is_free
 
 JAVA_VERSION_MIN: Final = 17  # what pyspark 4 needs; ZooKeeper alone would be content with less
 _JAR_NAMES: Final = (
@@ -92,8 +94,8 @@ class ZooKeeperProcess:
     def process(self) -> ChildProcess | None:
         return self._process
 
-    def start(self, timeout_seconds: float) -> None:
-        """Start it and wait until it serves.
+    def start(self, timeout_seconds: float, avoid: Collection[int] = ()) -> None:
+        """Start it and wait until it serves, on none of the ports in `avoid`.
 
         Raises:
             StackError: no Java, too old a Java, no jars, or ZooKeeper's own reason.
@@ -103,7 +105,7 @@ class ZooKeeperProcess:
         (self._directory / "log4j2.xml").write_text(_LOG4J2_XML)
         kept_port = self._port or self._port_of_last_run()
         for attempt in range(1, _START_ATTEMPTS + 1):
-            usable = attempt == 1 and kept_port and port_is_free(kept_port)
+            usable = attempt == 1 and kept_port and kept_port not in avoid and port_is_free(kept_port)
             self._port = kept_port if usable else free_ports()
             (self._directory / "zoo.cfg").write_text(_ZOO_CFG.format(port=self._port))
             self._process = ChildProcess(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mainstem.child_process import ChildProcess, free_ports, port_is_free
+from mainstem.child_process import ChildProcess
 from mainstem.errors import StackError
 
 RUNS_UNTIL_STOPPED = "import signal; print('ready', flush=True); signal.pause()"
@@ -157,14 +156,3 @@ def test_a_large_log_file_is_moved_aside_before_a_start(
     _wait_for(lambda: not process.running)
     assert process.log_path.read_text() == "first\n"
     assert process.log_path.with_name("server.log.1").read_text() == "first\n"
-
-
-def test_free_ports_are_free_and_below_those_of_outgoing_connections() -> None:
-    first = free_ports(3)
-    assert all(port_is_free(port) for port in range(first, first + 3))
-    assert first + 2 < 32_768
-
-
-def test_a_port_that_is_listened_on_is_not_free() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        assert not port_is_free(server.getsockname()[1])

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from mainstem.child_process import free_ports
 from mainstem.client import Cluster, addresses_of, check_reachable
 from mainstem.errors import BadInput, ClusterRefused, ClusterUnreachable
+from mainstem.ports import free_ports
 
 
 def test_addresses_are_hosts_and_ports() -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mainstem import command, installed_version
-from mainstem.child_process import free_ports
+from mainstem.ports import free_ports
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:

@@ -16,7 +16,7 @@ from tests.unit.broker.api.brokers import make
 from tests.unit.broker.protocol.schemas import encode_request, request_schema
 from tests.unit.broker.server.peers import frame_of, run, until
 
-from mainstem.child_process import free_ports
+from mainstem.ports import free_ports
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.config import BrokerConfig
 from mainstem_broker.errors import StartupError, StorageError

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.broker.server.peers import run, until
 
-from mainstem.child_process import free_ports
+from mainstem.ports import free_ports
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.broker.server.test_broker import config, create, running
 
-from mainstem.child_process import free_ports
+from mainstem.ports import free_ports
 from mainstem_broker.errors import StartupError
 from mainstem_broker.server import health_server
 from mainstem_broker.server.broker import Broker

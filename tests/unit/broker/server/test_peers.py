@@ -19,7 +19,7 @@ from tests.unit.broker.api.brokers import LocalBroker
 from tests.unit.broker.replica.replicas import state_of
 from tests.unit.broker.server.peers import frame_of, run
 
-from mainstem.child_process import free_ports
+from mainstem.ports import free_ports
 from mainstem_broker.cluster.znodes import Endpoint, TopicAssignment
 from mainstem_broker.errors import PeerUnavailable
 from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mainstem import Consumer, Message, MessageSet
-from mainstem.child_process import free_ports
 from mainstem.paper_client.errors import WrongSetting, ZooKeeperUnreachable
+from mainstem.ports import free_ports
 
 
 @pytest.mark.parametrize(
