@@ -2,7 +2,7 @@
 
 Batches to produce are those that librdkafka made: fetched from a partition it has filled, and sent again as
 they are, but for the base offset, which the CRC does not cover. Records that are fetched are received and not
-decoded; batch headers are walked, to know the next offset.
+decoded; batch headers are walked, to know the next offset. Requests have the versions that librdkafka's have.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import struct
 import time
 from collections.abc import Callable
 from typing import Any, Final, Self
+from uuid import UUID
 
-from kio.schema.fetch.v11 import request as fetch_request
-from kio.schema.fetch.v11.response import FetchResponse
-from kio.schema.produce.v8 import request as produce_request
-from kio.schema.produce.v8.response import ProduceResponse
-from kio.schema.request_header.v1.header import RequestHeader
-from kio.schema.response_header.v0.header import ResponseHeader
+from kio.schema.fetch.v16 import request as fetch_request
+from kio.schema.fetch.v16.response import FetchResponse
+from kio.schema.metadata.v12 import request as metadata_request
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.schema.produce.v10 import request as produce_request
+from kio.schema.produce.v10.response import ProduceResponse
 from kio.serial import entity_reader, entity_writer
 
 from bench.processes import cpu_seconds, own_cpu_seconds
@@ -48,6 +49,7 @@ class BareSocket:
         self._system = system
         self._socket = socket.create_connection((host, int(port)), ANSWER_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._topic_ids: dict[str, UUID] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -155,12 +157,24 @@ class BareSocket:
         )
 
     def _fetch(self, topic: str, offset: int) -> bytes:
-        self._socket.sendall(_fetch_frame(topic, offset))
+        self._socket.sendall(_fetch_frame(self._topic_id(topic), offset))
         answer = _decode(FetchResponse, self._receive())
         partition = answer.responses[0].partitions[0]
         if partition.error_code != 0:
             raise Miscounted(f"{self._system.name} answers Fetch with {partition.error_code!r}.")
         return partition.records or b""
+
+    def _topic_id(self, topic: str) -> UUID:
+        if topic not in self._topic_ids:
+            asked = metadata_request.MetadataRequestTopic(topic_id=None, name=topic)
+            request = metadata_request.MetadataRequest(
+                topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+            )
+            found = self.ask(request, MetadataResponse).topics[0]
+            if found.topic_id is None:
+                raise Miscounted(f"{self._system.name} knows no topic {topic}: {found.error_code!r}.")
+            self._topic_ids[topic] = found.topic_id
+        return self._topic_ids[topic]
 
     def _expect_produced(self) -> None:
         self._check_produced(self._receive())
@@ -208,19 +222,18 @@ def restart_until_first_acknowledgement(system: System, topic: str) -> float:
     raise Miscounted(f"{system.name} acknowledged nothing for {ANSWER_SECONDS} s after its start.")
 
 
-def _fetch_frame(topic: str, offset: int) -> bytes:
+def _fetch_frame(topic_id: UUID, offset: int) -> bytes:
     partition = fetch_request.FetchPartition(
         partition=0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
     )
     body = fetch_request.FetchRequest(
-        replica_id=-1,
         max_wait=dt.timedelta(milliseconds=500),
         min_bytes=1,
         max_bytes=50 << 20,
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        topics=(fetch_request.FetchTopic(topic=topic, partitions=(partition,)),),
+        topics=(fetch_request.FetchTopic(topic_id=topic_id, partitions=(partition,)),),
         forgotten_topics_data=(),
         rack_id="",
     )
@@ -243,21 +256,21 @@ def _produce_frame(topic: str, batch: bytes, acks: int = 1) -> bytes:
 
 
 def _frame(body: Any) -> bytes:
-    header = RequestHeader(
+    header = body.__header_schema__(
         request_api_key=body.__api_key__,
         request_api_version=body.__version__,
         correlation_id=0,
         client_id="bench",
     )
     buffer = io.BytesIO()
-    entity_writer(RequestHeader)(buffer, header)
+    entity_writer(type(header))(buffer, header)
     entity_writer(type(body))(buffer, body)
     payload = buffer.getvalue()
     return struct.pack(">i", len(payload)) + payload
 
 
 def _decode(response_type: Any, frame: bytes) -> Any:
-    _, position = entity_reader(ResponseHeader)(frame, 0)
+    _, position = entity_reader(response_type.__header_schema__)(frame, 0)
     return entity_reader(response_type)(frame, position)[0]
 
 
