@@ -128,9 +128,7 @@ def _round(systems: Sequence[System], scale: Scale, samples: AllSamples) -> None
                     system, topic, messages=messages, message_bytes=LARGER_BYTES, batching=batching
                 )
                 _keep(samples[system.name], f"produce {name}", taken)
-    with _topics(systems) as topics:
-        for system in systems:
-            _one_by_one(system, topics[system.name], scale.synchronous_messages, samples[system.name])
+    _one_by_one(systems, scale, samples)
     for system in systems:
         samples[system.name]["many partitions"].append(create_many_partitions(system, scale.partitions))
 
@@ -178,16 +176,25 @@ def _there_and_back(
         samples[system.name][f"there and back {name}, broker cpu"].append(there[-1] + back[-1])
 
 
-def _one_by_one(system: System, topic: str, count: int, samples: Samples) -> None:
-    """Synchronous requests, by the client and by the bare socket."""
-    latencies = produce_one_by_one(system, topic, messages=count, message_bytes=SMALL_BYTES)
-    samples["synchronous p50"].append(percentile(latencies, 50))
-    samples["synchronous p99"].append(percentile(latencies, 99))
-    with BareSocket(system) as bare:
-        batch, _ = bare.largest_batch(topic)
-        latencies = bare.produce_one_by_one(topic, batch=batch, requests=count)
-    samples["bare synchronous p50"].append(percentile(latencies, 50))
-    samples["bare synchronous p99"].append(percentile(latencies, 99))
+def _one_by_one(systems: Sequence[System], scale: Scale, samples: AllSamples) -> None:
+    """Synchronous requests, by the client and by the bare socket, by turns pass by pass."""
+    count = scale.synchronous_messages
+    taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+    with _topics(systems) as topics:
+        for number in range(scale.passes):
+            for system in _turn(systems, number):
+                topic = topics[system.name]
+                taken[system.name, "synchronous"] += produce_one_by_one(
+                    system, topic, messages=count, message_bytes=SMALL_BYTES
+                )
+                with BareSocket(system) as bare:
+                    batch, _ = bare.largest_batch(topic)
+                    taken[system.name, "bare synchronous"] += bare.produce_one_by_one(
+                        topic, batch=batch, requests=count
+                    )
+    for (system_name, what), latencies in taken.items():
+        for hundredth in (50, 99):
+            samples[system_name][f"{what} p{hundredth}"].append(percentile(latencies, hundredth))
 
 
 def _keep(samples: Samples, name: str, throughput: Throughput) -> None:
