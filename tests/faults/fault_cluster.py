@@ -56,8 +56,9 @@ class FaultCluster:
         self.data_directory = data_directory
         self.network: Network | None = None
         own_settings: dict[int, dict[str, str]] = {}
-        held = [self._closing.enter_context(each) for each in hold_free_ports(len(BROKERS) * 4)]
-        port = int(held[0].getsockname()[1])
+        port, held = hold_free_ports(len(BROKERS) * 4)
+        for each in held:
+            self._closing.enter_context(each)
         if wires:
             self.network = self._closing.enter_context(Network(self._pids))
             for place, broker_id in enumerate(BROKERS):

@@ -94,6 +94,15 @@ def test_zookeeper_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> N
         assert second.cluster_id == first.cluster_id
 
 
+def test_zookeeper_leaves_a_port_that_is_a_brokers_now(tmp_path: Path) -> None:
+    with Stack(tmp_path / "stack", port=0) as first:
+        port = first.zookeeper_port
+    with Stack(tmp_path / "stack", port=port) as second:
+        assert second.broker_port(1) == port
+        assert second.zookeeper_port != port
+        assert second.cluster_id == first.cluster_id
+
+
 def test_ports_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="does not leave room for 3 brokers"):
         Stack(tmp_path / "stack", brokers=3, port=65_534).start()

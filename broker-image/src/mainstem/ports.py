@@ -45,8 +45,10 @@ def hold_port(port: int) -> socket.socket | None:
     return held
 
 
-def hold_free_ports(count: int = 1) -> list[socket.socket]:
+def hold_free_ports(count: int = 1) -> tuple[int, list[socket.socket]]:
     """Keep `count` consecutive ports that nobody uses or keeps, as `hold_port` does.
+
+    The answer is the first of them, and a socket for each.
 
     Raises:
         StackError: none were found.
@@ -63,7 +65,7 @@ def hold_free_ports(count: int = 1) -> list[socket.socket]:
             for each in held:
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from now on, beside a server
             unless_all.pop_all()
-            return held
+            return first, held
     raise StackError(f"No {count} consecutive free ports were found on 127.0.0.1.")
 
 
@@ -73,8 +75,7 @@ def free_ports(count: int = 1) -> int:
     Raises:
         StackError: none were found.
     """
-    held = hold_free_ports(count)
-    first = int(held[0].getsockname()[1])
+    first, held = hold_free_ports(count)
     for each in held:
         each.close()
     return first

@@ -309,8 +309,7 @@ class Stack:
 
     def _choose_ports(self) -> None:
         if self._port == 0:
-            self._held_ports = hold_free_ports(self._broker_count)
-            self._port = self._held_ports[0].getsockname()[1]
+            self._port, self._held_ports = hold_free_ports(self._broker_count)
             return
         if not 1 <= self._port <= 65_536 - self._broker_count:
             raise StackError(

@@ -95,7 +95,10 @@ class ZooKeeperProcess:
         return self._process
 
     def start(self, timeout_seconds: float, avoid: Collection[int] = ()) -> None:
-        """Start it and wait until it serves, on none of the ports in `avoid`.
+        """Start it and wait until it serves.
+
+        `avoid` are ports that are held for others (`ports.py`): a draw misses them, but to who had one of
+        them in its last run it would look free.
 
         Raises:
             StackError: no Java, too old a Java, no jars, or ZooKeeper's own reason.
