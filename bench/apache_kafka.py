@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from bench.processes import free_ports
 from mainstem.child_process import spawn
+from mainstem.ports import free_ports
 
 CACHE: Final = Path(__file__).parent / ".cache"
 JVM_OPTIONS: Final = (
@@ -110,7 +110,8 @@ class ApacheKafka:
         self.log_directory = directory / "log"
         self._class_path = f"{jars}/*"
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, controller_port = ports or free_ports(2)
+        first = free_ports(2)
+        self.port, controller_port = ports or (first, first + 1)
         directory.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "server.properties"
         self._properties.write_text(

@@ -1,14 +1,13 @@
-"""What a process costs, read from Linux's /proc, and free ports for the ones that are started.
+"""What a process costs, read from Linux's /proc.
 
-Lives here: CPU time, memory and ports. Starting and stopping is `brokers`.
+Lives here: CPU time and memory. Starting and stopping is that of the systems (`mainstem_stack.py`,
+`apache_kafka.py`).
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -52,12 +51,3 @@ def memory_mb(pid: int) -> dict[str, float]:
         if name in ("Rss", "Pss"):
             found[name.lower()] = int(rest.split()[0]) * 1024 / 1e6
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different loopback ports that nothing listens on at this moment."""
-    with ExitStack() as held:
-        listeners = [held.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in listeners]

@@ -13,7 +13,6 @@ from typing import Final
 
 from bench import idempotence
 from bench.apache_kafka import ApacheKafka, new_cluster_id
-from bench.processes import free_ports
 from bench.report import Figure, Samples
 from bench.system import Cluster
 from bench.workloads import (
@@ -26,6 +25,7 @@ from bench.workloads import (
     produce,
     produce_one_by_one,
 )
+from mainstem.ports import free_ports
 from mainstem.stack import Stack
 
 BROKERS: Final = 3
@@ -64,8 +64,8 @@ class ReplicatedApacheKafka:
     name = "Apache Kafka"
 
     def __init__(self, directory: Path, jars: Path) -> None:
-        ports = free_ports(2 * BROKERS)
-        pairs = list(zip(ports[:BROKERS], ports[BROKERS:], strict=True))
+        first = free_ports(2 * BROKERS)
+        pairs = [(port, port + BROKERS) for port in range(first, first + BROKERS)]
         voters = ",".join(f"{number}@127.0.0.1:{pair[1]}" for number, pair in enumerate(pairs, start=1))
         cluster_id = new_cluster_id()
         self._nodes = [
