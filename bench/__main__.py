@@ -1,7 +1,8 @@
 """`python -m bench`: Mainstem and Apache Kafka side by side, a table at the end, results in bench/results/.
 
 `--quick` for a smoke test of a minute (its figures mean little), `--record` to keep the results under the
-day's date as well, `--only mainstem` to leave Apache Kafka out. Exits with 1 when a figure misses its bound.
+day's date as well, `--mainstem-alone` to leave Apache Kafka out, `--only PART` for one part. Exits with 1
+when a figure misses its bound.
 """
 
 from __future__ import annotations
@@ -18,11 +19,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bench import apache_kafka, loader
+from bench import apache_kafka, loader, transactions
 from bench.failover import measure_failover
 from bench.mainstem_stack import Mainstem
 from bench.measure import FULL, QUICK, QUICK_WARM_UP, WARM_UP, Say, measure
-from bench.replicated import ReplicatedApacheKafka, ReplicatedMainstem, measure_replicated
+from bench.replicated import (
+    ReplicatedApacheKafka,
+    ReplicatedMainstem,
+    measure_replicated,
+    measure_transactions,
+)
 from bench.report import OURS, THEIRS, Figure, Samples, Verdict, table, write_json
 from bench.system import Cluster, System
 from mainstem_broker.compiled import are_made
@@ -32,6 +38,7 @@ AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 RESULTS: Final = Path(__file__).parent / "results"
 DISK_BYTES_MIN: Final = 8 << 30
 LOADER_BOUND: Final = 6.0
+PARTS: Final = ("one-broker", "replication", "transactions", "failover")
 
 
 def main() -> int:
@@ -48,7 +55,8 @@ def main() -> int:
     if not are_made():
         say("Mainstem's brokers are plain Python: `make compile` makes what `make bench` measures")
     jars = None
-    if not (arguments.mainstem_alone or arguments.failover_alone):
+    parts = {arguments.only} if arguments.only else {"one-broker", "replication", "transactions"}
+    if not (arguments.mainstem_alone or parts == {"failover"}):
         try:
             jars = apache_kafka.fetch()
         except apache_kafka.NotAvailable as reason:
@@ -56,9 +64,9 @@ def main() -> int:
     figures: list[Figure] = []
     neighbour_cores: list[float] = []
     with _workspace() as directory:
-        if arguments.failover_alone:
+        if "failover" in parts:
             figures += measure_failover(directory, rounds=scale.rounds, say=say)
-        if not (arguments.replication_alone or arguments.failover_alone):
+        if "one-broker" in parts:
             with contextlib.ExitStack() as running:
                 systems: list[System] = [_run(running, Mainstem(directory / "mainstem"), say)]
                 if jars is not None:
@@ -67,18 +75,26 @@ def main() -> int:
                 figures, neighbour_cores = measured.figures, measured.neighbour_cores
                 if not arguments.quick:
                     figures.append(_loader_figure(systems[0], scale.rounds, say))
-        if not arguments.failover_alone:
+        if parts & {"replication", "transactions"}:
             with contextlib.ExitStack() as running:
                 clusters: list[Cluster] = [_run(running, ReplicatedMainstem(directory / "mainstem-3"), say)]
                 if jars is not None:
                     clusters.append(_run(running, ReplicatedApacheKafka(directory / "kafka-3", jars), say))
-                figures += measure_replicated(
-                    clusters,
-                    rounds=scale.rounds,
-                    messages=scale.messages,
-                    synchronous_messages=scale.synchronous_messages // 2,
-                    say=say,
-                )
+                if "replication" in parts:
+                    figures += measure_replicated(
+                        clusters,
+                        rounds=scale.rounds,
+                        messages=scale.messages,
+                        synchronous_messages=scale.synchronous_messages // 2,
+                        say=say,
+                    )
+                if "transactions" in parts:
+                    figures += measure_transactions(
+                        clusters,
+                        rounds=scale.rounds,
+                        scale=transactions.QUICK if arguments.quick else transactions.FULL,
+                        say=say,
+                    )
     command = "python -m bench" + (" --quick" if arguments.quick else "")
     paths = [RESULTS / "latest.json"]
     if arguments.record:
@@ -101,10 +117,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a smoke test of about a minute")
     parser.add_argument("--record", action="store_true", help="keep the results under today's date as well")
     parser.add_argument("--mainstem-alone", action="store_true", help="leave Apache Kafka out")
-    parser.add_argument("--replication-alone", action="store_true", help="only the three brokers")
-    parser.add_argument(
-        "--failover-alone", action="store_true", help="only the start and failover of 1,000 partitions"
-    )
+    parser.add_argument("--only", choices=PARTS, help="one part; failover is not measured otherwise")
     parser.add_argument("--rounds", type=int, metavar="N", help="how often everything is done (default 5)")
     return parser.parse_args()
 
@@ -134,10 +147,10 @@ def _run(running: contextlib.ExitStack, system: AnyCluster, say: Say) -> AnyClus
 def _loader_figure(system: System, rounds: int, say: Say) -> Figure:
     """Rows a second of our loader and, where the other system stands, of one that goes message by message."""
     say("loader, and one that goes message by message, by turns")
-    found = loader.run(system.bootstrap_servers, rounds=rounds)
+    figures = loader.run(system.bootstrap_servers, rounds=rounds)
     samples: dict[str, Samples] = {
-        OURS: {"loader": [found["records"] / seconds for seconds in found["seconds"]]},
-        THEIRS: {"loader": [found["records"] / seconds for seconds in found["other_seconds"]]},
+        OURS: {"loader": [figures["records"] / seconds for seconds in figures["seconds"]]},
+        THEIRS: {"loader": [figures["records"] / seconds for seconds in figures["other_seconds"]]},
     }
     return Figure("Loader (and message by message)", "loader", "rows/s", True, LOADER_BOUND, samples)
 

@@ -1,7 +1,7 @@
 """Apache Kafka in one process (KRaft, broker and controller), fetched by Maven, to compare with.
 
-Lives here: fetching, formatting, starting, stopping. Its settings are its own defaults, save for what a
-single node needs; its JVM options are those of its `kafka-server-start.sh` and `kafka-run-class.sh`.
+In scope: fetching, formatting, starting, stopping. Its settings are its own defaults, save for what a single
+node needs; its JVM options are those of its `kafka-server-start.sh` and `kafka-run-class.sh`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from mainstem.child_process import spawn
-from mainstem.ports import free_ports
+from mainstem.local.child_process import spawn
+from mainstem.local.ports import free_ports
 
 CACHE: Final = Path(__file__).parent / ".cache"
 JVM_OPTIONS: Final = (

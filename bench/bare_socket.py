@@ -12,7 +12,7 @@ import io
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -64,6 +64,25 @@ class BareSocket:
         start, size, count = max(batches, key=lambda batch: batch[1])
         # A producer's base offset is 0: Apache Kafka refuses another.
         return bytes(8) + records[start + 8 : start + size], count
+
+    def batches(self, topic: str, *, messages: int) -> list[bytes]:
+        """All batches of partition 0 below offset `messages`, ready to be sent again."""
+        batches: list[bytes] = []
+        offset = 0
+        while offset < messages:
+            records = self._fetch(topic, offset)
+            batches += [bytes(8) + records[start + 8 : start + size] for start, size, _ in _batches(records)]
+            offset = _next_offset(records)
+        return batches
+
+    def produce_batches(self, topic: str, batches: Sequence[bytes]) -> None:
+        """Produce each batch once, with acks=1, a few in flight."""
+        for number, batch in enumerate(batches):
+            self._socket.sendall(_produce_frame(topic, batch))
+            if number >= IN_FLIGHT_REQUESTS:
+                self._expect_produced()
+        for _ in range(min(len(batches), IN_FLIGHT_REQUESTS)):
+            self._expect_produced()
 
     def fetch_all(self, topic: str, *, messages: int, message_bytes: int) -> Throughput:
         """Fetch partition 0 from its beginning to offset `messages`, one request after another."""
@@ -166,14 +185,16 @@ class BareSocket:
 
     def _topic_id(self, topic: str) -> UUID:
         if topic not in self._topic_ids:
-            asked = metadata_request.MetadataRequestTopic(topic_id=None, name=topic)
+            topic_request = metadata_request.MetadataRequestTopic(topic_id=None, name=topic)
             request = metadata_request.MetadataRequest(
-                topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+                topics=(topic_request,),
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=False,
             )
-            found = self.ask(request, MetadataResponse).topics[0]
-            if found.topic_id is None:
-                raise Miscounted(f"{self._system.name} knows no topic {topic}: {found.error_code!r}.")
-            self._topic_ids[topic] = found.topic_id
+            answer = self.ask(request, MetadataResponse).topics[0]
+            if answer.topic_id is None:
+                raise Miscounted(f"{self._system.name} knows no topic {topic}: {answer.error_code!r}.")
+            self._topic_ids[topic] = answer.topic_id
         return self._topic_ids[topic]
 
     def _expect_produced(self) -> None:
@@ -276,7 +297,7 @@ def _decode(response_type: Any, frame: bytes) -> Any:
 
 def _batches(records: bytes) -> list[tuple[int, int, int]]:
     """Position, size and number of offsets of each whole batch."""
-    found: list[tuple[int, int, int]] = []
+    batches: list[tuple[int, int, int]] = []
     position = 0
     while position + _BATCH_PREFIX.size <= len(records):
         _, rest = _BATCH_PREFIX.unpack_from(records, position)
@@ -284,9 +305,9 @@ def _batches(records: bytes) -> list[tuple[int, int, int]]:
         if position + size > len(records):
             break  # Apache Kafka cuts the last batch where the limit falls
         (delta,) = _LAST_OFFSET_DELTA.unpack_from(records, position + _LAST_OFFSET_DELTA_AT)
-        found.append((position, size, delta + 1))
+        batches.append((position, size, delta + 1))
         position += size
-    return found
+    return batches
 
 
 def _next_offset(records: bytes) -> int:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.replicated import BROKERS, SETTINGS
 from bench.report import OURS, Figure, Samples
 from bench.workloads import ANSWER_SECONDS, Miscounted
-from mainstem.stack import Stack
+from mainstem.local.stack import Stack
 
 PARTITIONS: Final = 1_000
 TOPIC: Final = "failover"

@@ -1,8 +1,9 @@
 """`python -m bench.groups`: what heartbeats of very many members cost one broker, and how long they take.
 
 Groups of five members join over a hundred connections, then every member heartbeats each three seconds, as
-clients do by default. The broker's CPU is that of its process; how long a heartbeat takes is asked by a
-process of its own, one after another on one more connection, so that what this one takes does not count.
+clients do by default. The broker's CPU is that of its process; the time of a heartbeat is
+measured by a process of its own, one after another on one more connection, so that this one's time does not
+count.
 """
 
 from __future__ import annotations
@@ -129,8 +130,8 @@ async def measure(system: Mainstem, group_count: int) -> None:
     for connection in connections:
         await connection.open(host, int(port))
     # The first one has the topic of offsets made, and waits for it.
-    found = await connections[0].ask(FIND_COORDINATOR, {"key": "bench", "key_type": 0})
-    assert not found.error_code, "the broker found no coordinator"
+    coordinator = await connections[0].ask(FIND_COORDINATOR, {"key": "bench", "key_type": 0})
+    assert not coordinator.error_code, "the broker found no coordinator"
     began = time.perf_counter()
     formed = await asyncio.gather(
         *[

@@ -52,7 +52,7 @@ def rates(
     cluster: Cluster, *, messages: int, message_bytes: int, replicas: int, idempotent_first: bool
 ) -> dict[bool, float]:
     """Messages per second, acks=all, batches of 16 KB, five in flight: with idempotence and without."""
-    found: dict[bool, float] = {}
+    rate_by_idempotence: dict[bool, float] = {}
     for idempotent in (idempotent_first, not idempotent_first):
         topic = create_topic(cluster, replicas=replicas)
         produce(
@@ -67,13 +67,13 @@ def rates(
             else:
                 numbered = NumberedBatch(batch, count)
             taken = bare.produce_each(topic, numbered.next, messages, message_bytes, count, acks=-1)
-        found[idempotent] = taken.messages_per_second
+        rate_by_idempotence[idempotent] = taken.messages_per_second
         delete_topic(cluster, topic)
-    return found
+    return rate_by_idempotence
 
 
 def _leader(cluster: Cluster, topic: str) -> str:
     admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    known = admin.list_topics(topic, timeout=ANSWER_SECONDS)
-    broker = known.brokers[known.topics[topic].partitions[0].leader]
+    metadata = admin.list_topics(topic, timeout=ANSWER_SECONDS)
+    broker = metadata.brokers[metadata.topics[topic].partitions[0].leader]
     return f"{broker.host}:{broker.port}"

@@ -6,7 +6,7 @@ the same columns and compression in a Delta commit. The other one is what one wr
 loader loads several times for once of the other, so that both take about as long; the ratio is of medians.
 
 `seconds` are those from asking the brokers to the end of the commit. Starting Spark is the same for both and
-is told on its own; so is a first load, in which Python workers start.
+is reported on its own; so is a first load, in which Python workers start.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from deltalake import write_deltalake
 from pyarrow import parquet
 from pyspark import cloudpickle
 
-from mainstem_loader.executors import SparkExecutor
 from mainstem_loader.load_topic import LoadReport, LoadSettings, load_topic
-from mainstem_loader.payload import PayloadFormat
+from mainstem_loader.payload.readers import PayloadFormat
+from mainstem_loader.spark.executors import SparkExecutor
 
 CORES: Final = 2
 RECORDS: Final = 2_000_000
@@ -58,7 +58,7 @@ def run(bootstrap_servers: str, records: int = RECORDS, rounds: int = ROUNDS) ->
         `rows_per_second`, `other_rows_per_second` (medians), `ratio`, and what they come from.
     """
     topic = f"bench-loader-{uuid4().hex[:8]}"
-    _fill(bootstrap_servers, topic, records)
+    fill_topic(bootstrap_servers, topic, records)
     folder = Path(tempfile.mkdtemp(prefix="mainstem-bench-"))
     ours: list[float] = []
     others: list[float] = []
@@ -81,7 +81,7 @@ def run(bootstrap_servers: str, records: int = RECORDS, rounds: int = ROUNDS) ->
                 )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        _delete(bootstrap_servers, topic)
+        delete_topic(bootstrap_servers, topic)
     rate, other_rate = records / statistics.median(ours), records / statistics.median(others)
     return {
         "records": records,
@@ -182,7 +182,7 @@ def _load_messages(task: _MessageTask) -> int:
     return written
 
 
-def _fill(bootstrap_servers: str, topic: str, records: int) -> None:
+def fill_topic(bootstrap_servers: str, topic: str, records: int) -> None:
     admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(topic, CORES, 1)])[topic].result(30)
     producer: Any = confluent_kafka.Producer(
@@ -205,7 +205,7 @@ def _fill(bootstrap_servers: str, topic: str, records: int) -> None:
     assert producer.flush(60) == 0
 
 
-def _delete(bootstrap_servers: str, topic: str) -> None:
+def delete_topic(bootstrap_servers: str, topic: str) -> None:
     admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.delete_topics([topic])[topic].result(30)
 
@@ -216,10 +216,10 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
-    found = run(options.bootstrap_servers, options.records, options.rounds)
-    print(json.dumps(found, indent=2))
+    figures = run(options.bootstrap_servers, options.records, options.rounds)
+    print(json.dumps(figures, indent=2))
     print(
-        f"loader: {found['rows_per_second'] / 1e6:.2f} M rows/s, {found['ratio']:.1f} times message by"
+        f"loader: {figures['rows_per_second'] / 1e6:.2f} M rows/s, {figures['ratio']:.1f} times message by"
         " message"
     )
 

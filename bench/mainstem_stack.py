@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from mainstem.stack import Stack
+from mainstem.local.stack import Stack
 
 BROKER_ID: Final = 1
 
 
 class Mainstem:
-    """One broker in `directory`."""
+    """One broker in `directory`; `settings` are added to its server.properties."""
 
     name = "Mainstem"
 
-    def __init__(self, directory: Path) -> None:
-        self._stack = Stack(directory, brokers=1, port=0)
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._stack = Stack(directory, brokers=1, port=0, broker_settings=settings or {})
+        self.log_directory = self._stack.broker_directory(BROKER_ID) / "data"
         self._starting: threading.Thread | None = None
 
     @property

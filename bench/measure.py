@@ -212,7 +212,7 @@ def _memory(system: System, samples: Samples) -> None:
     samples["memory all"].append(broker["pss"] + companions)
 
 
-# Name in the report, key of the samples, unit, whether more is better, bound of the ratio (None: none asked).
+# Name in the report, key of the samples, unit, whether more is better, bound of the ratio (None: no bound).
 FIGURES: Final[tuple[tuple[str, str, str, bool, float | None], ...]] = (
     ("Produce, 16 KB batches", "produce 16 KB", "msg/s", True, 1.0),
     ("Produce, 1 MB batches", "produce 1 MB", "msg/s", True, 1.0),

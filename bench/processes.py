@@ -1,6 +1,6 @@
 """What a process costs, read from Linux's /proc.
 
-Lives here: CPU time and memory. Starting and stopping is that of the systems (`mainstem_stack.py`,
+In scope: CPU time and memory. Starting and stopping is that of the systems (`mainstem_stack.py`,
 `apache_kafka.py`).
 """
 
@@ -30,6 +30,15 @@ def _cpu_clock(pid: int) -> int:
     return ~pid << 3 | _CPUCLOCK_SCHED
 
 
+def process_tree(pid: int) -> list[int]:
+    """`pid` and all processes that it and they have started, as far as they are alive."""
+    pids = [pid]
+    for parent in pids:  # grows meanwhile
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
+            pids += map(int, children.read_text().split())
+    return pids
+
+
 def own_cpu_seconds() -> float:
     """User and system time of this process, its threads (librdkafka's too) included."""
     times = os.times()
@@ -45,9 +54,9 @@ def machine_cpu_seconds() -> float:
 
 def memory_mb(pid: int) -> dict[str, float]:
     """`{"rss": …, "pss": …}` of `pid` in MB (10^6 bytes); pss shares pages among those who map them."""
-    found: dict[str, float] = {}
+    memory_by_process: dict[str, float] = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         name, _, rest = line.partition(":")
         if name in ("Rss", "Pss"):
-            found[name.lower()] = int(rest.split()[0]) * 1024 / 1e6
-    return found
+            memory_by_process[name.lower()] = int(rest.split()[0]) * 1024 / 1e6
+    return memory_by_process

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import idempotence
+from bench import idempotence, transactions
 from bench.apache_kafka import ApacheKafka, new_cluster_id
 from bench.report import Figure, Samples
 from bench.system import Cluster
@@ -25,12 +25,17 @@ from bench.workloads import (
     produce,
     produce_one_by_one,
 )
-from mainstem.ports import free_ports
-from mainstem.stack import Stack
+from mainstem.local.ports import free_ports
+from mainstem.local.stack import Stack
 
 BROKERS: Final = 3
 MESSAGE_BYTES: Final = 100
-SETTINGS: Final[Mapping[str, str]] = {"min.insync.replicas": "2"}
+SETTINGS: Final[Mapping[str, str]] = {
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+}
 
 Say = Callable[[str], None]
 
@@ -103,15 +108,41 @@ class ReplicatedApacheKafka:
 def measure_replicated(
     clusters: Sequence[Cluster], *, rounds: int, messages: int, synchronous_messages: int, say: Say
 ) -> list[Figure]:
-    """Do everything to all clusters (already started), after a round that warms a JVM up."""
+    """What acks=all costs on all clusters, which are started."""
+
+    def measure(cluster: Cluster, samples: Samples, number: int) -> None:
+        _round(cluster, samples, messages, synchronous_messages, swap=number % 2 == 0)
+
+    return _by_turns(clusters, "three brokers", rounds, measure, FIGURES, say)
+
+
+def measure_transactions(
+    clusters: Sequence[Cluster], *, rounds: int, scale: transactions.Scale, say: Say
+) -> list[Figure]:
+    """What transactions cost on all clusters, which are started."""
+
+    def measure(cluster: Cluster, samples: Samples, _: int) -> None:
+        transactions.measure(cluster, samples, scale)
+
+    return _by_turns(clusters, "transactions", rounds, measure, transactions.FIGURES, say)
+
+
+def _by_turns(
+    clusters: Sequence[Cluster],
+    what: str,
+    rounds: int,
+    measure: Callable[[Cluster, Samples, int], None],
+    figures: Sequence[tuple[str, str, str, bool, float | None]],
+    say: Say,
+) -> list[Figure]:
+    """Each round on all clusters, in alternating order, after a round that warms a JVM up."""
     samples: dict[str, Samples] = {cluster.name: defaultdict(list) for cluster in clusters}
     discarded: dict[str, Samples] = {cluster.name: defaultdict(list) for cluster in clusters}
     for number in range(-1, rounds):
-        say("three brokers: warming up" if number < 0 else f"three brokers: round {number + 1} of {rounds}")
+        say(f"{what}: warming up" if number < 0 else f"{what}: round {number + 1} of {rounds}")
         for cluster in clusters if number % 2 == 0 else reversed(clusters):
-            kept = (discarded if number < 0 else samples)[cluster.name]
-            _round(cluster, kept, messages, synchronous_messages, swap=number % 2 == 0)
-    return [Figure(*row, samples=samples) for row in FIGURES]
+            measure(cluster, (discarded if number < 0 else samples)[cluster.name], number)
+    return [Figure(*row, samples=samples) for row in figures]
 
 
 def _round(

@@ -1,4 +1,4 @@
-"""Figures, their ratios, and how they are told: a table and a JSON file.
+"""Figures, their ratios, and their presentation: a table and a JSON file.
 
 The results file: {"begun": ISO time, "command", "machine": {...}, "neighbour_cores": [one per round],
 "figures": [{"name", "unit", "more_is_better", "bound", "verdict", "values": {system: [one per round]},
@@ -28,7 +28,7 @@ class Verdict(Enum):
     """Of a figure against its bound."""
 
     NONE = ""
-    """Nothing is asked, or there is nothing to compare with."""
+    """There is no bound, or nothing to compare with."""
     PASS = "pass"
     LEVEL = "level"
     """The rounds disagree: no difference that this machine can tell."""

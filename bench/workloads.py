@@ -75,21 +75,21 @@ class Throughput:
         return self.client_cpu_seconds / self.seconds
 
 
-def _settings(system: Cluster, settings: Mapping[str, object] | None = None) -> dict[str, object]:
+def client_settings(system: Cluster, settings: Mapping[str, object] | None = None) -> dict[str, object]:
     # Without its log: it complains of every connection that a starting broker refuses.
     return {"bootstrap.servers": system.bootstrap_servers, "log_level": 0, **(settings or {})}
 
 
 def create_topic(system: Cluster, partitions: int = 1, replicas: int = 1) -> str:
     name = f"bench-{uuid4().hex[:12]}"
-    admin: Any = AdminClient(_settings(system))
+    admin: Any = AdminClient(client_settings(system))
     topic = NewTopic(name, partitions, replicas)
     admin.create_topics([topic], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
     return name
 
 
 def delete_topic(system: Cluster, name: str) -> None:
-    admin: Any = AdminClient(_settings(system))
+    admin: Any = AdminClient(client_settings(system))
     admin.delete_topics([name], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
 
 
@@ -108,7 +108,7 @@ def produce(
         Miscounted: another number of messages is in the partition afterwards.
     """
     producer: Any = Producer(
-        _settings(
+        client_settings(
             system,
             {
                 "acks": acks,
@@ -119,10 +119,10 @@ def produce(
         )
     )
     producer.list_topics(topic, timeout=ANSWER_SECONDS)
-    stored_before = _end_offset(system, topic)
+    stored_before = end_offset(system, topic)
     chunk = [{"value": b"x" * message_bytes}] * CHUNK
     sent = 0
-    broker_cpu, client_cpu, began = _broker_cpu_seconds(system), own_cpu_seconds(), time.perf_counter()
+    broker_cpu, client_cpu, began = broker_cpu_seconds(system), own_cpu_seconds(), time.perf_counter()
     while sent < messages:
         if len(producer) + CHUNK > QUEUED_MESSAGES_MAX:
             # The broker is behind. Trying again and again would take the cores that it needs.
@@ -132,8 +132,8 @@ def produce(
         sent += producer.produce_batch(topic, chunk[: messages - sent], partition=0)
     producer.flush(ANSWER_SECONDS)
     seconds = time.perf_counter() - began
-    broker_cpu, client_cpu = _broker_cpu_seconds(system) - broker_cpu, own_cpu_seconds() - client_cpu
-    stored = _end_offset(system, topic) - stored_before
+    broker_cpu, client_cpu = broker_cpu_seconds(system) - broker_cpu, own_cpu_seconds() - client_cpu
+    stored = end_offset(system, topic) - stored_before
     if stored != messages:
         raise Miscounted(f"{system.name} stored {stored} of {messages} messages.")
     return Throughput(messages, message_bytes, seconds, broker_cpu, client_cpu)
@@ -146,7 +146,7 @@ def consume(system: Cluster, topic: str, *, messages: int, message_bytes: int) -
         Miscounted: fewer come.
     """
     consumer: Any = Consumer(
-        _settings(
+        client_settings(
             system,
             {
                 "group.id": "bench",
@@ -160,7 +160,7 @@ def consume(system: Cluster, topic: str, *, messages: int, message_bytes: int) -
         )
     )
     consumer.list_topics(topic, timeout=ANSWER_SECONDS)
-    broker_cpu, client_cpu, began = _broker_cpu_seconds(system), own_cpu_seconds(), time.perf_counter()
+    broker_cpu, client_cpu, began = broker_cpu_seconds(system), own_cpu_seconds(), time.perf_counter()
     consumer.assign([TopicPartition(topic, 0, 0)])
     read = 0
     while read < messages:
@@ -169,7 +169,7 @@ def consume(system: Cluster, topic: str, *, messages: int, message_bytes: int) -
             raise Miscounted(f"{system.name} gave back {read} of {messages} messages.")
         read += len(got)
     seconds = time.perf_counter() - began
-    broker_cpu, client_cpu = _broker_cpu_seconds(system) - broker_cpu, own_cpu_seconds() - client_cpu
+    broker_cpu, client_cpu = broker_cpu_seconds(system) - broker_cpu, own_cpu_seconds() - client_cpu
     consumer.close()
     return Throughput(messages, message_bytes, seconds, broker_cpu, client_cpu)
 
@@ -178,7 +178,7 @@ def produce_one_by_one(
     system: Cluster, topic: str, *, messages: int, message_bytes: int, acks: Acks = 1
 ) -> list[float]:
     """Milliseconds from each produce to its acknowledgement, each sent after the one before."""
-    producer: Any = Producer(_settings(system, {"acks": acks, "linger.ms": 0}))
+    producer: Any = Producer(client_settings(system, {"acks": acks, "linger.ms": 0}))
     producer.list_topics(topic, timeout=ANSWER_SECONDS)
     value = b"x" * message_bytes
     latencies: list[float] = []
@@ -197,7 +197,7 @@ def percentile(values: list[float], hundredth: int) -> float:
 def create_many_partitions(system: Cluster, partitions: int) -> float:
     """Seconds from asking for a topic to an acknowledged message in every partition of it."""
     producer: Any = Producer(
-        _settings(
+        client_settings(
             system,
             {
                 "acks": 1,
@@ -213,19 +213,19 @@ def create_many_partitions(system: Cluster, partitions: int) -> float:
         producer.produce(topic, b"x", partition=partition)
     producer.flush(ANSWER_SECONDS)
     seconds = time.perf_counter() - began
-    stored = sum(_end_offset(system, topic, partition) for partition in (0, partitions - 1))
+    stored = sum(end_offset(system, topic, partition) for partition in (0, partitions - 1))
     if stored != 2:
         raise Miscounted(f"{system.name} did not store a message in every one of {partitions} partitions.")
     delete_topic(system, topic)
     return seconds
 
 
-def _broker_cpu_seconds(system: Cluster) -> float:
+def broker_cpu_seconds(system: Cluster) -> float:
     return sum(cpu_seconds(pid) for pid in system.broker_pids)
 
 
-def _end_offset(system: Cluster, topic: str, partition: int = 0) -> int:
-    consumer: Any = Consumer(_settings(system, {"group.id": "bench"}))
+def end_offset(system: Cluster, topic: str, partition: int = 0) -> int:
+    consumer: Any = Consumer(client_settings(system, {"group.id": "bench"}))
     deadline = time.monotonic() + ANSWER_SECONDS
     try:
         while True:

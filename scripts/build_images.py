@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from scripts.compile import main as compile_broker
+from scripts.lock import LOCKS
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 WHEELS: Final = REPOSITORY / "build" / "wheels"
@@ -49,15 +49,13 @@ class BuildError(Exception):
 class Image:
     """One image: its Dockerfile's folder, what of the repository it copies, and whose wheels it holds.
 
-    `wheels` names a folder of build/wheels; `requirements` whose dependencies go there: names of extras in
-    pyproject.toml, "" for the dependencies that the package itself has.
+    `wheels` names a folder of build/wheels, and the lock (`locks/`) of what goes there.
     """
 
     name: str
     folder: str
     sources: tuple[str, ...]
-    wheels: str = ""
-    requirements: tuple[str, ...] = ()
+    wheels: str
 
     @property
     def exists(self) -> bool:
@@ -66,22 +64,21 @@ class Image:
 
 IMAGES: Final = (
     # The command rides along, so that people and tests have it inside a cluster.
-    Image("broker", "broker-image", ("broker-image/src",), "broker", ("", "command")),
-    Image("zookeeper", "zookeeper-image", ("zookeeper-image",), "spark", ("", "loader")),
+    Image("broker", "broker-image", ("broker-image/src", "command"), "broker"),
+    Image("zookeeper", "zookeeper-image", ("zookeeper-image",), "spark"),
     # The operator moves replicas by the command's library.
     Image(
         "operator",
         "operator",
-        ("operator/mainstem_operator", "broker-image/src/mainstem"),
+        ("operator/mainstem_operator", "command/mainstem"),
         "operator",
-        ("operator",),
     ),
+    Image("registry", "schema-registry", ("schema-registry/mainstem_registry",), "registry"),
     Image(
         "spark",
         "spark-jobs",
-        ("spark-jobs/mainstem_loader", "spark-jobs/spark_container.py"),
+        ("spark-jobs/mainstem_loader", "spark-jobs/pyspark_mainstem", "spark-jobs/spark_container.py"),
         "spark",
-        ("", "loader"),
     ),
 )
 
@@ -107,43 +104,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def requirements_of(image: Image) -> list[str]:
-    """The requirements of an image, as pyproject.toml states them."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    found: list[str] = []
-    for extra in image.requirements:
-        found += project["dependencies"] if not extra else project["optional-dependencies"].get(extra, [])
-    return sorted(set(found))
-
-
 def fetch(image: Image) -> None:
     """Put the wheels that `image` installs, and pip, in build/wheels; ZooKeeper's jars in build/zookeeper.
 
-    Does nothing when they were made from the same requirements and constraints before. The broker's compiled
+    Does nothing when they were made from the same lock before. The broker's compiled
     modules are made here too, as wheels are, for this machine's Python, which is the images'.
 
     Raises:
         BuildError: pip's reason, or the compiler's.
     """
-    fetch_wheels(WHEELS / image.wheels, requirements_of(image))
+    fetch_wheels(image.wheels)
     if image.name == "zookeeper":
         _take_zookeeper_jars(WHEELS / image.wheels)
     if image.name == "broker" and compile_broker() != 0:
         raise BuildError("The broker's modules could not be compiled: see above.")
 
 
-def fetch_wheels(folder: Path, requirements: Sequence[str]) -> None:
-    """Fill `folder` with the wheels of `requirements` at the versions of constraints.txt, and with pip."""
-    constraints = REPOSITORY / "constraints.txt"
-    wanted = "\n".join([*requirements, constraints.read_text(), sys.version])
-    key = hashlib.sha256(wanted.encode()).hexdigest()
+def fetch_wheels(name: str) -> None:
+    """Fill build/wheels/NAME with the wheels of the lock NAME, and with pip; pip checks their hashes."""
+    folder, lock = WHEELS / name, LOCKS / f"{name}.txt"
+    pip_lock = LOCKS / "pip.txt"
+    fingerprint = f"{lock.read_text()}\n{pip_lock.read_text()}\n{sys.version}"
+    key = hashlib.sha256(fingerprint.encode()).hexdigest()
     stamp = folder / ".made-from"
     if stamp.exists() and stamp.read_text() == key:
         return
     shutil.rmtree(folder, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "--wheel-dir", folder, "--constraint", constraints, *requirements])
-    _run([*pip, "--wheel-dir", folder / "pip", "pip"])
+    pip += ["--require-hashes", "--no-deps"]
+    _run([*pip, "--wheel-dir", folder, "--requirement", lock])
+    _run([*pip, "--wheel-dir", folder / "pip", "--requirement", pip_lock])
     next((folder / "pip").glob("pip-*.whl")).rename(folder / "pip" / "pip.whl")
     stamp.write_text(key)
 

@@ -1,7 +1,9 @@
-"""First process of the Spark image: becomes an executor, a load (the driver), or the command it is given.
+"""First process of the Spark image: becomes an executor, a load (the driver), the resident loader, or the
+command it is given.
 
 Spark on Kubernetes starts executor pods with the argument `executor` and says the rest in the environment;
-its Python package brings no program for that. `load TOPIC ...` is `python3 -m mainstem_loader TOPIC ...`.
+its Python package brings no program for that. `load TOPIC ...` is `python3 -m mainstem_loader TOPIC ...`, and
+`resident FILE ...` is `python3 -m mainstem_loader.resident FILE ...`.
 Only the standard library, since nothing else is needed.
 """
 
@@ -33,9 +35,9 @@ def executor_command(environment: dict[str, str]) -> list[str]:
         KeyError: a variable that Spark sets is not there.
     """
     numbered = sorted(
-        (int(found[1]), value)
+        (int(java_option[1]), value)
         for name, value in environment.items()
-        if (found := _JAVA_OPTION.fullmatch(name))
+        if (java_option := _JAVA_OPTION.fullmatch(name))
     )
     memory = environment["SPARK_EXECUTOR_MEMORY"]
     command = [
@@ -59,6 +61,8 @@ def command_of(arguments: list[str], environment: dict[str, str]) -> list[str]:
     """
     if arguments[0] == "executor":
         return executor_command(environment)
+    if arguments[0] == "resident":
+        return [sys.executable, "-m", "mainstem_loader.resident", *arguments[1:]]
     if arguments[0] == "load":
         return [sys.executable, "-m", "mainstem_loader", *arguments[1:]]
     return arguments
@@ -67,7 +71,10 @@ def command_of(arguments: list[str], environment: dict[str, str]) -> list[str]:
 def main(arguments: list[str]) -> str:
     """Become the program that `arguments` ask for. Returns only what is wrong with them."""
     if not arguments:
-        return "Say what to run: load TOPIC with its options (see load --help), executor, or a command."
+        return (
+            "Say what to run: load TOPIC with its options (see load --help), resident FILE, executor, or a"
+            " command."
+        )
     try:
         command = command_of(arguments, dict(os.environ))
         os.execvp(command[0], command)

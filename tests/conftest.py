@@ -6,16 +6,36 @@ its brokers alone. `own_stack` starts a cluster that the test may break.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import pytest
+import structlog
+from hypothesis import HealthCheck, settings
 from tests.support.clusters import Cluster, MainstemCluster, ReferenceCluster, RunCluster, StartCluster
 from tests.support.running import RUNNING
 from tests.support.topics import TopicFactory
 
 PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
 SHARED = pytest.StashKey[Cluster]()  # what `local_stack` is, once it runs
+
+# A shell that starts the tests in its background has them ignore Ctrl-C, which what they start would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes depends on the machine and its load. Tests that bound a time measure it.
+settings.register_profile("mainstem", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mainstem")
+
+
+@pytest.fixture(autouse=True)
+def logs_end_with_the_test() -> Iterator[None]:
+    """A program that a test runs in this process sets where logs go: to a stream that pytest closes with the
+    test. Later tests whose code logs would fail, or wait for a task that has ended by it.
+    """
+    yield
+    structlog.reset_defaults()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,8 +120,7 @@ def run_cluster(reference: bool, tmp_path_factory: pytest.TempPathFactory) -> Ru
 @pytest.fixture(scope="session")
 def local_stack(run_cluster: RunCluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Three brokers for the whole run; not to be broken."""
-    # Records may have times of long ago: no look at retention takes them away from under a test.
-    with run_cluster(3, {"log.retention.check.interval.ms": str(24 * 60 * 60 * 1000)}) as cluster:
+    with run_cluster(3) as cluster:
         request.config.stash[SHARED] = cluster
         yield cluster
 

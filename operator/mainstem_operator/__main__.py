@@ -1,8 +1,9 @@
 """Runs the operator: `python -m mainstem_operator`, until SIGTERM or SIGINT.
 
 Its settings are environment variables: WATCH_NAMESPACES (comma separated; empty for all), LOG_LEVEL,
-BROKER_IMAGE, ZOOKEEPER_IMAGE, SPARK_IMAGE, POD_NAMESPACE and POD_NAME (for the Lease), RESYNC_S,
-LEADER_ELECTION (true when there are several replicas), HTTP_PORT (8080; /healthz and /metrics). Log lines
+BROKER_IMAGE, ZOOKEEPER_IMAGE, SPARK_IMAGE, IMAGE_PULL_SECRETS (names of Secrets, comma separated),
+POD_NAMESPACE, POD_NAME and LEASE_NAME (for the Lease), RESYNC_S, LEADER_ELECTION (true when there are several
+replicas), HTTP_PORT (8080; /healthz and /metrics). Log lines
 are JSON on standard error. Exit code 1 if it could not start, or lost what it needs.
 """
 
@@ -19,23 +20,23 @@ from typing import Final
 import kopf
 import structlog
 
-from mainstem_operator import definitions, names
-from mainstem_operator.admin import Health
-from mainstem_operator.context import Context
-from mainstem_operator.farewell import let_go_with
-from mainstem_operator.handlers import Reconciler, registry_for, settings
-from mainstem_operator.kube import Kube, Refused
-from mainstem_operator.lease import Lease
-from mainstem_operator.metrics import Metrics
-from mainstem_operator.observe import Addresses, Observer, ServiceAddresses
-from mainstem_operator.resources import Images
-from mainstem_operator.web import serve
+from mainstem_operator import definitions
+from mainstem_operator.api import names
+from mainstem_operator.api.resources import Images
+from mainstem_operator.brokers.health import Health
+from mainstem_operator.kubernetes.client import Kube, Refused
+from mainstem_operator.kubernetes.observe import Addresses, Observer, ServiceAddresses
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.runtime.handlers import Reconciler, registry_for, settings
+from mainstem_operator.runtime.lease import Lease
+from mainstem_operator.runtime.metrics import Metrics
+from mainstem_operator.runtime.web import serve
+from mainstem_operator.uninstall import let_go_with
 
 logger = structlog.get_logger(__name__)
 
 _RESYNC_SECONDS: Final = 120.0
-_FAREWELL_SECONDS: Final = 5.0
-_LEASE: Final = "mainstem-operator"
+_RELEASE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Options:
     leader_election: bool = False
     pod_namespace: str = "default"
     pod_name: str = "mainstem-operator"
+    lease_name: str = "mainstem-operator"
     http_port: int = 8080
     log_level: str = "info"
 
@@ -59,34 +61,40 @@ class Options:
             ValueError: with the variable and what is wrong with it.
         """
         get = environment.get
-        namespaces = (part.strip() for part in get("WATCH_NAMESPACES", "").split(","))
         level = get("LOG_LEVEL", "info").lower()
         if level not in ("debug", "info", "warning", "error"):
-            raise ValueError(f"LOG_LEVEL is to be debug, info, warning or error, not {level!r}.")
+            raise ValueError(f"LOG_LEVEL must be debug, info, warning or error, not {level!r}.")
         return cls(
-            namespaces=tuple(name for name in namespaces if name),
+            namespaces=_names(get("WATCH_NAMESPACES", "")),
             images=Images(
                 get("BROKER_IMAGE") or Images().broker,
                 get("ZOOKEEPER_IMAGE") or Images().zookeeper,
                 get("SPARK_IMAGE") or Images().spark,
+                _names(get("IMAGE_PULL_SECRETS", "")),
             ),
             resync_seconds=_seconds("RESYNC_S", get("RESYNC_S") or str(_RESYNC_SECONDS)),
             leader_election=get("LEADER_ELECTION", "").lower() == "true",
             pod_namespace=get("POD_NAMESPACE") or "default",
             pod_name=get("POD_NAME") or f"{os.uname().nodename}-{os.getpid()}",
+            lease_name=get("LEASE_NAME") or "mainstem-operator",
             http_port=int(_seconds("HTTP_PORT", get("HTTP_PORT") or "8080")),
             log_level=level,
         )
 
 
+def _names(text: str) -> tuple[str, ...]:
+    """The names in a list that is separated by commas."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
 def _seconds(name: str, text: str) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = -1.0
-    if found < 0:
-        raise ValueError(f"{name} is to be a number, not {text!r}.")
-    return found
+        seconds = -1.0
+    if seconds < 0:
+        raise ValueError(f"{name} must be a number, not {text!r}.")
+    return seconds
 
 
 def main() -> int:
@@ -117,9 +125,17 @@ async def run(
     """Run until `stop` is set, or a signal comes; the exit code."""
     health, metrics = health or Health(), Metrics()
     kube = await Kube.connect(metrics)
-    lease = Lease(kube, options.pod_namespace, _LEASE, options.pod_name)
+    lease = Lease(kube, options.pod_namespace, options.lease_name, options.pod_name)
     may_act = lease.still_mine if options.leader_election else _always
-    context = Context(kube, Observer(kube, health, addresses), addresses, options.images, metrics, may_act)
+    context = Context(
+        kube,
+        Observer(kube, health, addresses),
+        addresses,
+        options.images,
+        metrics,
+        may_act,
+        options.pod_namespace,
+    )
     reconciler = Reconciler(context, options.resync_seconds)
     ready = asyncio.Event()
     os.environ.setdefault("USER", names.FIELD_MANAGER)  # kopf asks who runs it, and our uid has no name
@@ -154,7 +170,7 @@ async def run(
             logger.error("ended", part=task.get_name(), error=str(task.exception()))
         return 0 if not failed and any(task.get_name() == "watches" for task in done) else 1
     finally:
-        await _say_farewell(kube, options.pod_namespace)
+        await _release_topics(kube, options.pod_namespace)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -164,15 +180,15 @@ async def run(
         await kube.close()
 
 
-async def _say_farewell(kube: Kube, namespace: str) -> None:
-    """At once: of a namespace that goes, our rights there go too, and soon our name."""
+async def _release_topics(kube: Kube, namespace: str) -> None:
+    """If the namespace is being deleted, release its Topics at once: the rights to do so are deleted soon."""
     try:
-        released = await asyncio.wait_for(let_go_with(kube, namespace), _FAREWELL_SECONDS)
+        released = await asyncio.wait_for(let_go_with(kube, namespace), _RELEASE_SECONDS)
     except (Refused, OSError, TimeoutError) as error:
         logger.warning("could not see whether the namespace goes", error=str(error))
         return
     if released:
-        logger.info("let go, for the namespace is deleted", topics=released)
+        logger.info("let go, because the namespace is being deleted", topics=released)
 
 
 async def _always() -> bool:

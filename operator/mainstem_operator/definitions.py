@@ -16,16 +16,16 @@ from typing import Any, Final
 import structlog
 import yaml
 
-from mainstem_operator import names
-from mainstem_operator.fields import Object
-from mainstem_operator.kube import Kube
-from mainstem_operator.resources import annotations_of
+from mainstem_operator.api import names
+from mainstem_operator.api.fields import Object
+from mainstem_operator.api.resources import annotations_of
+from mainstem_operator.kubernetes.client import Kube
 
 logger = structlog.get_logger(__name__)
 
 API_VERSION: Final = "apiextensions.k8s.io/v1"
 KIND: Final = "CustomResourceDefinition"
-VERSION_NEEDED: Final = 4
+VERSION_NEEDED: Final = 7
 """What this operator needs at least; the files in crds/ have it, or a higher one.
 
 Every field of a status counts: one that is not declared has the whole status refused.
@@ -40,8 +40,8 @@ def version_of(definition: Object | None) -> int:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """All definitions in the folder's files, by name."""
-    found = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
-    return sorted(found, key=lambda definition: str(definition["metadata"]["name"]))
+    definitions = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
+    return sorted(definitions, key=lambda definition: str(definition["metadata"]["name"]))
 
 
 async def upgrade(kube: Kube, definitions: Sequence[dict[str, Any]]) -> list[str]:
@@ -58,7 +58,7 @@ async def upgrade(kube: Kube, definitions: Sequence[dict[str, Any]]) -> list[str
 
 async def lacking(kube: Kube) -> str | None:
     """What is wrong with the definitions that are there, as a sentence; None if they do."""
-    for plural in (names.CLUSTERS, names.TOPICS, names.GROUPS):
+    for plural in (names.CLUSTERS, names.TOPICS, names.GROUPS, names.USERS):
         name = f"{plural}.{names.GROUP}"
         live = await kube.get(API_VERSION, KIND, None, name)
         if version_of(live) < VERSION_NEEDED:

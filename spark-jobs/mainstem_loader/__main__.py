@@ -1,72 +1,104 @@
-"""`python -m mainstem_loader`: one load from a command line, as a Spark driver in a pod or on a laptop.
+"""`python -m mainstem_loader`: one load, one rewrite of what was loaded, or one upkeep of its table, from a
+command line: as a Spark driver in a pod or on a laptop.
 
-Prints the report as one line of JSON. Exits with 1 and one sentence on the error output when nothing was
-loaded.
+Prints the report as one line of JSON. Exit codes:
+
+    0    everything was loaded, or there was nothing to load
+    1    the load failed; one sentence on the error output says why and what to do
+    3    the load committed what it read, but rejected more records than allowed; a rewrite commits nothing
+         then
+    130  the load was interrupted, by Ctrl-C or SIGTERM; steps that were committed stay
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-
-from mainstem_loader.column_types import type_of_name
-from mainstem_loader.dead_letters import DEAD_LETTER_TABLE
+from mainstem_loader.arguments import Rewrite, chosen_offsets_of, load_parser, settings_of
 from mainstem_loader.errors import LoaderError, SettingsError
-from mainstem_loader.executor_pods import RECORDS_PER_EXECUTOR_MIN, pods_from_environment
-from mainstem_loader.fetch import IsolationLevel
-from mainstem_loader.load_topic import LoadSettings, load_topic
-from mainstem_loader.payload import PayloadFormat
-from mainstem_loader.ranges import GapPolicy
-from mainstem_loader.warehouse import WarehouseTable
+from mainstem_loader.load_topic import load_topic
+from mainstem_loader.maintain_table import maintain
+from mainstem_loader.rewrite_rows import (
+    RewriteTooManyRejectedError,
+    backfill,
+    replay_dead_letters,
+    rewind,
+)
 
 TERMINATION_MESSAGE_CHARACTERS_MAX: Final = 4000
 
+EXIT_FAILED: Final = 1
+EXIT_REJECTED_TOO_MANY: Final = 3
+EXIT_INTERRUPTED: Final = 130
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Load, and tell the exit code."""
-    options = _parser().parse_args(arguments)
+    """Load, and return the exit code."""
+    options = load_parser().parse_args(arguments)
+    # The first process of a container ignores SIGTERM unless it handles it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        settings = LoadSettings(
-            bootstrap_servers=options.bootstrap_servers,
-            topic=options.topic,
-            warehouse=options.warehouse,
-            table=options.table,
-            dead_letter_table=options.dead_letter_table,
-            payload=PayloadFormat(options.payload),
-            columns=_columns(options.column),
-            event_time_field=options.event_time,
-            with_headers=options.headers,
-            isolation=IsolationLevel[options.isolation.upper()],
-            on_gap=GapPolicy(options.on_gap),
-            max_records=options.max_records,
-            max_bytes=options.max_bytes,
-            cores=options.cores,
-            spark_master=options.master,
-            executor_pods=pods_from_environment(os.environ, options.executors, options.records_per_executor)
-            if options.executors
-            else None,
-        )
-        report = load_topic(settings)
-        told = asdict(report)
-        if options.sweep_orphans_after_hours is not None:
-            table = WarehouseTable(
-                settings.warehouse, settings.table or settings.topic, settings.dead_letter_table
-            )
-            told["orphans_swept"] = table.sweep_orphans(options.sweep_orphans_after_hours)
+        if options.maintain:
+            return _maintain(options)
+        if options.rewrite is not None:
+            return _rewrite(options)
+        report = load_topic(settings_of(options))
+    except RewriteTooManyRejectedError as error:
+        _note(options.summary_file, {"error": str(error)})
+        sys.stderr.write(f"{error}\n")
+        return EXIT_REJECTED_TOO_MANY
     except LoaderError as error:
         _note(options.summary_file, {"error": str(error)})
         sys.stderr.write(f"{error}\n")
-        return 1
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        sentence = "The load was interrupted. What was committed before stays; load again to continue."
+        _note(options.summary_file, {"error": sentence})
+        sys.stderr.write(f"{sentence}\n")
+        return EXIT_INTERRUPTED
     _note(options.summary_file, report.summary())
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(asdict(report)) + "\n")
+    for warning in report.warnings:
+        sys.stderr.write(f"{warning}\n")
+    if report.rejected_too_many:
+        sys.stderr.write(f"{report.rejection()}\n")
+        return EXIT_REJECTED_TOO_MANY
+    return 0
+
+
+def _rewrite(options: argparse.Namespace) -> int:
+    """Load again what was loaded before, and return the exit code."""
+    settings, chosen, request_id = settings_of(options), chosen_offsets_of(options), options.request_id
+    match options.rewrite:
+        case Rewrite.REWIND:
+            report = rewind(settings, chosen, request_id=request_id)
+        case Rewrite.REPLAY:
+            report = replay_dead_letters(settings, chosen, request_id=request_id)
+        case kind:
+            report = backfill(settings, chosen, kind == Rewrite.REPLACE, request_id=request_id)
+    _note(options.summary_file, report.summary())
+    sys.stdout.write(json.dumps(asdict(report), default=str) + "\n")
+    for warning in report.warnings:
+        sys.stderr.write(f"{warning}\n")
+    return 0
+
+
+def _maintain(options: argparse.Namespace) -> int:
+    """Maintain the table, and return the exit code."""
+    if options.rewrite is not None:
+        raise SettingsError("--maintain loads nothing, so it does not go with --rewrite; run one of them.")
+    report = maintain(settings_of(options), options.sweep_orphans_after_hours)
+    _note(options.summary_file, report.summary())
+    sys.stdout.write(json.dumps(asdict(report)) + "\n")
+    for warning in report.warnings:
+        sys.stderr.write(f"{warning}\n")
     return 0
 
 
@@ -74,68 +106,6 @@ def _note(file: Path | None, summary: dict[str, object]) -> None:
     """Of a pod, Kubernetes keeps what is in /dev/termination-log, up to 4096 bytes, in its status."""
     if file is not None:
         file.write_text(json.dumps(summary)[:TERMINATION_MESSAGE_CHARACTERS_MAX])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m mainstem_loader", description="Load a topic into its table."
-    )
-    parser.add_argument("topic")
-    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
-    parser.add_argument("--warehouse", required=True, help="the folder of all tables, or s3://bucket/prefix")
-    parser.add_argument("--table", help="the table's name; the topic's by default")
-    parser.add_argument("--dead-letter-table", default=DEAD_LETTER_TABLE, metavar="TABLE")
-    parser.add_argument("--payload", choices=[*PayloadFormat], default=PayloadFormat.JSON)
-    parser.add_argument("--column", action="append", default=[], metavar="FIELD=TYPE", help="a field's type")
-    parser.add_argument("--event-time", metavar="FIELD", help="the field that says when the event happened")
-    parser.add_argument("--headers", action="store_true", help="keep the records' headers")
-    parser.add_argument(
-        "--isolation", choices=[level.name.lower() for level in IsolationLevel], default="read_committed"
-    )
-    parser.add_argument("--on-gap", choices=[*GapPolicy], default=GapPolicy.FAIL)
-    parser.add_argument("--max-records", type=int)
-    parser.add_argument("--max-bytes", type=int)
-    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--master", help="Spark's master; local[cores] by default")
-    parser.add_argument(
-        "--executors",
-        type=int,
-        default=0,
-        metavar="N",
-        help="in a Kubernetes pod: up to this many executor pods for loads that are worth it",
-    )
-    parser.add_argument(
-        "--records-per-executor",
-        type=int,
-        default=RECORDS_PER_EXECUTOR_MIN,
-        metavar="N",
-        help="how many records make an executor worth its start",
-    )
-    parser.add_argument(
-        "--summary-file",
-        type=Path,
-        metavar="FILE",
-        help="write a short report there, for a pod's status",
-    )
-    parser.add_argument(
-        "--sweep-orphans-after-hours",
-        type=int,
-        metavar="HOURS",
-        help="delete older files that no table names",
-    )
-    return parser
-
-
-def _columns(options: Sequence[str]) -> dict[str, pa.DataType]:
-    columns: dict[str, pa.DataType] = {}
-    for option in options:
-        field, separator, name = option.partition("=")
-        if not field or not separator:
-            raise SettingsError(
-                f"{option!r} names no column and type; write FIELD=TYPE, such as distance=long."
-            )
-        columns[field] = type_of_name(name)
-    return columns
 
 
 if __name__ == "__main__":

@@ -19,8 +19,16 @@ class BrokerUnreachableError(LoaderError):
     """No broker answered, or a partition had no leader for too long."""
 
 
+class RegistryUnreachableError(LoaderError):
+    """The schema registry did not answer, or not as one does."""
+
+
 class UnsupportedBrokerError(LoaderError):
     """The broker speaks no version of a request that the loader speaks too, or refused a request."""
+
+
+class LoginRefusedError(LoaderError):
+    """The brokers do not accept the login of the client properties."""
 
 
 class TopicUnknownError(LoaderError):
@@ -39,6 +47,10 @@ class CorruptBatchError(LoaderError):
     """A record batch is not what was written: its bytes changed on disk or on the way."""
 
 
+class WriteError(LoaderError):
+    """A record could not be written to its topic."""
+
+
 class SparkUnavailableError(LoaderError):
     """Spark cannot be started."""
 
@@ -53,3 +65,7 @@ class DiskFullError(WarehouseError):
 
 class QueryError(LoaderError):
     """The SQL cannot be answered."""
+
+
+class TransformError(LoaderError):
+    """The transform failed, took too long, or returned what cannot be rows of the table."""

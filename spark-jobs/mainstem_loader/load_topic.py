@@ -1,55 +1,60 @@
-"""The job: one run that brings a topic's new records into its table.
+"""The job: one load that brings a topic's new records into its table, in steps.
 
-    connect   finish what a killed run left (dead letters), ask the brokers for offsets, plan
-    start     start Spark, if there is anything to load
-    load      the tasks: fetch, decode, write files
-    commit    files and offsets become visible together
+    connect       deliver what a killed load left (dead letters), ask the brokers for offsets, plan
+    start         start Spark, if there is more to load than this process loads sooner
+    load          the tasks: fetch, decode, write files
+    transform     if there is one: Spark reads these files, and writes those of the table (`produce_rows`)
+    commit        files and offsets become visible together
+    dead letters  what could not be loaded becomes visible, too
+    retention     if retention waits for loads: delete records that are loaded and old
+    sweep         once a day: delete files that no commit will ever name
 
-Run it again and it goes on where the last commit ended; kill it anywhere, or run two at once, and no row is
-lost or doubled, because the table's own commit is the only memory (`warehouse`).
-
-Tasks learn the types of new payload fields from what they read, each by itself. Where two learn different
-types, the first in order of partition and offset is right, except that integers give way to doubles; tasks
-whose files do not fit run again with the types settled.
+The end offsets are fixed when the load begins. A backlog that is too large for one commit is loaded in steps,
+each of which plans, loads and commits by itself, so a load that is killed or fails keeps its earlier steps.
+Run it again and it continues where the last commit ended; kill it anywhere, or run two at once, and no row is
+lost or duplicated, because the table's own commit is the only memory (`table.commits`).
 """
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-import pyarrow as pa
-
-from mainstem_loader.batches import wire_bytes_per_offset
-from mainstem_loader.columns import (
-    DAY_COLUMN,
-    HEADERS_COLUMN,
-    HEADERS_TYPE,
-    ColumnError,
-    Columns,
-    check_name,
-    column_of_field,
-    fit_all,
-    merge_found,
+from mainstem_loader.errors import (
+    LoaderError,
+    SettingsError,
+    WarehouseError,
 )
-from mainstem_loader.dead_letters import DEAD_LETTER_TABLE
-from mainstem_loader.errors import LoaderError, SettingsError, WarehouseError
-from mainstem_loader.executor_pods import MASTER, ExecutorPods, executor_count, pod_template, spark_settings
-from mainstem_loader.executors import SparkExecutor, TaskExecutor
-from mainstem_loader.fetch import IsolationLevel, TopicReader
-from mainstem_loader.leaders import BrokerSettings
-from mainstem_loader.payload import RAW_COLUMN, PayloadFormat
-from mainstem_loader.ranges import GapPolicy, LoadPlan, PartitionOffsets, ReadLimits, plan_load
-from mainstem_loader.report import LoadOutcome, LoadProgress, LoadReport, OnProgress, Stage
-from mainstem_loader.tasks import LoadTask, PayloadSettings, RangeCounts, TaskFailure, TaskResult, run_task
-from mainstem_loader.warehouse import CommitOutcome, LoadCommit, OffsetMove, WarehouseTable
+from mainstem_loader.kafka.batches import wire_bytes_per_offset
+from mainstem_loader.kafka.delete_records import delete_records_before
+from mainstem_loader.kafka.fetch import IsolationLevel, TopicReader
+from mainstem_loader.kafka.range_reader import oldest_time_ms
+from mainstem_loader.produce_rows import produce_rows
+from mainstem_loader.ranges import (
+    GapPolicy,
+    LoadPlan,
+    PartitionOffsets,
+    ReadLimits,
+    deletable_ends,
+    plan_load,
+    unloaded_positions,
+)
+from mainstem_loader.report import (
+    LoadOutcome,
+    LoadProgress,
+    LoadReport,
+    OnProgress,
+    RangeCounts,
+    Stage,
+)
+from mainstem_loader.settings import LoadSettings
+from mainstem_loader.spark.executors import TaskExecutor
+from mainstem_loader.spark.tasks import TaskResult
+from mainstem_loader.table.commits import CommitOutcome, LoadCommit, OffsetMove
+from mainstem_loader.table.parquet_files import new_run_id
+from mainstem_loader.task_runs import TaskRuns, WorkSize
 
 __all__ = [
     "LoadOutcome",
@@ -61,57 +66,14 @@ __all__ = [
     "load_topic",
 ]
 
-# Runs are planned anew when another load changed the columns' types meanwhile.
+# A step is planned anew when another load changed the columns' types meanwhile.
 PLANS_MAX: Final = 5
-# Tasks run again until their types agree; each round settles at least one more.
-ROUNDS_MAX: Final = 10
+# A step gives each core a few tasks: enough to keep cores busy, little enough to commit within minutes.
+TASKS_PER_CORE: Final = 4
 SAMPLE_BYTES: Final = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class LoadSettings:
-    """What to load, from where, to where.
-
-    Attributes:
-        bootstrap_servers: `host:port`, several with commas.
-        topic: its name.
-        warehouse: the folder of all tables, or s3://bucket/prefix (see `folder`).
-        table: its name; the topic's, if None.
-        dead_letter_table: where records go that cannot be read.
-        payload: how values become columns.
-        columns: payload fields whose type is given, such as `{"sent": pa.timestamp("us", "UTC")}`; only for
-            JSON.
-        event_time_field: the payload field that says when the event happened, see `event_time`; only for
-            JSON.
-        with_headers: keep the records' headers in `_headers`.
-        isolation: whether records of open and aborted transactions are left out.
-        on_gap: what to do when records were deleted before they were loaded.
-        max_records, max_bytes: caps of this run, as stored by the broker; None for none.
-        cores: how many tasks run side by side when Spark runs on this machine.
-        spark_master: Spark's master; `local[cores]` if None.
-        executor_pods: Kubernetes pods to run tasks in when the load is large; None for this machine alone.
-        fetch_bytes: how much one request asks for.
-        retry_ms: how long to wait for a leader that went away.
-    """
-
-    bootstrap_servers: str
-    topic: str
-    warehouse: str | Path
-    table: str | None = None
-    dead_letter_table: str = DEAD_LETTER_TABLE
-    payload: PayloadFormat = PayloadFormat.JSON
-    columns: Columns = field(default_factory=dict)
-    event_time_field: str | None = None
-    with_headers: bool = False
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    on_gap: GapPolicy = GapPolicy.FAIL
-    max_records: int | None = None
-    max_bytes: int | None = None
-    cores: int = 2
-    spark_master: str | None = None
-    executor_pods: ExecutorPods | None = None
-    fetch_bytes: int = 16 * 1024 * 1024
-    retry_ms: int = 30_000
+# The default of transaction.max.timeout.ms, after which coordinators have ended every transaction they know.
+HANGING_AFTER_MS: Final = 15 * 60 * 1000
+_PARTITIONS_SHOWN_MAX: Final = 5
 
 
 def load_topic(
@@ -121,87 +83,98 @@ def load_topic(
 
     Args:
         settings: see there.
-        executor: where tasks run, entered only if there is work; Spark by the settings, if None.
-        on_progress: told when a stage begins and when tasks end; may be called from another thread.
+        executor: where tasks run, entered only if there is work. If None, this process for small loads
+            (`WorkSize.is_small`), and Spark for larger ones, for transforms, and where the settings name its
+            master.
+        on_progress: called when a stage begins and when tasks end; may be called from another thread.
 
     Raises:
-        LoaderError: with what to do; nothing was loaded.
+        LoaderError: with what to do. Earlier steps stay committed, and the message says so.
     """
-    choose = partial(_spark, settings) if executor is None else lambda _: executor
-    run = _Run(settings, choose, on_progress or (lambda _: None))
-    for _ in range(PLANS_MAX):
-        report = run.try_once()
-        if report is not None:
-            return report
-    raise WarehouseError(
-        f"Other loads changed the columns of table {run.table.name} {PLANS_MAX} times while this one ran;"
-        " run one at a time until the columns are settled."
-    )
+    settings.check()
+    with TaskRuns(settings, executor, on_progress or (lambda _: None)) as runs:
+        try:
+            return _Load(settings, runs).run()
+        except LoaderError as error:
+            if runs.totals.steps:
+                raise type(error)(
+                    f"{error} Before that, {runs.totals.loaded:,} records were loaded; they stay."
+                ) from error
+            raise
 
 
-def _spark(settings: LoadSettings, plan: LoadPlan) -> TaskExecutor:
-    pods = settings.executor_pods
-    count = 0 if pods is None else executor_count(pods, plan.offset_count, len(plan.tasks))
-    if pods is None or count == 0:
-        return SparkExecutor(settings.spark_master or f"local[{settings.cores}]")
-    return SparkExecutor(MASTER, spark_settings(pods, count), pod_template(pods), executors=count)
-
-
-class _Run:
+class _Load:
     """One call of `load_topic`."""
 
-    def __init__(
-        self,
-        settings: LoadSettings,
-        choose_executor: Callable[[LoadPlan], TaskExecutor],
-        on_progress: OnProgress,
-    ) -> None:
-        _check(settings)
-        self.run_id = ""
-        self.table = WarehouseTable(
-            settings.warehouse, settings.table or settings.topic, settings.dead_letter_table
-        )
+    def __init__(self, settings: LoadSettings, runs: TaskRuns) -> None:
+        self.table = runs.table
+        self.totals = runs.totals
+        self._runs = runs
         self._settings = settings
-        self._choose_executor = choose_executor
-        self._on_progress = on_progress
-        self._seconds = dict.fromkeys((stage.value for stage in Stage), 0.0)
-        self._tries = 0
+        self._limits = ReadLimits(settings.max_records, settings.max_bytes, parallelism=runs.cores)
+        # All set by the first step: the topic, what all steps together read, and when that was asked for.
+        self._topic_id: str | None = None
+        self._is_first_load = False
+        self._whole: LoadPlan | None = None
+        self._asked_at_s = 0.0
+        self._ends: dict[int, int] = {}
+        self._high_watermarks: dict[int, int] = {}
+        self._wire_bytes_per_offset = 0.0
 
-    def try_once(self) -> LoadReport | None:
+    def run(self) -> LoadReport:
+        """Load step by step."""
+        outcome = self._step()
+        step = outcome
+        while step is LoadOutcome.LOADED and not self._is_complete():
+            step = self._step()
+        self.totals.loaded_up_to_ms = self._loaded_up_to_ms()
+        self._delete_loaded()
+        self._sweep()
+        assert self._topic_id is not None
+        return self.totals.report(
+            outcome,
+            topic=self._settings.topic,
+            topic_id=self._topic_id,
+            table=self.table.name,
+            max_rejected_share=self._settings.max_rejected_share,
+        )
+
+    def _step(self) -> LoadOutcome:
+        for _ in range(PLANS_MAX):
+            outcome = self._try_step()
+            if outcome is not None:
+                return outcome
+        raise WarehouseError(
+            f"Other loads changed the columns of table {self.table.name} {PLANS_MAX} times while this one"
+            " ran; run one at a time until the columns are settled."
+        )
+
+    def _try_step(self) -> LoadOutcome | None:
         """Plan, load and commit; None when the commit needs another plan."""
-        settings = self._settings
-        # Sortable by time, and unlike any other even when many start at once: no two files may share a name.
-        self.run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-        with self._stage(Stage.CONNECT):
+        started_s = time.time()
+        run_id = new_run_id(started_s)
+        with self._runs.stage(Stage.CONNECT):
             self.table.reload()
             self.table.deliver_dead_letters()
-            brokers = BrokerSettings(settings.bootstrap_servers, retry_ms=settings.retry_ms)
-            with TopicReader(brokers, settings.topic, settings.isolation) as reader:
+            with TopicReader(
+                self._runs.brokers, self._settings.topic, self._settings.isolation, self._topic_id
+            ) as reader:
                 committed, plan = self._plan(reader)
-                topic_id = reader.topic_id
-            payload = self._payload()
+                self._topic_id = topic_id = reader.topic_id
+            self._check_transform(topic_id)
+            payload = self._runs.payload_settings()
+        self.totals.run_id = run_id
         if not plan.ranges:
-            return self._report(LoadOutcome.UP_TO_DATE, topic_id, plan, ())
-        tasks = [
-            LoadTask(
-                run_id=self.run_id,
-                number=number,
-                brokers=brokers,
-                topic=settings.topic,
-                topic_id=topic_id,
-                isolation=settings.isolation,
-                ranges=ranges,
-                payload=payload,
-                table=self.table.folder,
-                dead_letters=self.table.dead_letter_folder,
-                fetch_bytes=settings.fetch_bytes,
-            )
-            for number, ranges in enumerate(plan.tasks)
-        ]
-        results, columns = self._load(plan, tasks, payload.columns)
-        if settings.with_headers:
-            columns[HEADERS_COLUMN] = HEADERS_TYPE
+            return LoadOutcome.UP_TO_DATE
+        self.table.check_store()
+        tasks = self._runs.load_tasks(run_id, topic_id, plan.tasks, payload)
+        assert self._whole is not None
+        results, columns = produce_rows(
+            self._runs, self._settings, tasks, dict(payload.columns), self._work(self._whole), started_s
+        )
         commit = LoadCommit(
+            run_id=run_id,
+            started_s=started_s,
             topic_id=topic_id,
             moves=tuple(
                 OffsetMove(part.partition, committed[part.partition], part.end) for part in plan.ranges
@@ -210,143 +183,131 @@ class _Run:
             dead_files=tuple(written for result in results for written in result.dead_files),
             columns=columns,
             metadata=self._metadata(topic_id, plan, results),
+            is_transformed=self._settings.transform is not None,
         )
-        with self._stage(Stage.COMMIT):
+        with self._runs.stage(Stage.COMMIT):
+            try:
+                self._runs.check_unchanged(topic_id, results)
+            except BaseException:
+                self._runs.delete(results)
+                raise
             outcome = self.table.commit(commit)
         if outcome is not CommitOutcome.COMMITTED:
-            self._delete(results)
+            self._runs.delete(results)
         if outcome is CommitOutcome.COLUMNS_MOVED:
             return None
         if outcome is CommitOutcome.SUPERSEDED:
-            return self._report(LoadOutcome.SUPERSEDED, topic_id, plan, ())
-        with self._stage(Stage.DEAD_LETTERS):
+            return LoadOutcome.SUPERSEDED
+        self.totals.add_step(plan.gaps, _counts_of(plan, results), results)
+        with self._runs.stage(Stage.DEAD_LETTERS):
             self.table.deliver_dead_letters()
-        return self._report(LoadOutcome.LOADED, topic_id, plan, results)
+        return LoadOutcome.LOADED if plan.tasks or plan.gaps else LoadOutcome.UP_TO_DATE
 
-    @contextmanager
-    def _stage(self, stage: Stage) -> Iterator[None]:
-        self._on_progress(LoadProgress(stage))
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds[stage.value] += time.perf_counter() - begin
+    def _check_transform(self, topic_id: str) -> None:
+        if self._settings.transform is None and self.table.is_transformed(topic_id):
+            raise SettingsError(
+                f"Table {self.table.name} was loaded through a transform, and this load has none; name the"
+                " transform, or load into another table."
+            )
 
     def _plan(self, reader: TopicReader) -> tuple[dict[int, int | None], LoadPlan]:
+        """The committed offsets, and the plan of one step."""
         settings = self._settings
-        offsets = reader.offsets()
-        committed = {partition: self.table.committed(reader.topic_id, partition) for partition in offsets}
+        if self._whole is None:
+            self._asked_at_s = time.time()
+            # Before the ends, see `unloaded_positions`.
+            self._high_watermarks = reader.high_watermarks()
+        bounds = reader.offsets()
+        committed = {partition: self.table.committed(reader.topic_id, partition) for partition in bounds}
         partitions = [
             PartitionOffsets(partition, committed[partition], earliest, latest)
-            for partition, (earliest, latest) in offsets.items()
+            for partition, (earliest, latest) in bounds.items()
         ]
-        pods = settings.executor_pods
-        cores = settings.cores if pods is None else max(settings.cores, pods.count_max * pods.cores)
-        limits = ReadLimits(settings.max_records, settings.max_bytes, parallelism=cores)
-        plan = plan_load(settings.topic, partitions, limits, settings.on_gap)
-        if settings.max_bytes is not None or plan.offset_count > limits.task_records_min:
-            samples = reader.sample({part.partition: part.start for part in plan.ranges}, SAMPLE_BYTES)
-            estimate = wire_bytes_per_offset(samples, settings.topic)
-            plan = plan_load(settings.topic, partitions, limits, settings.on_gap, estimate)
-        return committed, plan
+        on_gap = self._gap_policy(committed)
+        if self._whole is None:
+            self._ends = {partition: latest for partition, (_, latest) in bounds.items()}
+            whole = plan_load(settings.topic, partitions, self._limits, on_gap)
+            if settings.max_bytes is not None or whole.offset_count > self._limits.task_records_min:
+                starts = {part.partition: part.start for part in whole.ranges if part.offset_count}
+                self._wire_bytes_per_offset = wire_bytes_per_offset(
+                    reader.sample(starts, SAMPLE_BYTES), settings.topic
+                )
+                whole = self._plan_up_to(partitions, self._limits, on_gap)
+            self._whole = whole
+        ends = {part.partition: part.end for part in self._whole.ranges}
+        partitions = [
+            replace(part, latest=min(part.latest, max(ends[part.partition], part.committed or 0)))
+            for part in partitions
+            if part.partition in ends
+        ]
+        limits = replace(self._limits, run_records=self._limits.task_records * self._task_count_max())
+        if self._wire_bytes_per_offset:
+            limits = replace(limits, run_bytes=limits.task_bytes * self._task_count_max())
+        return committed, self._plan_up_to(partitions, limits, on_gap)
 
-    def _payload(self) -> PayloadSettings:
-        """The columns whose type tasks must keep: the table's, and those the settings name."""
-        settings = self._settings
-        columns: dict[str, pa.DataType] = dict(self.table.payload_columns)
-        for name, wanted in settings.columns.items():
-            column = column_of_field(name)
-            if columns.setdefault(column, wanted) != wanted:
-                raise SettingsError(
-                    f"Column {column} of table {self.table.name} is {columns[column]} already and cannot"
-                    f" become {wanted}; leave its type away, or load into another table."
-                )
-        if settings.payload is PayloadFormat.RAW:
-            if columns.get(RAW_COLUMN, pa.binary()) != pa.binary():
-                raise SettingsError(
-                    f"Column {RAW_COLUMN} of table {self.table.name} holds {columns[RAW_COLUMN]}, not raw"
-                    " values; load into another table."
-                )
-            columns[RAW_COLUMN] = pa.binary()
-        event_time = settings.event_time_field
-        return PayloadSettings(
-            format=settings.payload,
-            columns=columns,
-            event_time_column=None if event_time is None else column_of_field(event_time),
-            with_headers=settings.with_headers,
+    def _work(self, whole: LoadPlan) -> WorkSize:
+        size_bytes = int(whole.offset_count * self._wire_bytes_per_offset)
+        return WorkSize(whole.offset_count, size_bytes or None)
+
+    def _gap_policy(self, committed: Mapping[int, int | None]) -> GapPolicy:
+        """What to do about gaps: as set, or fail unless nothing of the table exists yet."""
+        is_new = all(offset is None for offset in committed.values())
+        if self._whole is None:
+            self._is_first_load = is_new and self.table.is_empty()
+        if self._settings.on_gap is not None:
+            return self._settings.on_gap
+        # Later steps of a first load have committed offsets, and what they miss was lost.
+        return GapPolicy.SKIP if self._is_first_load and is_new else GapPolicy.FAIL
+
+    def _plan_up_to(
+        self, partitions: Sequence[PartitionOffsets], limits: ReadLimits, on_gap: GapPolicy
+    ) -> LoadPlan:
+        return plan_load(self._settings.topic, partitions, limits, on_gap, self._wire_bytes_per_offset)
+
+    def _task_count_max(self) -> int:
+        return self._limits.parallelism * TASKS_PER_CORE
+
+    def _is_complete(self) -> bool:
+        assert self._whole is not None and self._topic_id is not None
+        return all(
+            (self.table.committed(self._topic_id, part.partition) or 0) >= part.end
+            for part in self._whole.ranges
         )
 
-    def _load(
-        self, plan: LoadPlan, tasks: Sequence[LoadTask], settled: Columns
-    ) -> tuple[list[TaskResult], dict[str, pa.DataType]]:
-        """Run all tasks, and again those whose files' columns do not fit what all have found.
-
-        Returns:
-            A result for each task, and the columns that all files fit.
+    def _loaded_up_to_ms(self) -> int | None:
+        """The newest time up to which everything is loaded: when the load began, or the time of the oldest
+        record that is still missing because of a cap or an open transaction. None if that cannot be found
+        out.
         """
-        if not tasks:
-            # Everything that was not loaded is gone: the offsets move over the gap.
-            return [], dict(settled)
-        results: dict[int, TaskResult] = {}
-        columns = dict(settled)
-        unsettled = list(tasks)
-        with self._starting(plan) as executor:
-            for _ in range(ROUNDS_MAX):
-                found = self._run(executor, unsettled, results)
-                results |= {result.number: result for result in found}
-                columns = merge_found(columns, settled, [result.found_columns for result in found])
-                unsettled = [
-                    replace(task, payload=replace(task.payload, columns=columns))
-                    for task in tasks
-                    if not all(fit_all(written.columns, columns) for written in results[task.number].files)
-                ]
-                if not unsettled:
-                    return [results[task.number] for task in tasks], columns
-                self._delete([results[task.number] for task in unsettled])
-        raise WarehouseError(
-            f"The types of {self._settings.topic}'s fields did not settle in {ROUNDS_MAX} tries; name the"
-            " types of those that vary."
-        )
-
-    @contextmanager
-    def _starting(self, plan: LoadPlan) -> Iterator[TaskExecutor]:
-        with self._stage(Stage.START):
-            executor = self._choose_executor(plan)
-            executor.__enter__()
+        assert self._topic_id is not None
+        up_to_ms = int(self._asked_at_s * 1000)
+        committed = {part: self.table.committed(self._topic_id, part) or 0 for part in self._ends}
+        readable, waiting = unloaded_positions(committed, self._ends, self._high_watermarks)
+        self.totals.has_more = bool(readable)
+        if not readable and not waiting:
+            return up_to_ms
+        time_of: dict[int, int | None] = {}
         try:
-            yield executor
-        finally:
-            executor.__exit__(None, None, None)
-
-    def _run(
-        self, executor: TaskExecutor, tasks: Sequence[LoadTask], finished: dict[int, TaskResult]
-    ) -> list[TaskResult]:
-        self._tries += len(tasks)
-        total = len(tasks)
-        with self._stage(Stage.LOAD):
-            ended = executor.run(
-                run_task, tasks, lambda done: self._on_progress(LoadProgress(Stage.LOAD, done, total))
-            )
-        failures = [result for result in ended if isinstance(result, TaskFailure)]
-        results = [result for result in ended if isinstance(result, TaskResult)]
-        if failures:
-            self._delete([*results, *finished.values()])
-            raise failures[0].error
-        for task, result in zip(tasks, results, strict=True):
-            _check_complete(task, result)
-        return results
-
-    def _delete(self, results: Sequence[TaskResult]) -> None:
-        """Files that no commit will name. What stays after a kill is swept later."""
-        for result in results:
-            for written in result.files:
-                self.table.folder.delete(written.path)
-            for written in result.dead_files:
-                self.table.dead_letter_folder.delete(written.path)
+            # A reader of committed records gets nothing where an open transaction begins.
+            with TopicReader(
+                self._runs.brokers, self._settings.topic, IsolationLevel.READ_UNCOMMITTED, self._topic_id
+            ) as reader:
+                for partition, position in {**readable, **waiting}.items():
+                    time_of[partition] = oldest_time_ms(reader, partition, position)
+        except LoaderError:
+            return None  # The records are loaded; only the age of the others is unknown.
+        old = {
+            partition: position
+            for partition, position in waiting.items()
+            if (time_ms := time_of[partition]) is not None and up_to_ms - time_ms > HANGING_AFTER_MS
+        }
+        if old:
+            self.totals.warnings.append(_hanging(self._settings.topic, old))
+        times_ms = [time_ms for time_ms in time_of.values() if time_ms is not None]
+        return min(up_to_ms, *times_ms) if len(times_ms) == len(time_of) else None
 
     def _metadata(self, topic_id: str, plan: LoadPlan, results: Sequence[TaskResult]) -> dict[str, object]:
         return {
-            "run": self.run_id,
             "topic": self._settings.topic,
             "topicId": topic_id,
             "ranges": [
@@ -361,71 +322,63 @@ class _Run:
                 for counts in _counts_of(plan, results)
             ],
             "gaps": [{"partition": gap.partition, "start": gap.start, "end": gap.end} for gap in plan.gaps],
+            "rows": sum(written.rows for result in results for written in result.files),
         }
 
-    def _report(
-        self, outcome: LoadOutcome, topic_id: str, plan: LoadPlan, results: Sequence[TaskResult]
-    ) -> LoadReport:
-        files = [written for result in results for written in result.files]
-        counts = _counts_of(plan, results) if results or outcome is LoadOutcome.LOADED else ()
-        task_seconds: dict[str, float] = {}
-        for result in results:
-            for stage in result.seconds.__slots__:
-                task_seconds[stage] = task_seconds.get(stage, 0.0) + getattr(result.seconds, stage)
-        return LoadReport(
-            outcome=outcome,
-            topic=self._settings.topic,
-            topic_id=topic_id,
-            table=self.table.name,
-            run_id=self.run_id,
-            read=sum(part.read for part in counts),
-            loaded=sum(part.loaded for part in counts),
-            dead_lettered=sum(part.dead for part in counts),
-            days=tuple(sorted({written.partition_values[DAY_COLUMN] for written in files})),
-            files=len(files),
-            size_bytes=sum(written.size_bytes for written in files),
-            bytes_read=sum(result.bytes_read for result in results),
-            ranges=tuple(counts),
-            gaps=plan.gaps,
-            tries=self._tries,
-            seconds=dict(self._seconds),
-            task_seconds=task_seconds,
-        )
+    def _delete_loaded(self) -> None:
+        """Delete records that are in the table, or dead letters, and older than the topic is to keep them.
+
+        Retention that waits for loads leaves all deletion to this, but for a limit of size. A rewind may have
+        set the offsets back since the last commit, or be about to: the newest snapshot decides.
+        """
+        after_ms, topic_id = self._settings.delete_loaded_after_ms, self._topic_id
+        if after_ms is None:
+            return
+        assert topic_id is not None
+        settings, brokers = self._settings, self._runs.brokers
+        with self._runs.stage(Stage.RETENTION):
+            try:
+                with TopicReader(brokers, settings.topic, settings.isolation, topic_id) as reader:
+                    bounds = reader.offsets()
+                    young = reader.offsets_at(int(time.time() * 1000) - after_ms)
+
+                def ends() -> Mapping[int, int]:
+                    self.table.reload()
+                    kept_from = {part: self.table.kept_from(topic_id, part) for part in bounds}
+                    return deletable_ends(bounds, young, kept_from)
+
+                done = delete_records_before(brokers, settings.topic, topic_id, ends)
+                self.totals.offsets_deleted = sum(end - bounds[part][0] for part, end in done.items())
+            except LoaderError as error:
+                # The records are loaded; the next load deletes them.
+                self.totals.warnings.append(f"Loaded records were not deleted from the topic: {error}")
+
+    def _sweep(self) -> None:
+        hours = self._settings.sweep_after_hours
+        if hours is None or not self.table.is_sweep_due():
+            return
+        with self._runs.stage(Stage.SWEEP):
+            try:
+                self.totals.orphans_swept = self.table.sweep_orphans(hours)
+            except LoaderError as error:
+                # The records are loaded; the next load sweeps.
+                self.totals.warnings.append(f"Orphans were not swept: {error}")
 
 
-def _check(settings: LoadSettings) -> None:
-    if settings.payload is PayloadFormat.RAW and (settings.columns or settings.event_time_field is not None):
-        raise SettingsError(
-            "Raw values have no fields; leave away the columns and the event time, or load JSON."
-        )
-    for name in ("max_records", "max_bytes", "cores", "fetch_bytes"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise SettingsError(f"{name} is {value}; it must be at least 1.")
-    for column in settings.columns:
-        try:
-            check_name(column, settings.columns)
-        except ColumnError as error:
-            raise SettingsError(f"The columns cannot be as named: {error}.") from error
-
-
-def _check_complete(task: LoadTask, result: TaskResult) -> None:
-    """A task answers for all it was given, and its files hold what it counted."""
-    loaded = sum(counts.loaded for counts in result.counts)
-    dead = sum(counts.dead for counts in result.counts)
-    if (
-        tuple(counts.range for counts in result.counts) != task.ranges
-        or loaded != sum(written.rows for written in result.files)
-        or dead != sum(written.rows for written in result.dead_files)
-    ):
-        raise LoaderError(
-            f"Task {task.number} of run {task.run_id} wrote other rows than it read; nothing was loaded."
-            " Report this."
-        )
+def _hanging(topic: str, position_of: Mapping[int, int]) -> str:
+    """A warning about open transactions, by partition the offset where the first begins."""
+    shown = list(position_of.items())[:_PARTITIONS_SHOWN_MAX]
+    where = ", ".join(f"offset {position} of partition {partition}" for partition, position in shown)
+    more = ", ..." if len(position_of) > len(shown) else ""
+    return (
+        f"Topic {topic} has records that cannot be loaded, because a transaction has been open for more than"
+        f" {HANGING_AFTER_MS // 60_000} minutes, from {where}{more} on. Find out whether it hangs with"
+        f" `mainstem transaction find-hanging {topic}`, which shows how to abort it."
+    )
 
 
 def _counts_of(plan: LoadPlan, results: Sequence[TaskResult]) -> tuple[RangeCounts, ...]:
-    """One for each partition that moved, whatever tasks its offsets were cut into."""
+    """One for each partition that moved, whatever tasks its offsets were divided among."""
     parts = [counts for result in results for counts in result.counts]
     return tuple(
         RangeCounts(

@@ -9,18 +9,22 @@ records. Caps are therefore upper bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from mainstem_loader.errors import OffsetsLostError, TopicRecreatedError
+
+Part = TypeVar("Part", int, tuple[str, int])
 
 
 class GapPolicy(StrEnum):
     """What to do when retention has deleted records that were never loaded."""
 
     FAIL = "fail"
-    SKIP_AND_RECORD = "skip-and-record"
+    SKIP = "skip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,10 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """The offsets `start` to `end`, exclusive, of one partition. In a plan it is empty only where all that
-    was not loaded is gone: the offset moves over the gap, and there is nothing to read.
+    """The offsets `start` to `end`, exclusive, of one partition.
+
+    In a plan it is empty where there is nothing to read, but an offset to commit: the far side of a gap, or
+    the start of a partition that is seen for the first time.
     """
 
     partition: int
@@ -71,8 +77,12 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """`ranges`: one for each partition that moves, in order. `tasks`: the same offsets, cut and dealt out.
-    `gaps`: what retention took away before it was loaded, which `ranges` therefore leaves out.
+    """The reads of one run.
+
+    Attributes:
+        ranges: one for each partition whose committed offset this run sets, in order of partition.
+        tasks: the same offsets, divided among tasks.
+        gaps: offsets that were deleted before they were loaded; `ranges` begin behind them.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -100,11 +110,15 @@ def plan_load(
 ) -> LoadPlan:
     """Decide what a run reads.
 
+    Every partition that has no committed offset gets one from this run, even if it is empty or if the cap
+    leaves it no share. Without it, records that arrive and expire before the next run would leave no trace.
+
     Args:
         topic: for the messages of errors only.
         partitions: all partitions of the topic, in any order.
         limits: see there.
-        on_gap: what to do where `committed` < `earliest`.
+        on_gap: what to do where the partition begins behind its committed offset or, before its first load,
+            behind offset 0.
         bytes_per_offset: an estimate of the size of a record in the topic; 0 when unknown, and then byte
             limits do not bind.
 
@@ -114,13 +128,16 @@ def plan_load(
     """
     backlog: list[OffsetRange] = []
     gaps: list[OffsetRange] = []
+    new_partitions: set[int] = set()
     for offsets in sorted(partitions, key=lambda offsets: offsets.partition):
         start, gap = _first_offset(topic, offsets, on_gap)
         if gap is not None:
             gaps.append(gap)
-        if start < offsets.latest or gap is not None:
+        if offsets.committed is None:
+            new_partitions.add(offsets.partition)
+        if start < offsets.latest or gap is not None or offsets.committed is None:
             backlog.append(OffsetRange(offsets.partition, start, max(start, offsets.latest)))
-    ranges = _cap(backlog, _offsets_allowed(limits, bytes_per_offset))
+    ranges = _cap(backlog, _offsets_allowed(limits, bytes_per_offset), new_partitions)
     moved = {part.partition for part in ranges}
     return LoadPlan(
         ranges=tuple(ranges),
@@ -129,23 +146,77 @@ def plan_load(
     )
 
 
+def deletable_ends(
+    bounds: Mapping[int, tuple[int, int]], young: Mapping[int, int | None], kept_from: Mapping[int, int]
+) -> dict[int, int]:
+    """Up to where the records of a topic are loaded and old enough to be deleted.
+
+    Args:
+        bounds: for each partition the log start offset and the end of what may be read.
+        young: for each partition the first offset whose record has to stay; None if all are old.
+        kept_from: for each partition the first offset that is not loaded, or that a rewind is about to take
+            out of the table.
+
+    Returns:
+        The new start offsets of the partitions whose start moves.
+    """
+    ends: dict[int, int] = {}
+    for partition, (earliest, latest) in bounds.items():
+        loaded_end = min(kept_from.get(partition, 0), latest)
+        first_young = young.get(partition)
+        end = loaded_end if first_young is None else min(loaded_end, first_young)
+        if end > earliest:
+            ends[partition] = end
+    return ends
+
+
+def unloaded_positions(
+    committed: Mapping[int, int], ends: Mapping[int, int], high_watermarks: Mapping[int, int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Where the records begin that a load has left in the topic.
+
+    A last stable offset below the high watermark means that a transaction is open: the records from there on
+    exist, but may not be read yet. If both are the same, all that remains of ended transactions (markers,
+    aborted records) is below them, so it counts as loaded.
+
+    Args:
+        committed: for each partition the next offset to load; 0 for those that are left out.
+        ends: for each partition the end of what could be read when the load began.
+        high_watermarks: for each partition the high watermark, read before `ends`. Otherwise records that
+            arrived in between would look like those of an open transaction.
+
+    Returns:
+        The next offsets to load of partitions with records that could be read, and of those whose records
+        all wait for an open transaction.
+    """
+    readable: dict[int, int] = {}
+    waiting: dict[int, int] = {}
+    for partition, end in ends.items():
+        position = committed.get(partition, 0)
+        if position < end:
+            readable[partition] = position
+        elif position < high_watermarks.get(partition, end):
+            waiting[partition] = position
+    return readable, waiting
+
+
 def _first_offset(topic: str, offsets: PartitionOffsets, on_gap: GapPolicy) -> tuple[int, OffsetRange | None]:
-    committed = offsets.committed
-    if committed is None:
-        return offsets.earliest, None
+    # Offsets begin at 0, so a partition that begins later has lost records, also before its first load.
+    committed = offsets.committed or 0
     if committed > offsets.latest:
         raise TopicRecreatedError(
             f"Partition {offsets.partition} of topic {topic} ends at offset {offsets.latest}, but the table"
-            f" has loaded it up to {committed}: the topic was cut short or made anew; load it into another"
+            f" has loaded it up to {committed}: the topic was truncated or re-created. Load it into another"
             " table, or find out which data is right."
         )
     if committed >= offsets.earliest:
         return committed, None
     if on_gap is GapPolicy.FAIL:
+        when = "the first load" if offsets.committed is None else "they were loaded"
         raise OffsetsLostError(
             f"Offsets {committed} to {offsets.earliest - 1} of partition {offsets.partition} of topic"
-            f" {topic} were deleted before they were loaded; load more often or keep the topic longer, and"
-            f" go on after the gap with the gap policy {GapPolicy.SKIP_AND_RECORD.value!r}."
+            f" {topic} were deleted before {when}. To continue behind the gap, load once with the gap policy"
+            f" {GapPolicy.SKIP.value!r}; to avoid gaps, load more often or keep the topic longer."
         )
     return offsets.earliest, OffsetRange(offsets.partition, committed, offsets.earliest)
 
@@ -159,25 +230,40 @@ def _offsets_allowed(limits: ReadLimits, bytes_per_offset: float) -> int | None:
     return None if allowed is None else max(allowed, 1)
 
 
-def _cap(backlog: Sequence[OffsetRange], allowed: int | None) -> list[OffsetRange]:
-    """Shorten ranges at their ends to `allowed` offsets in all: all partitions get the same share, and what a
-    short one leaves over goes to the others, so that none starves.
-
-    A range that is empty stays: it is the far side of a gap, which is recorded by moving the offset.
+def _cap(
+    backlog: Sequence[OffsetRange], allowed: int | None, new_partitions: AbstractSet[int]
+) -> list[OffsetRange]:
+    """Shorten ranges at their ends to `allowed` offsets in total, by `equal_shares`. Ranges that were empty
+    before stay, and so do those of new partitions: their offset is committed though nothing is read.
     """
     if allowed is None or sum(part.offset_count for part in backlog) <= allowed:
         return list(backlog)
-    share_of: dict[int, int] = {}
-    left = allowed
-    by_length = sorted(backlog, key=lambda part: (part.offset_count, part.partition))
-    for position, part in enumerate(by_length):
-        share_of[part.partition] = min(part.offset_count, -(-left // (len(by_length) - position)))
-        left -= share_of[part.partition]
+    share_of = equal_shares({part.partition: part.offset_count for part in backlog}, allowed)
     return [
         OffsetRange(part.partition, part.start, part.start + share_of[part.partition])
         for part in backlog
-        if share_of[part.partition] or not part.offset_count
+        if share_of[part.partition] or not part.offset_count or part.partition in new_partitions
     ]
+
+
+def equal_shares(size_of: Mapping[Part, int], allowed: int) -> dict[Part, int]:
+    """Divide `allowed` among parts. All get the same share, and what a small part does not need goes to the
+    others, so that no part starves.
+
+    Args:
+        size_of: how much each part could take.
+        allowed: how much there is; where it does not divide evenly, smaller parts get one more.
+
+    Returns:
+        The share of each part, at most its size; together `allowed`, or the total size where that is less.
+    """
+    share_of: dict[Part, int] = {}
+    left = allowed
+    by_size = sorted(size_of, key=lambda part: (size_of[part], part))
+    for position, part in enumerate(by_size):
+        share_of[part] = min(size_of[part], -(-left // (len(by_size) - position)))
+        left -= share_of[part]
+    return share_of
 
 
 def _deal_out(
@@ -194,8 +280,8 @@ def _deal_out(
     largest = limits.task_records
     if bytes_per_offset > 0:
         largest = min(largest, int(limits.task_bytes / bytes_per_offset))
-    wanted = min(limits.parallelism, -(-total // max(limits.task_records_min, 1)))
-    count = min(total, max(wanted, -(-total // max(largest, 1))))
+    task_count = min(limits.parallelism, -(-total // max(limits.task_records_min, 1)))
+    count = min(total, max(task_count, -(-total // max(largest, 1))))
     position = 0
     parts = iter([part for part in ranges if part.offset_count])
     part = next(parts)

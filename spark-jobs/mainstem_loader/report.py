@@ -1,28 +1,32 @@
-"""What a load tells while it runs and when it is done: values for people and programs, without any doing."""
+"""What a load reports while it runs and when it is done: values for people and programs, without effects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from mainstem_loader.ranges import OffsetRange
-from mainstem_loader.tasks import RangeCounts
 
 
 class Stage(StrEnum):
-    """The stages of a run, in order."""
+    """The stages of a load; all but the last repeat in each step. Only rewrites copy rows."""
 
     CONNECT = "connect"
     START = "start"
     LOAD = "load"
+    TRANSFORM = "transform"
+    COPY = "copy"
     COMMIT = "commit"
+    RETENTION = "retention"
     DEAD_LETTERS = "dead letters"
+    SWEEP = "sweep"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """How far a run is. `done` of `total` tasks in stage `load`; elsewhere both are 0."""
+    """How far a step is. `done` of `total` tasks in stage `load`; elsewhere both are 0."""
 
     stage: Stage
     done: int = 0
@@ -41,14 +45,50 @@ class LoadOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadReport:
-    """What a run did. `read` = `loaded` + `dead_lettered`, in records; `ranges` hold offsets, which may have
-    holes.
+class RangeCounts:
+    """What became of the records of one range: `read` = `loaded` + `dead`."""
 
-    `gaps`: offsets that were gone before they could be loaded. `days`: partitions that got rows, as ISO
-    dates. `size_bytes`: of the new files. `bytes_read`: of batches as stored by the broker. `seconds`: by
-    stage, and of the stage `load` by what tasks did, added up over tasks. `tries`: how often tasks ran, above
-    their number when types had to be settled.
+    range: OffsetRange
+    read: int
+    loaded: int
+    dead: int
+
+    def followed_by(self, later: RangeCounts) -> RangeCounts:
+        """Both ranges of one partition as one."""
+        return RangeCounts(
+            OffsetRange(self.range.partition, self.range.start, later.range.end),
+            self.read + later.read,
+            self.loaded + later.loaded,
+            self.dead + later.dead,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What a load did.
+
+    Attributes:
+        outcome: see there.
+        topic, topic_id, table: from where, to where.
+        run_id: of the last step; rows have their step's in `_run`.
+        steps: how many commits were made.
+        read, loaded, dead_lettered: in records; `read` is the sum of the others.
+        rows: added to the table; as many as `loaded`, unless a transform returned more or fewer.
+        days: partitions that got rows, as ISO dates.
+        files, size_bytes: of the new rows.
+        bytes_read: of batches as stored by the broker.
+        ranges: offsets by partition, which may have holes.
+        gaps: offsets that were gone before they could be loaded.
+        tries: how often tasks ran, above their number when types had to be settled or tasks were retried.
+        seconds: by stage.
+        task_seconds: of the stage `load`, by what tasks did, added up over tasks.
+        loaded_up_to_ms: the newest time up to which everything is loaded, in milliseconds since 1970; None if
+            a cap or an open transaction left records over whose time is unknown.
+        max_rejected_share: above it, the load has failed.
+        orphans_swept: how many files were deleted that no commit names.
+        offsets_deleted: how many offsets of the topic were deleted, because their records are loaded and old.
+        warnings: sentences that a person should read.
+        has_more: whether a cap left records over that could be read.
     """
 
     outcome: LoadOutcome
@@ -56,9 +96,11 @@ class LoadReport:
     topic_id: str
     table: str
     run_id: str
+    steps: int
     read: int
     loaded: int
     dead_lettered: int
+    rows: int
     days: tuple[str, ...]
     files: int
     size_bytes: int
@@ -68,19 +110,49 @@ class LoadReport:
     tries: int
     seconds: dict[str, float]
     task_seconds: dict[str, float]
+    loaded_up_to_ms: int | None
+    max_rejected_share: float
+    orphans_swept: int
+    warnings: tuple[str, ...]
+    offsets_deleted: int = 0
+    has_more: bool = False
+
+    @property
+    def rejected_too_many(self) -> bool:
+        """Whether more records are dead letters than the settings allow."""
+        return self.dead_lettered > self.read * self.max_rejected_share
+
+    def rejection(self) -> str:
+        """A sentence about the share of dead letters, for a load that rejected too many."""
+        share = self.dead_lettered / self.read if self.read else 0.0
+        return (
+            f"{self.dead_lettered:,} of {self.read:,} records ({share:.0%}) were rejected, more than the"
+            f" {self.max_rejected_share:.0%} that are allowed. They are in the dead letter table, each with"
+            f" its"
+            " reason."
+        )
 
     def summary(self) -> dict[str, object]:
-        """What is worth keeping of a run, of bounded size, in JSON's types."""
-        return {
+        """What is worth keeping of a load, of bounded size, in JSON's types."""
+        found: dict[str, object] = {
             "runId": self.run_id,
             "outcome": str(self.outcome),
             "topicId": self.topic_id,
             "table": self.table,
             "read": self.read,
             "loaded": self.loaded,
+            "rows": self.rows,
             "deadLettered": self.dead_lettered,
             "files": self.files,
             "sizeBytes": self.size_bytes,
             "gapRecords": sum(gap.end - gap.start for gap in self.gaps),
+            "orphansSwept": self.orphans_swept,
+            "offsetsDeleted": self.offsets_deleted,
             "seconds": round(sum(self.seconds.values()), 1),
         }
+        if self.loaded_up_to_ms is not None:
+            up_to = datetime.fromtimestamp(self.loaded_up_to_ms / 1000, UTC)
+            found["loadedUpTo"] = f"{up_to:%Y-%m-%dT%H:%M:%SZ}"
+        if self.rejected_too_many:
+            found["error"] = self.rejection()
+        return found

@@ -1,20 +1,20 @@
-"""Producers and consumers of a simulated cluster. They believe what they are told, and tell the ledger."""
+"""Producers and consumers of a simulated cluster. They trust the answers, and report them to the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from types import SimpleNamespace
 from typing import Any
 
 from tests.cluster.invariants import Ledger
 from tests.cluster.memory_log import BatchSlice
 from tests.cluster.network import CLIENT, Network
-from tests.cluster.simulated_broker import SimulatedBroker, fetch_request
+from tests.cluster.simulated_broker import SimulatedBroker, fetch_request, rack_of
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 
 from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError
+from mainstem_broker.protocol.fetch_codec import FetchPartition
 from mainstem_broker.protocol.wire import Body
 
 PAUSE_S_MAX = 0.2
@@ -53,8 +53,8 @@ class Producer:
             await self._send(batch, acks)
 
     async def _send(self, batch: bytes, acks: int) -> None:
-        found = leaders(self._network, self._topic, self._index)
-        if not found:
+        leader_ids = leaders(self._network, self._topic, self._index)
+        if not leader_ids:
             await asyncio.sleep(self._random.random() * RETRY_S_MAX)
             return
         timeout_s = 0.05 + self._random.random()
@@ -64,13 +64,69 @@ class Producer:
 
         try:
             async with asyncio.timeout(timeout_s + 0.5):
-                answer = await self._network.call(CLIENT, self._random.choice(found), produce)
+                answer = await self._network.call(CLIENT, self._random.choice(leader_ids), produce)
         except (PeerUnavailable, TimeoutError):
             return
         if answer["error_code"] == 0 and acks == -1:
             self._ledger.acknowledge(self._index, answer["base_offset"], batch)
         elif answer["error_code"] != 0:
             await asyncio.sleep(self._random.random() * RETRY_S_MAX)
+
+
+class RackConsumer:
+    """Reads a partition again and again from where leaders send it: the follower in its rack (KIP-392)."""
+
+    def __init__(
+        self, topic: str, index: int, network: Network, source: random.Random, ledger: Ledger
+    ) -> None:
+        self._topic = topic
+        self._index = index
+        self._network = network
+        self._random = source
+        self._ledger = ledger
+        self._offset = 0
+        self._rack = rack_of(1)
+        self._preferred: int | None = None
+
+    async def run(self) -> None:
+        while True:
+            broker_id = self._preferred
+            if broker_id is None:
+                leader_ids = leaders(self._network, self._topic, self._index)
+                broker_id = self._random.choice(leader_ids) if leader_ids else None
+            if broker_id is None or not await self._read(broker_id):
+                self._preferred = None
+                await asyncio.sleep(self._random.random() * RETRY_S_MAX)
+            if self._random.random() < 0.05:
+                # In another rack now, from the beginning.
+                self._offset, self._preferred = 0, None
+                self._rack = rack_of(self._random.randint(1, 4))
+
+    async def _read(self, broker_id: int) -> bool:
+        async def fetch(broker: SimulatedBroker) -> Any:
+            topic = broker.member.view.topics[self._topic]
+            position = FetchPartition(self._index, -1, self._offset, -1, -1, 10_000)
+            positions = [(topic.topic_id, position)]
+            return await broker.fetch(fetch_request(positions, 0.2, max_bytes=10_000, rack=self._rack))
+
+        try:
+            async with asyncio.timeout(2):
+                answer = await self._network.call(CLIENT, broker_id, fetch)
+        except (PeerUnavailable, ProtocolError, TimeoutError, KeyError):
+            return False
+        (topic,) = answer["responses"]
+        (partition,) = topic["partitions"]
+        if partition["error_code"] != 0:
+            return False
+        replica = partition.get("preferred_read_replica", -1)
+        if replica >= 0:
+            self._preferred = replica
+        records = partition["records"]
+        if isinstance(records, BatchSlice):
+            for stored in records.batches:
+                self._ledger.consumed_from_follower(self._index, stored)
+            self._offset = records.batches[-1].offset + 1
+        return True
 
 
 class Consumer:
@@ -88,20 +144,22 @@ class Consumer:
 
     async def run(self) -> None:
         while True:
-            found = leaders(self._network, self._topic, self._index)
-            if not found or not await self._read(self._random.choice(found)):
+            leader_ids = leaders(self._network, self._topic, self._index)
+            if not leader_ids or not await self._read(self._random.choice(leader_ids)):
                 await asyncio.sleep(self._random.random() * RETRY_S_MAX)
 
     async def _read(self, leader: int) -> bool:
         async def fetch(broker: SimulatedBroker) -> Any:
             topic = broker.member.view.topics[self._topic]
-            asked = SimpleNamespace(
+            position = FetchPartition(
                 partition=self._index,
                 current_leader_epoch=-1,
                 fetch_offset=self.offset,
+                last_fetched_epoch=-1,
+                log_start_offset=-1,
                 partition_max_bytes=10_000,
             )
-            answer = await broker.fetch(fetch_request([(topic.topic_id, asked)], 0.2, max_bytes=10_000))
+            answer = await broker.fetch(fetch_request([(topic.topic_id, position)], 0.2, max_bytes=10_000))
             if answer["responses"][0]["partitions"][0]["error_code"] == OffsetOutOfRange.code:
                 partition = broker.context.find_replica(self._topic, self._index)
                 self._ledger.out_of_range(self._index, self.offset, partition.leader_epoch)

@@ -14,6 +14,7 @@ from typing import Any
 from tests.cluster.memory_log import Disk
 from tests.cluster.network import Network
 from tests.cluster.simulated_broker import SESSION_TIMEOUT_MS, SimulatedBroker
+from tests.cluster.simulated_zookeeper import ZooKeeperServer
 
 from mainstem_broker.cluster.elections import ElectionType
 from mainstem_broker.cluster.reassignment import Move, move_of, with_moves
@@ -25,7 +26,7 @@ STALL_S_MAX = 0.3
 
 
 class Faults:
-    """Makes trouble until it is told to stop, and then sees that all is well again."""
+    """Makes trouble until it is stopped, and then sees that all is well again."""
 
     def __init__(
         self,
@@ -33,8 +34,10 @@ class Faults:
         network: Network,
         source: random.Random,
         history: list[str],
+        server: ZooKeeperServer,
     ) -> None:
         """`history` gets a line for everything that is done."""
+        self._server = server
         self._brokers = brokers
         self._network = network
         self._random = source
@@ -78,6 +81,9 @@ class Faults:
             self._slow_disk,
             self._kill_all,
             self._cut_all_from_zookeeper,
+            self._stop_zookeeper,
+            self._stop_zookeeper,
+            self._hang_zookeeper,
             self._misjudge,
             self._move,
             self._move,
@@ -152,7 +158,7 @@ class Faults:
         await self._start(broker)
 
     async def _notice_death(self, broker_id: int, life: int) -> None:
-        """What `server/deathwatch.py` does: the controller sees it, or anyone if it was the controller."""
+        """As `server/failure_detector.py`: the controller sees it, or anyone if it was the controller."""
         for other in list(self._network.brokers.values()):
             watches = other.member.is_controller or other.member.view.controller_id == broker_id
             if watches and other.broker_id != broker_id:
@@ -193,14 +199,14 @@ class Faults:
     async def _misjudge(self) -> None:
         """The controller pauses while it carries out a failover, and the others take it for dead.
 
-        As when a firewall refuses in its place: it lives, its session too, but not its office.
+        As when a firewall refuses in its place: it lives, its session too, but not its leaderships.
         """
         controllers = [broker for broker in self._network.brokers.values() if broker.member.is_controller]
         if not controllers or controllers[0].broker_id in self._busy:
             return
         controller = controllers[0]
         self._busy.add(controller.broker_id)
-        controller.ledger.offices_are_exclusive = False
+        controller.ledger.leaderships_are_exclusive = False
         victim = self._choose()
         crash = None
         if victim is not None:
@@ -234,6 +240,32 @@ class Faults:
                 if broker.broker_id not in self._busy
             )
         )
+
+    async def _stop_zookeeper(self) -> None:
+        """The whole ensemble is gone for a while, whatever else happens to brokers."""
+        if not self._server.is_up.is_set():
+            return
+        self._note("stop ZooKeeper")
+        self._server.stop()
+        await asyncio.sleep(self._duration_s() * (1 + self._random.random()))
+        keeps_sessions = self._random.random() < 0.5
+        self._note(f"start ZooKeeper, {'with' if keeps_sessions else 'without'} its sessions")
+        self._server.start(lambda: keeps_sessions)
+
+    async def _hang_zookeeper(self) -> None:
+        """The whole ensemble stands still, and connections to it are accepted and not answered.
+
+        If that lasts long enough, none, some or all of the sessions have ended when it goes on.
+        """
+        if not self._server.is_up.is_set():
+            return
+        self._note("ZooKeeper hangs")
+        self._server.hang()
+        duration_s = self._duration_s() * (1 + self._random.random())
+        await asyncio.sleep(duration_s)
+        kept_share = self._random.choice((0.0, 0.5, 1.0)) if duration_s > SESSION_S else 1.0
+        self._note(f"ZooKeeper goes on, and keeps a session with a chance of {kept_share}")
+        self._server.start(lambda: self._random.random() < kept_share)
 
     async def _cut_link(self, broker: SimulatedBroker) -> None:
         self._busy.add(broker.broker_id)
@@ -394,7 +426,7 @@ class Faults:
     async def _wish(
         self, broker: SimulatedBroker, index: int, target_of: Callable[[Move], tuple[int, ...]]
     ) -> None:
-        """Have a broker write that a partition is to be held by others."""
+        """Have a broker write that other brokers shall hold a partition."""
         topic = broker.member.view.topics[broker.ledger.topic]
 
         def change(assignment: TopicAssignment) -> TopicAssignment:
@@ -416,7 +448,7 @@ class Faults:
         await self._ask(broker, broker.member.administration.ask_for_elections(elections))
 
     def _anyone(self) -> SimulatedBroker | None:
-        """A broker that can be asked."""
+        """A broker that answers."""
         joined = [broker for broker in self._network.brokers.values() if broker.joined]
         return self._random.choice(joined) if joined else None
 

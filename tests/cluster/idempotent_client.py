@@ -1,4 +1,4 @@
-"""A producer of a simulated cluster that numbers its records and sends each until it is told where (R11)."""
+"""A producer of a simulated cluster that numbers its records and sends each until the answer (R11)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PAUSE_S_MAX: Final = 0.1
 class IdempotentProducer:
     """Up to five batches of one record are on their way at once, with acks=all, in order as on a connection.
 
-    What is not acknowledged is sent again, to whoever leads then, while its first copy may still be on its
-    way to another broker or the same.
+    What is not acknowledged is sent again, to the leader of that time, while its first copy may still be
+    on its way to another broker or the same.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class IdempotentProducer:
             for _ in range(self._random.randint(len(self._waiting), IN_FLIGHT_MAX) - len(self._waiting)):
                 self._waiting.append(self._next)
                 self._next += 1
-            found = leaders(self._network, self._topic, self.index)
-            if found and self._waiting:
-                await self._send_waiting(self._random.choice(found))
+            leader_ids = leaders(self._network, self._topic, self.index)
+            if leader_ids and self._waiting:
+                await self._send_waiting(self._random.choice(leader_ids))
             await asyncio.sleep(self._random.random() * PAUSE_S_MAX)
 
     async def _send_waiting(self, leader: int) -> None:
@@ -100,15 +100,15 @@ class IdempotentProducer:
 
     def check(self, log: Iterable[StoredBatch]) -> None:
         """Each of its records is in the log once, in order, at the offset it was acknowledged at."""
-        found: dict[int, int] = {}
+        offset_of: dict[int, int] = {}
         for stored in log:
             header = parse_batch_header(stored.batch)
             if header.producer_id == self.producer_id:
                 number = (header.base_sequence - FIRST_SEQUENCE) % 2**31
-                if number != len(found):
+                if number != len(offset_of):
                     raise Violation(
-                        f"{self.index}: of producer {self.producer_id} {number} follows {len(found) - 1}"
+                        f"{self.index}: of producer {self.producer_id} {number} follows {len(offset_of) - 1}"
                     )
-                found[number] = stored.offset
-        if any(found.get(number) != offset for number, offset in self._offsets.items()):
-            raise Violation(f"{self.index}: producer {self.producer_id} was told other offsets")
+                offset_of[number] = stored.offset
+        if any(offset_of.get(number) != offset for number, offset in self._offsets.items()):
+            raise Violation(f"{self.index}: producer {self.producer_id} got other offsets")

@@ -1,13 +1,14 @@
 """What must hold in every simulated history, whatever happens to it; raises `Violation` when it does not.
 
-The ledger sees everything at once, as nobody in the cluster can: all disks, ZooKeeper's tree, what clients
-were told. "Trusted" means: in the in-sync set that ZooKeeper holds, without an unclean stop since the life
+The ledger sees everything at once, as nobody in the cluster can: all disks, ZooKeeper's tree, the answers
+to clients. "Trusted" means: in the in-sync set that ZooKeeper holds, without an unclean stop since the life
 that was found in sync, and on a disk that works.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ from tests.cluster.simulated_zookeeper import ZooKeeperServer
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.reassignment import moving_partitions
 from mainstem_broker.replica.partition import Partition
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.partition_state import PartitionState
 
 if TYPE_CHECKING:
     from tests.cluster.simulated_broker import SimulatedBroker
@@ -50,7 +51,7 @@ class Ledger:
         self._violations: list[Violation] = []
         """Seen where raising would only stop the broker that did it."""
         self.acknowledgements = self.reads = 0
-        self.offices_are_exclusive = True
+        self.leaderships_are_exclusive = True
         """Until a broker that lives is taken for dead: only acks=all is safe then."""
         server.on_write = self._written
 
@@ -77,7 +78,7 @@ class Ledger:
         partition = int(path.split("/")[-2])
         try:
             for broker in set(self._trusted(partition, new)).difference(old.isr):
-                self._holds(partition, broker, self._stored(broker, partition))
+                self._has_all(partition, broker, self._stored(broker, partition))
         except Violation as violation:
             self._violations.append(violation)
         if new.leader_epoch == old.leader_epoch:
@@ -88,9 +89,17 @@ class Ledger:
         hands_over = (
             leader is not None
             and leader.ephemeral_owner == session
-            and self.life(old.leader) == old.incarnations.get(old.leader)
+            and self._holds(old.leader, leader.data, old.incarnations.get(old.leader, -1))
             and new.leader in old.isr
         )
+        if leader is None and old.leader in self.brokers and not self.leaderships_are_exclusive:
+            # A broker that lives and was taken for dead leads until the controller has elected another one,
+            # and may hand over until then: the write is conditional, and whom it names is in sync.
+            hands_over = (
+                self.brokers[old.leader].zookeeper.session_id == session
+                and old.incarnations == new.incarnations
+                and new.leader in old.isr
+            )
         if new.controller_epoch != int(epoch_node.data) and not hands_over:
             self._violations.append(
                 Violation(
@@ -102,21 +111,21 @@ class Ledger:
     def appended(self, partition: int, epoch: int) -> None:
         """A leader has taken a record of a client, in its epoch, just now."""
         latest = self._appended_epoch.get(partition, -1)
-        if epoch < latest and self.offices_are_exclusive:
+        if epoch < latest and self.leaderships_are_exclusive:
             self._violations.append(
                 Violation(f"{partition}: a leader of epoch {epoch} takes records after one of {latest} did")
             )
         self._appended_epoch[partition] = epoch
 
     def acknowledge(self, partition: int, offset: int, batch: bytes) -> None:
-        """A client was told that the record is at `offset`, and safe."""
+        """A client received that the record is at `offset`, and safe."""
         self.acknowledgements += 1
         read = self._read.setdefault(partition, [])
         if offset < len(read):
-            known = read[offset].batch
+            current = read[offset].batch
         else:
-            known = self._acknowledged.setdefault(partition, {}).setdefault(offset, batch)
-        if known != batch:
+            current = self._acknowledged.setdefault(partition, {}).setdefault(offset, batch)
+        if current != batch:
             raise Violation(f"{partition}: offset {offset} is acknowledged for a record, and has another one")
 
     def consumed(self, partition: int, stored: StoredBatch) -> None:
@@ -132,8 +141,19 @@ class Ledger:
             )
         read.append(stored)
 
+    def consumed_from_follower(self, partition: int, stored: StoredBatch) -> None:
+        """Another consumer has read this record from a follower (KIP-392): no other may be there, ever."""
+        self.reads += 1
+        read = self._read.setdefault(partition, [])
+        if stored.offset < len(read):
+            promised = read[stored.offset].batch
+        else:
+            promised = self._acknowledged.setdefault(partition, {}).setdefault(stored.offset, stored.batch)
+        if promised != stored.batch:
+            raise Violation(f"{partition}: a follower has another record at offset {stored.offset}")
+
     def latest(self, partition: int, offset: int, epoch: int) -> None:
-        """A consumer is told by a leader of `epoch` that the partition ends at `offset` (ListOffsets)."""
+        """A leader of `epoch` answers a consumer that the partition ends at `offset` (ListOffsets)."""
         if self._is_deposed(partition, epoch):
             return
         if offset < self._latest.get(partition, 0):
@@ -143,14 +163,14 @@ class Ledger:
         self._latest[partition] = offset
 
     def out_of_range(self, partition: int, offset: int, epoch: int) -> None:
-        """A consumer that has read up to `offset` is told by a leader of `epoch` that it ends earlier."""
+        """A leader of `epoch` answers a consumer that has read up to `offset` that it ends earlier."""
         if not self._is_deposed(partition, epoch):
             self._violations.append(Violation(f"{partition}: a consumer at offset {offset} was sent away"))
 
     def _is_deposed(self, partition: int, epoch: int) -> bool:
         """Whether a leader that was wrongly taken for dead answers; clients know by its epoch (KIP-320)."""
         state = self.state(partition)
-        return not self.offices_are_exclusive and state is not None and epoch < state.leader_epoch
+        return not self.leaderships_are_exclusive and state is not None and epoch < state.leader_epoch
 
     def disk_failed(self, broker: SimulatedBroker, elsewhere: Iterable[Partition]) -> None:
         """`broker` has taken a data directory out of use; `elsewhere` are its other replicas (R8)."""
@@ -174,7 +194,7 @@ class Ledger:
                 raise Violation(f"{partition}: {state} names a broker that is not one of {holders}")
             contents = {broker: self._stored(broker, partition) for broker in self._trusted(partition, state)}
             for broker, batches in contents.items():
-                self._holds(partition, broker, batches)
+                self._has_all(partition, broker, batches)
             self._agree(partition, contents)
 
     def check_ends(self) -> None:
@@ -182,7 +202,7 @@ class Ledger:
         for partition, members in self.replicas().items():
             for broker in members:
                 log = self._log(broker, partition)
-                self._holds(partition, broker, log.batches)
+                self._has_all(partition, broker, log.batches)
                 if log.batches != self._log(members[0], partition).batches:
                     raise Violation(
                         f"{partition}: brokers {members[0]} and {broker} hold different logs at the end"
@@ -244,6 +264,11 @@ class Ledger:
         node = self._server.get(znodes.incarnation_path(broker))
         return -1 if node is None else node.version
 
+    def _holds(self, broker: int, data: bytes, incarnation: int) -> bool:
+        """Whether what was given to `incarnation` is the broker's present process's."""
+        registration = znodes.BrokerRegistration.decode(broker, data, 0)
+        return replace(registration, incarnation=self.life(broker)).holds(incarnation)
+
     def is_unbroken(self, state: PartitionState, broker: int) -> bool:
         """Whether no life of the broker's began uncleanly since the one that was found in sync.
 
@@ -283,15 +308,15 @@ class Ledger:
         log = self.brokers[broker].disks.logs.get((self.topic, partition))
         return [] if log is None else log.batches
 
-    def _holds(self, partition: int, broker: int, batches: Sequence[StoredBatch]) -> None:
+    def _has_all(self, partition: int, broker: int, batches: Sequence[StoredBatch]) -> None:
         read = self._read.get(partition, [])
         if batches[: len(read)] != read:
-            raise Violation(f"{partition}: in-sync broker {broker} lacks a record that was read")
+            raise Violation(f"{partition}: in-sync broker {broker} misses a record that was read")
         for offset, batch in self._acknowledged.get(partition, {}).items():
             if offset >= len(batches) or batches[offset].batch != batch:
                 raise Violation(
-                    f"{partition}: in-sync broker {broker} lacks offset {offset}, which was acknowledged; its"
-                    f" log ends at {len(batches)}"
+                    f"{partition}: in-sync broker {broker} misses offset {offset}, which was acknowledged;"
+                    f" its log ends at {len(batches)}"
                 )
 
     def _agree(self, partition: int, contents: Mapping[int, Sequence[StoredBatch]]) -> None:

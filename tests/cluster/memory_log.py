@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from mainstem_broker.config import TopicConfig
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import OffsetOutOfRange, StorageError
-from mainstem_broker.log.epochs import EpochCache
+from mainstem_broker.log.leader_epochs import EpochCache
 from mainstem_broker.log.partition_log import AppendInfo
-from mainstem_broker.log.producers import Producers, RememberedBatch
+from mainstem_broker.log.producer_snapshot_format import decode_snapshot, encode_snapshot
+from mainstem_broker.log.producer_state import RememberedBatch
+from mainstem_broker.log.producers import Producers
 from mainstem_broker.protocol.batches import BatchHeader, parse_batch_header
 
 
@@ -56,7 +58,7 @@ class Disk:
         self.is_slow = False
         """Nothing gets from the page cache to the disk."""
         self.is_broken = False
-        """Writes fail, which the broker is told: it takes the directory out of use."""
+        """Writes fail, which the broker notices: it takes the directory out of use."""
         self.on_failure: Callable[[Path], None] = lambda _directory: None
 
     def write(self) -> None:
@@ -87,8 +89,8 @@ class MemoryLog:
         return self.log_start_offset + len(self.batches)
 
     @property
-    def unflushed_messages(self) -> int:
-        return 0
+    def acknowledgeable_offset(self) -> int:
+        return self.log_end_offset
 
     def begin_epoch(self, leader_epoch: int) -> None:
         self.epochs.assign(leader_epoch, self.log_end_offset)
@@ -125,7 +127,7 @@ class MemoryLog:
     def reopen(self) -> None:
         """What a start knows of producers: one batch of each, as from a snapshot."""
         self._read_producers()
-        self.producers = Producers.decode(self.producers.encode())
+        self.producers = decode_snapshot(encode_snapshot(self.producers))
 
     def _read_producers(self) -> None:
         self.producers = Producers()
@@ -137,8 +139,8 @@ class MemoryLog:
             raise OffsetOutOfRange(f"{offset}")
         first = offset - self.log_start_offset
         last = max(min(upper_bound, self.log_end_offset) - self.log_start_offset, first)
-        found = tuple(self.batches[first:last][: max(max_bytes // 100, 1)])
-        return MemoryReadResult(BatchSlice(found) if found else None, offset + len(found))
+        result = tuple(self.batches[first:last][: max(max_bytes // 100, 1)])
+        return MemoryReadResult(BatchSlice(result) if result else None, offset + len(result))
 
     def truncate_to(self, offset: int) -> None:
         if offset >= self.log_end_offset:
@@ -164,6 +166,9 @@ class MemoryLog:
     def maybe_increment_log_start_offset(self, _offset: int) -> bool:
         return False
 
+    def delete(self) -> None:
+        self.disk.write()  # the directory is renamed
+
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
 
@@ -174,6 +179,28 @@ class MemoryLog:
     def lose_unsynced(self) -> None:
         """What a crash of the machine does."""
         self._cut(self.synced_to)
+
+
+class NewMemoryLog(NamedTuple):
+    """In place of `NewLog`."""
+
+    topic: str
+    partition: int
+    topic_id: UUID
+    config: TopicConfig
+    parent: Path
+    disk: Disk
+
+    def create(self, _now_ms: int) -> MemoryLog:
+        self.disk.write()
+        return MemoryLog(self.config, self.disk)
+
+
+class DoomedMemoryLog(NamedTuple):
+    """In place of `DoomedLog`."""
+
+    key: tuple[str, int]
+    log: MemoryLog
 
 
 DATA_DIRECTORIES: Final = (Path("/disk-1"), Path("/disk-2"))
@@ -190,14 +217,16 @@ class MemoryLogs:
         """Directories that the broker has taken out of use, in its present life."""
         self.high_watermarks: dict[tuple[str, int], int] = {}
         self._out_of_use: dict[tuple[str, int], MemoryLog] = {}
+        self._doomed: dict[tuple[str, int], MemoryLog] = {}
+        """Being deleted; a crash keeps them."""
         self._topic_ids: dict[tuple[str, int], UUID] = {}
 
     # --- What happens to them ---
 
     def begin_life(self, on_failure: Callable[[Path], None]) -> None:
         """What a start finds: the directories whose disks work."""
-        self.logs |= self._out_of_use
-        self._out_of_use = {}
+        self.logs |= self._out_of_use | self._doomed
+        self._out_of_use, self._doomed = {}, {}
         self.failed = set()
         for disk in self.disks.values():
             disk.on_failure = on_failure
@@ -211,7 +240,7 @@ class MemoryLogs:
 
     def lose_unsynced(self, directory: Path | None = None) -> None:
         """What had not reached the disk of this directory, or, as in a power cut, of all of them, is lost."""
-        for log in (*self.logs.values(), *self._out_of_use.values()):
+        for log in (*self.logs.values(), *self._out_of_use.values(), *self._doomed.values()):
             if directory is None or log.disk.directory == directory:
                 log.lose_unsynced()
 
@@ -221,7 +250,7 @@ class MemoryLogs:
             try:
                 self.disks[directory].write()
             except StorageError:
-                continue  # the broker is told, if that is for good
+                continue  # the broker learns of it, if that is for good
             for log in self.logs.values():
                 if log.disk.directory == directory:
                     log.sync()
@@ -257,16 +286,28 @@ class MemoryLogs:
     ) -> MemoryLog:
         key = topic, partition
         self._topic_ids[key] = topic_id
-        log = self.logs.get(key)
-        if log is None:
-            # One of a former time in a directory that is out of use would be in the way at the next start:
-            # the operator is told to remove it.
-            self._out_of_use.pop(key, None)
-            disk = self.disks[self._emptiest_directory()]
-            disk.write()
-            log = self.logs[key] = MemoryLog(config, disk)
+        log = self.logs[key]
         log.reopen()
         return log
+
+    def begin_creation(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> NewMemoryLog:
+        directory = self._emptiest_directory()
+        return NewMemoryLog(topic, partition, topic_id, config, directory, self.disks[directory])
+
+    def finish_creation(self, new: NewMemoryLog, log: MemoryLog | None) -> bool:
+        if log is None or new.parent in self.failed:
+            return False
+        key = new.topic, new.partition
+        # One of a former time in a directory that is out of use would be in the way at the next start: a
+        # person has to remove it.
+        self._out_of_use.pop(key, None)
+        assert key not in self.logs
+        self.logs[key] = log
+        self._topic_ids[key] = new.topic_id
+        return True
+
+    def write_truncations(self) -> None:
+        """Truncations are never lost here."""
 
     def _emptiest_directory(self) -> Path:
         used = [log.disk.directory for log in self.logs.values()]
@@ -275,11 +316,26 @@ class MemoryLogs:
     def topic_id(self, topic: str, partition: int) -> UUID | None:
         return self._topic_ids.get((topic, partition))
 
-    def delete(self, topic: str, partition: int) -> None:
+    def begin_deletion(self, topic: str, partition: int) -> DoomedMemoryLog | None:
+        key = topic, partition
+        log = self.logs.pop(key, None)
+        if log is None:
+            return None
+        self._doomed[key] = log
+        return DoomedMemoryLog(key, log)
+
+    def finish_deletion(self, doomed: DoomedMemoryLog, *, is_deleted: bool) -> None:
+        del self._doomed[doomed.key]
+        if is_deleted:
+            self.high_watermarks.pop(doomed.key, None)
+        elif doomed.log.disk.directory in self.failed:
+            self._out_of_use[doomed.key] = doomed.log
+        else:
+            self.logs[doomed.key] = doomed.log
+
+    def set_aside(self, topic: str, partition: int) -> None:
         log = self.logs.get((topic, partition))
         if log is not None:
             log.disk.write()  # the directory is renamed
             del self.logs[topic, partition]
             self.high_watermarks.pop((topic, partition), None)
-
-    set_aside = delete

@@ -76,7 +76,10 @@ class Network:
         try:
             return await task
         except asyncio.CancelledError:
-            if task.cancelled() and not broker.alive:
+            caller = asyncio.current_task()
+            assert caller is not None
+            # When all are killed at once, the caller ends as well: its end must not become an answer to it.
+            if task.cancelled() and not broker.alive and not caller.cancelling():
                 raise PeerUnavailable("the connection was reset") from None
             task.cancel()
             raise

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,23 +26,43 @@ from tests.cluster.virtual_time import OWNER
 
 from mainstem_broker.api import fetch, produce
 from mainstem_broker.api.context import BrokerContext, RequestContext
-from mainstem_broker.cluster.member import ClusterMember
+from mainstem_broker.cluster.member import BeginLease, ClusterMember
 from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint
-from mainstem_broker.config import BrokerConfig
+from mainstem_broker.config.broker_config import BrokerConfig
+from mainstem_broker.config.broker_settings import RACK_AWARE_REPLICA_SELECTOR
 from mainstem_broker.errors import PeerUnavailable
+from mainstem_broker.protocol.fetch_codec import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
 from mainstem_broker.protocol.wire import Body
+from mainstem_broker.quota.client_quotas import ClientQuotas
+from mainstem_broker.replica.lease import Lease
 from mainstem_broker.replica.manager import ReplicaManager
-from mainstem_broker.replica.office import Office
-from mainstem_broker.server.cluster_news import ClusterNews
+from mainstem_broker.server.cluster_changes import ClusterChanges
+from mainstem_broker.server.groups import group_coordinator
 from mainstem_broker.server.peers import LeaderPeer, Peer
+from mainstem_broker.server.transactions import transaction_coordinator
 
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS = 1_500
 LAG_MS_MAX = 600
 FETCH_WAIT_MS = 300
+GRANT_S = 0.8
+PROBE_S_MAX = 0.02
 EPOCH_MS = 1_700_000_000_000
+
+CONSUMER = ReplicaState()
+
+
+def rack_of(broker_id: int) -> str:
+    return f"rack-{broker_id}"
+
 
 _CONTEXT = RequestContext(11, "simulated", "", "PLAINTEXT")
 
@@ -49,7 +70,12 @@ _CONTEXT = RequestContext(11, "simulated", "", "PLAINTEXT")
 @cache
 def broker_config(broker_id: int) -> BrokerConfig:
     return BrokerConfig(
-        {"broker.id": str(broker_id), "zookeeper.connect": "simulated", "min.insync.replicas": "2"}
+        {
+            "broker.id": str(broker_id),
+            "zookeeper.connect": "simulated",
+            "min.insync.replicas": "2",
+            "replica.selector.class": RACK_AWARE_REPLICA_SELECTOR,
+        }
     )
 
 
@@ -70,6 +96,8 @@ class SimulatedBroker:
         """Cleared while the process is paused: nothing reaches it and nothing leaves it."""
         self.running.set()
         self.alive = False
+        self.listening = False
+        """Whether connections are accepted: others may see that they are refused."""
         self.joined = False
         """Whether the broker is registered in its present life."""
         self.stopped_cleanly = True
@@ -81,6 +109,7 @@ class SimulatedBroker:
         self.ledger = ledger
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """All that this process does; kept by the loop (`virtual_time.py`)."""
+        self.lease: Lease
         self.member: ClusterMember
         self.replicas: ReplicaManager
         self.zookeeper: SimulatedZooKeeper
@@ -102,7 +131,7 @@ class SimulatedBroker:
         self.stopped_cleanly &= not self.disks.failed
         config = broker_config(self.broker_id)
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", f"broker-{self.broker_id}", 9092)
-        office = Office(loop.time)
+        lease = self.lease = Lease(loop.time, SESSION_TIMEOUT_MS / 1000, GRANT_S)
 
         def connect(listener: Any) -> SimulatedZooKeeper:
             self.zookeeper = SimulatedZooKeeper(
@@ -111,30 +140,57 @@ class SimulatedBroker:
             return self.zookeeper
 
         self.member = ClusterMember(
-            BrokerRegistration(self.broker_id, (endpoint,), None),
+            BrokerRegistration(self.broker_id, (endpoint,), rack_of(self.broker_id)),
             connect,
-            office,
+            lease,
             now_s=loop.time,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             connection_timeout_ms=60_000,
-            on_settings=lambda: self._news.take_broker_config(),  # noqa: PLW0108  # made below
+            on_settings=lambda: self._cluster_changes.take_broker_config(),  # noqa: PLW0108  # made below
             on_change=self._on_change,
-            policy_of=lambda topic: self._news.election_policy(topic),  # noqa: PLW0108  # made below
+            policy_of=lambda topic: self._cluster_changes.election_policy(topic),  # noqa: PLW0108  # made below
         )
         self.replicas = ReplicaManager(
             self.broker_id,
             cast(Any, self.disks),
             self.member.states,
-            office,
+            lease,
             self._connect_leader,
             self.now_ms,
             LAG_MS_MAX,
         )
-        self.context = SimulatedContext(self.broker_id, config, self.member, self.replicas)
-        self._news = ClusterNews(self.context, cast(Any, self.disks))
+        groups = group_coordinator(
+            config,
+            self.member.view,
+            self.replicas.find,
+            lambda group_id: self.context.group_config(group_id).session_timeout_ms,
+            self.now_ms,
+        )
+        quotas = ClientQuotas(11, 1_000)
+        transactions = transaction_coordinator(
+            config,
+            self.member.view,
+            self.replicas.find,
+            self.member.producer_ids.take,
+            cast(Any, None),  # no clients use transactions here
+            self.now_ms,
+        )
+        self.context = SimulatedContext(
+            self.broker_id,
+            config,
+            self.member,
+            self.replicas,
+            groups,
+            transactions,
+            quotas,
+            cast(Any, None),  # for the same reason
+        )
+        self._cluster_changes = ClusterChanges(self.context, cast(Any, self.disks))
         await self.member.connect()
         await self.member.load()
-        await self._news.open()
+        await self._cluster_changes.open()
+        lease.begin_listening()
+        self.listening = True
         await self.member.join(stopped_uncleanly=not self.stopped_cleanly)
         self.stopped_cleanly = False
         self.joined = True
@@ -157,12 +213,12 @@ class SimulatedBroker:
         await self.member.retire(3_000)
         await self.replicas.stop()
         await self.member.leave()
-        await self._news.stop()
+        await self._cluster_changes.stop()
         self.stopped_cleanly = self.disks.close()
         self.disks.high_watermarks = self.replicas.high_watermarks()
 
     def _leave_network(self) -> None:
-        self.alive = self.joined = False
+        self.alive = self.joined = self.listening = False
         self._network.brokers.pop(self.broker_id, None)
         self.running.set()
         for task in list(self.tasks):
@@ -178,12 +234,24 @@ class SimulatedBroker:
         while True:
             await asyncio.sleep(LAG_MS_MAX / 2000 * (0.8 + 0.4 * self._random.random()))
             await self.running.wait()
-            self.replicas.consider_all_isrs()
-            self._news.try_again()
+            await self._probe_all()
+            await self.replicas.consider_all_isrs()
+            await self._cluster_changes.try_again()
             if self._random.random() < 0.5:
                 self.disks.sync()
             if self._random.random() < 0.3:
                 self.disks.high_watermarks = self.replicas.high_watermarks()
+
+    async def _probe_all(self) -> None:
+        """What `server/failure_detector.py` does while ZooKeeper is away."""
+        if not (self.lease.is_cut_off or self.lease.is_in_aftermath):
+            return
+        for broker_id in sorted(self.member.view.brokers.keys() - {self.broker_id}):
+            connected_s = self.lease.now_s()
+            await asyncio.sleep(self._random.random() * PROBE_S_MAX)
+            is_cut = (self.broker_id, broker_id) in self._network.cut
+            if not is_cut and not self.ledger.brokers[broker_id].listening:
+                self.lease.note_refusal(broker_id, connected_s)
 
     def _on_disk_failure(self, directory: Path) -> None:
         """What `server/broker.py` does, in a moment, as there."""
@@ -197,13 +265,13 @@ class SimulatedBroker:
             for partition in self.replicas
             if cast(MemoryLog, partition.log).disk.directory != directory
         ]
-        self._news.disk_failed(directory)
+        self._cluster_changes.disk_failed(directory)
         self.ledger.disk_failed(self, elsewhere)
         if not self.disks.usable_directories:
             self.failed.set()
 
-    def _on_change(self, delta: Delta) -> None:
-        self._news.take(delta)
+    async def _on_change(self, delta: Delta, begin_lease: BeginLease | None) -> None:
+        await self._cluster_changes.take(delta, begin_lease)
         for partition in self.replicas:
             if partition.is_leader:
                 self.ledger.leads(self.broker_id, partition)
@@ -254,6 +322,7 @@ class SimulatedBroker:
             wait_ms_max=FETCH_WAIT_MS,
             bytes_max=10_000,
             partition_bytes_max=2_000,
+            grant=self.lease.grant,
         )
 
 
@@ -285,15 +354,18 @@ class SimulatedPeer:
     async def ask(self, _api_key: int, _version: int, body: Body) -> Any:
         request = fetch_request(
             [
-                (topic["topic_id"], SimpleNamespace(**partition))
+                (topic["topic_id"], FetchPartition(**partition))
                 for topic in body["topics"]
                 for partition in topic["partitions"]
             ],
             body["max_wait"] / 1000,
-            replica=SimpleNamespace(**body["replica_state"]),
+            replica=ReplicaState(**body["replica_state"]),
             max_bytes=body["max_bytes"],
             session=(body["session_id"], body["session_epoch"]),
-            forgotten=[SimpleNamespace(**topic) for topic in body["forgotten_topics_data"]],
+            forgotten=[
+                ForgottenTopic(topic["topic_id"], tuple(topic["partitions"]))
+                for topic in body["forgotten_topics_data"]
+            ],
         )
         timeout_s = body["max_wait"] / 1000 + 1
         try:
@@ -333,23 +405,25 @@ def _fetched(body: Body) -> SimpleNamespace:
 
 
 def fetch_request(
-    asked: Sequence[tuple[UUID, SimpleNamespace]],
+    positions: Iterable[tuple[UUID, FetchPartition]],
     wait_s: float,
     *,
-    replica: Any = None,
+    replica: ReplicaState = CONSUMER,
     max_bytes: int,
     session: tuple[int, int] = (0, -1),
-    forgotten: Sequence[Any] = (),
-) -> SimpleNamespace:
-    """A fetch as the handler sees it; `asked` are topic ids and partitions."""
-    return SimpleNamespace(
+    forgotten: Sequence[ForgottenTopic] = (),
+    rack: str = "",
+) -> FetchRequest:
+    """A fetch as the handler sees it, of partitions by the ids of their topics."""
+    return FetchRequest(
+        replica_state=replica,
+        max_wait=timedelta(seconds=wait_s),
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=0,
         session_id=session[0],
         session_epoch=session[1],
-        max_bytes=max_bytes,
-        min_bytes=1,
-        max_wait=Duration(wait_s),
-        isolation_level=0,
-        replica_state=replica,
-        topics=[SimpleNamespace(topic_id=topic_id, partitions=(partition,)) for topic_id, partition in asked],
-        forgotten_topics_data=forgotten,
+        topics=[FetchTopic(topic_id, [position]) for topic_id, position in positions],
+        forgotten_topics_data=list(forgotten),
+        rack_id=rack,
     )

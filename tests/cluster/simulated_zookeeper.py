@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,12 @@ from mainstem_broker.cluster.zookeeper import (
 )
 
 DELAY_S_MAX = 0.005
+RECONNECT_SHARE_MAX = 0.2
+"""Of a session's timeout: the longest pause between two tries to connect; kazoo's is 1.2 s."""
+SILENCE_SHARE_MAX = 2 / 3
+"""Of a session's timeout: a client gives up a connection after this time without an answer."""
+PATIENCE_SHARE = 1 / 3
+"""Of a session's timeout: how long a call waits for a connection, as the real one's does."""
 
 
 @dataclass(slots=True)
@@ -48,7 +55,52 @@ class ZooKeeperServer:
         self._child_watches: dict[str, list[tuple[int, Callable[[], None]]]] = {}
         self.sessions: set[int] = set()
         self.on_write: Callable[[str, bytes, bytes, int], None] = lambda path, before, after, session: None
-        """Told of every change of a node's data, and which session makes it."""
+        """Called at every change of a node's data, with the session that makes it."""
+        self.is_up = asyncio.Event()
+        self.is_up.set()
+        self.is_hanging = False
+        """Whether connections are open, and nothing is answered."""
+        self._unread: list[tuple[int, Callable[[], Any]]] = []
+        """Writes that nobody waits for any more; a server that goes on may still read them."""
+        self._clients: list[SimulatedZooKeeper] = []
+
+    def add_client(self, client: SimulatedZooKeeper) -> None:
+        self._clients.append(client)
+
+    def stop(self) -> None:
+        """The whole ensemble is gone; what was written stays, and no session ends meanwhile."""
+        self.is_up.clear()
+        for client in self._clients:
+            client.break_link()
+
+    def hang(self) -> None:
+        """The whole ensemble stands still, and leaves its connections open."""
+        self.is_up.clear()
+        self.is_hanging = True
+        for client in self._clients:
+            client.server_hangs()
+
+    def leave_unread(self, session: int, write: Callable[[], Any]) -> None:
+        """A client has given up a connection in which it had sent a write."""
+        self._unread.append((session, write))
+
+    def start(self, keeps_session: Callable[[], bool]) -> None:
+        """The ensemble is back: a session begins its timeout anew, or has ended as after a standstill.
+
+        One that hung first reads what had arrived, in sessions that have not ended yet.
+        """
+        self.is_up.set()
+        self.is_hanging = False
+        unread, self._unread = self._unread, []
+        for session, write in unread:
+            if session in self.sessions:
+                with suppress(Conflict):
+                    write()
+        for session in sorted(self.sessions):
+            if not keeps_session():
+                self.expire(session)
+        for client in self._clients:
+            client.server_is_back()
 
     def open_session(self) -> int:
         session = self._next_session
@@ -58,6 +110,8 @@ class ZooKeeperServer:
 
     def expire(self, session: int) -> None:
         """End a session: its ephemeral nodes and its watches go."""
+        if not self.is_up.is_set():
+            return  # `server_is_back` lets it run out anew
         self.sessions.discard(session)
         self.forget_watches(session)
         for path in [path for path, node in self._nodes.items() if node.owner == session]:
@@ -206,29 +260,61 @@ class SimulatedZooKeeper:
         self._calls = asyncio.Lock()  # one at a time, as the real one's single thread
         self._stopped = False
         self._suspended = False
-        self._heard_s = 0.0
+        self._is_cut = False
+        self._heard_s = self._broken_s = 0.0
         self.session_id = 0
+        server.add_client(self)
 
     # --- Faults ---
 
     def cut(self) -> None:
         """The link falls silent. Server and client notice after a while, each by itself."""
+        self._is_cut = True
+        self.break_link()
+
+    def break_link(self) -> None:
         if not self._linked.is_set() or self._stopped:
             return
         self._linked.clear()
         self._server.forget_watches(self.session_id)
         self._let_expire()
         loop = asyncio.get_running_loop()
-        self._notice = loop.call_later(self._random.random() * self._timeout_s * 0.66, self._suspend)
+        self._broken_s = loop.time()
+        notice_s = self._random.random() * self._timeout_s * SILENCE_SHARE_MAX
+        self._notice = loop.call_later(notice_s, self._suspend)
+
+    def server_hangs(self) -> None:
+        """The client gives up the connection when it has heard nothing for too long."""
+        if self._linked.is_set() and not self._stopped:
+            loop = asyncio.get_running_loop()
+            given_up_s = self._heard_s + self._timeout_s * SILENCE_SHARE_MAX
+            self._notice = loop.call_at(max(given_up_s, loop.time()), self._give_up)
+
+    def _give_up(self) -> None:
+        if self._server.is_hanging and self._linked.is_set() and not self._stopped:
+            self.break_link()
+            self._suspend()
 
     def mend(self) -> None:
         """The client reaches the server again, and learns whether its session is still there."""
-        if self._linked.is_set() or self._stopped:
+        self._is_cut = False
+        self._reach()
+
+    def server_is_back(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.session_id in self._server.sessions and (self._stopped or not self._linked.is_set()):
+            self._heard_s = loop.time()
+            self._let_expire()
+        loop.call_later(self._random.random() * self._timeout_s * RECONNECT_SHARE_MAX, self._reach)
+
+    def _reach(self) -> None:
+        if self._linked.is_set() or self._stopped or self._is_cut or not self._server.is_up.is_set():
             return
         if self._notice is not None:
             self._notice.cancel()
         if not self._running.is_set():
-            return  # `resume` finds out
+            asyncio.get_running_loop().call_later(DELAY_S_MAX, self._reach)
+            return
         self._reconnect()
 
     def pause(self) -> None:
@@ -245,7 +331,7 @@ class SimulatedZooKeeper:
                 self._expiry.cancel()
             return
         self._linked.clear()
-        asyncio.get_running_loop().call_later(self._random.random() * 0.05, self.mend)
+        asyncio.get_running_loop().call_later(self._random.random() * 0.05, self._reach)
 
     def kill(self) -> None:
         """The process is gone; the server notices when the session runs out."""
@@ -280,7 +366,10 @@ class SimulatedZooKeeper:
 
     # --- The interface of the real one ---
 
-    async def start(self, timeout_ms: int) -> None:
+    async def start(self, timeout_s: float | None) -> None:
+        await self._server.is_up.wait()
+        if self._stopped:
+            raise ZooKeeperUnavailable("the process was killed")
         self.session_id = self._server.open_session()
         self._heard_s = asyncio.get_running_loop().time()
         self._linked.set()
@@ -292,16 +381,28 @@ class SimulatedZooKeeper:
             self._server.expire(self.session_id)
         else:
             self._let_expire()
-        self._linked.set()  # whoever waits for the link fails now
+        self._linked.set()  # requests that wait for the link fail now
 
-    async def _call(self, action: Callable[[], Any]) -> Any:
+    async def _call(self, action: Callable[[], Any], *, writes: bool = False) -> Any:
         """One round trip: the request may be lost, or the answer, when the link breaks on the way.
 
-        What is asked while the link is down waits for it, and fails with the session, as in kazoo.
+        Requests while the link is down wait for it, but not for long.
         """
         session = self.session_id
+        if not self._linked.is_set():
+            try:
+                async with asyncio.timeout_at(self._broken_s + self._timeout_s * PATIENCE_SHARE):
+                    await self._linked.wait()
+            except TimeoutError:
+                raise ZooKeeperUnavailable("there was no connection for too long") from None
         async with self._calls:
             await self._travel(session, "request")
+            while self._server.is_hanging:
+                if not self._linked.is_set():
+                    if writes:
+                        self._server.leave_unread(session, action)
+                    raise ZooKeeperUnavailable("no answer came")
+                await asyncio.sleep(DELAY_S_MAX)
             # Only what the server hears keeps the session; nothing that is sent in one reaches another.
             self._heard_s = asyncio.get_running_loop().time()
             result = action()
@@ -309,13 +410,15 @@ class SimulatedZooKeeper:
             return result
 
     async def _travel(self, session: int, what: str) -> None:
-        if what == "request":
-            await self._linked.wait()
+        if what == "request" and not self._linked.is_set():
+            raise ZooKeeperUnavailable("the connection broke while earlier calls were under way")
         await asyncio.sleep(self._random.random() * DELAY_S_MAX)
         if not self._linked.is_set():
             await asyncio.sleep(self._random.random() * self._timeout_s * 0.5)
             raise ZooKeeperUnavailable(f"the {what} was lost")
         await self._running.wait()
+        if not self._linked.is_set():
+            raise ZooKeeperUnavailable(f"the {what} was lost")
         if self._stopped:
             raise ZooKeeperUnavailable(f"the {what} was made by a session that is closed")
         if session != self.session_id or session not in self._server.sessions:
@@ -326,7 +429,8 @@ class SimulatedZooKeeper:
     def _lose_session(self) -> None:
         """The server has ended the session, of which the client learns by this answer."""
         self._linked.clear()
-        asyncio.get_running_loop().call_soon(self.mend)
+        self._broken_s = asyncio.get_running_loop().time()
+        asyncio.get_running_loop().call_soon(self._reach)
 
     def _later(self, on_change: Callable[[], None]) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
@@ -369,6 +473,10 @@ class SimulatedZooKeeper:
         names: list[str] = await self._call(read)
         return names
 
+    async def children_of_many(self, paths: Sequence[str]) -> list[list[str]]:
+        names: list[list[str]] = await self._call(lambda: [self._server.children(path) for path in paths])
+        return names
+
     async def ensure_paths(self, paths: Iterable[str]) -> None:
         def ensure() -> None:
             for path in paths:
@@ -383,9 +491,10 @@ class SimulatedZooKeeper:
             self._server.multi([Create(path, data)], self.session_id)
             return True
 
-        created: bool = await self._call(create)
+        created: bool = await self._call(create, writes=True)
         return created
 
     async def multi(self, operations: Sequence[Operation]) -> list[Any]:
-        await self._call(lambda: self._server.multi(operations, self.session_id))
+        session = self.session_id
+        await self._call(lambda: self._server.multi(operations, session), writes=True)
         return []

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from tests.cluster.clients import Consumer, Producer
+from tests.cluster.clients import Consumer, Producer, RackConsumer
 from tests.cluster.faults import Faults
 from tests.cluster.idempotent_client import IdempotentProducer
 from tests.cluster.invariants import Ledger, Violation
 from tests.cluster.network import Network
 from tests.cluster.simulated_broker import SimulatedBroker
 from tests.cluster.simulated_zookeeper import ZooKeeperServer
-from tests.cluster.virtual_time import run_in_virtual_time
+from tests.cluster.virtual_time import VirtualLoop, run_in_virtual_time
 
 from mainstem_broker.cluster.znodes import TopicAssignment
 
@@ -29,6 +29,8 @@ TROUBLE_S = 7.0
 CALM_S_MAX = 60.0
 STORY_S_MAX = 150.0
 CHECK_INTERVAL_S = 0.05
+THREAD_S_MAX = 0.3
+"""What creating or deleting a log may take, as on a busy disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,9 @@ class Failed(AssertionError):
     """A seed whose history breaks an invariant."""
 
     def __init__(self, seed: int, error: BaseException, history: list[str]) -> None:
-        told = "\n".join(history)
+        reported = "\n".join(history)
         super().__init__(
-            f"seed {seed}: {error}\n{told}\n"
+            f"seed {seed}: {error}\n{reported}\n"
             f"Run it again: python -m tests.cluster.soak --first {seed} --seeds 1"
         )
         self.seed = seed
@@ -77,6 +79,9 @@ def run(seed: int, *, idempotent: bool = False) -> Outcome:
 
 async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
     source = random.Random(seed)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.thread_delay_s = lambda: source.choice((0.0, 0.001, THREAD_S_MAX * source.random()))
     server = ZooKeeperServer()
     ledger = Ledger(server, TOPIC)
     network = Network(source, source.choice((0.0, 0.02, 0.1)))
@@ -89,7 +94,7 @@ async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
     replicas = {index: tuple(source.sample(sorted(brokers), 3)) for index in range(PARTITIONS)}
     assignment = TopicAssignment(TOPIC, UUID(int=source.getrandbits(128)), replicas)
     await brokers[1].member.administration.create_topic(assignment, {})
-    await _until(ledger.all_in_sync, "the topic to begin")
+    await until(ledger.all_in_sync, "the topic to begin")
 
     clients = [_check_all_the_time(ledger)]
     for index in range(PARTITIONS):
@@ -97,6 +102,7 @@ async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
             Producer(2 * index, TOPIC, index, network, source, ledger).run(),
             Producer(2 * index + 1, TOPIC, index, network, source, ledger).run(),
             Consumer(TOPIC, index, network, source, ledger).run(),
+            RackConsumer(TOPIC, index, network, source, ledger).run(),
         ]
     numbering = [
         IdempotentProducer(100 + index, TOPIC, index, network, source, ledger)
@@ -104,15 +110,15 @@ async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
     ]
     clients += [producer.run() for producer in numbering]
     tasks = [asyncio.create_task(client) for client in clients]
-    faults = Faults(brokers, network, source, history)
+    faults = Faults(brokers, network, source, history, server)
     story = asyncio.create_task(_trouble_and_calm(faults, ledger))
     done, _ = await asyncio.wait([story, *tasks], return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()  # clients end only by a violation
     for task in tasks:
         task.cancel()
-    await _until(lambda: not ledger.left_behind(), "logs that were moved away to be deleted")
-    await _until(ledger.all_level, "the followers to have everything")
+    await until(lambda: not ledger.left_behind(), "logs that were moved away to be deleted")
+    await until(ledger.all_level, "the followers to have everything")
     ledger.check()
     ledger.check_ends()
     for producer in numbering:
@@ -121,7 +127,7 @@ async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
         seed,
         ledger.acknowledgements,
         ledger.reads,
-        asyncio.get_running_loop().time(),
+        loop.time(),
         zlib.crc32(b"".join(ledger.contents(index) for index in range(PARTITIONS))),
     )
 
@@ -129,9 +135,9 @@ async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
 async def _trouble_and_calm(faults: Faults, ledger: Ledger) -> None:
     await faults.run(TROUBLE_S)
     await faults.end()
-    await _until(ledger.all_in_sync, "all to be in sync")
+    await until(ledger.all_in_sync, "all to be in sync")
     before = ledger.acknowledgements
-    await _until(lambda: ledger.acknowledgements > before + 4, "records to be taken")
+    await until(lambda: ledger.acknowledgements > before + 4, "records to be taken")
 
 
 async def _check_all_the_time(ledger: Ledger) -> None:
@@ -140,7 +146,7 @@ async def _check_all_the_time(ledger: Ledger) -> None:
         ledger.check()
 
 
-async def _until(reached: Callable[[], bool], what: str) -> None:
+async def until(reached: Callable[[], bool], what: str) -> None:
     loop = asyncio.get_running_loop()
     end_s = loop.time() + CALM_S_MAX
     while not reached():

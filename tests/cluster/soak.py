@@ -15,12 +15,15 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from typing import TypeVar
 
 import structlog
-from tests.cluster.classic_bugs import BUGS, put_back
+from tests.cluster.classic_bugs import BUGS, RARE_BUGS, put_back
 from tests.cluster.simulation import Failed, Outcome, run
 
 FAILURES_MAX = 5
+
+AnyOutcome = TypeVar("AnyOutcome")
 
 
 def nothing() -> None:
@@ -45,11 +48,25 @@ def attempts(
 ) -> Generator[Outcome | str, None, None]:
     """The outcomes in the order of the seeds; `prepare` is called in each process that runs some."""
     chunk = max(1, min(25, len(seeds) // (4 * processes)))
+    yield from attempts_of(attempt, seeds, processes, prepare, chunk)
+
+
+def attempts_of(
+    live: Callable[[int], AnyOutcome | str],
+    seeds: Sequence[int],
+    processes: int,
+    prepare: Callable[[], None],
+    chunk: int = 1,
+) -> Generator[AnyOutcome | str, None, None]:
+    """As `attempts`, for another simulation; `live` returns what became of a seed, a text if it failed.
+
+    A process is given `chunk` seeds at once.
+    """
     # New processes rather than forks: a fork of one that tested with librdkafka's clients crashes when it
     # collects those clients as garbage, as it has none of their threads.
     pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_prepare, initargs=(prepare,))
     try:
-        yield from pool.map(attempt, seeds, chunksize=chunk)
+        yield from pool.map(live, seeds, chunksize=chunk)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -69,7 +86,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1_000)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--bug", choices=sorted(BUGS), help="a fault to put back first; see classic_bugs.py")
+    parser.add_argument(
+        "--bug", choices=sorted({**BUGS, **RARE_BUGS}), help="a fault to put back first; see classic_bugs.py"
+    )
     parser.add_argument("--outcomes", action="store_true", help="tell what became of each seed")
     arguments = parser.parse_args()
     prepare = partial(put_back, arguments.bug) if arguments.bug else nothing

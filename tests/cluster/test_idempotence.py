@@ -1,4 +1,4 @@
-"""Producers that send again, in simulated clusters: each record once, in order, where it was told (R11)."""
+"""Producers that send again, in simulated clusters: each record once, in order, at its offset (R11)."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from tests.cluster.simulated_zookeeper import ZooKeeperServer
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.zookeeper import Create, SetData
-from mainstem_broker.config import TopicConfig
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.config.topic_settings import TopicConfig
+from mainstem_broker.replica.partition_state import PartitionState
 
 TOPIC = "t"
 REPLICAS = (1, 2, 3)
@@ -79,7 +79,7 @@ def test_a_member_without_a_log_breaks_the_promise_of_an_acknowledged_record(sce
     scene.store(1, STORED)
     scene.store(2, STORED)
     scene.ledger.acknowledge(0, 0, STORED.batch)
-    with pytest.raises(Violation, match="in-sync broker 3 lacks offset 0, which was acknowledged"):
+    with pytest.raises(Violation, match="in-sync broker 3 misses offset 0, which was acknowledged"):
         scene.ledger.check()
 
 
@@ -88,7 +88,7 @@ def test_a_member_without_a_log_breaks_the_promise_of_a_record_that_was_read(sce
     scene.store(1, STORED)
     scene.store(2, STORED)
     scene.ledger.consumed(0, STORED)
-    with pytest.raises(Violation, match="in-sync broker 3 lacks a record that was read"):
+    with pytest.raises(Violation, match="in-sync broker 3 misses a record that was read"):
         scene.ledger.check()
 
 
@@ -106,7 +106,7 @@ def test_a_member_is_held_to_its_promise_in_a_life_that_follows_cleanly(scene: S
     for broker in (1, 2):
         scene.store(broker, STORED)
     scene.ledger.acknowledge(0, 0, STORED.batch)
-    with pytest.raises(Violation, match="in-sync broker 3 lacks offset 0"):
+    with pytest.raises(Violation, match="in-sync broker 3 misses offset 0"):
         scene.ledger.check()
 
 

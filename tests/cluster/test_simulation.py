@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 from tests.cluster.classic_bugs import BUGS, put_back
 from tests.cluster.simulation import Outcome
-from tests.cluster.soak import attempts, nothing
+from tests.cluster.soak import attempt, attempts, attempts_of, nothing
 
 PROCESSES = os.cpu_count() or 1
 SEEDS = range(2_000)
 SEEDS_MAX_FOR_A_BUG = 2_000
+FOUND_BY_SEED = {
+    "count_any_refusal_as_a_grant": 139,
+}
+"""By bug: the seed that found it when that was measured, which is tried first. For other bugs all are tried
+from 0 on, as for these when a change of the simulation or the broker has given the seed another history."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,10 +37,11 @@ def test_through_2000_histories_of_trouble_nothing_promised_is_lost() -> None:
 @pytest.mark.parametrize("bug", sorted(BUGS))
 def test_a_bug_that_is_put_back_is_found(bug: str) -> None:
     """A simulation that finds nothing says something only if it would."""
-    outcomes = attempts(range(SEEDS_MAX_FOR_A_BUG), PROCESSES, partial(put_back, bug))
-    for seeds, outcome in enumerate(outcomes, start=1):
+    seeds = [FOUND_BY_SEED.get(bug, 0), *range(SEEDS_MAX_FOR_A_BUG)]
+    outcomes = attempts_of(attempt, seeds, PROCESSES, partial(put_back, bug), chunk=5)
+    for seed, outcome in zip(seeds, outcomes, strict=True):
         if not isinstance(outcome, Outcome):
-            print(f"{bug}: found by seed {seeds - 1}, after {seeds} seeds: {outcome.splitlines()[0]}")  # noqa: T201
+            print(f"{bug}: found by seed {seed}: {outcome.splitlines()[0]}")  # noqa: T201
             outcomes.close()
             return
     pytest.fail(f"{bug}: not found in {SEEDS_MAX_FOR_A_BUG} seeds")
@@ -43,7 +49,7 @@ def test_a_bug_that_is_put_back_is_found(bug: str) -> None:
 
 def test_a_seed_makes_the_same_history_in_every_process() -> None:
     """Also where Python's hashes differ, which order sets."""
-    told = [
+    reported = [
         subprocess.run(
             [sys.executable, "-m", "tests.cluster.soak", "--seeds", "3", "--first", "7", "--outcomes"],
             cwd=ROOT,
@@ -54,5 +60,5 @@ def test_a_seed_makes_the_same_history_in_every_process() -> None:
         ).stdout.rpartition(" lived through")[0]
         for hash_seed in ("1", "2")
     ]
-    assert told[0] == told[1]
-    assert told[0].count("Outcome(") == 3
+    assert reported[0] == reported[1]
+    assert reported[0].count("Outcome(") == 3

@@ -77,6 +77,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._soon: deque[_Call] = deque()
         self._timers: list[tuple[float, int, _Call]] = []
         self._timers_set = 0
+        self.thread_delay_s: Callable[[], float] = lambda: 0.0
+        """How long work for a thread takes."""
 
     def close(self) -> None:
         self._soon.clear()
@@ -117,8 +119,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heappush(self._timers, (when, self._timers_set, call))
         return call
 
+    def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Work for a thread is done at once, so that equal seeds make equal histories, and heard of later."""
+        done: asyncio.Future[T] = self.create_future()
+
+        def tell(give: Callable[[Any], object], what: object) -> None:
+            if not done.done():
+                give(what)
+
+        delay_s = self.thread_delay_s()
+        try:
+            self.call_later(delay_s, tell, done.set_result, func(*args))
+        except Exception as error:  # noqa: BLE001  # the future's, as of a thread
+            self.call_later(delay_s, tell, done.set_exception, error)
+        return done
+
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Told of errors that nobody asked for: of tasks that a crash left behind, which do not count."""
+        """Receives errors that nobody awaits: of tasks that a crash left behind, which do not count."""
 
     def run_until_complete(self, future: Any) -> Any:
         main = asyncio.ensure_future(future, loop=self)

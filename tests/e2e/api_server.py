@@ -60,12 +60,18 @@ class Answer:
 class ApiServer:
     """One connection to the API server that KUBECONFIG names."""
 
-    def __init__(self, account: tuple[str, str] | None = None) -> None:
-        """`account`: the namespace and name of a service account in whose place to ask."""
+    def __init__(self, account: tuple[str, str] | None = None, pod_uid: str = "", pod_name: str = "") -> None:
+        """`account`: the namespace and name of a service account in whose place to ask; `pod_uid` and
+        `pod_name`: with the token of which pod.
+        """
         self._api = config.new_client_from_config(os.environ["KUBECONFIG"])
         self._headers: dict[str, str] = {}
         if account is not None:  # the groups of service accounts come with it
             self._headers["Impersonate-User"] = "system:serviceaccount:" + ":".join(account)
+        if pod_uid:
+            self._headers["Impersonate-Extra-authentication.kubernetes.io%2Fpod-uid"] = pod_uid
+        if pod_name:
+            self._headers["Impersonate-Extra-authentication.kubernetes.io%2Fpod-name"] = pod_name
 
     def close(self) -> None:
         self._api.close()
@@ -97,8 +103,8 @@ class ApiServer:
     def replace(self, path: str, body: Mapping[str, Any], *, dry: bool = False) -> Answer:
         return self._ask("PUT", path, body, fieldValidation="Strict", **_dry(dry))
 
-    def delete(self, path: str) -> Answer:
-        return self._ask("DELETE", path)
+    def delete(self, path: str, *, dry: bool = False) -> Answer:
+        return self._ask("DELETE", path, None, **_dry(dry))
 
     def _ask(
         self,

@@ -56,18 +56,18 @@ def cluster() -> None:
 
 @pytest.fixture(scope="session")
 def release(cluster: None) -> Iterator[Installation]:
-    """The chart and its Cluster of three brokers, ready, in a restricted namespace."""
-    found = Installation(Namespace(os.environ.get("E2E_NAMESPACE", "e2e-mainstem")))
+    """The chart and its BrokerCluster of three brokers, ready, in a restricted namespace."""
+    result = Installation(Namespace(os.environ.get("E2E_NAMESPACE", "e2e-mainstem")))
     if KEEP not in os.environ:
-        found.remove()  # what a run that failed has left
-    found.namespace.create()
-    found.install(cluster_spec())
-    found.settled(300)
+        result.remove()  # what a run that failed has left
+    result.namespace.create()
+    result.install(cluster_spec())
+    result.settled(300)
     if KEEP not in os.environ:  # else there may have been others before
-        found.restarts_at_first = found.events("RestartingPod")
-    yield found
+        result.restarts_at_first = result.events("RestartingPod")
+    yield result
     if KEEP not in os.environ and CLUSTER_GOES not in os.environ:
-        found.remove()
+        result.remove()
 
 
 @pytest.fixture
@@ -93,19 +93,19 @@ def topic(mainstem: Installation) -> Iterator[str]:
 @pytest.fixture
 def name(mainstem: Installation) -> Iterator[str]:
     """A name of this test's own; a Topic that has it is gone after the test."""
-    found = f"topic-{uuid4().hex[:8]}"
-    yield found
-    mainstem.delete("topic", found)
+    new_name = f"topic-{uuid4().hex[:8]}"
+    yield new_name
+    mainstem.delete("topic", new_name)
 
 
 @pytest.fixture
 def own_place(request: pytest.FixtureRequest) -> Iterator[Installation]:
     """A namespace of the test's own, restricted, for a release that it installs itself."""
     words = request.node.name.split("_")
-    found = Installation(Namespace(f"e2e-{words[1]}"))
-    found.remove()  # what a run that failed has left
-    found.namespace.create()
-    yield found
-    found.remove()
-    if left := found.cluster_wide():  # of a release whose namespace was deleted under it
+    result = Installation(Namespace(f"e2e-{words[1]}"))
+    result.remove()  # what a run that failed has left
+    result.namespace.create()
+    yield result
+    result.remove()
+    if left := result.cluster_wide():  # of a release whose namespace was deleted under it
         kubectl("delete", *left)

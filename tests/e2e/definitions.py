@@ -15,7 +15,7 @@ from tests.e2e.api_server import Answer, ApiServer
 
 CRDS: Final = Path(__file__).resolve().parents[2] / "crds"
 DEFINITIONS_PATH: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-KINDS: Final = ("Cluster", "Topic", "ConsumerGroup")
+KINDS: Final = ("BrokerCluster", "Topic", "ConsumerGroup", "User")
 VERSION: Final = "v1beta1"
 _SERVED_SECONDS: Final = 60.0
 
@@ -25,17 +25,17 @@ Manifest = dict[str, Any]
 
 def definition_of(kind: str) -> dict[str, Any]:
     """The definition as it lies in `crds/`."""
-    found: dict[str, Any] = yaml.safe_load((CRDS / f"{kind.lower()}.yaml").read_text())
-    return found
+    results: dict[str, Any] = yaml.safe_load((CRDS / f"{kind.lower()}.yaml").read_text())
+    return results
 
 
 def schema_of(kind: str) -> Schema:
-    found: Schema = definition_of(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return found
+    result: Schema = definition_of(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return result
 
 
 class Definitions:
-    """The three definitions in a group that nobody else has, and a namespace for their objects.
+    """Our definitions in a group that nobody else has, and a namespace for their objects.
 
     Plurals and kinds differ too, so that `kubectl get topics` of others finds what it did.
     """
@@ -64,11 +64,11 @@ class Definitions:
 
     def ours(self, manifest: Mapping[str, Any]) -> Manifest:
         """A manifest of ours, as one of this group."""
-        found = copy.deepcopy(dict(manifest))
-        kind = found["kind"]
-        found.update(apiVersion=f"{self.group}/{VERSION}", kind=f"Scratch{kind}")
-        found["metadata"] = {**found["metadata"], "namespace": self.namespace}
-        return found
+        result = copy.deepcopy(dict(manifest))
+        kind = result["kind"]
+        result.update(apiVersion=f"{self.group}/{VERSION}", kind=f"Scratch{kind}")
+        result["metadata"] = {**result["metadata"], "namespace": self.namespace}
+        return result
 
     def create_dry(self, manifest: Mapping[str, Any]) -> Answer:
         return self.server.create(self.path(manifest["kind"]), self.ours(manifest), dry=True)
@@ -116,8 +116,9 @@ def manifest(kind: str, spec: Mapping[str, Any], name: str = "good") -> Manifest
 
 
 MINIMAL: Final[Mapping[str, Manifest]] = {
-    "Cluster": manifest("Cluster", {"brokers": {"replicas": 3}}),
+    "BrokerCluster": manifest("BrokerCluster", {"brokers": {"replicas": 3}}),
     "Topic": manifest("Topic", {"clusterRef": {"name": "events"}}),
     "ConsumerGroup": manifest("ConsumerGroup", {"clusterRef": {"name": "events"}}),
+    "User": manifest("User", {"clusterRef": {"name": "events"}}),
 }
 """The least that each kind needs."""

@@ -1,4 +1,4 @@
-"""One installed chart and its Cluster, as a user has them: what the tests ask of it and do to it."""
+"""One installed chart and its BrokerCluster, as a user has them: what the tests ask of it and do to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLUSTER_WIDE: Final = (
     "validatingadmissionpolicybindings",
 )
 """What the chart makes outside of namespaces, besides the definitions."""
-KINDS: Final = ("clusters", "topics", "consumergroups")
+KINDS: Final = ("brokerclusters", "topics", "consumergroups", "users")
 
 _BROKER_RESOURCES: Final = {
     "requests": {"cpu": "50m", "memory": "128Mi"},
@@ -45,7 +45,7 @@ _SERVER_RESOURCES: Final = {
 
 
 def cluster_spec(brokers: int = 3, servers: int = 3, **more: Any) -> dict[str, Any]:
-    """The Cluster of the tests, on local volumes as kind has them."""
+    """The BrokerCluster of the tests, on local volumes as kind has them."""
     return {
         "brokers": {
             "replicas": brokers,
@@ -71,19 +71,19 @@ def cluster_spec(brokers: int = 3, servers: int = 3, **more: Any) -> dict[str, A
 
 @dataclass(slots=True)
 class Installation:
-    """A release of the chart in a namespace of its own, and, by default, its Cluster."""
+    """A release of the chart in a namespace of its own, and, by default, its BrokerCluster."""
 
     namespace: Namespace
     expected_log: list[str] = field(default_factory=list)
     """What the test makes the operator log as a warning or an error; parts of lines."""
     restarts_at_first: list[str] = field(default_factory=list)
-    """What the operator said of pods that it restarted before the Cluster settled for the first time."""
+    """What the operator reported of pods that it restarted before the BrokerCluster was first stable."""
     _admin: tuple[str, AdminClient] | None = None
 
     # --- Helm ---
 
     def install(self, spec: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Install the chart, or bring the release to these values. `spec` is the Cluster's."""
+        """Install the chart, or bring the release to these values. `spec` is the BrokerCluster's."""
         chosen = {
             "image": {"tag": IMAGE_TAG, "operator": OPERATOR_IMAGE},
             "resyncSeconds": RESYNC_SECONDS,
@@ -110,7 +110,7 @@ class Installation:
         return {name for name in names if f"/{self.namespace.name}-mainstem" in name}
 
     def wait_for_no_brokers(self) -> None:
-        """Wait until no pod of a Cluster is left, once there is no Cluster."""
+        """Wait until no pod of a BrokerCluster is left, once there is no BrokerCluster."""
         wait_until(lambda: not self.namespace.list("pods", "mainstem.dev/cluster"), "no pod is left", 180)
 
     def helm(self, *arguments: str, standard_input: str | None = None) -> str:
@@ -139,8 +139,8 @@ class Installation:
         self.namespace.apply(manifest)
 
     def patch_cluster(self, patch: Mapping[str, Any]) -> None:
-        """Merge `patch` into the Cluster's spec."""
-        self.patch("cluster", CLUSTER, {"spec": patch})
+        """Merge `patch` into the BrokerCluster's spec."""
+        self.patch("brokercluster", CLUSTER, {"spec": patch})
 
     def patch(self, kind: str, name: str, patch: Mapping[str, Any]) -> None:
         self.namespace.kubectl("patch", kind, name, "--type=merge", f"--patch={json.dumps(patch)}")
@@ -153,8 +153,8 @@ class Installation:
         self.namespace.kubectl("delete", kind, name, f"--timeout={seconds:.0f}s", "--ignore-not-found")
 
     def status(self, kind: str, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.namespace.get(kind, name).get("status") or {}
-        return found
+        results: dict[str, Any] = self.namespace.get(kind, name).get("status") or {}
+        return results
 
     def until(
         self, kind: str, name: str, type_: str, status: str = "True", reason: str = "", seconds: float = 90
@@ -163,12 +163,12 @@ class Installation:
         seen: dict[str, Any] = {}
 
         def holds() -> bool:
-            found = self.namespace.get(kind, name)
-            for item in (found.get("status") or {}).get("conditions") or ():
+            result = self.namespace.get(kind, name)
+            for item in (result.get("status") or {}).get("conditions") or ():
                 if item["type"] == type_:
                     seen.clear()
                     seen.update(item)
-            current = seen.get("observedGeneration") == found["metadata"]["generation"]
+            current = seen.get("observedGeneration") == result["metadata"]["generation"]
             return bool(current and seen["status"] == status and (not reason or seen["reason"] == reason))
 
         in_time = poll(holds, seconds)
@@ -179,22 +179,22 @@ class Installation:
         return dict(seen)
 
     def settled(self, seconds: float = 180) -> None:
-        """Wait until the Cluster serves, is whole, and the operator has nothing left to do."""
+        """Wait until the BrokerCluster serves, is whole, and the operator has nothing left to do."""
         for type_ in ("Stable", "Ready", "Healthy", "CoordinationHealthy", "Stable"):
-            self.until("cluster", CLUSTER, type_, seconds=seconds)
+            self.until("brokercluster", CLUSTER, type_, seconds=seconds)
 
     # --- Brokers ---
 
     @property
     def outside(self) -> str:
         """The bootstrap servers for this machine, which is outside the cluster."""
-        return str(self.status("cluster", CLUSTER)["externalBootstrapServers"])
+        return str(self.status("brokercluster", CLUSTER)["externalBootstrapServers"])
 
     @property
     def admin(self) -> AdminClient:
-        """A stock client; it is kept, for it ends what it was asked for when it goes."""
+        """A stock client; it is kept, because its requests end with it."""
         servers = self.outside
-        if self._admin is None or self._admin[0] != servers:  # a Cluster made again has other ports
+        if self._admin is None or self._admin[0] != servers:  # a BrokerCluster made again has other ports
             self._admin = servers, AdminClient({"bootstrap.servers": servers})
         return self._admin[1]
 
@@ -213,13 +213,13 @@ class Installation:
         return str(self.namespace.get("pod", pod)["spec"]["nodeName"])
 
     def events(self, reason: str) -> list[str]:
-        """What the operator has told of its steps of a kind."""
+        """The messages of the operator's events with this reason."""
         path = '--output=jsonpath={range .items[*]}{.message}{"\\n"}{end}'
-        found = self.namespace.kubectl("get", "events", f"--field-selector=reason={reason}", path)
-        return found.splitlines()
+        result = self.namespace.kubectl("get", "events", f"--field-selector=reason={reason}", path)
+        return result.splitlines()
 
     def operator_metrics(self) -> dict[str, float]:
-        """What the operator says of itself, by name and labels; there is to be one operator."""
+        """The operator's metrics, by name and labels; exactly one operator must run."""
         (pod,) = self.pods(OPERATOR)
         path = f"/api/v1/namespaces/{self.namespace.name}/pods/{pod}:8080/proxy/metrics"
         lines = kubectl("get", "--raw", path).splitlines()
@@ -236,7 +236,7 @@ class Installation:
         assert poll(lambda: not self.behind(), 45), f"statuses are behind: {late}"
 
     def unexpected_log_lines(self, since: dt.datetime) -> list[str]:
-        """Warnings and errors of the operator since then that no test asked for."""
+        """Warnings and errors of the operator since then that no test provoked."""
         stamp = since.strftime("%Y-%m-%dT%H:%M:%SZ")
         with suppress(KubectlError):
             log = self.namespace.kubectl(
@@ -254,10 +254,10 @@ class Installation:
 
     def behind(self) -> list[str]:
         """Objects whose status is of an older generation."""
-        found = self.namespace.list(",".join(KINDS))
+        result = self.namespace.list(",".join(KINDS))
         return [
             f"{item['kind']}/{item['metadata']['name']}"
-            for item in found
+            for item in result
             if (item.get("status") or {}).get("observedGeneration") != item["metadata"]["generation"]
         ]
 

@@ -49,13 +49,13 @@ class Namespace:
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """One object as the API server has it."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "--output=json"))
-        return found
+        results: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "--output=json"))
+        return results
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
         """All objects of a kind, or those with the labels of `selector`."""
-        found = json.loads(self.kubectl("get", kind, f"--selector={selector}", "--output=json"))
-        items: list[dict[str, Any]] = found["items"]
+        result = json.loads(self.kubectl("get", kind, f"--selector={selector}", "--output=json"))
+        items: list[dict[str, Any]] = result["items"]
         return items
 
     def wait_ready(self, workload: str, timeout_seconds: float = 180) -> None:

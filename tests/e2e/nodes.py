@@ -9,13 +9,13 @@ from typing import Final
 from tests.e2e.kubectl import kubectl, poll
 
 NOTICED_SECONDS_MAX: Final = 90.0
-"""Until a lost node is told as not ready: the grace period of kind.yaml and what a busy machine adds."""
+"""Until a lost node is reported as not ready: the grace period of kind.yaml and what a busy machine adds."""
 
 
 def workers() -> list[str]:
     """Names of the nodes that run no control plane."""
-    found = kubectl("get", "nodes", "--selector=!node-role.kubernetes.io/control-plane", "--output=name")
-    return sorted(line.removeprefix("node/") for line in found.split())
+    result = kubectl("get", "nodes", "--selector=!node-role.kubernetes.io/control-plane", "--output=name")
+    return sorted(line.removeprefix("node/") for line in result.split())
 
 
 def address_of(node: str) -> str:

@@ -28,22 +28,23 @@ from tests.e2e.wrong_manifests import (
     wrong_manifests,
 )
 
-from mainstem_operator.resources import Identity, cluster_of, group_of, topic_of
+from mainstem_operator.api.resources import Identity, cluster_of, group_of, topic_of
+from mainstem_operator.api.users import user_of
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-FEWEST: Final = {"Cluster": 350, "Topic": 150, "ConsumerGroup": 80}
+FEWEST: Final = {"BrokerCluster": 350, "Topic": 150, "ConsumerGroup": 80, "User": 100}
 """Wrong manifests of each kind, at least: fewer would mean that the schema was not walked."""
 
 
 @pytest.fixture(scope="module")
 def definitions(cluster: None) -> Iterator[Definitions]:
     server = ApiServer()
-    found = Definitions(server)
+    result = Definitions(server)
     try:
-        found.create()
-        yield found
+        result.create()
+        yield result
     finally:
-        found.delete()
+        result.delete()
         server.close()
 
 
@@ -96,42 +97,118 @@ _LOCATION: Final = "spec.warehouse.location"
 _SCHEDULE: Final = "spec.warehouse.schedule"
 _RESET: Final = {"requestId": "1"}
 
+_ACL: Final = {"resource": "topic", "name": "clicks", "operations": ["read"]}
+_WITHOUT_NAME: Final = {"resource": "topic", "operations": ["read"]}
+_TLS: Final = {"name": "tls", "port": 9093}
+_INTERNAL: Final = {"name": "internal", "port": 9092, "tls": False, "authentication": "none"}
+
+
+def _clients(*listeners: Mapping[str, Any]) -> dict[str, Any]:
+    return {"clients": list(listeners)}
+
+
 BY_RULE: Final[tuple[tuple[str, str, Any, str], ...]] = (
     # kind, field, value, words of the refusal
-    ("Cluster", "metadata.name", "1st", "beginning with a letter"),
-    ("Cluster", "metadata.name", "e" * 41, "at most 40 characters"),
-    ("Cluster", "spec.brokers.image", "Our Image", "such as registry.example.com"),
-    ("Cluster", "spec.brokers.storage.size", "ten", "a number with its unit"),
-    ("Cluster", "spec.brokers.storage.size", "10", "at least 64Mi"),
-    ("Cluster", "spec.brokers.storage.size", "-1Gi", "a number with its unit"),
-    ("Cluster", "spec.brokers.storage.size", "500m", "a number with its unit"),
-    ("Cluster", "spec.zookeeper.storage.size", "0Gi", "at least 64Mi"),
-    ("Cluster", "spec.zookeeper.storage.type", "ephemeral", "a ZooKeeper that keeps its own"),
-    ("Cluster", "spec.brokers.storage.storageClassName", "Fast SSD", "lower-case letters"),
-    ("Cluster", "spec.brokers.config[broker.id]", 7, "set by the operator: leave them out"),
-    ("Cluster", "spec.brokers.config[num partitions]", 7, "as in num.partitions"),
-    ("Cluster", "spec.brokers.config[num.partitions]", "7\nbroker.id=1", "a text of one line"),
-    ("Cluster", "spec.brokers.rack.nodeLabel", "zone!", "a label of nodes"),
-    ("Cluster", "spec.brokers.resources.requests[cpu]", -1, "such as 2, 500m or 4Gi"),
-    ("Cluster", "spec.brokers.resources.requests[cpu]", "much", "such as 2, 500m or 4Gi"),
-    ("Cluster", "spec.brokers.resources.requests[cpus]", 1, "a resource is cpu, memory"),
-    ("Cluster", "spec.brokers.resources.requests[cpu]", "2001m", "lower requests, or raise limits"),
-    ("Cluster", "spec.brokers.resources.limits[memory]", "1000Mi", "lower requests, or raise limits"),
-    ("Cluster", "spec.brokers.pod.labels[team]", "not a label", "a label's value has at most 63"),
-    ("Cluster", "spec.brokers.pod.labels[a team]", "a", "a key here has at most 63"),
-    ("Cluster", "spec.brokers.pod.annotations[a note]", "a", "a key here has at most 63"),
-    ("Cluster", "spec.brokers.pod.nodeSelector[disk]", "-", "a label's value has at most 63"),
-    ("Cluster", "spec.brokers.pod.priorityClassName", "", "lower-case letters"),
-    ("Cluster", "spec.brokers.pod.serviceAccountName", "Someone", "lower-case letters"),
-    ("Cluster", "spec.listeners.external.host", "kafka.example.org:9094", "without a port"),
-    ("Cluster", "spec.listeners.external.nodePortFirst", 65_533, "begin lower, or leave nodePortFirst out"),
-    ("Cluster", "spec.brokers.config[leader.replication.throttled.rate]", 9_999, "leave one of them out"),
-    ("Cluster", _LOCATION, "lake/events", "s3://bucket/prefix"),
-    ("Cluster", _LOCATION, "/", "an absolute path"),
-    ("Cluster", _LOCATION, "/warehouse", "a path needs volumeClaim"),
-    ("Cluster", "spec.warehouse.volumeClaim", "tables", "one in s3:// goes without it"),
-    ("Cluster", "spec.warehouse.endpoint", "s3.example.com", "by its URL"),
-    ("Cluster", "spec.warehouse.region", "eu central", "such as eu-central-1"),
+    ("BrokerCluster", "metadata.name", "1st", "beginning with a letter"),
+    ("BrokerCluster", "metadata.name", "e" * 41, "at most 40 characters"),
+    ("BrokerCluster", "spec.brokers.image", "Our Image", "such as registry.example.com"),
+    ("BrokerCluster", "spec.brokers.storage.size", "ten", "a number with its unit"),
+    ("BrokerCluster", "spec.brokers.storage.size", "10", "at least 64Mi"),
+    ("BrokerCluster", "spec.brokers.storage.size", "-1Gi", "a number with its unit"),
+    ("BrokerCluster", "spec.brokers.storage.size", "500m", "a number with its unit"),
+    ("BrokerCluster", "spec.zookeeper.storage.size", "0Gi", "at least 64Mi"),
+    ("BrokerCluster", "spec.zookeeper.storage.type", "ephemeral", "a ZooKeeper that keeps its own"),
+    ("BrokerCluster", "spec.brokers.storage.storageClassName", "Fast SSD", "lower-case letters"),
+    ("BrokerCluster", "spec.brokers.config[broker.id]", 7, "set by the operator: leave them out"),
+    ("BrokerCluster", "spec.brokers.config[num partitions]", 7, "as in num.partitions"),
+    ("BrokerCluster", "spec.brokers.config[num.partitions]", "7\nbroker.id=1", "a text of one line"),
+    ("BrokerCluster", "spec.brokers.rack.nodeLabel", "zone!", "a label of nodes"),
+    ("BrokerCluster", "spec.brokers.resources.requests[cpu]", -1, "such as 2, 500m or 4Gi"),
+    ("BrokerCluster", "spec.brokers.resources.requests[cpu]", "much", "such as 2, 500m or 4Gi"),
+    ("BrokerCluster", "spec.brokers.resources.requests[cpus]", 1, "a resource is cpu, memory"),
+    ("BrokerCluster", "spec.brokers.resources.requests[cpu]", "2001m", "lower requests, or raise limits"),
+    ("BrokerCluster", "spec.brokers.resources.limits[memory]", "1000Mi", "lower requests, or raise limits"),
+    ("BrokerCluster", "spec.brokers.pod.labels[team]", "not a label", "a label's value has at most 63"),
+    ("BrokerCluster", "spec.brokers.pod.labels[a team]", "a", "a key has at most 63"),
+    ("BrokerCluster", "spec.brokers.pod.annotations[a note]", "a", "a key has at most 63"),
+    ("BrokerCluster", "spec.brokers.pod.nodeSelector[disk]", "-", "a label's value has at most 63"),
+    ("BrokerCluster", "spec.brokers.pod.priorityClassName", "", "lower-case letters"),
+    ("BrokerCluster", "spec.brokers.pod.serviceAccountName", "Someone", "lower-case letters"),
+    ("BrokerCluster", "spec.listeners.external.host", "kafka.example.org:9094", "without a port"),
+    (
+        "BrokerCluster",
+        "spec.listeners.external.nodePortFirst",
+        65_533,
+        "begin lower, or leave nodePortFirst out",
+    ),
+    ("BrokerCluster", "spec.listeners", _clients({**_TLS, "name": "Tls"}), "is not brokers, http or loads"),
+    ("BrokerCluster", "spec.listeners", _clients({**_TLS, "name": "loads"}), "is not brokers, http or loads"),
+    ("BrokerCluster", "spec.listeners", _clients({**_TLS, "port": 9090}), "take another one"),
+    ("BrokerCluster", "spec.listeners", _clients({**_TLS, "port": 9404}), "take another one"),
+    (
+        "BrokerCluster",
+        "spec.listeners",
+        _clients({**_TLS, "type": "nodeport", "host": "a:1"}),
+        "without a port",
+    ),
+    (
+        "BrokerCluster",
+        "spec.listeners",
+        _clients({**_TLS, "tls": False, "authentication": "tls"}),
+        "needs tls: true",
+    ),
+    ("BrokerCluster", "spec.listeners", _clients({**_TLS, "host": "a"}), "go with type: nodeport only"),
+    (
+        "BrokerCluster",
+        "spec.listeners",
+        _clients(_TLS, {"name": "more", "port": 9093}),
+        "two listeners cannot have the same port",
+    ),
+    (
+        "BrokerCluster",
+        "spec.listeners",
+        _clients({**_TLS, "type": "nodeport"}, {"name": "more", "port": 9095, "type": "nodeport"}),
+        "only one listener can have type: nodeport",
+    ),
+    ("BrokerCluster", "spec.listeners.clients", [_TLS], "external goes without clients"),
+    ("BrokerCluster", "spec.tls", {"secretName": "mine"}, "need listeners.clients"),
+    ("BrokerCluster", "spec.tls", {"secretName": "Mine"}, "lower-case letters"),
+    ("BrokerCluster", "spec.authorization", {"type": "acl"}, "need listeners.clients"),
+    (
+        "BrokerCluster",
+        "spec.authorization",
+        {"type": "acl", "superUsers": ["User:ANONYMOUS"]},
+        "everybody that does not log in",
+    ),
+    (
+        "BrokerCluster",
+        "spec",
+        {
+            "brokers": {"replicas": 1, "config": {"super.users": "User:a"}},
+            "listeners": _clients(_TLS),
+            "authorization": {"type": "acl"},
+        },
+        "set the same as authorization",
+    ),
+    (
+        "BrokerCluster",
+        "spec.brokers.config[leader.replication.throttled.rate]",
+        9_999,
+        "remove one of them",
+    ),
+    ("BrokerCluster", _LOCATION, "lake/events", "s3://bucket/prefix"),
+    ("BrokerCluster", _LOCATION, "/", "an absolute path"),
+    ("BrokerCluster", _LOCATION, "/warehouse", "a path needs volumeClaim"),
+    ("BrokerCluster", "spec.warehouse.volumeClaim", "tables", "one in s3:// goes without it"),
+    ("BrokerCluster", "spec.warehouse.endpoint", "s3.example.com", "by its URL"),
+    ("BrokerCluster", "spec.warehouse.region", "eu central", "such as eu-central-1"),
+    ("BrokerCluster", "spec.warehouse.catalog", {"uri": "catalog:8181"}, "a catalog is named by its URL"),
+    (
+        "BrokerCluster",
+        "spec.warehouse.catalog",
+        {"uri": "http://catalog:8181", "namespace": "lake..events"},
+        "a . between its parts",
+    ),
     ("Topic", "metadata.name", "a" * 250, "give a shorter one in spec.topicName"),
     ("Topic", "spec.clusterRef.name", "Events", "lower-case letters"),
     ("Topic", "spec.topicName", "clicks of today", "letters, digits"),
@@ -153,10 +230,46 @@ BY_RULE: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("Topic", _SCHEDULE, "0 0 1 13 *", "the month"),
     ("Topic", _SCHEDULE, "0 0 * * 7", "the day of the week"),
     ("Topic", _SCHEDULE, "0 0 * * monday", "the day of the week"),
+    ("Topic", "spec.warehouse.schemaRegistry", "registry:8081", "a schema registry is named by its URL"),
     ("Topic", "spec.warehouse.timeZone", "Local", "the IANA database"),
     ("Topic", "spec.warehouse.timeZone", "+01:00", "the IANA database"),
     ("Topic", "spec.warehouse.columns[price]", "money", "a column's type is"),
     ("Topic", "spec.warehouse.columns[a=b]", "long", "has no ="),
+    ("Topic", "spec.warehouse.freshness", "60s", "by schedule, or kept fresh"),
+    ("Topic", "spec.warehouse.freshness", "1s", "a duration from 10s to 24h"),
+    ("Topic", "spec.warehouse.maintenance.schedule", "0 24 * * *", "the hour"),
+    ("Topic", "spec.warehouse.retention", "topic", "untilLoaded needs a retentionLimit"),
+    ("Topic", "spec.warehouse.retentionLimit", "much", "such as 50Gi"),
+    ("Topic", "spec.warehouse.transform.sql", "SELECT 1", "exactly one of sql, configMap and function"),
+    ("Topic", "spec.warehouse.transform.function", "clean", "module:function"),
+    ("Topic", "spec.warehouse.transform", {"sql": "SELECT 1", "image": "a"}, "image goes with function only"),
+    (
+        "Topic",
+        "spec.warehouse.transform",
+        {"configMap": {"name": "Statements", "key": "clean.sql"}},
+        "a ConfigMap's name has lower-case letters",
+    ),
+    (
+        "Topic",
+        "spec.warehouse.transform",
+        {"configMap": {"name": "statements", "key": "clean/sql"}},
+        "a key has letters, digits",
+    ),
+    (
+        "Topic",
+        "spec.warehouse.transform.inputs[shops]",
+        {"table": "shops", "format": "json"},
+        "go with topic only",
+    ),
+    ("Topic", "spec.warehouse.transform.inputs[records]", {"table": "shops"}, "is not records"),
+    ("Topic", "spec.warehouse.transform.inputs[users]", {}, "either a table or a topic"),
+    ("Topic", "spec.warehouse.eventDayMin", "1.1.2020", "a day is written as 2026-11-21"),
+    ("Topic", "spec.warehouse.eventDayMax", "2026-13-01", "a day is written as 2026-11-21"),
+    ("Topic", "spec.warehouse.eventDayMax", "2019-12-31", "eventDayMax is not before eventDayMin"),
+    ("Topic", "spec.warehouse.backfill.days", ["21.11.2026"], "a day is written as 2026-11-21"),
+    ("Topic", "spec.warehouse.backfill.from", "2026-11-21T09:30:00Z", "by days, or by from and to"),
+    ("Topic", "spec.warehouse.backfill.to", "2026-11-21", "its date and its zone"),
+    ("Topic", "spec.warehouse.rewind.to", "yesterday", "to earliest, or to a time"),
     ("Topic", "spec.warehouse.executors", "many", "a number from 0 to 1000, or auto"),
     ("Topic", "spec.warehouse.executors", 1001, "a number from 0 to 1000, or auto"),
     ("Topic", "spec.warehouse.resources.requests[cpu]", "1 core", "such as 2, 500m or 4Gi"),
@@ -177,6 +290,22 @@ BY_RULE: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("ConsumerGroup", "spec.reset", _RESET | {"to": "latest", "shiftBy": 1}, "left out with all else"),
     ("ConsumerGroup", "spec.reset", _RESET | {"to": "undo", "topics": ["a"]}, "leave out topics"),
     ("ConsumerGroup", "spec.reset.topics", ["a b"], "a topic's name has letters"),
+    ("User", "metadata.name", "mainstem-operator", "which are taken"),
+    ("User", "metadata.name", "a" * 64, "at most 63 characters"),
+    ("User", "spec.clusterRef.name", "events.", "lower-case letters"),
+    ("User", "spec.authentication.passwordFrom.name", "My Secret", "lower-case letters"),
+    ("User", "spec.authentication.passwordFrom.key", "a/b", "a key in a Secret"),
+    ("User", "spec.authentication.type", "tls", "passwordFrom goes with type: scram-sha-512 only"),
+    ("User", "spec.acls", [{**_ACL, "name": "a\nb"}], "a text of one line"),
+    ("User", "spec.acls", [{**_ACL, "host": "everywhere"}], "an IP address"),
+    ("User", "spec.acls", [{**_ACL, "resource": "cluster"}], "left out for the cluster"),
+    ("User", "spec.acls", [_WITHOUT_NAME], "name is needed for a topic"),
+    (
+        "User",
+        "spec.acls",
+        [{"resource": "cluster", "patternType": "prefix", "operations": ["alter"]}],
+        "which the cluster does not have",
+    ),
 )
 
 
@@ -216,46 +345,64 @@ def _rules(kind: str) -> Iterator[dict[str, Any]]:
         yield from part.rules
 
 
-# --- Refused: what is for life ---
+# --- Refused: what is immutable ---
 
 _FOR_LIFE: Final[tuple[tuple[str, str, Any, str], ...]] = (
-    ("Cluster", "spec.brokers.storage.type", "local", "the storage type is for life"),
-    ("Cluster", "spec.brokers.storage.type", None, ""),  # the default is what it was
-    ("Cluster", "spec.zookeeper.storage.type", "ephemeral", "the storage type is for life"),
-    ("Cluster", "spec.brokers.storage.storageClassName", "slow", "the storage class is for life"),
-    ("Cluster", "spec.brokers.storage.storageClassName", None, "the storage class is for life"),
-    ("Cluster", "spec.zookeeper.replicas", 3, "the number of ZooKeeper servers is for life"),
-    ("Cluster", "spec.brokers.replicas", 4, ""),
-    ("Cluster", "spec.brokers.storage.size", "2Ti", ""),
-    ("Topic", "spec.clusterRef.name", "others", "clusterRef is for life: delete this"),
+    ("BrokerCluster", "spec.brokers.storage.type", "local", "the storage type is immutable"),
+    ("BrokerCluster", "spec.brokers.storage.type", None, ""),  # the default is what it was
+    ("BrokerCluster", "spec.zookeeper.storage.type", "ephemeral", "the storage type is immutable"),
+    ("BrokerCluster", "spec.brokers.storage.storageClassName", "slow", "the storage class is immutable"),
+    ("BrokerCluster", "spec.brokers.storage.storageClassName", None, "the storage class is immutable"),
+    ("BrokerCluster", "spec.zookeeper.replicas", 3, "the number of ZooKeeper servers is immutable"),
+    ("BrokerCluster", "spec.listeners.clients", [_TLS], "let {name: internal, port: 9092"),
+    ("BrokerCluster", "spec.brokers.replicas", 4, ""),
+    ("BrokerCluster", "spec.brokers.storage.size", "2Ti", ""),
+    ("Topic", "spec.clusterRef.name", "others", "clusterRef is immutable: delete this"),
     ("Topic", "spec.topicName", "clicks", "topics can't be renamed: make a new Topic"),
-    ("Topic", "spec.topicName", None, "topicName can't be added or taken away"),
+    ("Topic", "spec.topicName", None, "topicName cannot be added or removed"),
     ("Topic", "spec.partitions", 5, "can only grow"),
     ("Topic", "spec.partitions", None, "can only grow"),
     ("Topic", "spec.partitions", 7, ""),
     ("Topic", "spec.warehouse", None, ""),
-    ("ConsumerGroup", "spec.clusterRef.name", "others", "clusterRef is for life: delete this"),
-    ("ConsumerGroup", "spec.groupId", "others", "groupId is for life: put back"),
-    ("ConsumerGroup", "spec.groupId", None, "can't be added or taken away"),
+    ("ConsumerGroup", "spec.clusterRef.name", "others", "clusterRef is immutable: delete this"),
+    ("ConsumerGroup", "spec.groupId", "others", "groupId is immutable: restore"),
+    ("ConsumerGroup", "spec.groupId", None, "cannot be added or removed"),
     ("ConsumerGroup", "spec.reset", None, ""),
+    ("User", "spec.clusterRef.name", "others", "clusterRef is immutable: delete this"),
+    ("User", "spec.acls", [], ""),
 )
 _ADDED_LATE: Final[tuple[tuple[str, str, Any, str], ...]] = (
-    ("Cluster", "spec.brokers.storage.storageClassName", "slow", "the storage class is for life"),
-    ("Cluster", "spec.zookeeper.replicas", 5, "the number of ZooKeeper servers is for life"),
-    ("Topic", "spec.topicName", "clicks", "topicName can't be added or taken away"),
+    ("BrokerCluster", "spec.brokers.storage.storageClassName", "slow", "the storage class is immutable"),
+    ("BrokerCluster", "spec.zookeeper.replicas", 5, "the number of ZooKeeper servers is immutable"),
+    ("BrokerCluster", "spec.listeners.clients", [_TLS], "let {name: internal, port: 9092"),
+    ("BrokerCluster", "spec.listeners.clients", [_TLS, _INTERNAL], ""),
+    ("BrokerCluster", "spec.authorization", {"type": "acl"}, "add authorization once the BrokerCluster"),
+    ("Topic", "spec.topicName", "clicks", "topicName cannot be added or removed"),
     ("Topic", "spec.partitions", 1, ""),
-    ("ConsumerGroup", "spec.groupId", "billing", "can't be added or taken away"),
+    ("ConsumerGroup", "spec.groupId", "billing", "cannot be added or removed"),
     ("ConsumerGroup", "spec.maxLag", 5, ""),
 )
+_OF_SECURED: Final[tuple[tuple[str, str, Any, str], ...]] = (
+    ("BrokerCluster", "spec.listeners.clients", None, "clients would have no listener to move to"),
+    ("BrokerCluster", "spec.authorization", {"type": "acl"}, ""),
+)
 _NEVER_SEEN: Final = (
-    "zookeeper can't be added or taken away: make a new Cluster",
+    "zookeeper cannot be added or removed: make a new BrokerCluster",
 )  # its default puts it there
 
 
 def test_what_is_for_life_can_not_be_changed_by_any_way_of_applying(definitions: Definitions) -> None:
     said = ""
     faults = []
-    for name, originals, changes in (("whole", WHOLE, _FOR_LIFE), ("minimal", MINIMAL, _ADDED_LATE)):
+    secured = {
+        **MINIMAL,
+        "BrokerCluster": changed(MINIMAL["BrokerCluster"], "spec.listeners", _clients(_TLS)),
+    }
+    for name, originals, changes in (
+        ("whole", WHOLE, _FOR_LIFE),
+        ("minimal", MINIMAL, _ADDED_LATE),
+        ("secured", secured, _OF_SECURED),
+    ):
         stored = {
             kind: definitions.create_real(originals[kind] | {"metadata": {"name": name}}) for kind in KINDS
         }
@@ -282,8 +429,8 @@ def test_what_is_for_life_can_not_be_changed_by_any_way_of_applying(definitions:
 def _patch(field: str, value: Any) -> dict[str, Any]:
     for step in reversed(field.split(".")):
         value = {step: value}
-    found: dict[str, Any] = value
-    return found
+    results: dict[str, Any] = value
+    return results
 
 
 # --- Taken ---
@@ -293,11 +440,11 @@ def _examples() -> Iterator[Manifest]:
     """Every manifest of ours that people are shown."""
     for path in sorted((REPOSITORY / "examples").glob("*.yaml")):
         yield from yaml.safe_load_all(path.read_text())
-    for page in ("README.md", "ARCHITECTURE.md"):
-        for block in re.findall(r"```ya?ml\n(.*?)```", (REPOSITORY / page).read_text(), re.DOTALL):
+    for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))):
+        for block in re.findall(r"```ya?ml\n(.*?)```", page.read_text(), re.DOTALL):
             yield from (item for item in yaml.safe_load_all(block) if item.get("kind") in KINDS)
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    yield {"kind": "Cluster", "metadata": {"name": "of-the-chart"}, "spec": values["cluster"]["spec"]}
+    yield {"kind": "BrokerCluster", "metadata": {"name": "of-the-chart"}, "spec": values["cluster"]["spec"]}
 
 
 def test_every_manifest_that_people_are_shown_is_taken(definitions: Definitions) -> None:
@@ -311,13 +458,13 @@ def test_every_manifest_that_people_are_shown_is_taken(definitions: Definitions)
 @pytest.mark.parametrize(
     ("kind", "field", "value"),
     [
-        ("Cluster", "spec.brokers.image", "localhost:5000/Team/broker"),
-        ("Cluster", "spec.brokers.storage.size", "64Mi"),
-        ("Cluster", "spec.brokers.config[log.retention.hours]", -1),
-        ("Cluster", "spec.brokers.pod.labels[team]", ""),
-        ("Cluster", "spec.brokers.resources.limits[nvidia.com/gpu]", 1),
-        ("Cluster", "spec.listeners.external.nodePortFirst", 65_531),
-        ("Cluster", "spec.listeners.external.host", "10.0.0.1"),
+        ("BrokerCluster", "spec.brokers.image", "localhost:5000/Team/broker"),
+        ("BrokerCluster", "spec.brokers.storage.size", "64Mi"),
+        ("BrokerCluster", "spec.brokers.config[log.retention.hours]", -1),
+        ("BrokerCluster", "spec.brokers.pod.labels[team]", ""),
+        ("BrokerCluster", "spec.brokers.resources.limits[nvidia.com/gpu]", 1),
+        ("BrokerCluster", "spec.listeners.external.nodePortFirst", 65_531),
+        ("BrokerCluster", "spec.listeners.external.host", "10.0.0.1"),
         ("Topic", "spec.config[retention.ms]", "-1"),
         ("Topic", _SCHEDULE, "@hourly"),
         ("Topic", _SCHEDULE, "*/10 * * * *"),
@@ -328,6 +475,8 @@ def test_every_manifest_that_people_are_shown_is_taken(definitions: Definitions)
         ("Topic", "spec.warehouse.timeZone", "Etc/GMT+1"),
         ("ConsumerGroup", "spec.reset.datetime", "2026-11-21T09:30Z"),
         ("ConsumerGroup", "spec.reset", {"requestId": "1", "to": "shift", "shiftBy": -5}),
+        ("User", "spec.acls", [{"resource": "cluster", "operations": ["all"]}]),
+        ("User", "spec.acls", [{"resource": "group", "name": "*", "operations": ["read"], "host": "::1"}]),
     ],
 )
 def test_rules_let_through_what_is_right_at_their_edges(
@@ -341,11 +490,20 @@ def test_a_setting_of_null_is_kept_by_server_side_apply(definitions: Definitions
     assert definitions.apply_dry(manifest).accepted()["spec"]["config"] == {"retention.ms": None}
 
 
-_READERS: Final[Mapping[str, Any]] = {"Cluster": cluster_of, "Topic": topic_of, "ConsumerGroup": group_of}
+_READERS: Final[Mapping[str, Any]] = {
+    "BrokerCluster": cluster_of,
+    "Topic": topic_of,
+    "ConsumerGroup": group_of,
+    "User": user_of,
+}
 _WITH_DEFAULTS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
-    ("Cluster", {"listeners": {"external": {"type": "NodePort"}}, "warehouse": {"location": "s3://lake"}}),
+    (
+        "BrokerCluster",
+        {"listeners": {"external": {"type": "NodePort"}}, "warehouse": {"location": "s3://lake"}},
+    ),
     ("Topic", {"warehouse": {"schedule": "@hourly"}}),
     ("ConsumerGroup", {"reset": {"requestId": "1", "to": "latest"}}),
+    ("User", {"authentication": {"passwordFrom": {"name": "chosen"}}}),
 )
 
 
@@ -407,10 +565,10 @@ def test_the_status_and_the_spec_are_written_apart(definitions: Definitions) -> 
         status = {"observedGeneration": 1, "conditions": []}
         made = definitions.create_real({**MINIMAL[kind], "metadata": {"name": name}, "status": status})
         assert "status" not in made
-        spec = {"brokers": {"replicas": 9}} if kind == "Cluster" else {"clusterRef": {"name": "others"}}
-        told = definitions.server.merge(f"{path}/status", {"status": status, "spec": spec}).accepted()
-        assert told["status"] == status
-        assert (told["spec"], told["metadata"]["generation"]) == (made["spec"], 1)
+        spec = {"brokers": {"replicas": 9}} if kind == "BrokerCluster" else {"clusterRef": {"name": "others"}}
+        reported = definitions.server.merge(f"{path}/status", {"status": status, "spec": spec}).accepted()
+        assert reported["status"] == status
+        assert (reported["spec"], reported["metadata"]["generation"]) == (made["spec"], 1)
         half = {"status": {"conditions": [{"type": "Ready", "status": "Maybe"}]}}
         refusal = definitions.server.merge(f"{path}/status", half, dry=True)
         assert {"status.conditions[0].reason", "status.conditions[0].status"} <= refusal.fields
@@ -420,8 +578,8 @@ def test_the_status_and_the_spec_are_written_apart(definitions: Definitions) -> 
 
 def test_brokers_are_scaled_by_the_scale_subresource(definitions: Definitions) -> None:
     name = "scaled"
-    definitions.create_real(MINIMAL["Cluster"] | {"metadata": {"name": name}})
-    path = definitions.path("Cluster", name)
+    definitions.create_real(MINIMAL["BrokerCluster"] | {"metadata": {"name": name}})
+    path = definitions.path("BrokerCluster", name)
     status = {"status": {"brokersTotal": 2, "brokerSelector": "mainstem.dev/cluster=scaled"}}
     definitions.server.merge(f"{path}/status", status).accepted()
     scale = definitions.server.get(f"{path}/scale").accepted()

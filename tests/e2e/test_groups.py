@@ -22,12 +22,14 @@ def group(mainstem: Installation) -> Iterator[str]:
     mainstem.delete("consumergroup", name)
 
 
-def test_e20_the_lag_told_is_what_the_brokers_say(mainstem: Installation, topic: str, group: str) -> None:
+def test_e20_the_reported_lag_is_that_of_the_brokers(mainstem: Installation, topic: str, group: str) -> None:
     fill(mainstem, topic)
     commit(mainstem, topic, group, 5)
     mainstem.apply("ConsumerGroup", group, maxLag=10)
-    told = mainstem.until("consumergroup", group, "WithinSLO", "False", "LagTooGreat")
-    assert f"{RECORDS - 5 * PARTITIONS} records wait, and 10 may." in told["message"]
+    reported = mainstem.until("consumergroup", group, "WithinSLO", "False", "LagTooGreat")
+    assert (
+        f"{RECORDS - 5 * PARTITIONS} records are not consumed yet, and 10 are allowed." in reported["message"]
+    )
     status = mainstem.status("consumergroup", group)
     assert status["totalLag"] == RECORDS - 5 * PARTITIONS
     assert {item["committed"] for item in status["partitions"]} == {5}
@@ -75,8 +77,8 @@ def test_e22_a_reset_waits_for_members_to_leave(mainstem: Installation, topic: s
         seen += len(consumer.consume(100, timeout=1))
     consumer.commit(asynchronous=False)
     mainstem.apply("ConsumerGroup", group, reset={"requestId": "again", "to": "earliest"})
-    told = mainstem.until("consumergroup", group, "ResetPending", "True", "GroupActive")
-    assert "member" in told["message"]
+    reported = mainstem.until("consumergroup", group, "ResetPending", "True", "GroupActive")
+    assert "member" in reported["message"]
     assert committed(mainstem, topic, group) == {RECORDS // PARTITIONS}
     consumer.close()
     mainstem.until("consumergroup", group, "ResetPending", "False", "Done", seconds=AFTER_RESYNC)
@@ -141,6 +143,6 @@ def commit(mainstem: Installation, topic: str, group: str, offset: int) -> None:
 
 def committed(mainstem: Installation, topic: str, group: str) -> set[int]:
     consumer = Consumer(settings(mainstem, group))
-    found = consumer.committed([TopicPartition(topic, number) for number in range(PARTITIONS)], timeout=30)
+    result = consumer.committed([TopicPartition(topic, number) for number in range(PARTITIONS)], timeout=30)
     consumer.close()
-    return {item.offset for item in found}
+    return {item.offset for item in result}

@@ -1,4 +1,4 @@
-"""The chart brings a Cluster that serves stock clients inside and outside (R23, R25)."""
+"""The chart brings a BrokerCluster that serves stock clients inside and outside (R23, R25)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _ROUND_TRIP: Final = Path(__file__).parent / "client-image" / "round_trip.py"
 
 
 def test_e1_the_chart_brings_a_ready_cluster_and_its_own_test_passes(mainstem: Installation) -> None:
-    status = mainstem.status("cluster", CLUSTER)
+    status = mainstem.status("brokercluster", CLUSTER)
     assert status["brokersReady"] == 3
     assert status["zookeeper"]["serving"] == "3/3"
     for broker in status["brokers"]:
         node = json.loads(kubectl("get", "node", broker["node"], "--output=json"))
         assert broker["rack"] == node["metadata"]["labels"]["topology.kubernetes.io/zone"]
     assert mainstem.restarts_at_first == [], "brokers know their racks when they start"
-    told = mainstem.helm("test", "mainstem", "--timeout=2m")
-    assert "Succeeded" in told
+    reported = mainstem.helm("test", "mainstem", "--timeout=2m")
+    assert "Succeeded" in reported
 
 
 def test_e2_stock_clients_inside_and_outside_share_a_topic(mainstem: Installation, topic: str) -> None:
     """Each reads all that both have written, so counts and contents are equal."""
-    inside = mainstem.status("cluster", CLUSTER)["bootstrapServers"]
+    inside = mainstem.status("brokercluster", CLUSTER)["bootstrapServers"]
     arguments = [inside, topic, "0", str(RECORDS)]
-    told = json.loads(mainstem.namespace.run_pod("client-inside", CLIENT_IMAGE, arguments))
-    assert told == {"acknowledged": RECORDS, "read": RECORDS}
+    output = json.loads(mainstem.namespace.run_pod("client-inside", CLIENT_IMAGE, arguments))
+    assert output == {"acknowledged": RECORDS, "read": RECORDS}
     assert outside_round_trip(mainstem.outside, topic, RECORDS, 2 * RECORDS) == {
         "acknowledged": RECORDS,
         "read": 2 * RECORDS,
@@ -62,11 +62,11 @@ def test_e41_the_cluster_serves_under_restricted_pods_and_a_policy_that_denies_t
     }
     namespace.apply(deny)
     try:
-        inside = mainstem.status("cluster", CLUSTER)["bootstrapServers"]
-        told = json.loads(namespace.run_pod("client-inside", CLIENT_IMAGE, [inside, topic, "0", "100"]))
-        assert told == {"acknowledged": 100, "read": 100}
-        mainstem.annotate("cluster", CLUSTER, "restart", "for the policy")
-        mainstem.until("cluster", CLUSTER, "Progressing", "True", "Rolling")
+        inside = mainstem.status("brokercluster", CLUSTER)["bootstrapServers"]
+        output = json.loads(namespace.run_pod("client-inside", CLIENT_IMAGE, [inside, topic, "0", "100"]))
+        assert output == {"acknowledged": 100, "read": 100}
+        mainstem.annotate("brokercluster", CLUSTER, "restart", "for the policy")
+        mainstem.until("brokercluster", CLUSTER, "Progressing", "True", "Rolling")
         mainstem.settled()
     finally:
         namespace.kubectl("delete", "networkpolicy", "deny")
@@ -82,22 +82,22 @@ def outside_round_trip(bootstrap: str, topic: str, first: int, end: int) -> dict
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    told: dict[str, int] = json.loads(finished.stdout)
-    return told
+    output: dict[str, int] = json.loads(finished.stdout)
+    return output
 
 
 @pytest.mark.long
 def test_e36_a_cluster_made_again_on_its_volumes_has_its_records(mainstem: Installation, topic: str) -> None:
     with Traffic(mainstem, topic) as before:
         pass
-    old, old_topic = mainstem.status("cluster", CLUSTER)["clusterId"], mainstem.status("topic", topic)
-    mainstem.namespace.kubectl("delete", "cluster.mainstem.dev", CLUSTER, "--timeout=60s")
+    old, old_topic = mainstem.status("brokercluster", CLUSTER)["clusterId"], mainstem.status("topic", topic)
+    mainstem.namespace.kubectl("delete", "brokercluster.mainstem.dev", CLUSTER, "--timeout=60s")
     mainstem.wait_for_no_brokers()
     mainstem.until("topic", topic, "Ready", "False", "ClusterNotFound")
     mainstem.install(cluster_spec())
     mainstem.settled(300)
     mainstem.until("topic", topic, "Ready")
-    assert mainstem.status("cluster", CLUSTER)["clusterId"] == old
+    assert mainstem.status("brokercluster", CLUSTER)["clusterId"] == old
     assert mainstem.status("topic", topic)["topicId"] == old_topic["topicId"]
     with Traffic(mainstem, topic, first=1_000_000) as after:
         pass

@@ -31,16 +31,18 @@ def test_e19_hundreds_of_objects_are_ready_in_two_minutes_and_then_nothing_is_wr
         wait_until(lambda: ready(mainstem) == TOPICS + GROUPS, "all are ready", READY_SECONDS_MAX - applied)
         took = time.monotonic() - began
         print(f"{TOPICS} Topics and {GROUPS} groups: applied in {applied:.0f} s, ready in {took:.0f} s")  # noqa: T201
-        wait_until(lambda: replicas_told(mainstem) >= 3 * TOPICS, "the Cluster has been looked at since")
+        wait_until(
+            lambda: replicas_told(mainstem) >= 3 * TOPICS, "the BrokerCluster has been looked at since"
+        )
         mainstem.settled()
         versions, before = resource_versions(mainstem), mainstem.operator_metrics()
-        time.sleep(LOOKS * RESYNC_SECONDS)  # what is to be seen is that nothing happens
+        time.sleep(LOOKS * RESYNC_SECONDS)  # nothing must happen in this time
         after = mainstem.operator_metrics()
         cpu = (after[CPU] - before[CPU]) / (LOOKS * RESYNC_SECONDS)
-        asked = requests(after, "GET") - requests(before, "GET")
-        print(f"idle: {cpu:.3f} CPU, {asked / LOOKS:.0f} requests to the API server a resync")  # noqa: T201
+        requested = requests(after, "GET") - requests(before, "GET")
+        print(f"idle: {cpu:.3f} CPU, {requested / LOOKS:.0f} requests to the API server a resync")  # noqa: T201
         assert resource_versions(mainstem) == versions
-        assert requests(after) - requests(before) == asked, "only questions are asked"
+        assert requests(after) - requests(before) == requested, "every request only reads"
     finally:
         mainstem.namespace.kubectl("delete", MANY, f"--selector={LABEL}", "--wait=false")
         wait_until(lambda: not mainstem.namespace.list(MANY, LABEL), "all are gone", READY_SECONDS_MAX)
@@ -62,13 +64,13 @@ def ready(mainstem: Installation) -> int:
 
 
 def replicas_told(mainstem: Installation) -> int:
-    """How many replicas the brokers have, as the Cluster's status says."""
-    return sum(broker.get("replicas", 0) for broker in mainstem.status("cluster", CLUSTER)["brokers"])
+    """How many replicas the brokers have, as the BrokerCluster's status says."""
+    return sum(broker.get("replicas", 0) for broker in mainstem.status("brokercluster", CLUSTER)["brokers"])
 
 
 def resource_versions(mainstem: Installation) -> str:
     """The resource version of every object that the operator writes."""
-    kinds = f"{MANY},clusters.mainstem.dev,statefulsets,services,configmaps,poddisruptionbudgets"
+    kinds = f"{MANY},brokerclusters.mainstem.dev,statefulsets,services,configmaps,poddisruptionbudgets"
     return mainstem.namespace.kubectl(
         "get", kinds, "--output=jsonpath={range .items[*]}{.metadata.name}={.metadata.resourceVersion} {end}"
     )

@@ -51,7 +51,7 @@ def test_a_node_that_loses_power_comes_back_with_its_broker(mainstem: Installati
         nodes.power_off(victim)
         try:
             nodes.wait_for_ready(victim, ready=False)
-            mainstem.until("cluster", CLUSTER, "Healthy", "False")
+            mainstem.until("brokercluster", CLUSTER, "Healthy", "False")
         finally:
             nodes.start(victim)
         nodes.wait_for_ready(victim)
@@ -104,8 +104,8 @@ def test_e35_two_nodes_lost_at_once_are_waited_for_and_no_volume_is_given_up(
             wait_until(lambda: missed(mainstem) == lost, "the volumes of both are missed")
             for claim in lost:
                 mainstem.annotate("persistentvolumeclaim", claim, "node-lost-since", "2026-01-01T00:00:00Z")
-            wait_until(lambda: "a person has to judge" in whole_status(mainstem), "two are too many")
-            time.sleep(RESYNC_SECONDS)  # what is to be seen is that nothing happens
+            wait_until(lambda: "a person has to decide" in whole_status(mainstem), "two are too many")
+            time.sleep(RESYNC_SECONDS)  # nothing must happen in this time
             assert volumes(mainstem) == before
         finally:
             for node in victims:
@@ -149,7 +149,7 @@ def missed(mainstem: Installation) -> set[str]:
 
 
 def whole_status(mainstem: Installation) -> str:
-    return json.dumps(mainstem.status("cluster", CLUSTER))
+    return json.dumps(mainstem.status("brokercluster", CLUSTER))
 
 
 def claim_of(mainstem: Installation) -> str:

@@ -1,13 +1,14 @@
 """What each service account of the chart and of the operator may do, all of it, and that it suffices (R24).
 
-The roles are those that the chart renders, in a namespace of their own; the API server is asked in the place
+The roles are those that the chart renders, in a namespace of their own; the API server answers in the place
 of each account. What an account may do is read as a whole: a right too many fails here as one too few does.
 """
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -18,44 +19,59 @@ from tests.e2e.chart import rendered_chart
 from tests.e2e.definitions import definition_of
 from tests.e2e.whole_manifests import WHOLE
 
-from mainstem_loader.executor_pods import ExecutorPods, pod_template, spark_settings
-from mainstem_operator.plan_brokers import Placement, broker_manifests, broker_services
-from mainstem_operator.plan_loads import load_manifest, loader_rights
-from mainstem_operator.plan_zookeeper import zookeeper_manifests
-from mainstem_operator.resources import ClusterSpec, Images, cluster_of, topic_of
+from mainstem_loader.spark.executor_pods import ExecutorPods, pod_template, spark_settings
+from mainstem_operator.api.names import BROKER, COMPONENT_LABEL, ZOOKEEPER, pod_labels
+from mainstem_operator.api.resources import ClusterSpec, Images, cluster_of, topic_of
+from mainstem_operator.cluster.broker_manifests import Placement, broker_manifests, broker_services
+from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
+from mainstem_operator.kubernetes.manifests import manifest
+from mainstem_operator.topics.loads.plan import load_manifest, loader_rights
 
 Manifest = dict[str, Any]
 Rights = dict[str, set[str]]
-"""Verbs by resource: `apps/statefulsets`, `v1/pods`, `apps/deployments/scale:name` where only that one."""
+"""Verbs by resource: `apps/statefulsets`, `v1/pods`, `apps/deployments/scale:name` where only `name`."""
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 REVIEWS: Final = "/apis/authorization.k8s.io/v1"
+POLICIES: Final = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 KINDS_OF_RIGHTS: Final = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
-_SEEN_SECONDS: Final = 15.0
+_SEEN_SECONDS: Final = 60.0
+
+DRIVER: Final = "a.b-load-29384756-x7f2q"  # the pod of a run of the CronJob a.b-load
 
 _LOADS: Final[Rights] = {
-    f"v1/{plural}": {"get", "list", "watch", "create", "patch", "delete", "deletecollection"}
-    for plural in ("pods", "configmaps", "services", "persistentvolumeclaims")
+    "v1/pods": {"get", "list", "watch", "create", "delete", "deletecollection"},
+    "mainstem.dev/executors": {"create"},
+    "mainstem.dev/executorsecrets:lake": {"use"},
 }
 _EVERYWHERE: Final[Rights] = {
     "apiextensions.k8s.io/customresourcedefinitions": {"get", "list", "watch"},
     "v1/namespaces": {"get", "list", "watch"},
     "v1/nodes": {"list"},
     "v1/persistentvolumes": {"get"},
-    "mainstem.dev/topics": {"list", "patch"},  # to let them go with a namespace whose Roles went first
+    # To let Topics and Users go with a namespace whose Roles went first.
+    "mainstem.dev/brokerclusters": {"get"},
+    "mainstem.dev/topics": {"get", "list", "patch"},
+    "mainstem.dev/users": {"get", "list", "patch"},
 }
-_OURS: Final = ("clusters", "topics", "consumergroups")
+_OURS: Final = ("brokerclusters", "topics", "consumergroups", "users")
 
 
 def _watched(release: str) -> Rights:
     """What the operator may do in a namespace that it watches, which is also its own."""
     return {
-        **_LOADS,
         **_EVERYWHERE,
+        "v1/pods": _LOADS["v1/pods"],
+        "mainstem.dev/executors": {"create"},
+        "mainstem.dev/executorsecrets": {"use"},
+        "v1/configmaps": {"get", "list", "create", "patch", "delete"},
+        "v1/services": {"list", "create", "patch", "delete"},
+        "v1/persistentvolumeclaims": {"list", "patch", "delete"},
         **{f"mainstem.dev/{plural}": {"get", "list", "watch", "patch"} for plural in _OURS},
         **{f"mainstem.dev/{plural}/status": {"patch"} for plural in _OURS},
-        "mainstem.dev/clusters/finalizers": {"update"},
-        "mainstem.dev/topics/finalizers": {"update"},
+        "mainstem.dev/brokerclusters/finalizers": {"update"},
+        "mainstem.dev/users/finalizers": {"update"},
+        "v1/secrets": {"get", "create", "patch"},
         "apps/statefulsets": {"get", "list", "watch", "create", "patch"},
         "apps/statefulsets/scale": {"get", "patch"},
         "policy/poddisruptionbudgets": {"list", "create", "patch"},
@@ -81,7 +97,7 @@ _DEFINITIONS: Final[Rights] = {
 
 NOBODYS: Final = (
     # group, resource, verbs: what no account of ours may do anywhere
-    ("", "secrets", ("get", "list", "watch", "create", "update", "patch", "delete")),
+    ("", "secrets", ("list", "watch", "update", "delete", "deletecollection")),
     ("", "nodes", ("get", "create", "update", "patch", "delete")),
     ("", "nodes/proxy", ("get", "create")),
     ("", "pods/exec", ("get", "create")),
@@ -107,7 +123,7 @@ NOBODYS: Final = (
     ("rbac.authorization.k8s.io", "clusterrolebindings", ("create", "patch", "update", "delete")),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies", ("create", "patch", "delete")),
     ("certificates.k8s.io", "certificatesigningrequests", ("create", "approve")),
-    ("mainstem.dev", "clusters", ("create", "delete", "deletecollection")),
+    ("mainstem.dev", "brokerclusters", ("create", "delete", "deletecollection")),
     ("mainstem.dev", "topics", ("create", "delete", "deletecollection")),
     ("mainstem.dev", "consumergroups", ("create", "delete", "deletecollection")),
     ("*", "*", ("*",)),
@@ -130,7 +146,7 @@ class Release:
 
     @property
     def cluster(self) -> ClusterSpec:
-        whole = WHOLE["Cluster"]
+        whole = WHOLE["BrokerCluster"]
         metadata = {"name": "events", "namespace": self.namespace, "uid": str(uuid4())}
         return cluster_of({**whole, "metadata": metadata})
 
@@ -142,20 +158,20 @@ class Release:
         )
 
     def _all_rights(self, account: tuple[str, str], namespace: str) -> Rights:
-        asked = ApiServer(account)
+        requested = ApiServer(account)
         try:
             review = {"spec": {"namespace": namespace}}
-            status = asked.create(f"{REVIEWS}/selfsubjectrulesreviews", review).accepted()["status"]
+            status = requested.create(f"{REVIEWS}/selfsubjectrulesreviews", review).accepted()["status"]
         finally:
-            asked.close()
-        found: Rights = {}
+            requested.close()
+        results: Rights = {}
         for rule in status["resourceRules"]:
             for group in rule.get("apiGroups", ()):
                 for resource in rule.get("resources", ()):
                     for name in rule.get("resourceNames") or ("",):
                         key = f"{group or 'v1'}/{resource}" + (f":{name}" if name else "")
-                        found.setdefault(key, set()).update(rule["verbs"])
-        return found
+                        results.setdefault(key, set()).update(rule["verbs"])
+        return results
 
     def may(self, account: str, namespace: str, group: str, resource: str, verb: str) -> bool:
         """Whether the account may do that in the namespace; empty means in all of them, or outside of any."""
@@ -193,18 +209,18 @@ def release(cluster: None) -> Iterator[Release]:
     server = ApiServer()
     suffix = uuid4().hex[:8]
     name, namespace, other = f"rights-{suffix}", f"e2e-rights-{suffix}", f"e2e-other-{suffix}"
-    manifests = rendered("mainstem", namespace, fullnameOverride=name)
-    found = Release(server, name, namespace, other, tuple(manifests))
+    manifests = rendered("mainstem", namespace, KINDS_OF_RIGHTS | POLICIES, fullnameOverride=name)
+    result = Release(server, name, namespace, other, tuple(manifests))
     try:
         for one in (namespace, other):
             server.create("/api/v1/namespaces", {"metadata": {"name": one}}).accepted()
         for manifest in manifests:
             server.apply(path_of(manifest), manifest).accepted()
-        _until_in_force(found)
-        yield found
+        _until_in_force(result)
+        yield result
     finally:
         for manifest in manifests:
-            if manifest["kind"].startswith("Cluster"):
+            if "namespace" not in manifest["metadata"]:
                 server.delete(path_of(manifest))
         for one in (namespace, other):
             server.delete(f"/api/v1/namespaces/{one}")
@@ -212,10 +228,25 @@ def release(cluster: None) -> Iterator[Release]:
 
 
 def _until_in_force(release: Release) -> None:
-    """Roles are read from a watch, so a moment after they were made."""
-    deadline = time.monotonic() + _SEEN_SECONDS
+    """Roles and policies are read from watches, so a moment after they were made."""
     watched = set(_watched(release.name))
-    while set(release.rights(release.name, release.namespace)) != watched and time.monotonic() < deadline:
+    _until(lambda: set(release.rights(release.name, release.namespace)) == watched)
+    _until(lambda: _may_make_no_pods(release, release.name))
+
+
+def _may_make_no_pods(release: Release, account: str) -> bool:
+    """Whether the account, whose role lets it create pods, is refused by a policy."""
+    server = ApiServer((release.namespace, account))
+    try:
+        path = f"/api/v1/namespaces/{release.namespace}/pods"
+        return server.create(path, executor_of(release, "any"), dry=True).status == 403
+    finally:
+        server.close()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _SEEN_SECONDS
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
@@ -225,13 +256,12 @@ def loads(release: Release) -> Release:
     operator = ApiServer((release.namespace, release.name))
     try:
         for manifest in loader_rights(release.cluster):
-            del manifest["metadata"]["ownerReferences"]  # there is no Cluster here
+            del manifest["metadata"]["ownerReferences"]  # there is no BrokerCluster here
             operator.apply(path_of(manifest), manifest).accepted()
     finally:
         operator.close()
-    deadline = time.monotonic() + _SEEN_SECONDS
-    while not release.rights(release.loader, release.namespace) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    _until(lambda: bool(release.rights(release.loader, release.namespace)))
+    _until(lambda: _may_make_no_pods(release, release.loader))
     return release
 
 
@@ -264,17 +294,17 @@ def test_the_pods_of_the_data_have_no_rights(release: Release) -> None:
     workloads = [item for item in _of_a_cluster(release) if item["kind"] == "StatefulSet"]
     executors = ExecutorPods(2, "mainstem/spark", release.namespace, "driver", "10.0.0.1")
     pods = [*(item["spec"]["template"]["spec"] for item in workloads), pod_template(executors)["spec"]]
-    assert [pod["automountServiceAccountToken"] for pod in pods] == [False] * 3
+    assert not any(pod["automountServiceAccountToken"] for pod in pods)
     assert "serviceAccountName" not in pods[-1]
     assert not [setting for setting in spark_settings(executors, 2) if "serviceAccount" in setting]
 
 
 def test_each_pod_of_the_chart_has_the_account_that_is_meant_for_it(release: Release) -> None:
-    found = {}
+    results = {}
     for item in rendered("mainstem", release.namespace, kinds={"Deployment", "Job"}, fullnameOverride="m"):
         pod = item["spec"]["template"]["spec"]
-        found[item["metadata"]["name"]] = pod["serviceAccountName"]
-    assert found == {"m": "m", "m-farewell": "m", "m-definitions": "m-definitions"}
+        results[item["metadata"]["name"]] = pod["serviceAccountName"]
+    assert results == {"m": "m", "m-uninstall": "m", "m-definitions": "m-definitions"}
 
 
 def test_nobody_may_read_secrets_touch_nodes_or_give_himself_rights(loads: Release) -> None:
@@ -291,6 +321,16 @@ def test_nobody_may_read_secrets_touch_nodes_or_give_himself_rights(loads: Relea
     assert not allowed
 
 
+def test_only_the_operator_reads_and_writes_secrets_and_only_where_it_watches(loads: Release) -> None:
+    """By name: it can list none."""
+    verbs = ("get", "create", "patch")
+    for account in (f"{loads.name}-definitions", loads.loader, "default"):
+        for place in (loads.namespace, loads.other):
+            assert not any(loads.may(account, place, "", "secrets", verb) for verb in verbs), account
+    assert all(loads.may(loads.name, loads.namespace, "", "secrets", verb) for verb in verbs)
+    assert not any(loads.may(loads.name, loads.other, "", "secrets", verb) for verb in verbs)
+
+
 def test_the_operator_can_not_give_away_more_than_it_has(loads: Release) -> None:
     operator = ApiServer((loads.namespace, loads.name))
     try:
@@ -298,7 +338,7 @@ def test_the_operator_can_not_give_away_more_than_it_has(loads: Release) -> None
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
             "metadata": {"name": "greedy", "namespace": loads.namespace},
-            "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
+            "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}],
         }
         refusal = operator.apply(path_of(role), role, dry=True)
         assert refusal.status == 403
@@ -320,20 +360,38 @@ def test_the_operator_can_not_give_away_more_than_it_has(loads: Release) -> None
 
 
 def _of_a_cluster(release: Release) -> list[Manifest]:
-    """Every object that a Cluster and a Topic can have."""
+    """Every object that a BrokerCluster and a Topic can have."""
     cluster, images = release.cluster, Images()
-    whole = {**WHOLE["Cluster"]["spec"], "networkPolicy": {"enabled": True}}
+    whole = {**WHOLE["BrokerCluster"]["spec"], "networkPolicy": {"enabled": True}}
     metadata = {"name": cluster.name, "namespace": release.namespace, "uid": cluster.identity.uid}
     cluster = cluster_of({"metadata": metadata, "spec": whole})
+    listeners = {
+        "clients": [{"name": "tls", "port": 9093}, {"name": "out", "port": 9094, "type": "nodeport"}]
+    }
+    secured = cluster_of(
+        {
+            "metadata": {**metadata, "name": "secured"},
+            "spec": {
+                "brokers": {"replicas": 2},
+                "listeners": listeners,
+                "authorization": {"type": "acl"},
+                "warehouse": whole["warehouse"],
+            },
+        }
+    )
     topic = topic_of({"metadata": {**metadata, "name": "clicks"}, "spec": WHOLE["Topic"]["spec"]})
-    load = load_manifest(topic, cluster, images)
+    load, secured_load = load_manifest(topic, cluster, images), load_manifest(topic, secured, images)
     assert isinstance(load, dict)
+    assert isinstance(secured_load, dict)
     return [
         *broker_services(cluster, 2),
-        *zookeeper_manifests(cluster, images, None),
+        *zookeeper_manifests(cluster, images, None, release.namespace),
         *broker_manifests(cluster, images, 2, Placement({0: 31_000, 1: 31_001}, {"node-1": "a"}), None, 1),
+        *broker_services(secured, 2),
+        *broker_manifests(secured, images, 2, Placement({0: 31_000, 1: 31_001}), None, 1),
         *loader_rights(cluster),
         load,
+        secured_load,
     ]
 
 
@@ -360,20 +418,235 @@ def test_the_definitions_job_can_bring_the_definitions(release: Release) -> None
         account.close()
 
 
-def test_loads_find_and_make_what_executors_need(loads: Release) -> None:
-    account = ApiServer((loads.namespace, loads.loader))
-    pod = {
-        "metadata": {"name": "executor", "labels": {"spark-role": "executor"}},
-        "spec": {"containers": [{"name": "executor", "image": "mainstem/spark"}]},
+# --- What an account of loads tries ---
+
+
+SPARK_LABELS: Final = {
+    "spark-app-name": "load-clicks",
+    "spark-app-selector": "spark-8f3b6c",
+    "spark-exec-id": "1",
+    "spark-exec-resourceprofile-id": "0",
+    "spark-role": "executor",
+    "spark-version": "4.3.0",
+}
+
+
+def executor_of(loads: Release, driver_uid: str, **spec: Any) -> Manifest:
+    """An executor as Spark makes it of our template."""
+    pods = ExecutorPods(2, "mainstem/spark", loads.namespace, "driver", "10.0.0.1", secret="lake")
+    result: Manifest = copy.deepcopy(pod_template(pods))
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": DRIVER, "uid": driver_uid, "controller": True}
+    result["metadata"] = {
+        "name": "executor",
+        "labels": dict(SPARK_LABELS),
+        "ownerReferences": [owner],
     }
+    result["spec"] |= spec
+    result["spec"]["containers"][0] |= {
+        "image": "mainstem/spark",
+        "env": [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+    }
+    return result
+
+
+def within_container(**fields: Any) -> Callable[[Manifest], None]:
+    return lambda pod: pod["spec"]["containers"][0].update(fields)
+
+
+def within_spec(**fields: Any) -> Callable[[Manifest], None]:
+    return lambda pod: pod["spec"].update(fields)
+
+
+def with_volume(**source: Any) -> Callable[[Manifest], None]:
+    return lambda pod: pod["spec"]["volumes"].append({"name": "more", **source})
+
+
+def with_labels(labels: Mapping[str, str]) -> Callable[[Manifest], None]:
+    return lambda pod: pod["metadata"]["labels"].update(labels)
+
+
+SECRET_KEY: Final = {"name": "K", "valueFrom": {"secretKeyRef": {"name": "other", "key": "k"}}}
+REFUSED_EXECUTORS: Final[dict[str, Callable[[Manifest], None]]] = {
+    "that nobody owns": lambda pod: pod["metadata"].pop("ownerReferences"),
+    "of another load": lambda pod: pod["metadata"]["ownerReferences"][0].update(uid="another"),
+    "that is no executor": lambda pod: pod["metadata"].pop("labels"),
+    "with a broker's labels": with_labels(pod_labels("events", BROKER)),
+    "with ZooKeeper's labels": with_labels(pod_labels("events", ZOOKEEPER)),
+    "with the operator's label": with_labels({COMPONENT_LABEL: "operator"}),
+    "with a label of its own": with_labels({"app": "another"}),
+    "with the rights of loads": within_spec(serviceAccountName="events-loader"),
+    "with a token": within_spec(automountServiceAccountToken=True),
+    "with a volume of a Secret": with_volume(secret={"secretName": "other"}),
+    "with the key of another load": with_volume(secret={"secretName": "b-load-identity"}),
+    "with the key of a load whose name begins like its own": with_volume(
+        secret={"secretName": "a-load-identity"}
+    ),
+    "with the key of a load whose name is alike": with_volume(secret={"secretName": "axb-load-identity"}),
+    "with a volume of several sources": with_volume(projected={"sources": [{"secret": {"name": "other"}}]}),
+    "with a broker's disk": with_volume(persistentVolumeClaim={"claimName": "data-events-broker-0"}),
+    "with the node's disk": with_volume(hostPath={"path": "/"}),
+    "with a key of a Secret": within_container(env=[SECRET_KEY]),
+    "with another Secret": within_container(envFrom=[{"secretRef": {"name": "other"}}]),
+    "with one more Secret": within_container(
+        envFrom=[{"secretRef": {"name": "lake"}}, {"secretRef": {"name": "other"}}]
+    ),
+    "with a second container": lambda pod: pod["spec"]["containers"].append(
+        {**pod["spec"]["containers"][0], "name": "second"}
+    ),
+    "on a chosen node": within_spec(nodeName="control-plane"),
+    "on the node's network": within_spec(hostNetwork=True),
+    "as root": within_spec(securityContext={}),
+    "with a capability": within_container(
+        securityContext={"allowPrivilegeEscalation": False, "capabilities": {"add": ["SYS_ADMIN"]}}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def driver(loads: Release) -> Iterator[tuple[ApiServer, str]]:
+    """The account of loads with the token of a driver's pod, and the pod's uid."""
+    path = f"/api/v1/namespaces/{loads.namespace}"
+    loads.server.create(f"{path}/serviceaccounts", {"metadata": {"name": "default"}})  # no controller may
+    # A pod that owns nothing and starts nowhere.
+    pods = ExecutorPods(1, "mainstem/spark", loads.namespace, "driver", "10.0.0.1")
+    pod = copy.deepcopy(pod_template(pods))
+    pod["metadata"] = {"name": DRIVER, "labels": {"spark-role": "executor"}}
+    pod["spec"]["containers"][0]["image"] = "mainstem/spark"
+    pod["spec"]["schedulerName"] = "nobody"
+    uid = loads.server.create(f"{path}/pods", pod).accepted()["metadata"]["uid"]
+    account = ApiServer((loads.namespace, loads.loader), uid, DRIVER)
+    yield account, uid
+    account.close()
+
+
+def test_loads_make_find_and_delete_their_own_executors(
+    loads: Release, driver: tuple[ApiServer, str]
+) -> None:
+    account, uid = driver
+    path = f"/api/v1/namespaces/{loads.namespace}/pods"
+    executor = executor_of(loads, uid, schedulerName="nobody")
+    with_volume(secret={"secretName": "a.b-load-identity"})(executor)
+    account.create(path, executor).accepted()
+    account.get(path).accepted()
+    account.delete(f"{path}/executor", dry=True).accepted()
+    another = ApiServer((loads.namespace, loads.loader), "another")
+    try:
+        assert another.delete(f"{path}/executor", dry=True).status == 403
+    finally:
+        another.close()
+    account.delete(f"{path}/executor").accepted()
+
+
+@pytest.mark.parametrize("change", REFUSED_EXECUTORS.values(), ids=REFUSED_EXECUTORS)
+def test_loads_make_no_pod(
+    loads: Release, driver: tuple[ApiServer, str], change: Callable[[Manifest], None]
+) -> None:
+    account, uid = driver
+    pod = executor_of(loads, uid)
+    change(pod)
+    path = f"/api/v1/namespaces/{loads.namespace}/pods"
+    assert account.create(path, pod, dry=True).status == 403
+
+
+def test_loads_touch_nothing_else(loads: Release, driver: tuple[ApiServer, str]) -> None:
+    account, uid = driver
+    path = f"/api/v1/namespaces/{loads.namespace}"
+    assert account.delete(f"{path}/pods/{DRIVER}", dry=True).status == 403
+    assert account.delete(f"{path}/pods", dry=True).status == 403
+    assert account.merge(f"{path}/pods/{DRIVER}", {"metadata": {"labels": {"a": "b"}}}).status == 403
+    for plural in ("secrets", "configmaps", "services", "persistentvolumeclaims"):
+        assert account.get(f"{path}/{plural}").status == 403
+        assert account.delete(f"{path}/{plural}", dry=True).status == 403
+    elsewhere = f"/api/v1/namespaces/{loads.other}/pods"
+    assert account.create(elsewhere, executor_of(loads, uid), dry=True).status == 403
+
+
+# --- What the operator's account tries ---
+
+
+def test_the_operator_makes_no_pods_and_no_workloads_with_more_than_they_need(loads: Release) -> None:
+    operator = ApiServer((loads.namespace, loads.name))
+    workload = next(item for item in _of_a_cluster(loads) if item["kind"] == "StatefulSet")
+    refused: list[Callable[[Manifest], None]] = [
+        within_spec(hostNetwork=True),
+        within_spec(hostPID=True),
+        within_spec(automountServiceAccountToken=True),
+        with_volume(hostPath={"path": "/"}),
+        with_volume(projected={"sources": [{"serviceAccountToken": {"path": "token"}}]}),
+        within_container(securityContext={"allowPrivilegeEscalation": True}),
+    ]
     try:
         path = f"/api/v1/namespaces/{loads.namespace}/pods"
-        account.create(path, pod, dry=True).accepted()
-        account.get(path).accepted()
-        assert account.get(f"/api/v1/namespaces/{loads.namespace}/secrets").status == 403
-        assert account.create(f"/api/v1/namespaces/{loads.other}/pods", pod, dry=True).status == 403
+        assert operator.create(path, executor_of(loads, "any"), dry=True).status == 403
+        for change in refused:
+            changed = copy.deepcopy(workload)
+            template = changed["spec"]["template"]
+            template["spec"].setdefault("volumes", [])
+            change(template)
+            assert operator.apply(path_of(changed), changed, dry=True).status == 403
     finally:
-        account.close()
+        operator.close()
+
+
+def test_the_operator_gives_rights_to_accounts_of_loads_only(loads: Release) -> None:
+    operator = ApiServer((loads.namespace, loads.name))
+    try:
+        _, role, binding = copy.deepcopy(loader_rights(loads.cluster))
+        binding["subjects"].append({**binding["subjects"][0], "name": "somebody"})
+        role["metadata"]["name"] = "another"
+        for manifest in (role, binding):
+            assert operator.apply(path_of(manifest), manifest, dry=True).status == 403
+    finally:
+        operator.close()
+
+
+def test_the_operator_writes_only_secrets_of_its_own_objects(loads: Release) -> None:
+    operator = ApiServer((loads.namespace, loads.name))
+    ours = manifest("v1", "Secret", loads.cluster, "broker", "events-ca", type="Opaque")
+    theirs = copy.deepcopy(ours)
+    del theirs["metadata"]["ownerReferences"]
+    taken = {**ours, "metadata": {**ours["metadata"], "name": "taken"}}
+    key = copy.deepcopy(ours)
+    cron_job = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "clicks-load", "uid": "any"}
+    key["metadata"] |= {"name": "clicks-load-identity", "ownerReferences": [cron_job]}
+    other_key = {**key, "metadata": {**key["metadata"], "name": "views-load-identity"}}
+    resident_key, brokers_key = copy.deepcopy(ours), copy.deepcopy(ours)
+    for secret, name in ((resident_key, "events-resident-loader"), (brokers_key, "events-broker")):
+        workload = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": "any"}
+        secret["metadata"] |= {"name": f"{name}-identity", "ownerReferences": [workload]}
+    try:
+        for accepted in (ours, key, resident_key):
+            operator.apply(path_of(accepted), accepted, dry=True).accepted()
+        for refused in (theirs, other_key, brokers_key):
+            assert operator.apply(path_of(refused), refused, dry=True).status == 403
+        place = path_of(taken).removesuffix("/taken")
+        loads.server.create(place, {**theirs, "metadata": {"name": "taken"}}).accepted()
+        assert operator.apply(path_of(taken), taken, dry=True).status == 403
+    finally:
+        operator.close()
+
+
+def test_the_operator_changes_topics_elsewhere_only_where_the_namespace_goes(loads: Release) -> None:
+    operator = ApiServer((loads.namespace, loads.name))
+    topic = {
+        "apiVersion": "mainstem.dev/v1beta1",
+        "kind": "Topic",
+        "metadata": {"name": "held", "finalizers": ["mainstem.dev/topic"]},
+        "spec": {"clusterRef": {"name": "events"}},
+    }
+    path = f"/apis/mainstem.dev/v1beta1/namespaces/{loads.other}/topics"
+    release_it = {"metadata": {"finalizers": None}}
+    try:
+        loads.server.create(path, topic).accepted()
+        assert operator.merge(f"{path}/held", release_it).status == 403
+        loads.server.delete(f"/api/v1/namespaces/{loads.other}").accepted()
+        deadline = time.monotonic() + _SEEN_SECONDS
+        while (status := operator.merge(f"{path}/held", release_it).status) == 403:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert status == 200
+    finally:
+        operator.close()
 
 
 # --- Other values of the chart ---
@@ -388,9 +661,9 @@ def test_who_watches_all_namespaces_has_the_same_rights_in_each() -> None:
     assert places == {"two", "three"}
 
 
-def test_no_right_is_given_where_the_chart_is_told_to_give_none() -> None:
-    found = rendered("mainstem", "one", **{"rbac.create": "false", "crds.upgrade": "false"})
-    assert {item["kind"] for item in found} == {"ServiceAccount"}
+def test_no_right_is_given_where_the_chart_is_set_to_give_none() -> None:
+    result = rendered("mainstem", "one", **{"rbac.create": "false", "crds.upgrade": "false"})
+    assert {item["kind"] for item in result} == {"ServiceAccount"}
 
 
 def test_who_may_view_or_edit_a_namespace_may_do_so_with_our_kinds(release: Release) -> None:
@@ -408,17 +681,15 @@ def test_who_may_view_or_edit_a_namespace_may_do_so_with_our_kinds(release: Rele
     def may(account: str, verb: str, resource: str = "topics") -> bool:
         return release.may(account, release.namespace, "mainstem.dev", resource, verb)
 
-    deadline = time.monotonic() + _SEEN_SECONDS
-    while not (may("viewer", "list") and may("editor", "delete")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    _until(lambda: may("viewer", "list") and may("editor", "delete"))
     assert all(may("viewer", verb) for verb in ("get", "list", "watch"))
     assert not any(may("viewer", verb) for verb in ("create", "patch", "update", "delete"))
     assert all(may("editor", verb) for verb in ("get", "create", "patch", "update", "delete"))
-    assert may("editor", "patch", "clusters/scale")  # kubectl scale
-    assert not may("viewer", "patch", "clusters/scale")
-    assert not may("editor", "patch", "clusters/status")
+    assert may("editor", "patch", "brokerclusters/scale")  # kubectl scale
+    assert not may("viewer", "patch", "brokerclusters/scale")
+    assert not may("editor", "patch", "brokerclusters/status")
 
 
 def _rules(manifests: list[Manifest], kind: str, name: str) -> Any:
-    (found,) = [item for item in manifests if (item["kind"], item["metadata"]["name"]) == (kind, name)]
-    return found["rules"]
+    (result,) = [item for item in manifests if (item["kind"], item["metadata"]["name"]) == (kind, name)]
+    return result["rules"]

@@ -38,8 +38,8 @@ def test_e30_e31_a_fourth_broker_takes_part_and_is_drained_before_it_goes(
         with Traffic(mainstem, name) as on_four:
             pass
         scale(mainstem, 3)
-        told = mainstem.until("cluster", CLUSTER, "ScaleDownBlocked")
-        assert name in told["message"], told
+        reported = mainstem.until("brokercluster", CLUSTER, "ScaleDownBlocked")
+        assert name in reported["message"], reported
         assert len(mainstem.pods()) == 4
         mainstem.apply("Topic", name, partitions=4, replicas=3, deletionPolicy="Delete")
         mainstem.settled(240)
@@ -56,9 +56,7 @@ def test_e30_e31_a_fourth_broker_takes_part_and_is_drained_before_it_goes(
 
 
 @pytest.mark.long
-def test_e31_a_blocked_broker_goes_anyway_if_it_is_asked_for(
-    mainstem: Installation, topic: str, name: str
-) -> None:
+def test_e31_a_blocked_broker_goes_anyway_on_request(mainstem: Installation, topic: str, name: str) -> None:
     with Traffic(mainstem, topic):
         scale(mainstem, 4)
         mainstem.settled()
@@ -67,11 +65,11 @@ def test_e31_a_blocked_broker_goes_anyway_if_it_is_asked_for(
         with Traffic(mainstem, name) as on_four:
             pass
         scale(mainstem, 3)
-        mainstem.until("cluster", CLUSTER, "ScaleDownBlocked")
+        mainstem.until("brokercluster", CLUSTER, "ScaleDownBlocked")
         assert len(mainstem.pods()) == 4
-        mainstem.annotate("cluster", CLUSTER, "scale-down-anyway", "true")
+        mainstem.annotate("brokercluster", CLUSTER, "scale-down-anyway", "true")
         wait_until(lambda: len(mainstem.pods()) == 3, "it goes with what it holds")
-        mainstem.annotate("cluster", CLUSTER, "scale-down-anyway", None)
+        mainstem.annotate("brokercluster", CLUSTER, "scale-down-anyway", None)
         assert replicas_on(mainstem, name, NEW) == 4
         mainstem.apply("Topic", name, partitions=4, replicas=3, deletionPolicy="Delete")
         mainstem.settled(240)
@@ -87,15 +85,15 @@ def test_e32_no_broker_at_all_is_refused(mainstem: Installation) -> None:
 
 
 def scale(mainstem: Installation, brokers: int) -> None:
-    mainstem.namespace.kubectl("scale", "cluster.mainstem.dev", CLUSTER, f"--replicas={brokers}")
+    mainstem.namespace.kubectl("scale", "brokercluster.mainstem.dev", CLUSTER, f"--replicas={brokers}")
 
 
 def throttles(mainstem: Installation, topic: str) -> dict[str, str]:
     """What is set of a topic's throttles, and of the rates that brokers go by."""
-    asked = [(ConfigResource.Type.TOPIC, topic), (ConfigResource.Type.BROKER, "0")]
+    request = [(ConfigResource.Type.TOPIC, topic), (ConfigResource.Type.BROKER, "0")]
     return {
         name: entry.value
-        for kind, of in asked
+        for kind, of in request
         for answer in mainstem.admin.describe_configs([ConfigResource(kind, of)]).values()
         for name, entry in answer.result().items()
         if ".replication.throttled." in name and entry.source != ConfigSource.DEFAULT_CONFIG.value

@@ -1,4 +1,4 @@
-"""Clusters of one broker beside the release's own: they come later, are paused, and grow (R24, R25)."""
+"""BrokerClusters of one broker beside the release's own: they come later, are paused, and grow (R24, R25)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def small(release: Installation) -> Iterator[str]:
-    """A Cluster of one broker, on volumes that may grow as far as Kubernetes is concerned."""
+    """A BrokerCluster of one broker, on volumes that may grow as far as Kubernetes is concerned."""
     apply(growing_class())
     spec = cluster_spec(brokers=1, servers=1)
     for part in (spec["brokers"], spec["zookeeper"]):
         part["storage"] = {"type": "persistent", "size": "1Gi", "storageClassName": GROWING_CLASS}
-    release.apply("Cluster", "small", spec=spec)
+    release.apply("BrokerCluster", "small", spec=spec)
     settled(release, "small")
     yield "small"
     remove(release, "small")
@@ -34,15 +34,15 @@ def small(release: Installation) -> Iterator[str]:
 def test_e18_a_topic_that_came_before_its_cluster_is_made_once_that_serves(
     mainstem: Installation, name: str
 ) -> None:
-    """And when the Cluster goes, E17: though it is paused, the Topic says so, and can go too."""
+    """And when the BrokerCluster goes, E17: though it is paused, the Topic says so, and can go too."""
     spec = {"clusterRef": {"name": "later"}, "partitions": 2, "deletionPolicy": "Delete"}
     try:
         mainstem.apply("Topic", name, spec=spec)
         mainstem.until("topic", name, "Ready", "False", "ClusterNotFound")
-        mainstem.apply("Cluster", "later", spec=cluster_spec(brokers=1, servers=1))
+        mainstem.apply("BrokerCluster", "later", spec=cluster_spec(brokers=1, servers=1))
         mainstem.until("topic", name, "Ready", seconds=STARTED_SECONDS_MAX)
-        mainstem.annotate("cluster", "later", "pause-reconciliation", "true")
-        mainstem.until("cluster", "later", "Paused")
+        mainstem.annotate("brokercluster", "later", "pause-reconciliation", "true")
+        mainstem.until("brokercluster", "later", "Paused")
     finally:
         remove(mainstem, "later")
     mainstem.until("topic", name, "Ready", "False", "ClusterNotFound")
@@ -50,15 +50,15 @@ def test_e18_a_topic_that_came_before_its_cluster_is_made_once_that_serves(
 
 def test_e17_a_paused_cluster_is_left_alone(mainstem: Installation, small: str) -> None:
     before = pods(mainstem, small)
-    mainstem.annotate("cluster", small, "pause-reconciliation", "true")
-    mainstem.until("cluster", small, "Paused")
+    mainstem.annotate("brokercluster", small, "pause-reconciliation", "true")
+    mainstem.until("brokercluster", small, "Paused")
     mainstem.patch(
-        "cluster", small, {"spec": {"brokers": {"config": {"log.retention.check.interval.ms": 7}}}}
+        "brokercluster", small, {"spec": {"brokers": {"config": {"log.retention.check.interval.ms": 7}}}}
     )
-    mainstem.until("cluster", small, "Stable", "Unknown", "Paused")
+    mainstem.until("brokercluster", small, "Stable", "Unknown", "Paused")
     assert "check.interval" not in str(mainstem.namespace.get("configmap", f"{small}-broker")["data"])
     assert pods(mainstem, small) == before
-    mainstem.annotate("cluster", small, "pause-reconciliation", None)
+    mainstem.annotate("brokercluster", small, "pause-reconciliation", None)
     wait_until(lambda: pods(mainstem, small) != before, "it goes on")
     settled(mainstem, small)
 
@@ -67,19 +67,19 @@ def test_e37_volumes_grow_where_their_class_allows_it(mainstem: Installation, sm
     """The request is all that the operator can do: how a volume grows is its driver's business."""
     before = pods(mainstem, small)
     for part in ("brokers", "zookeeper"):
-        mainstem.patch("cluster", small, {"spec": {part: {"storage": {"size": "2Gi"}}}})
+        mainstem.patch("brokercluster", small, {"spec": {part: {"storage": {"size": "2Gi"}}}})
     wait_until(lambda: sizes(mainstem, small) == {"2Gi"}, "the claims ask for more")
     settled(mainstem, small)
-    mainstem.patch("cluster", small, {"spec": {"brokers": {"storage": {"size": "1500Mi"}}}})
-    told = mainstem.until("cluster", small, "StorageUnresizable", "True", "Refused")
-    assert told["message"] == "data-small-broker-0 has 2Gi, and volumes don't shrink."
-    mainstem.patch("cluster", small, {"spec": {"brokers": {"storage": {"size": "2Gi"}}}})
+    mainstem.patch("brokercluster", small, {"spec": {"brokers": {"storage": {"size": "1500Mi"}}}})
+    reported = mainstem.until("brokercluster", small, "StorageUnresizable", "True", "Refused")
+    assert reported["message"] == "data-small-broker-0 has 2Gi, and volumes don't shrink."
+    mainstem.patch("brokercluster", small, {"spec": {"brokers": {"storage": {"size": "2Gi"}}}})
     kubectl("patch", "storageclass", GROWING_CLASS, '--patch={"allowVolumeExpansion": false}')
-    mainstem.patch("cluster", small, {"spec": {"zookeeper": {"storage": {"size": "3Gi"}}}})
-    told = mainstem.until("cluster", small, "StorageUnresizable", "True", "Refused")
-    assert "data-small-zookeeper-0 can't grow to 3Gi" in told["message"]
-    assert "storageclass" in told["message"]
-    mainstem.patch("cluster", small, {"spec": {"zookeeper": {"storage": {"size": "2Gi"}}}})
+    mainstem.patch("brokercluster", small, {"spec": {"zookeeper": {"storage": {"size": "3Gi"}}}})
+    reported = mainstem.until("brokercluster", small, "StorageUnresizable", "True", "Refused")
+    assert "data-small-zookeeper-0 can't grow to 3Gi" in reported["message"]
+    assert "storageclass" in reported["message"]
+    mainstem.patch("brokercluster", small, {"spec": {"zookeeper": {"storage": {"size": "2Gi"}}}})
     wait_until(lambda: not has_condition(mainstem, small, "StorageUnresizable"), "all is as it should be")
     assert pods(mainstem, small) == before
 
@@ -87,9 +87,9 @@ def test_e37_volumes_grow_where_their_class_allows_it(mainstem: Installation, sm
 def test_e37_local_volumes_can_not_grow_and_a_condition_says_so(mainstem: Installation) -> None:
     try:
         mainstem.patch_cluster({"brokers": {"storage": {"size": "2Gi"}}})
-        told = mainstem.until("cluster", CLUSTER, "StorageUnresizable", "True", "Refused")
-        assert told["message"] == "data-events-broker-0 is on a local volume, which can't grow."
-        mainstem.until("cluster", CLUSTER, "Ready")
+        reported = mainstem.until("brokercluster", CLUSTER, "StorageUnresizable", "True", "Refused")
+        assert reported["message"] == "data-events-broker-0 is on a local volume, which can't grow."
+        mainstem.until("brokercluster", CLUSTER, "Ready")
     finally:
         mainstem.patch_cluster({"brokers": {"storage": {"size": "1Gi"}}})
     wait_until(lambda: not has_condition(mainstem, CLUSTER, "StorageUnresizable"), "the wish is taken back")
@@ -100,9 +100,9 @@ def growing_class() -> dict[str, Any]:
     """The cluster's default class, but that claims of it may ask for more."""
     classes = json.loads(kubectl("get", "storageclasses", "--output=json"))["items"]
     default = next(
-        found
-        for found in classes
-        if (found["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+        result
+        for result in classes
+        if (result["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
     )
     return {
         "apiVersion": "storage.k8s.io/v1",
@@ -116,12 +116,12 @@ def growing_class() -> dict[str, Any]:
 
 def settled(mainstem: Installation, cluster: str) -> None:
     for type_ in ("Stable", "Ready", "Healthy", "Stable"):
-        mainstem.until("cluster", cluster, type_, seconds=STARTED_SECONDS_MAX)
+        mainstem.until("brokercluster", cluster, type_, seconds=STARTED_SECONDS_MAX)
 
 
 def remove(mainstem: Installation, cluster: str) -> None:
-    """Delete a Cluster and its volumes, which would be kept."""
-    mainstem.delete("cluster.mainstem.dev", cluster)
+    """Delete a BrokerCluster and its volumes, which would be kept."""
+    mainstem.delete("brokercluster.mainstem.dev", cluster)
     wait_until(lambda: not pods(mainstem, cluster), f"no pod of {cluster} is left", 120)
     mainstem.namespace.kubectl(
         "delete", "persistentvolumeclaims", f"--selector=mainstem.dev/cluster={cluster}"
@@ -133,10 +133,10 @@ def pods(mainstem: Installation, cluster: str) -> dict[str, str]:
 
 
 def sizes(mainstem: Installation, cluster: str) -> set[str]:
-    """What the claims of a Cluster ask for."""
+    """What the claims of a BrokerCluster ask for."""
     claims = mainstem.namespace.list("persistentvolumeclaims", f"mainstem.dev/cluster={cluster}")
     return {claim["spec"]["resources"]["requests"]["storage"] for claim in claims}
 
 
 def has_condition(mainstem: Installation, cluster: str, type_: str) -> bool:
-    return any(item["type"] == type_ for item in mainstem.status("cluster", cluster)["conditions"])
+    return any(item["type"] == type_ for item in mainstem.status("brokercluster", cluster)["conditions"])

@@ -17,12 +17,16 @@ five minutes for brokers, and then deletes the rest."""
 
 def test_e42_uninstalling_leaves_definitions_and_volumes_and_nothing_else(own_place: Installation) -> None:
     before = own_place.cluster_wide()
-    own_place.install(cluster_spec(brokers=1, servers=1))
+    tables = {"location": "/tables", "volumeClaim": "tables"}
+    own_place.install(cluster_spec(brokers=1, servers=1, warehouse=tables))
     own_place.settled(240)
-    own_place.apply("Topic", "kept", partitions=1)
+    # Nobody makes the claim, so the load is under way, and cannot start, when its BrokerCluster goes.
+    own_place.apply("Topic", "kept", partitions=1, warehouse={"schedule": "* * * * *"})
     own_place.until("topic", "kept", "Ready")
-    own_place.uninstall()
     namespace = own_place.namespace
+    wait_until(lambda: bool(namespace.list("jobs")), "a load", 90)
+    own_place.uninstall()
+    wait_until(lambda: not namespace.list("cronjobs"), "the loads go with their BrokerCluster")
     wait_until(lambda: not namespace.list("pods"), "no pod is left")
     kinds = "all,configmaps,secrets,serviceaccounts,roles,rolebindings,poddisruptionbudgets,networkpolicies"
     left = {
@@ -49,7 +53,7 @@ def test_e16_a_namespace_can_be_deleted_whatever_went_first(own_place: Installat
         own_place.uninstall()
         own_place.wait_for_no_brokers()
     elif first == "the cluster":
-        own_place.namespace.kubectl("delete", "cluster.mainstem.dev", CLUSTER, "--timeout=60s")
+        own_place.namespace.kubectl("delete", "brokercluster.mainstem.dev", CLUSTER, "--timeout=60s")
         own_place.wait_for_no_brokers()
     began = time.monotonic()
     own_place.namespace.delete()

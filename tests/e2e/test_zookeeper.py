@@ -19,8 +19,8 @@ def test_e38_servers_that_are_killed_come_back_with_their_data(
     mainstem: Installation, topic: str, lost: str
 ) -> None:
     """Brokers serve on without a quorum; nobody is elected meanwhile."""
-    identity = mainstem.status("cluster", CLUSTER)["clusterId"]
-    with Traffic(mainstem, topic):
+    identity = mainstem.status("brokercluster", CLUSTER)["clusterId"]
+    with Traffic(mainstem, topic, longest_seconds=2.0):
         modes = {name: mode_of(mainstem, name) for name in mainstem.pods(SERVERS)}
         leader = next(name for name, mode in modes.items() if mode == "leader")
         followers = sorted(modes.keys() - {leader})
@@ -32,7 +32,7 @@ def test_e38_servers_that_are_killed_come_back_with_their_data(
             "others",
         )
         mainstem.settled()
-    assert mainstem.status("cluster", CLUSTER)["clusterId"] == identity
+    assert mainstem.status("brokercluster", CLUSTER)["clusterId"] == identity
     assert topic in mainstem.topics()
 
 
@@ -41,5 +41,5 @@ def mode_of(mainstem: Installation, pod: str) -> str:
     ask = "import socket; s = socket.create_connection(('%s', 2181), 5); s.send(b'srvr'); print(s.recv(4096))"
     address = mainstem.namespace.get("pod", pod)["status"]["podIP"]
     broker = f"{CLUSTER}-broker-0"
-    told = mainstem.namespace.kubectl("exec", broker, "--", "python3", "-c", ask % address)
-    return "leader" if "Mode: leader" in told else "follower"
+    reported = mainstem.namespace.kubectl("exec", broker, "--", "python3", "-c", ask % address)
+    return "leader" if "Mode: leader" in reported else "follower"

@@ -10,8 +10,11 @@ from typing import Any, Final, Self
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from tests.e2e.installation import BROKERS, Installation
 from tests.e2e.kubectl import KubectlError
+from tests.faults.checker import check, describe
+from tests.faults.history import Acknowledged, Delivery, Failed, History, Sent, Value
 
 PER_SECOND: Final = 100
+_PRODUCER: Final = "traffic"
 _FLUSH_SECONDS: Final = 120.0
 _READ_SECONDS_MAX: Final = 90.0
 
@@ -19,8 +22,13 @@ _READ_SECONDS_MAX: Final = 90.0
 class Traffic:
     """Numbered records to a topic, about a hundred a second, and a group that reads them, while entered.
 
-    Leaving it waits for what was sent, and asserts that every record acknowledged was consumed. `first` is
-    the first number, and `patience_seconds` how long a record may wait for its acknowledgement.
+    Leaving it waits for what was sent, and asserts what a producer with acks=all and idempotence, and a
+    consumer group, were promised: every acknowledged record was consumed, is where its acknowledgement said,
+    is there once, and in the order of sending (`tests/faults/checker.py`). A group may be given a record
+    again after a rebalance, but the same one.
+
+    `first` is the first number, `patience_seconds` how long a record may wait until it is given up, and
+    `longest_seconds` how long the slowest may have waited for its acknowledgement.
     """
 
     def __init__(
@@ -30,9 +38,11 @@ class Traffic:
         *,
         first: int = 0,
         patience_seconds: float = _FLUSH_SECONDS,
+        longest_seconds: float | None = None,
     ) -> None:
         servers, self._topic, self._first = installation.outside, topic, first
         self._patience_seconds = patience_seconds
+        self._longest_seconds = patience_seconds if longest_seconds is None else longest_seconds
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
@@ -49,12 +59,20 @@ class Traffic:
             "session.timeout.ms": 10_000,
         }
         self.acknowledged: set[int] = set()
-        self.failed: dict[int, str] = {}
         self.consumed: set[int] = set()
-        self.silence_seconds_max = 0.0
-        self._last = time.monotonic()
+        self._history = History(deliveries={_PRODUCER: Delivery.EXACTLY_ONCE})
+        self._sent_at_s: dict[int, float] = {}
+        self._log: dict[int, dict[int, Value]] = {}
         self._stop_sending, self._stop_reading = threading.Event(), threading.Event()
         self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._read)]
+
+    @property
+    def wait_seconds_max(self) -> float:
+        """How long the slowest record waited for its acknowledgement."""
+        return max(
+            (event.at_s - self._sent_at_s[event.value.sequence] for event in self._history.acknowledged),
+            default=0.0,
+        )
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -76,35 +94,50 @@ class Traffic:
         self._threads[1].join()
         print(  # noqa: T201  # pytest shows it with -s, and with a failure
             f"{len(self.acknowledged)} acknowledged, {len(self.consumed)} consumed, "
-            f"{len(self.failed)} failed, "
-            f"at most {self.silence_seconds_max:.1f} s without an acknowledgement"
+            f"{len(self._history.failed)} failed, "
+            f"the slowest waited {self.wait_seconds_max:.1f} s for its acknowledgement"
         )
         if kind is None:
-            lost = sorted(self.acknowledged - self.consumed)
-            assert not lost, f"{len(lost)} acknowledged records were not consumed, the first are {lost[:5]}"
-            assert self.acknowledged, f"nothing was acknowledged: {list(self.failed.items())[:3]}"
-            assert not self.failed, f"{len(self.failed)} were not sent: {list(self.failed.items())[:3]}"
+            self._judge()
+
+    def _judge(self) -> None:
+        lost = sorted(self.acknowledged - self.consumed)
+        assert not lost, f"{len(lost)} acknowledged records were not consumed, the first are {lost[:5]}"
+        assert self.acknowledged, f"nothing was acknowledged: {self._history.failed[:3]}"
+        own = {
+            partition: {offset: value for offset, value in log.items() if value.sequence in self._sent_at_s}
+            for partition, log in self._log.items()
+        }
+        problems = check(self._history, own)
+        assert not problems, describe(problems)
+        assert self.wait_seconds_max < self._longest_seconds
 
     def _send(self) -> None:
         number = self._first
         while not self._stop_sending.wait(1 / PER_SECOND):
+            self._sent_at_s[number] = time.monotonic()
             try:
                 self._producer.produce(self._topic, str(number).encode(), on_delivery=self._delivered)
                 number += 1
             except BufferError:  # brokers are away, and what waits for them is plenty
                 pass
             self._producer.poll(0)
+        self._sent_at_s.pop(number, None)  # it was not sent
         self._producer.flush(self._patience_seconds)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        number = int(message.value() or b"-1")
+        now_s = time.monotonic()
+        number, partition = int(message.value() or b"-1"), message.partition()
+        value = Value(_PRODUCER, number)
+        assert partition is not None
+        # Which partition a record goes to is known only now.
+        self._history.sent.append(Sent(partition, value, self._sent_at_s[number]))
         if error is not None:
-            self.failed[number] = str(error)
+            self._history.failed.append(Failed(partition, value, error.name(), now_s))
             return
-        now = time.monotonic()
-        if self.acknowledged:
-            self.silence_seconds_max = max(self.silence_seconds_max, now - self._last)
-        self._last = now
+        offset = message.offset()
+        known = offset is not None and offset >= 0  # the answer that named it may have been lost
+        self._history.acknowledged.append(Acknowledged(partition, value, offset if known else None, now_s))
         self.acknowledged.add(number)
 
     def _read(self) -> None:
@@ -113,8 +146,18 @@ class Traffic:
         while not self._stop_reading.is_set():
             for message in consumer.consume(500, timeout=0.5):
                 if message.error() is None:
-                    self.consumed.add(int(message.value() or b"-1"))
+                    self._note_read(message)
         consumer.close()
+
+    def _note_read(self, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        value = Value(_PRODUCER, int(message.value() or b"-1"))
+        before = self._log.setdefault(partition, {}).setdefault(offset, value)
+        if before != value:
+            self._history.complaints.append(f"partition {partition}, offset {offset}: {before}, then {value}")
+        self.consumed.add(value.sequence)
 
 
 class PodWatch:

@@ -28,8 +28,8 @@ _STORAGE: Final = {
 }
 
 WHOLE: Final[dict[str, Manifest]] = {
-    "Cluster": manifest(
-        "Cluster",
+    "BrokerCluster": manifest(
+        "BrokerCluster",
         {
             "brokers": {
                 "replicas": 5,
@@ -53,11 +53,14 @@ WHOLE: Final[dict[str, Manifest]] = {
             },
             "rolling": {"stuckAfterSeconds": 900, "moveBytesPerSecond": 20_000_000},
             "networkPolicy": {"enabled": False},
+            "deletionProtection": True,
             "warehouse": {
                 "location": "s3://lake/events",
                 "endpoint": "https://s3.example.com:9000",
                 "region": "eu-central-1",
                 "credentialsSecret": "lake",
+                "allowTransforms": True,
+                "residentLoader": {"resources": _RESOURCES},
             },
         },
     ),
@@ -76,6 +79,7 @@ WHOLE: Final[dict[str, Manifest]] = {
                 "schedule": "0,30 8-18/2 1 jan-mar MON-FRI",
                 "timeZone": "Europe/Berlin",
                 "format": "json",
+                "schemaRegistry": "http://registry.default:8081",
                 "columns": {"price": "decimal(10,2)", "tags": '{"type":"array","elementType":"long"}'},
                 "eventTime": "time",
                 "partitionBy": "day",
@@ -84,7 +88,26 @@ WHOLE: Final[dict[str, Manifest]] = {
                 "onGap": "skip",
                 "executors": 4,
                 "maxRecords": 1_000_000,
+                "maxRejectedPercent": 5,
+                "eventTimeUnit": "ms",
+                "eventDayMin": "2020-01-01",
+                "eventDayMax": "2030-12-31",
                 "freshWithinSeconds": 3600,
+                "transform": {
+                    "function": "orders.jobs:clean",
+                    "image": "registry.example.com/orders-jobs:1",
+                    "inputs": {
+                        "users": {"topic": "users.v1", "format": "json", "columns": {"id": "long"}},
+                        "shops": {"table": "shops"},
+                    },
+                    "deadlineSeconds": 600,
+                },
+                "backfill": {"requestId": "b1", "mode": "Replace", "days": ["2026-11-21"]},
+                "rewind": {"requestId": "r1", "to": "2026-11-21T09:30:00Z"},
+                "replayDeadLetters": {"requestId": "d1"},
+                "retention": "untilLoaded",
+                "retentionLimit": "50Gi",
+                "maintenance": {"schedule": "30 3 * * *", "keepFilesHours": 48},
                 "suspend": True,
                 "resources": _RESOURCES,
             },
@@ -104,6 +127,29 @@ WHOLE: Final[dict[str, Manifest]] = {
                 "topics": ["clicks", "flights"],
                 "policy": "Fail",
                 "dryRun": True,
+            },
+        },
+    ),
+    "User": manifest(
+        "User",
+        {
+            "clusterRef": {"name": "events"},
+            "authentication": {"type": "scram-sha-512", "passwordFrom": {"name": "chosen", "key": "word"}},
+            "acls": [
+                {
+                    "resource": "topic",
+                    "name": "clicks",
+                    "patternType": "prefix",
+                    "operations": ["read", "describe-configs"],
+                    "host": "10.0.0.7",
+                    "deny": True,
+                }
+            ],
+            "quotas": {
+                "producerByteRate": 1_000_000,
+                "consumerByteRate": 2_000_000,
+                "requestPercentage": 50,
+                "controllerMutationRate": 10,
             },
         },
     ),

@@ -55,8 +55,8 @@ class Part:
 
     @property
     def rules(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.schema.get(RULES, [])
-        return found
+        results: list[dict[str, Any]] = self.schema.get(RULES, [])
+        return results
 
     @property
     def type(self) -> str:
@@ -94,8 +94,8 @@ def wrong_manifests(schema: Schema, good: Manifest) -> Iterator[Wrong]:
 
 def _of_wrong_type(part: Part, schema: Schema, good: Manifest) -> Iterator[Wrong]:
     for value in _WRONG_TYPES[part.type]:
-        wanted = "integer,string" if part.type == "int-or-string" else part.type
-        yield _with(part, schema, good, value, f"{value!r} for {part.type}", f"must be of type {wanted}")
+        expected = "integer,string" if part.type == "int-or-string" else part.type
+        yield _with(part, schema, good, value, f"{value!r} for {part.type}", f"must be of type {expected}")
 
 
 def _out_of_bounds(part: Part, schema: Schema, good: Manifest) -> Iterator[Wrong]:
@@ -153,10 +153,10 @@ def _nonsense(part: Part, schema: Schema, good: Manifest) -> Iterator[Wrong]:
         yield _with(part, schema, good, NONSENSE, "two lines", *rules)
 
 
-def _with(part: Part, schema: Schema, good: Manifest, value: Any, how: str, *wanted: str) -> Wrong:
+def _with(part: Part, schema: Schema, good: Manifest, value: Any, how: str, *expected: str) -> Wrong:
     manifest = _placed(part, schema, good)
     _put(manifest, part.path, value)
-    return Wrong(part.field, how, manifest, wanted)
+    return Wrong(part.field, how, manifest, expected)
 
 
 def _placed(part: Part, schema: Schema, good: Manifest) -> Manifest:
@@ -181,7 +181,7 @@ def _inner(schema: Schema, step: str | int) -> Schema:
 
 
 def sample(schema: Schema) -> Any:
-    """The least value that a schema takes, as far as can be told without its rules."""
+    """The least value that a schema takes, as far as it follows without its rules."""
     if "default" in schema and schema["default"] != {}:
         return schema["default"]
     if "enum" in schema:
@@ -220,28 +220,28 @@ def _put(manifest: Any, path: Path, value: Any) -> None:
 
 
 def is_of_changes(rule: Mapping[str, Any]) -> bool:
-    """Whether a rule is only asked when an object changes (a transition rule), and not when it is made."""
+    """Whether a rule is evaluated only when an object changes (a transition rule), not when it is made."""
     return "oldSelf" in rule["rule"] and not rule.get("optionalOldSelf", False)
 
 
 def unshared(manifest: Manifest) -> Manifest:
     """A copy in which parts that `manifest` has in several places are separate: `deepcopy` keeps them one."""
-    found: Manifest = json.loads(json.dumps(manifest))
-    return found
+    result: Manifest = json.loads(json.dumps(manifest))
+    return result
 
 
 def changed(manifest: Manifest, field: str, value: Any) -> Manifest:
     """`manifest` with another value in `field` (`spec.config[retention.ms]`); None takes it away."""
-    found = unshared(manifest)
+    result = unshared(manifest)
     *way, last = [key or name for key, name in re.findall(r"\[([^\]]+)\]|([^.\[\]]+)", field)]
-    inside = found
+    inside = result
     for step in way:
         inside = inside.setdefault(step, {})
     if value is None:
         inside.pop(last, None)
     else:
         inside[last] = value
-    return found
+    return result
 
 
 def plain(field: str) -> str:

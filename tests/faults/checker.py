@@ -8,8 +8,8 @@ whole again. Its rules, each one sentence of R17, R19 and R22:
 3. What was read is there in the end; a read of anything else was a read above the high watermark.
 4. A reader that follows a partition finds each offset once and leaves none out.
 5. Records of a producer that promises it are in the order of sending, and none is there twice.
-6. A record sent after another one was acknowledged comes after it, whoever sent them.
-7. Whoever answers for the high watermark knows what was acknowledged, or answered elsewhere, `NEWS_S`
+6. A record sent after another one was acknowledged comes after it, from any producer.
+7. A broker that answers for the high watermark knows what was acknowledged, or answered elsewhere, `NEWS_S`
    before the question; one broker's never goes back; nothing below it is missing in the end.
 8. Nothing is in the log that nobody sent, nor what was refused for want of replicas and not sent again.
 9. A producer that sends again until it is answered gives up no record: all faults pass.
@@ -71,9 +71,9 @@ def describe(problems: list[Problem]) -> str:
     for problem in problems:
         kinds[problem.kind].append(problem)
     lines: list[str] = []
-    for kind, found in kinds.items():
-        lines.append(f"{kind} ({len(found)} times):")
-        lines += [f"  {problem.text}" for problem in found[:EXAMPLES_PER_KIND]]
+    for kind, problems in kinds.items():
+        lines.append(f"{kind} ({len(problems)} times):")
+        lines += [f"  {problem.text}" for problem in problems[:EXAMPLES_PER_KIND]]
     return "\n".join(lines)
 
 
@@ -196,12 +196,12 @@ def _check_order_in_time(history: History, logs: Mapping[int, Log]) -> Iterator[
     acknowledged = _acknowledged_by(history)
     for event in history.sent:
         place = places.get((event.partition, event.value))
-        known = _known(acknowledged, event.partition, event.at_s)
-        if place is not None and known is not None and place < known:
+        current = _known(acknowledged, event.partition, event.at_s)
+        if place is not None and current is not None and place < current:
             yield Problem(
                 "order against time",
                 f"partition {event.partition}: {event.value} was sent {_when(history, event.at_s)} and is at"
-                f" offset {place}, though offset {known} was acknowledged before",
+                f" offset {place}, though offset {current} was acknowledged before",
             )
 
 
@@ -239,11 +239,11 @@ def _check_watermarks(history: History, logs: Mapping[int, Log]) -> Iterator[Pro
         )
         if event.offset > end:
             yield Problem("high watermark above the log", f"{what}; the log ends at {end}")
-        known = _known(acknowledged, event.partition, event.asked_s - NEWS_S)
-        if known is not None and event.offset <= known:
+        current = _known(acknowledged, event.partition, event.asked_s - NEWS_S)
+        if current is not None and event.offset <= current:
             yield Problem(
                 "high watermark below an acknowledged record",
-                f"{what}, though offset {known} had long been acknowledged",
+                f"{what}, though offset {current} had long been acknowledged",
             )
         # One client asks each broker, one question after the other.
         before = latest.get((event.broker, event.partition), 0)
@@ -254,7 +254,7 @@ def _check_watermarks(history: History, logs: Mapping[int, Log]) -> Iterator[Pro
 
 
 def _answered_by(history: History) -> Marks:
-    """By partition: moments, and the highest latest offset that was told by then."""
+    """By partition: moments, and the highest latest offset that was answered by then."""
     marks: Marks = {}
     for event in sorted(history.watermarks, key=lambda event: event.at_s):
         _note(marks, event.partition, event.at_s, event.offset)

@@ -1,7 +1,7 @@
 """Three brokers, roles to choose victims by, and what can be done to them.
 
-Lives here: doing and undoing faults, and knowing when the cluster is whole. What is measured and demanded
-is in the tests.
+In scope: doing and undoing faults, and knowing when the cluster is whole. What is measured and demanded is in
+the tests.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from uuid import uuid4
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.faults.network import Network
 from tests.support.clusters import LOG_LINES
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.wire import Connection
 
-from mainstem.ports import hold_free_ports
-from mainstem.stack import Stack
+from mainstem.local.ports import hold_free_ports
+from mainstem.local.stack import Stack
 
-ANSWER_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = PATIENCE_SECONDS
 BROKERS: Final = (1, 2, 3)
 _DURABLE: Final = {
     "min.insync.replicas": "2",
@@ -82,7 +82,6 @@ class FaultCluster:
         try:
             self.stack.start()
             self._closing.callback(self.stack.stop)
-            self.admin: Any = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
             self._create_quiet_topics()
         except BaseException:
             self._closing.close()
@@ -117,21 +116,21 @@ class FaultCluster:
     def _agreed_controller(self) -> int | None:
         controllers = set()
         for broker_id in BROKERS:
-            with self._connection(broker_id) as connection:
+            with self.connection(broker_id) as connection:
                 answer = connection.ask("metadata", 1, topics=[])
             if len(answer.brokers) != len(BROKERS):
                 return None
             controllers.add(int(answer.controller_id))
         return controllers.pop() if len(controllers) == 1 and min(controllers) > 0 else None
 
-    def partitions_of(self, topic: str, asked: int) -> list[Any]:
-        """A topic's partitions as broker `asked` knows them: leader_id, replica_nodes, isr_nodes."""
-        with self._connection(asked) as connection:
+    def partitions_of(self, topic: str, broker_id: int) -> list[Any]:
+        """A topic's partitions as broker `broker_id` knows them: leader_id, replica_nodes, isr_nodes."""
+        with self.connection(broker_id) as connection:
             answer = connection.ask("metadata", 1, topics=[{"name": topic}])
         return list(answer.topics[0].partitions)
 
-    def leaders(self, topic: str, asked: int) -> set[int]:
-        return {int(partition.leader_id) for partition in self.partitions_of(topic, asked)}
+    def leaders(self, topic: str, broker_id: int) -> set[int]:
+        return {int(partition.leader_id) for partition in self.partitions_of(topic, broker_id)}
 
     def wait_until_whole(self, topic: str, seconds: float = 30.0) -> None:
         """Wait until all of a topic is led, and every replica in sync, in the eyes of every broker."""
@@ -145,7 +144,7 @@ class FaultCluster:
 
         wait_until(is_whole, f"all replicas of {topic} are in sync", seconds, step_seconds=0.1)
 
-    def _connection(self, broker_id: int) -> Connection:
+    def connection(self, broker_id: int) -> Connection:
         return Connection(f"127.0.0.1:{self.stack.broker_port(broker_id)}")
 
     def log_path(self, broker_id: int, topic: str, partition: int = 0) -> Path:
@@ -171,14 +170,20 @@ class FaultCluster:
         topic = NewTopic(
             name, partitions, replica_assignment=[list(replicas)] * partitions, config=dict(settings or {})
         )
-        answers = self.admin.create_topics([topic], operation_timeout=ANSWER_SECONDS)
-        answers[name].result(ANSWER_SECONDS)
+        admin = self._admin()
+        admin.create_topics([topic], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
         return name
 
     def delete_topic(self, name: str) -> None:
-        """By a client of its own: one that lived through a fault may still wait for an answer from before."""
-        admin: Any = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        admin = self._admin()
         admin.delete_topics([name], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
+
+    def _admin(self) -> Any:
+        """A new client. One that lived through a fault may wait for an answer from before, and librdkafka may
+        go on with metadata from before for five minutes. To be kept until it has answered: its end ends its
+        requests.
+        """
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     # --- What can be done to it ---
 

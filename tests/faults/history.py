@@ -1,7 +1,7 @@
 """What clients saw while faults happened, as values: the material that `checker.py` judges.
 
-Lives here: the kinds of events, and the list that the threads of a workload add to. Not here: any client.
-Times are seconds of one monotonic clock, those of the events as those of the faults.
+In scope: the kinds of events, and the list that the threads of a workload add to. Not here: any client. Times
+are seconds of one monotonic clock, those of the events as those of the faults.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import Final, NamedTuple
+
+from tests.support.machine_pauses import Pause, paused_s
 
 FROM_OUTSIDE: Final = "outside"
 
@@ -119,6 +121,8 @@ class History:
     """What producers were told beside the failures of messages, without news of connections."""
     complaints: list[str] = field(default_factory=list)
     """What a client library reported that no client should ever be told, such as a log that was truncated."""
+    pauses: list[Pause] = field(default_factory=list)
+    """When the machine stood still: no broker could have answered then."""
 
     def first_acknowledgement_after_s(self, moment_s: float, producer: str | None = None) -> dict[int, float]:
         """By partition: how long after `moment_s` a message was acknowledged that was sent after it.
@@ -127,23 +131,31 @@ class History:
         """
         acknowledged = list(self.acknowledged)  # before those that were sent: the workload may go on
         sent_at_s = {(event.partition, event.value): event.at_s for event in self.sent}
-        found: dict[int, float] = {}
+        results: dict[int, float] = {}
         for event in acknowledged:
             if producer not in (None, event.value.producer):
                 continue
-            if event.partition not in found and sent_at_s[event.partition, event.value] >= moment_s:
-                found[event.partition] = event.at_s - moment_s
-        return found
+            if event.partition not in results and sent_at_s[event.partition, event.value] >= moment_s:
+                results[event.partition] = event.at_s - moment_s
+        return results
 
     def longest_silence_s(self, from_s: float, to_s: float, producer: str | None = None) -> dict[int, float]:
-        """By partition: the longest stretch of that time without one, of any producer or of that one."""
+        """By partition: the longest stretch of that time without one, of any producer or of that one.
+
+        Pauses of the machine do not count.
+        """
         times: dict[int, list[float]] = {event.partition: [from_s] for event in self.sent}
         for event in self.acknowledged:
             if from_s <= event.at_s <= to_s and producer in (None, event.value.producer):
                 times[event.partition].append(event.at_s)
-        return {partition: longest_gap_s([*moments, to_s]) for partition, moments in times.items()}
+        return {
+            partition: longest_gap_s([*moments, to_s], self.pauses) for partition, moments in times.items()
+        }
 
 
-def longest_gap_s(moments: Sequence[float]) -> float:
-    ordered = sorted(moments)
-    return max((later - earlier for earlier, later in pairwise(ordered)), default=0.0)
+def longest_gap_s(moments: Sequence[float], pauses: Sequence[Pause] = ()) -> float:
+    """The longest time between two moments that follow each other, without the machine's pauses."""
+    gaps_s = (
+        later - earlier - paused_s(pauses, earlier, later) for earlier, later in pairwise(sorted(moments))
+    )
+    return max(gaps_s, default=0.0)

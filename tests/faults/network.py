@@ -1,11 +1,11 @@
 """Wires that can be cut: small TCP proxies between a broker and ZooKeeper, and between brokers.
 
 Proxies and not network namespaces, because these need rights that a machine which runs tests seldom gives.
-What a cut does is what a switch does that drops everything: nobody is told (no FIN, no RST). Both ends
+A cut acts like a switch that drops everything: nobody is notified (no FIN, no RST). Both ends
 keep their connections and hear nothing; new connections come about and stay silent. When the wire is whole
 again, what was sent meanwhile arrives, late, as TCP would send it again.
 
-A proxy tells which broker calls by the process that owns the other end of the connection, so that one
+A proxy tells which broker calls by the process that owns the other end of the connection, so that a single
 listening port per broker is enough to cut any pair of them. And it is as dead as what is behind it: if that
 ends, callers are reset, and then refused, until it listens again.
 """
@@ -191,7 +191,7 @@ async def _listens(port: int) -> bool:
 
 
 async def _watch(port: int, gone: asyncio.Event) -> None:
-    """Set `gone` when nobody listens at `port` any more; asked whenever a connection has ended."""
+    """Set `gone` when nobody listens at `port` any more; checked whenever a connection has ended."""
     while True:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -2,12 +2,12 @@
 
 Which client keeps which promise (`history.Delivery`), with settings that are defaults unless listed here:
 
-- ONCE is kafka-python without retries. librdkafka would not do: told NOT_LEADER_OR_FOLLOWER, it sends a
+- ONCE is kafka-python without retries. librdkafka would not do: after NOT_LEADER_OR_FOLLOWER it sends a
   message again though it is to make no retry, and the leader may have appended it before it was deposed
-  (brokers answer so, Apache Kafka's too, when an office ends while followers are waited for).
+  (brokers answer so, Apache Kafka's too, when a leadership ends while followers are waited for).
 - RETRIED is librdkafka (confluent-kafka); EXACTLY_ONCE is the same with idempotence.
 
-Of a leader that falls silent no client is told. It finds the new one when it next asks for metadata, which
+No client learns of a leader that falls silent. It finds the new one with its next metadata request, which
 is set to 1 s (of 300), and gives up a request that nobody answers after 5 s (of 30 and 60): both would add
 to what is measured of the cluster.
 """

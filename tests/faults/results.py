@@ -19,7 +19,7 @@ class Result:
     - `silence_s`: the longest stretch without an acknowledgement, from the fault until all is well again.
     - `idempotent_first_s`, `idempotent_silence_s`: the same of the idempotent producer alone, each of whose
       messages is stored once and in order. With retries it waits longer than the first client to come back.
-    - `failed`: messages that a producer without retries was told were not stored.
+    - `failed`: messages that failed at a producer without retries.
     """
 
     fault: str

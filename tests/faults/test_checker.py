@@ -158,15 +158,15 @@ def test_without_idempotence_a_producer_with_retries_promises_no_order() -> None
 
 
 @pytest.mark.parametrize(
-    ("producer", "found"), [(ONCE, {"record twice"}), (RETRIED, set())], ids=["once", "retried"]
+    ("producer", "results"), [(ONCE, {"record twice"}), (RETRIED, set())], ids=["once", "retried"]
 )
-def test_a_record_that_is_there_twice(producer: str, found: set[str]) -> None:
+def test_a_record_that_is_there_twice(producer: str, results: set[str]) -> None:
     history, logs = well()
     logs[0][12] = value(5, producer)
-    assert kinds(history, logs) == found
+    assert kinds(history, logs) == results
 
 
-def test_a_record_sent_after_another_was_acknowledged_comes_after_it_whoever_sent_it() -> None:
+def test_a_record_sent_after_another_was_acknowledged_comes_after_it_from_any_producer() -> None:
     history, logs = well()
     swap(logs[0], history, 7, 8)  # retried/3 was acknowledged at 3.5 s, once/4 sent at 4 s
     assert kinds(history, logs) == {"order against time"}
@@ -241,6 +241,13 @@ def test_times_without_acknowledgement() -> None:
     history.acknowledged = [event for event in history.acknowledged if not 3.0 <= event.at_s < 5.0]
     assert history.first_acknowledgement_after_s(3.0) == {0: 2.5}
     assert history.longest_silence_s(3.0, 6.0) == {0: 2.5}
+
+
+def test_a_pause_of_the_machine_is_no_silence_of_the_brokers() -> None:
+    history, _ = well()
+    history.acknowledged = [event for event in history.acknowledged if not 3.0 <= event.at_s < 5.0]
+    history.pauses = [(1.0, 3.25), (4.0, 4.5), (5.9, 7.0)]
+    assert history.longest_silence_s(3.0, 6.0) == {0: 2.5 - 0.25 - 0.5}
 
 
 def test_times_of_one_producer_are_its_own() -> None:

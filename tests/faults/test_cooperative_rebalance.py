@@ -1,7 +1,7 @@
 """In a cooperative rebalance members that keep their partitions never stop (R14, KIP-429): counted.
 
 The rebalance is held open: a newcomer joins while another member is stopped, so the coordinator waits for
-that one, and everybody else is in the middle of it. A keeper's records in that time are counted. The same
+the stopped one, and all others are in the middle of it. A keeper's records in that time are counted. The same
 with an eager assignor shows that the count tells the difference. Members do not wait for their commits: those
 go over the connection on which the join is not answered yet, and answers come in order.
 """
@@ -22,7 +22,7 @@ from tests.faults.results import Figures
 from tests.support.clusters import Cluster, RunCluster
 from tests.support.group_members import HEARTBEAT_MS_MAX, Member, share_evenly
 from tests.support.load import Load
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 PARTITIONS: Final = 6
 PER_SECOND: Final = 1_000
@@ -43,7 +43,9 @@ class HeldRebalance:
     def __init__(self, cluster: Cluster, kind: str, assignor: str, started: ExitStack) -> None:
         self._admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         self._group, topic = f"group-{uuid4().hex[:8]}", f"topic-{uuid4().hex[:8]}"
-        self._admin.create_topics([NewTopic(topic, PARTITIONS, 1)], operation_timeout=20)[topic].result(20)
+        self._admin.create_topics([NewTopic(topic, PARTITIONS, 1)], operation_timeout=PATIENCE_SECONDS)[
+            topic
+        ].result(PATIENCE_SECONDS)
 
         def member() -> Member:
             return started.enter_context(
@@ -74,11 +76,11 @@ class HeldRebalance:
 
     def is_open(self) -> bool:
         """Whether the coordinator waits for members to join."""
-        answer = self._admin.describe_consumer_groups([self._group])[self._group].result(20)
+        answer = self._admin.describe_consumer_groups([self._group])[self._group].result(PATIENCE_SECONDS)
         return bool(answer.state == ConsumerGroupState.PREPARING_REBALANCING)
 
     def span_ms(self) -> int:
-        """How long the keeper has told of something since the rebalance began."""
+        """How long the keeper has reported events since the rebalance began."""
         events = self.keeper.events[self.opened_at :]
         span: int = events[-1]["at"] - events[0]["at"] if events else 0
         return span
@@ -101,8 +103,8 @@ def longest_gap_ms(events: list[dict[str, Any]], partitions: set[int]) -> int:
         for partition in {number for number, _ in event.get("records", ())} & partitions:
             gaps.append(event["at"] - last[partition])
             last[partition] = event["at"]
-    found: int = max(gaps + [events[-1]["at"] - at for at in last.values()])
-    return found
+    result: int = max(gaps + [events[-1]["at"] - at for at in last.values()])
+    return result
 
 
 @pytest.mark.parametrize("kind", ["confluent", "java"])
@@ -126,12 +128,12 @@ def test_who_keeps_partitions_never_stops(kind: str, cluster: Cluster, figures: 
         assert touched == before - kept, "only what goes is named"
         assert not {number for event in after for number in event.get("assigned", ())} & kept
         held.load.pause()
-        wanted = {
+        expected = {
             (number, offset) for number in range(PARTITIONS) for offset, _ in held.load.acknowledged(number)
         }
         everyone = (keeper, held.stopped, held.newcomer)
         wait_until(
-            lambda: wanted <= {record for one in everyone for record in tuple(one.records)},
+            lambda: expected <= {record for one in everyone for record in tuple(one.records)},
             "every record was processed",
             seconds=40,
         )

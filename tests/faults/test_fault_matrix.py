@@ -29,13 +29,12 @@ ROLES: Final = (Role.LEADER, Role.FOLLOWER, Role.CONTROLLER)
 ROLES_AND_BOTH: Final = (*ROLES, Role.BOTH)
 
 KILL_S_MAX: Final = 3.0
-TERMINATE_S_MAX: Final = 0.5
-TERMINATE_ATTEMPTS: Final = 3  # a machine that is busy for half a second says nothing about the broker
+TERMINATE_S_MAX: Final = 0.5  # measured: 0.12 to 0.21 s, on two cores that were busy with other work
 CLIENT_S: Final = 2.0  # until clients that are told nothing ask for metadata, and connect
 OUT_OF_SYNC_S_MAX: Final = 1.5 * LAG_S + CLIENT_S
 SILENT_LEADER_S_MAX: Final = 1.25 * SESSION_S + CLIENT_S
 CUT_OFF_S_MAX: Final = 0.5 * SESSION_S + CLIENT_S  # from when the leader stops until its session is over
-UNNOTICED_S_MAX: Final = 4.0
+UNNOTICED_S_MAX: Final = 1.0  # measured: 0.17 to 0.19 s, on two cores that were busy with other work
 MENDED_S_MAX: Final = 3.0
 
 
@@ -51,24 +50,19 @@ def test_after_a_kill_the_next_record_is_acknowledged_within_3_s(
 
 
 @pytest.mark.parametrize("role", ROLES_AND_BOTH, ids=lambda role: role.value)
-def test_a_broker_that_is_told_to_stop_leaves_unnoticed(
+def test_a_broker_that_stops_in_order_leaves_unnoticed(
     plain_cluster: FaultCluster, results: list[Result], role: Role
 ) -> None:
-    silences_s: list[float] = []
-    for _ in range(TERMINATE_ATTEMPTS):
-        outcome = run_trial(plain_cluster, TERMINATE, role)
-        results.append(outcome.result)
-        history = outcome.history
-        failed = [
-            event for event in history.failed if history.deliveries[event.value.producer] is not Delivery.ONCE
-        ]
-        assert not failed, f"a producer with retries was told that a record failed: {failed[0]}"
-        assert not history.producer_errors
-        _assert_leadership(outcome, role, moved=True)
-        silences_s.append(outcome.result.silence_s)
-        if outcome.result.silence_s < TERMINATE_S_MAX:
-            return
-    pytest.fail(f"each time nothing was acknowledged for long: {silences_s} s")
+    outcome = run_trial(plain_cluster, TERMINATE, role)
+    results.append(outcome.result)
+    history = outcome.history
+    failed = [
+        event for event in history.failed if history.deliveries[event.value.producer] is not Delivery.ONCE
+    ]
+    assert not failed, f"a record of a producer with retries failed: {failed[0]}"
+    assert not history.producer_errors
+    assert outcome.result.silence_s < TERMINATE_S_MAX
+    _assert_leadership(outcome, role, moved=True)
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.value)
@@ -96,7 +90,7 @@ def test_a_leader_cut_from_zookeeper_stops_before_another_one_begins(
 def test_a_follower_cut_from_its_leader_falls_out_of_sync(
     wired_cluster: FaultCluster, results: list[Result], role: Role
 ) -> None:
-    """A leader that its followers do not reach keeps its office, and refuses, until they do again.
+    """A leader that its followers do not reach keeps its lease, and refuses, until they do again.
 
     It is the only one in sync, and ZooKeeper hears of it: nobody else may lead.
     """
@@ -122,7 +116,7 @@ def test_what_a_leader_takes_while_only_clients_reach_it_was_never_acknowledged_
 
 
 def _assert_leadership(outcome: Outcome, role: Role, *, moved: bool) -> None:
-    """The fault had its effect: the office moved away from a leader, and from no one else."""
+    """The fault had its effect: the leadership moved away from a leader, and from no one else."""
     if role in (Role.LEADER, Role.BOTH) and moved:
         assert outcome.victim not in outcome.leaders
     else:

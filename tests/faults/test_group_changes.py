@@ -21,7 +21,7 @@ from tests.support.committed_offsets import CommittedOffsets
 from tests.support.group_members import Member
 from tests.support.group_requests import coordinator_address
 from tests.support.load import Load
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 SECONDS: Final = float(os.environ.get("GROUPS_SECONDS", "25"))
 PARTITIONS: Final = 12
@@ -93,7 +93,9 @@ def test_a_group_of_twelve_under_change_while_brokers_restart(
     cluster = own_stack(3, SETTINGS)
     topic = f"topic-{uuid4().hex[:8]}"
     admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 3)], operation_timeout=20)[topic].result(20)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3)], operation_timeout=PATIENCE_SECONDS)[topic].result(
+        PATIENCE_SECONDS
+    )
     with ExitStack() as started:
         changes = Changes(cluster, topic, seed, started)
         coordinator_address(cluster.brokers[1], changes.group)
@@ -116,22 +118,24 @@ def test_a_group_of_twelve_under_change_while_brokers_restart(
             load.wait_for_progress(PER_SECOND)  # a second or more, so that there is something to disturb
             changes.change()
         load.pause()
-        wanted = {(number, offset) for number in range(PARTITIONS) for offset, _ in load.acknowledged(number)}
+        expected = {
+            (number, offset) for number in range(PARTITIONS) for offset, _ in load.acknowledged(number)
+        }
 
         def is_done() -> bool:
-            return wanted <= changes.processed().keys()
+            return expected <= changes.processed().keys()
 
         try:
             wait_until(is_done, "every acknowledged record was processed", seconds=60, step_seconds=0.5)
         except AssertionError as error:
-            missing = sorted(wanted - changes.processed().keys())
+            missing = sorted(expected - changes.processed().keys())
             words = [f"seed {seed}: {error} Missing: {len(missing)}, as {missing[:5]}"]
             raise AssertionError("\n".join((*words, *map(repr, changes.running)))) from None
     owners = owners_by_generation(changes.everyone)
     processed = changes.processed()
     figures.add(
         f"groups: {SECONDS:.0f} s, seed {seed}: {dict(changes.counts)}, {len({one for one, _ in owners})}"
-        f" generations, {len(wanted):,} records acknowledged, {processed.total():,} processed,"
+        f" generations, {len(expected):,} records acknowledged, {processed.total():,} processed,"
         f" {committed.times_answered:,} readings of offsets"
     )
     assert {at: who for at, who in owners.items() if len(who) > 1} == {}, f"seed {seed}"

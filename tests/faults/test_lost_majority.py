@@ -21,10 +21,13 @@ from tests.support.record_batches import encode_batch
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection, produce
 
-REFUSAL_S_MAX: Final = 0.5  # of a request; a timeout would be seconds
+REFUSAL_S_MAX: Final = 0.1  # of a request; measured: 7 ms; a timeout would be seconds
 REFUSED_FROM_S_MAX: Final = 3.0  # after the kill, as long as a new leader may take
 ALONE_S: Final = 2.0
 RETURN_S_MAX: Final = 5.0  # a broker's start, its catching up, and a client's next attempt
+# Three brokers start at once here. Seen on two cores: 1.9 to 4.3 s in seven runs, 6.9 s beside other work.
+# The old sessions would end after 18 s.
+ALL_RETURN_S_MAX: Final = 9.0
 
 
 @pytest.mark.parametrize("survivor", ["controller", "follower"])
@@ -50,7 +53,7 @@ def test_writes_are_refused_at_once_and_resume_when_one_broker_returns(
             from_s = time.monotonic()
             time.sleep(ALONE_S)
             late = [event for event in load.history.acknowledged if from_s < event.at_s < from_s + ALONE_S]
-            assert not late, f"acknowledged by one replica of the two that are asked for: {late[0]}"
+            assert not late, f"acknowledged by one replica of the two that are required: {late[0]}"
         finally:
             returned_s = load.note(f"start of {other}")
             cluster.start(other)
@@ -71,7 +74,7 @@ def test_writes_are_refused_at_once_and_resume_when_one_broker_returns(
             f" back {back_s:.2f} s after one was started",
         )
     )
-    assert any(event.error in REFUSED for event in history.failed), "no client was told NOT_ENOUGH_REPLICAS"
+    assert any(event.error in REFUSED for event in history.failed), "no client received NOT_ENOUGH_REPLICAS"
     assert refusal_s < REFUSAL_S_MAX
     assert back_s < RETURN_S_MAX
 
@@ -106,11 +109,11 @@ def test_a_cluster_that_crashed_serves_again_long_before_its_old_sessions_end(
             f"back {back_s:.2f} s after all were started",
         )
     )
-    assert back_s < RETURN_S_MAX
+    assert back_s < ALL_RETURN_S_MAX
 
 
 def _refuses(cluster: FaultCluster, broker_id: int, topic: str) -> Callable[[], bool]:
-    """Whether a broker, asked for acks=all, answers NOT_ENOUGH_REPLICAS for every partition of a topic.
+    """Whether a broker answers acks=all with NOT_ENOUGH_REPLICAS for every partition of a topic.
 
     The record is one that the checker would find if it were stored.
     """

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.network import Network
 from tests.support.waiting import wait_until
 
-from mainstem.ports import free_ports
+from mainstem.local.ports import free_ports
 
 SILENT_S = 0.3
 ANSWER_S = 10.0

@@ -22,7 +22,7 @@ from tests.support.command_line import mainstem_json
 from tests.support.load import Load
 from tests.support.ownership import OwnershipWatch, deliveries_of_others
 from tests.support.paper_consumers import PaperConsumer
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 from mainstem.zookeeper_tree import ZooKeeperTree
 
@@ -64,9 +64,10 @@ class Group:
         self.took_ms: list[tuple[str, int]] = []
         self._started = started
         admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        admin.create_topics([NewTopic(self.topic, PARTITIONS, 2)], operation_timeout=20)[self.topic].result(
-            20
+        created = admin.create_topics(
+            [NewTopic(self.topic, PARTITIONS, 2)], operation_timeout=PATIENCE_SECONDS
         )
+        created[self.topic].result(PATIENCE_SECONDS)
         self.offsets: dict[int, int] = {}
         self._tree = started.enter_context(ZooKeeperTree(self.zookeeper))
         self.watch = OwnershipWatch(self.zookeeper, self.group, self.topic)
@@ -154,12 +155,14 @@ def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, fi
             if len(group.running) < CONSUMERS:
                 group.join(CONSUMERS - len(group.running))
         load.pause()
-        wanted = {(number, offset) for number in range(PARTITIONS) for offset, _ in load.acknowledged(number)}
+        expected = {
+            (number, offset) for number in range(PARTITIONS) for offset, _ in load.acknowledged(number)
+        }
         wait_until(
             lambda: (
-                not wanted - {one[2:] for consumer in group.everyone for one in tuple(consumer.deliveries)}
+                not expected - {one[2:] for consumer in group.everyone for one in tuple(consumer.deliveries)}
             ),
-            f"all of {len(wanted)} acknowledged messages are delivered (seed {seed})",
+            f"all of {len(expected)} acknowledged messages are delivered (seed {seed})",
             seconds=30,
             step_seconds=0.2,
         )
@@ -181,7 +184,7 @@ def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, fi
         )
     }
     figures.add(
-        f"paper's consumers: seed {seed}, {len(wanted):,} messages, {deliveries:,} deliveries,"
+        f"paper's consumers: seed {seed}, {len(expected):,} messages, {deliveries:,} deliveries,"
         f" {len(group.watch.tenures())} tenures, {group.watch.missed_count()} claims and releases unseen,"
         f" {sum(map(len, strangers.values()))} deliveries by others than the owner;"
         f" ms until shared anew: {json.dumps(group.took_ms)}"

@@ -1,4 +1,4 @@
-"""No in-sync replica is left: the partition waits for one, or, if it is told to, goes on without (R19)."""
+"""No in-sync replica is left: the partition waits for one, or, if configured so, goes on without (R19)."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _produce(cluster: FaultCluster, topic: str, count: int) -> None:
     Confluent().produce(cluster.bootstrap_servers, topic, [Message(b"a value")] * count)
 
 
-def _in_sync(cluster: FaultCluster, topic: str, asked: int) -> set[int]:
-    return set(cluster.partitions_of(topic, asked)[0].isr_nodes)
+def _in_sync(cluster: FaultCluster, topic: str, requested: int) -> set[int]:
+    return set(cluster.partitions_of(topic, requested)[0].isr_nodes)
 
 
 def _records(cluster: FaultCluster, topic: str) -> int:
@@ -76,12 +76,12 @@ def _logged(cluster: FaultCluster, broker_id: int, event: str, topic: str) -> di
 
     def find() -> dict[str, Any] | None:
         lines = [json.loads(line) for line in cluster.stack.broker_log_lines(broker_id, 1_000) if line]
-        found = [
+        results = [
             line
             for line in lines
             if line["event"].startswith(event) and line.get("partition", "").startswith(topic)
         ]
-        return found[0] if found else None
+        return results[0] if results else None
 
     line = wait_until(find, f"broker {broker_id} logs {event!r}")
     assert line is not None

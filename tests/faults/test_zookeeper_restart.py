@@ -1,4 +1,4 @@
-"""ZooKeeper goes and returns: work goes on while sessions hold, stops before they can end, resumes (R20)."""
+"""ZooKeeper is restarted, and nobody notices (R20). Longer outages: `test_zookeeper_outage.py`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from tests.faults.trial import PARTITIONS, WARM_UP_MESSAGES, settle_and_judge
 from tests.faults.workload import Workload
 
 SHORT_S: Final = 3.0
-LONG_S: Final = 8.0  # twice the session of `wired_cluster`
-SILENCE_S_MAX: Final = 1.5
-RETURN_S_MAX: Final = 5.0
+SILENCE_S_MAX: Final = 0.75  # measured: 0.19 and 0.25 s, on two cores that were busy with other work
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["SIGTERM", "kill -9"])
@@ -26,14 +24,6 @@ def test_a_restart_shorter_than_a_session_is_not_noticed(
     results.append(result)
     assert result.failed == 0
     assert result.silence_s < SILENCE_S_MAX
-
-
-def test_leaders_stop_before_sessions_can_end_and_resume_when_zookeeper_is_back(
-    wired_cluster: FaultCluster, results: list[Result]
-) -> None:
-    result = _restart(wired_cluster, LONG_S, "ZooKeeper away for two sessions", kill=False)
-    results.append(result)
-    assert result.silence_s < LONG_S + RETURN_S_MAX
 
 
 def _restart(cluster: FaultCluster, away_s: float, name: str, *, kill: bool) -> Result:

@@ -105,7 +105,7 @@ def run_trial(
                 load.wait_for_acknowledgements(struck_s, patience_s)
             time.sleep(max(struck_s + kind.hold_s - time.monotonic(), 0))
             # While the fault lasts, of another broker: the victim may not know what has become of it.
-            leaders = cluster.leaders(topic, asked=follower if victim != follower else leader)
+            leaders = cluster.leaders(topic, broker_id=follower if victim != follower else leader)
         finally:
             mended_s = load.note(f"end of {kind.name}")
             kind.mend(cluster, victim)

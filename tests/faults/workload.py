@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kio.schema.errors import ErrorCode
 from tests.faults.history import Delivery, Fault, History, Read, Value, Watermark
 from tests.faults.producers import ABOUT_CONNECTIONS, METADATA_MS, REQUEST_TIMEOUT_MS, produce
+from tests.support.machine_pauses import PauseWitness
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection
 
@@ -49,6 +50,7 @@ class Workload:
         self._servers = bootstrap_servers
         self._topic = topic
         self._partitions = partitions
+        self._witness = PauseWitness()
         self._sending = threading.Event()
         self._sending.set()
         self._running = threading.Event()
@@ -66,6 +68,7 @@ class Workload:
         ]
 
     def __enter__(self) -> Self:
+        self._witness.start()
         for thread in self._threads:
             thread.start()
         return self
@@ -77,6 +80,8 @@ class Workload:
         self._running.clear()
         for thread in self._threads:
             thread.join()
+        self._witness.stop()
+        self.history.pauses = self._witness.pauses
 
     def note(self, fault: str) -> float:
         """Note that something is done to the cluster now; answers the time."""
@@ -88,7 +93,7 @@ class Workload:
         """Wait until every partition has acknowledged a message that was sent after that moment.
 
         Raises:
-            AssertionError: one did not; the message says what brokers know of it and clients were told.
+            AssertionError: one did not; the message says what brokers know of it and clients received.
         """
         try:
             wait_until(
@@ -102,8 +107,8 @@ class Workload:
             raise
 
     def _account(self, from_s: float) -> str:
-        """What each broker knows of the topic, and what clients were told since `from_s`."""
-        told = Counter(
+        """What each broker knows of the topic, and what clients received since `from_s`."""
+        reported = Counter(
             (event.partition, event.error) for event in self.history.failed if event.at_s >= from_s
         )
         acknowledged = self.history.first_acknowledgement_after_s(from_s)
@@ -111,7 +116,7 @@ class Workload:
             [
                 *(f"{address} knows of {self._known_at(address)}" for address in self._servers.split(",")),
                 f"acknowledged again after, by partition: {acknowledged}",
-                f"messages given up, by partition and error: {dict(told)}",
+                f"messages given up, by partition and error: {dict(reported)}",
                 *self.history.producer_errors[-3:],
             ]
         )
@@ -185,7 +190,7 @@ class Workload:
                 self.history.complaints.append(f"{reader}: {error.name()}: {error.str()}")
 
     def _ask_latest(self, address: str) -> None:
-        """Ask one broker for the latest offsets, whoever leads: one that was deposed must not answer."""
+        """Ask one broker for the latest offsets, leader or not: one that was deposed must not answer."""
         topics = [
             {
                 "name": self._topic,
@@ -222,7 +227,7 @@ def read_all(servers: str, topic: str, partition: int) -> list[tuple[int, Value]
     consumer: Any = confluent_kafka.Consumer(
         {**_CONSUMER, "bootstrap.servers": servers, "enable.partition.eof": True, "fetch.wait.max.ms": 10}
     )
-    found: list[tuple[int, Value]] = []
+    results: list[tuple[int, Value]] = []
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
         deadline_s = time.monotonic() + QUIET_S_MAX
@@ -230,11 +235,11 @@ def read_all(servers: str, topic: str, partition: int) -> list[tuple[int, Value]
             for message in consumer.consume(10_000, 0.05):
                 error = message.error()
                 if error is None:
-                    found.append((message.offset(), Value.decode(message.value())))
+                    results.append((message.offset(), Value.decode(message.value())))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
+                    return results
                 elif error.code() not in _HARMLESS:
                     raise KafkaException(error)
     finally:
         consumer.close()
-    raise AssertionError(f"the end of {topic}-{partition} was not reached after {len(found)} records")
+    raise AssertionError(f"the end of {topic}-{partition} was not reached after {len(results)} records")

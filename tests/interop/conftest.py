@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, RunCluster
+from tests.support.group_requests import coordinator_address
 from tests.support.messages import Message
 from tests.support.record_batches import HEADER, encode_batch
 from tests.support.topics import TopicFactory
@@ -33,6 +35,18 @@ def group_topic(group_stack: Cluster) -> Iterator[TopicFactory]:
     """Makes topics on `group_stack` that are gone after the test."""
     with TopicFactory(group_stack) as factory:
         yield factory
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def coordinator(group_stack: Cluster, group: str) -> Iterator[Connection]:
+    """A connection to the group's coordinator."""
+    with Connection(coordinator_address(group_stack.brokers[1], group)) as connection:
+        yield connection
 
 
 @pytest.fixture

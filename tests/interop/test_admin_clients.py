@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -52,8 +53,8 @@ def test_confluents_client_describes_brokers_and_changes_them_while_they_run(
         lambda: described(confluent, ConfigResource.Type.BROKER, "1")["log.retention.ms"].value == "86400000",
         "the broker has heard of it",
     )
-    told = described(confluent, ConfigResource.Type.BROKER, "1")["log.retention.ms"]
-    assert ConfigSource(told.source) is ConfigSource.DYNAMIC_BROKER_CONFIG
+    reported = described(confluent, ConfigResource.Type.BROKER, "1")["log.retention.ms"]
+    assert ConfigSource(reported.source) is ConfigSource.DYNAMIC_BROKER_CONFIG
     change(AlterConfigOpType.DELETE)
 
 
@@ -68,8 +69,8 @@ def test_trap_28_confluents_client_replaces_a_topics_settings(
         lambda: described(confluent, ConfigResource.Type.TOPIC, topic)["segment.ms"].value == "7000",
         "the settings are replaced",
     )
-    told = described(confluent, ConfigResource.Type.TOPIC, topic)
-    assert told["retention.ms"].value == "604800000"
+    reported = described(confluent, ConfigResource.Type.TOPIC, topic)
+    assert reported["retention.ms"].value == "604800000"
     wrong = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config={"no.such": "1"})
     assert error_name(confluent.alter_configs([wrong]), wrong) == "INVALID_CONFIG"
 
@@ -80,8 +81,8 @@ def test_kafka_python_describes_log_directories_partitions_and_settings(
     topic = new_topic(2, config={"retention.ms": "5000"})
     # Each broker opens its replicas when it hears of them.
     wait_until(lambda: topic in repr(python.describe_log_dirs()), "its replicas are there")
-    (told,) = python.describe_topic_partitions([topic])["topics"]
-    assert [one["partition_index"] for one in told["partitions"]] == [0, 1]
+    (reported,) = python.describe_topic_partitions([topic])["topics"]
+    assert [one["partition_index"] for one in reported["partitions"]] == [0, 1]
     configs = python.describe_configs([PythonResource(ConfigResourceType.TOPIC, topic)])
     assert "5000" in repr(configs)
     assert topic in repr(python.list_config_resources())
@@ -91,12 +92,12 @@ def test_kafka_python_sets_a_groups_settings(python: Any) -> None:
     group = f"group-{uuid4().hex}"
     changes = {"consumer.session.timeout.ms": "50000"}
     python.alter_configs([PythonResource(ConfigResourceType.GROUP, group, changes)])
-    asked = [PythonResource(ConfigResourceType.GROUP, group)]
-    wait_until(lambda: "50000" in repr(python.describe_configs(asked)), "the broker has heard of it")
+    request = [PythonResource(ConfigResourceType.GROUP, group)]
+    wait_until(lambda: "50000" in repr(python.describe_configs(request)), "the broker has heard of it")
 
 
 def test_a_broker_logs_less_or_more_while_it_runs(local_stack: Cluster) -> None:
-    """KIP-412; asked without a client, as these name loggers in ways of their own."""
+    """KIP-412; sent without a client, because clients name loggers in ways of their own."""
 
     def log_from(level: str) -> None:
         entry = {"name": "root", "value": level, "config_operation": 0}
@@ -105,22 +106,24 @@ def test_a_broker_logs_less_or_more_while_it_runs(local_stack: Cluster) -> None:
             answer = connection.ask("incremental_alter_configs", 1, resources=[resource], validate_only=False)
         assert answer.responses[0].error_code == ErrorCode.none, answer.responses[0].error_message
 
-    def told() -> str:
+    def level() -> str:
         with Connection(local_stack.brokers[1]) as connection:
-            asked = {"resource_type": 8, "resource_name": "1", "configuration_keys": ["root"]}
-            answer = connection.ask("describe_configs", 2, resources=[asked], include_synonyms=False)
+            request = {"resource_type": 8, "resource_name": "1", "configuration_keys": ["root"]}
+            answer = connection.ask("describe_configs", 2, resources=[request], include_synonyms=False)
         return str(answer.results[0].configs[0].value)
+
+    sizes = itertools.count(-1_000_000)  # none is possible, and each is a reason of its own, logged at INFO
 
     def last_words_of_a_closed_connection() -> str:
         with Connection(local_stack.brokers[1]) as connection:
-            connection.send_bytes(b"\xff" * 8)  # a size that cannot be, which is logged at INFO
+            connection.send_bytes(next(sizes).to_bytes(4, "big", signed=True))
             assert connection.is_closed_by_broker()
         return local_stack.log_tail().get("Broker 1", "")
 
-    before = told()
+    before = level()
     log_from("ERROR")
     try:
-        assert told() == "ERROR"
+        assert level() == "ERROR"
         assert last_words_of_a_closed_connection() == last_words_of_a_closed_connection()
     finally:
         log_from(before)

@@ -182,7 +182,7 @@ def test_topics_are_described_with_their_eligible_leaders(group_stack: Cluster, 
     assert re.search(rf"Topic: {topic}\tTopicId: \S{{22}}\tPartitionCount: 3", printed)
 
 
-def test_trap_39_the_java_admin_is_told_offsets_versions_endpoints_and_features(
+def test_trap_39_the_java_admin_gets_offsets_versions_endpoints_and_features(
     group_stack: Cluster, topic: str
 ) -> None:
     """KafScale/platform#36: Flink begins with the Java admin's question for offsets."""

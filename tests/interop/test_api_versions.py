@@ -85,7 +85,7 @@ def test_trap_03_the_answers_header_never_has_tags(leader: Connection, version: 
 def test_every_listed_version_is_understood(leader: Connection, topic: str, reference: bool) -> None:
     """Each answer decodes to its last byte in its version, so no field is shifted or missing."""
     produce(leader, topic, 0, encode_batch([Message(b"x")]))
-    asked: dict[str, set[int]] = {}
+    requests: dict[str, set[int]] = {}
     not_asked: list[tuple[int, int]] = []
     for api_key, versions in _advertised(leader).items():
         for version in versions:
@@ -95,14 +95,14 @@ def test_every_listed_version_is_understood(leader: Connection, topic: str, refe
             else:
                 name, fields = question
                 leader.ask(name, version, **fields)
-                asked.setdefault(name, set()).add(version)
+                requests.setdefault(name, set()).add(version)
 
     # What clients of this decade need at least.
-    assert {3, 7, 8, 9} <= asked["produce"]
-    assert {4, 10, 11, 12} <= asked["fetch"]
-    assert {1, 2, 4, 5, 7} <= asked["list_offsets"]
-    assert {0, 1, 5, 8, 9, 12} <= asked["metadata"]
-    assert asked.keys() >= {
+    assert {3, 7, 8, 9} <= requests["produce"]
+    assert {4, 10, 11, 12} <= requests["fetch"]
+    assert {1, 2, 4, 5, 7} <= requests["list_offsets"]
+    assert {0, 1, 5, 8, 9, 12} <= requests["metadata"]
+    assert requests.keys() >= {
         "api_versions", "create_topics", "delete_topics", "delete_records", "describe_configs",
         "create_partitions", "incremental_alter_configs", "describe_cluster", "find_coordinator",
         "join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch",
@@ -147,6 +147,8 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
             if version >= 4:
                 return "find_coordinator", {"key_type": 0, "coordinator_keys": ["group"]}
             return "find_coordinator", {"key": "group"} | ({"key_type": 0} if version >= 1 else {})
+        case 17:
+            return "sasl_handshake", {"mechanism": "PLAIN"}
         case 18:
             return "api_versions", (
                 {"client_software_name": "x", "client_software_version": "1"} if version >= 3 else {}
@@ -176,6 +178,30 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
             partitions = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]
             fields = {"topics": [{"topic": topic, "partitions": partitions}]}
             return "offset_for_leader_epoch", fields | ({"replica_id": -1} if version >= 3 else {})
+        case 24 if version >= 4:
+            nothing = {"transactional_id": "nobody", "producer_id": 1, "producer_epoch": 0, "topics": []}
+            return "add_partitions_to_txn", {"transactions": [nothing | {"verify_only": True}]}
+        case 24:
+            return "add_partitions_to_txn", {
+                "v3_and_below_transactional_id": "nobody",
+                "v3_and_below_producer_id": 1,
+                "v3_and_below_producer_epoch": 0,
+                "v3_and_below_topics": [{"name": topic, "partitions": [0]}],
+            }
+        case 25 | 26 | 28:
+            fields = {"transactional_id": "nobody", "producer_id": 1, "producer_epoch": 0}
+            if api_key == 25:
+                return "add_offsets_to_txn", fields | {"group_id": "group"}
+            if api_key == 26:
+                return "end_txn", fields | {"committed": False}
+            member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+            return "txn_offset_commit", fields | {
+                "group_id": "group",
+                "topics": [],
+                **(member if version >= 3 else {}),
+            }
+        case 27:
+            return "write_txn_markers", {"markers": []}
         case 32:
             resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["retention.ms"]}
             fields = {"resources": [resource], "include_synonyms": True}
@@ -188,6 +214,8 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
             return "alter_configs", {"resources": [altered], "validate_only": True}
         case 35:
             return "describe_log_dirs", {"topics": [{"topic": topic, "partitions": [0]}]}
+        case 36:
+            return "sasl_authenticate", {"auth_bytes": b""}
         case 37:
             grown = {"name": topic, "count": 2, "assignments": None}
             return "create_partitions", {"topics": [grown], "timeout": 1_000, "validate_only": True}
@@ -205,8 +233,8 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
                 {"allow_replication_factor_change": True} if version >= 1 else {}
             )
         case 46:
-            asked = {"name": topic, "partition_indexes": [0]}
-            return "list_partition_reassignments", {"topics": [asked], "timeout": 1_000}
+            requested = {"name": topic, "partition_indexes": [0]}
+            return "list_partition_reassignments", {"topics": [requested], "timeout": 1_000}
         case 48:
             component = {"entity_type": "user", "match_type": 2, "match": None}
             return "describe_client_quotas", {"components": [component], "strict": False}
@@ -214,8 +242,23 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
             change = {"key": "producer_byte_rate", "value": 1.0, "remove": False}
             entry = {"entity": [{"entity_type": "user", "entity_name": "nobody"}], "ops": [change]}
             return "alter_client_quotas", {"entries": [entry], "validate_only": True}
+        case 27:
+            return "write_txn_markers", {"markers": []}
+        case 29 | 31:
+            everything = {
+                "resource_type_filter": 2, "resource_name_filter": nobody, "pattern_type_filter": 3,
+                "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
+            }  # fmt: skip
+            if api_key == 29:
+                return "describe_acls", everything
+            return "delete_acls", {"filters": [everything]}
+        case 30:
+            return "create_acls", {"creations": []}
         case 50:
             return "describe_user_scram_credentials", {"users": None}
+        case 51:
+            deleted = {"name": "nobody", "mechanism": 1}
+            return "alter_user_scram_credentials", {"deletions": [deleted], "upsertions": []}
         case 60:
             fields = {"include_cluster_authorized_operations": True}
             if version >= 1:
@@ -225,6 +268,11 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
             return "describe_cluster", fields
         case 61:
             return "describe_producers", {"topics": [{"name": topic, "partition_indexes": [0]}]}
+        case 65:
+            return "describe_transactions", {"transactional_ids": ["nobody"]}
+        case 66:
+            fields = {"state_filters": [], "producer_id_filters": []}
+            return "list_transactions", fields | ({"duration_filter": -1} if version >= 1 else {})
         case 74:
             return "list_config_resources", {"resource_types": [2]} if version >= 1 else {}
         case 75:

@@ -21,7 +21,6 @@ from tests.support.wire import (
     fetch,
     list_offset,
     produce,
-    produce_fields,
 )
 
 pytestmark = pytest.mark.usefixtures("unharmed")
@@ -143,31 +142,3 @@ def _bomb(codec: str) -> bytes:
 def _peak_memory_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1000
-
-
-def test_one_bad_partition_does_not_spoil_the_others(
-    new_topic: TopicFactory, topic: str, leader_address: str
-) -> None:
-    fields = produce_fields(topic, 0, GOOD)
-    fields["topic_data"] = [
-        {"name": topic, "partition_data": [{"index": 0, "records": GOOD}, {"index": 99, "records": GOOD}]},
-        {"name": "no-such-topic", "partition_data": [{"index": 0, "records": GOOD}]},
-    ]
-    with Connection(leader_address) as connection:
-        answer = connection.ask("produce", 9, **fields)
-    codes = {
-        (response.name, partition.index): partition.error_code
-        for response in answer.responses
-        for partition in response.partition_responses
-    }
-    assert codes == {
-        (topic, 0): ErrorCode.none,
-        (topic, 99): ErrorCode.unknown_topic_or_partition,
-        ("no-such-topic", 0): ErrorCode.unknown_topic_or_partition,
-    }
-
-
-@pytest.mark.parametrize("acks", [2, -2, 7])
-def test_acks_that_do_not_exist_are_refused(leader_address: str, topic: str, acks: int) -> None:
-    with Connection(leader_address) as connection:
-        assert produce(connection, topic, 0, GOOD, acks=acks).error_code == ErrorCode.invalid_required_acks

@@ -26,23 +26,7 @@ from tests.support.wire import (
 pytestmark = pytest.mark.usefixtures("unharmed")
 
 GOOD: Final = encode_batch([Message(b"good", b"key"), Message(b"better", b"key")])
-fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.mark.parametrize(
-    "length", [-1, -(1 << 31), 0, 1, 3, 7, (1 << 31) - 1, 1 << 30, int.from_bytes(b"GET ", "big")]
-)
-def test_a_frame_of_an_impossible_length_closes_the_connection(leader_address: str, length: int) -> None:
-    with Connection(leader_address) as connection:
-        connection.send_bytes(struct.pack(">i", length) + b"\x00" * 64)
-        assert connection.is_closed_by_broker()
-
-
-def test_an_oversized_frame_is_refused_before_it_is_sent(leader_address: str) -> None:
-    """By its length alone: a gigabyte is not received first."""
-    with Connection(leader_address, timeout_seconds=5) as connection:
-        connection.send_bytes(struct.pack(">i", 1_000_000_000))
-        assert connection.is_closed_by_broker()
+fuzz = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("part", [1, 3, 4, 5, 10, 40, -1])
@@ -54,51 +38,6 @@ def test_half_a_frame_and_an_end_does_no_harm(leader_address: str, topic: str, p
             connection.send_bytes(frame[:part])
     with Connection(leader_address) as connection:
         assert list_offset(connection, topic, 0, -1).offset == 0
-
-
-def test_a_frame_in_single_bytes_is_understood(leader_address: str, topic: str) -> None:
-    payload = encode_request(request("produce", 9, **produce_fields(topic, 0, GOOD)), 77)
-    with Connection(leader_address) as connection:
-        for byte in struct.pack(">i", len(payload)) + payload:
-            connection.send_bytes(bytes([byte]))
-        assert connection.receive_frame()[:4] == struct.pack(">i", 77)
-
-
-def test_many_frames_in_one_packet_are_all_answered_in_order(leader_address: str, topic: str) -> None:
-    frames = b""
-    for number in range(100):
-        payload = encode_request(request("produce", 9, **produce_fields(topic, 0, GOOD)), number)
-        frames += struct.pack(">i", len(payload)) + payload
-    with Connection(leader_address) as connection:
-        connection.send_bytes(frames)
-        answered = [int.from_bytes(connection.receive_frame()[:4], "big") for _ in range(100)]
-    assert answered == list(range(100))
-
-
-@pytest.mark.parametrize("api_key", [4, 5, 6, 7, 93, 999, 32_767, -1])
-def test_an_unknown_request_closes_the_connection(leader_address: str, api_key: int) -> None:
-    with Connection(leader_address) as connection:
-        connection.send_frame(struct.pack(">hhih", api_key, 0, 1, -1))
-        assert connection.is_closed_by_broker()
-
-
-@pytest.mark.parametrize("api_key", [0, 1, 2, 3, 19, 20, 21, 32, 37, 44, 60])
-@pytest.mark.parametrize("version", [-1, 99, 32_767])
-def test_an_unknown_version_closes_the_connection(leader_address: str, api_key: int, version: int) -> None:
-    with Connection(leader_address) as connection:
-        connection.send_frame(struct.pack(">hhih", api_key, version, 1, -1) + bytes(20))
-        assert connection.is_closed_by_broker()
-
-
-@pytest.mark.parametrize("length", [0x7FFF_FFFF, 1_000_000])
-def test_a_body_that_promises_more_than_it_holds_closes_the_connection(
-    leader_address: str, length: int
-) -> None:
-    """An array of two thousand million topics costs nothing until it is there."""
-    with Connection(leader_address) as connection:
-        # Metadata v1: an array of topic names in the old encoding.
-        connection.send_frame(struct.pack(">hhihi", 3, 1, 1, -1, length))
-        assert connection.is_closed_by_broker()
 
 
 @pytest.mark.parametrize("length", [-2, -100, -(1 << 31)])
@@ -117,28 +56,6 @@ def test_an_array_of_negative_length_is_none_or_the_end(leader_address: str, len
 def test_random_bytes(leader_address: str, noise: bytes) -> None:
     with Connection(leader_address) as connection:
         connection.send_bytes(noise)
-
-
-@fuzz
-@given(noise=st.binary(max_size=600))
-def test_random_bytes_in_a_frame(leader_address: str, noise: bytes) -> None:
-    with Connection(leader_address) as connection:
-        connection.send_frame(noise)
-        _expect_an_answer_or_the_end(connection)
-
-
-@fuzz
-@given(
-    api_key=st.sampled_from([0, 1, 2, 3, 18, 19, 20, 21, 32, 37, 44, 60]),
-    version=st.integers(0, 14),
-    body=st.binary(max_size=300),
-)
-def test_random_bodies_of_known_requests(
-    leader_address: str, api_key: int, version: int, body: bytes
-) -> None:
-    with Connection(leader_address) as connection:
-        connection.send_frame(struct.pack(">hhih", api_key, version, 1, -1) + body)
-        _expect_an_answer_or_the_end(connection)
 
 
 def _requests(topic: str) -> list[Any]:
@@ -174,7 +91,7 @@ def test_requests_with_some_bytes_changed(leader_address: str, topic: str, data:
 
 
 def _expect_an_answer_or_the_end(connection: Connection) -> None:
-    # A spoilt Fetch may say that it waits for long: not to hang is all that is asked of it then.
+    # A spoilt Fetch may say that it waits for long: it only must not hang then.
     connection.has_answer_within(0.5)
 
 

@@ -39,7 +39,7 @@ BAD_NAMES: Final = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
-def test_what_is_no_topic_name_is_told_so_everywhere(
+def test_an_invalid_topic_name_is_refused_everywhere(
     local_stack: Cluster, leader_address: str, name: str
 ) -> None:
     before = sorted(path for path in local_stack.data_directory.rglob("*") if path.is_dir())
@@ -59,7 +59,7 @@ def test_what_is_no_topic_name_is_told_so_everywhere(
             topics=[
                 {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
             ],
-            timeout=5_000,
+            timeout=30_000,
             validate_only=False,
         )
         assert created.topics[0].error_code == ErrorCode.invalid_topic_exception
@@ -73,64 +73,6 @@ def test_what_is_no_topic_name_is_told_so_everywhere(
     assert [
         path for path in after if path not in before and not re.search(r"topic-|/zookeeper/", str(path))
     ] == []
-
-
-@pytest.mark.parametrize("partition", [-1, 1, 2**31 - 1])
-def test_a_partition_that_does_not_exist_is_told_so(leader_address: str, topic: str, partition: int) -> None:
-    with Connection(leader_address) as connection:
-        for answer in (
-            produce(connection, topic, partition, GOOD),
-            fetch(connection, topic, partition, 0),
-            list_offset(connection, topic, partition, -1),
-        ):
-            assert answer.error_code == ErrorCode.unknown_topic_or_partition
-
-
-@pytest.mark.parametrize("name", ["no.such.setting", "", "broker.id", "retention.ms "], ids=repr)
-def test_a_setting_that_does_not_exist_is_refused(leader_address: str, topic: str, name: str) -> None:
-    with Connection(leader_address) as connection:
-        answer = connection.ask(
-            "incremental_alter_configs",
-            1,
-            resources=[
-                {
-                    "resource_type": 2,
-                    "resource_name": topic,
-                    "configs": [{"name": name, "config_operation": 0, "value": "1"}],
-                }
-            ],
-            validate_only=False,
-        ).responses[0]
-    assert answer.error_code in (ErrorCode.invalid_config, ErrorCode.invalid_request)
-    assert answer.error_message
-
-
-@pytest.mark.parametrize(
-    ("resource_type", "resource_name"),
-    [(2, "no-such-topic"), (4, "77"), (4, "not a number"), (99, "x"), (0, "x")],
-)
-def test_settings_of_what_does_not_exist_are_refused(
-    leader_address: str, resource_type: int, resource_name: str
-) -> None:
-    with Connection(leader_address) as connection:
-        try:
-            described = connection.ask(
-                "describe_configs",
-                4,
-                resources=[
-                    {
-                        "resource_type": resource_type,
-                        "resource_name": resource_name,
-                        "configuration_keys": None,
-                    }
-                ],
-                include_synonyms=False,
-                include_documentation=False,
-            ).results[0]
-        except ConnectionError:
-            assert resource_type in (0, 99)
-            return
-        assert described.error_code != ErrorCode.none or resource_type == 4
 
 
 @pytest.mark.parametrize("min_bytes", [-1, 0, 2**31 - 1])

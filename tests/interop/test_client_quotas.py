@@ -1,4 +1,4 @@
-"""Clients that take more than their quota are slowed down, not refused, and are told so (R38)."""
+"""Clients that take more than their quota are slowed down, not refused, and the answers say so (R38)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def throttle_ms(answer: Any) -> float:
     return float(answer.throttle_time.total_seconds() * 1000)
 
 
-def test_a_producer_is_told_to_wait_and_its_connection_is_not_read_from_meanwhile(
+def test_a_producer_gets_a_time_to_wait_and_its_connection_is_not_read_from_meanwhile(
     local_stack: Cluster, new_topic: TopicFactory, client_id: str
 ) -> None:
     """KIP-219: the answer comes at once, the next one only when the time is over."""

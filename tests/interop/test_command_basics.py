@@ -10,22 +10,27 @@ from pathlib import Path
 
 import pytest
 from tests.support.clusters import Cluster
-from tests.support.command_line import environment, mainstem, mainstem_fails
+from tests.support.command_line import environment, mainstem, mainstem_fails, modules_imported_by
 
 from mainstem import installed_version
-from mainstem.ports import free_ports
+from mainstem.local.ports import free_ports
+
+LIBRARIES_OF_HELP = {"annotated_doc", "confluent_kafka", "mainstem", "orjson", "rich", "shellingham", "typer"}
+REFUSED_SECONDS_MAX = 10.0  # the command starts within about one second; librdkafka tries for a minute
 
 
-def test_the_installed_command_answers_and_help_is_instant() -> None:
+def test_the_installed_command_lists_its_commands() -> None:
     installed = Path(sys.executable).with_name("mainstem")
-    seconds: list[float] = []
-    for _ in range(3):
-        started = time.monotonic()
-        shown = subprocess.run([installed, "--help"], capture_output=True, text=True, check=True, timeout=60)
-        seconds.append(time.monotonic() - started)
+    shown = subprocess.run([installed, "--help"], capture_output=True, text=True, check=True, timeout=60)
     for name in ("up", "topic", "produce", "consume", "log", "load", "sql", "demo"):
         assert f" {name} " in shown.stdout
-    assert min(seconds) < 1.0  # 0.2 s on an idle machine; this one is shared
+
+
+def test_help_loads_no_library_that_only_some_commands_need() -> None:
+    """Spark, Arrow and the like take seconds to import. A wall-clock bound would measure the machine."""
+    loaded = {name.partition(".")[0] for name in modules_imported_by("--help")} - sys.stdlib_module_names
+    libraries = {name for name in loaded if not name.startswith("_")}
+    assert libraries <= LIBRARIES_OF_HELP
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
@@ -43,17 +48,17 @@ def test_the_version_is_that_of_the_distribution() -> None:
     ],
     ids=" ".join,
 )
-def test_a_cluster_that_is_not_there_is_told_within_seconds(arguments: Sequence[str]) -> None:
+def test_a_cluster_that_does_not_run_is_reported_within_seconds(arguments: Sequence[str]) -> None:
     address = f"127.0.0.1:{free_ports()}"
     started = time.monotonic()
     sentence = mainstem_fails(*arguments, "-b", address)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < REFUSED_SECONDS_MAX
     assert sentence.startswith(f"No broker listens at {address} (connection refused)")
     assert "mainstem up" in sentence
     assert "--bootstrap-servers" in sentence
 
 
-def test_an_address_that_is_none_is_told() -> None:
+def test_a_malformed_address_is_refused() -> None:
     assert "'nonsense' is not an address" in mainstem_fails("topic", "list", "-b", "nonsense", exit_code=2)
 
 
@@ -66,17 +71,17 @@ def test_wrong_usage_is_answered_with_the_usage() -> None:
 def test_names_of_topics_are_completed_from_the_cluster(local_stack: Cluster) -> None:
     mainstem("topic", "create", "completed-one", "--if-not-exists", cluster=local_stack)
     mainstem("topic", "create", "completed-two", "--if-not-exists", cluster=local_stack)
-    asked: Mapping[str, str] = {
+    requested: Mapping[str, str] = {
         "_MAINSTEM_COMPLETE": "complete_bash",
         "COMP_WORDS": "mainstem topic describe completed-",
         "COMP_CWORD": "3",
     }
-    program = "from mainstem.command import app; app(prog_name='mainstem')"
+    program = "from mainstem.cli.main import app; app(prog_name='mainstem')"
     answered = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        env=environment(local_stack, **asked),
+        env=environment(local_stack, **requested),
         timeout=60,
         check=False,
     )

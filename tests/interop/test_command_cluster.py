@@ -45,16 +45,16 @@ def status(cluster: Cluster, exit_code: int = 0) -> Any:
 def test_status_tells_brokers_controller_and_that_all_is_well(
     cluster: Cluster, replicas: Replicas, topic: str
 ) -> None:
-    told = status(cluster)
-    assert (told["healthy"], told["controller"]) == (True, replicas.controller())
-    assert [broker["state"] for broker in told["brokers"]] == ["up"] * 3
-    assert [broker["address"] for broker in told["brokers"]] == list(cluster.brokers.values())
-    assert [(broker["leads"], broker["replicas"]) for broker in told["brokers"]] == [(1, 2), (1, 2), (0, 0)]
+    output = status(cluster)
+    assert (output["healthy"], output["controller"]) == (True, replicas.controller())
+    assert [broker["state"] for broker in output["brokers"]] == ["up"] * 3
+    assert [broker["address"] for broker in output["brokers"]] == list(cluster.brokers.values())
+    assert [(broker["leads"], broker["replicas"]) for broker in output["brokers"]] == [(1, 2), (1, 2), (0, 0)]
     shown = mainstem("cluster", "status", cluster=cluster).stdout.decode()
     assert "State       ok" in shown
 
 
-def test_a_plan_is_shown_and_nothing_done_unless_asked_for(
+def test_a_plan_is_shown_and_not_executed_by_default(
     cluster: Cluster, replicas: Replicas, topic: str
 ) -> None:
     planned = mainstem_json("cluster", "reassign", topic, "--brokers", "1,3", cluster=cluster)
@@ -92,9 +92,9 @@ def test_moves_are_shown_and_taken_back(cluster: Cluster, replicas: Replicas, to
     mainstem("produce", topic, cluster=cluster, stdin=b"\n".join([b"x" * 1_000] * 3_000))
     arguments = ("cluster", "reassign", topic, "--brokers", "1,3", "--execute", "--throttle", "100")
     mainstem(*arguments, cluster=cluster)
-    told = status(cluster)
-    moving = [move for move in told["moves"] if move["topic"] == topic]
-    assert told["healthy"], "new replicas may take their time"
+    output = status(cluster)
+    moving = [move for move in output["moves"] if move["topic"] == topic]
+    assert output["healthy"], "new replicas may take their time"
     assert moving
     assert all(move["waits_for"] == [3] for move in moving)
     ended = mainstem("cluster", "reassign", "--cancel", cluster=cluster)
@@ -117,11 +117,11 @@ def test_preferred_leaders_are_elected(cluster: Cluster, replicas: Replicas, top
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--brokers", "1,x"], "such as 1,2,3, not '1,x'"),
         (["--brokers", "1,1"], "each once"),
-        (["--brokers", "1,9"], "There is no live broker 9: those that live are 1, 2, 3."),
+        (["--brokers", "1,9"], "There is no live broker 9: the live ones are 1, 2, 3."),
         (["-r", "4"], "4 replicas of a partition need as many brokers, and there are 3"),
         (["--cancel", "--execute"], "--cancel stands alone"),
         (["--throttle", "1M"], "--throttle limits moves that begin with --execute"),
@@ -130,10 +130,10 @@ def test_preferred_leaders_are_elected(cluster: Cluster, replicas: Replicas, top
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_what_makes_no_sense_is_told_before_anything_is_done(
-    arguments: list[str], told: str, cluster: Cluster
+def test_wrong_arguments_are_refused_before_anything_is_done(
+    arguments: list[str], message: str, cluster: Cluster
 ) -> None:
-    assert told in mainstem_fails("cluster", "reassign", *arguments, cluster=cluster, exit_code=2)
+    assert message in mainstem_fails("cluster", "reassign", *arguments, cluster=cluster, exit_code=2)
 
 
 def test_status_exits_with_3_when_replicas_are_missing(run_cluster: RunCluster, reference: bool) -> None:
@@ -146,10 +146,10 @@ def test_status_exits_with_3_when_replicas_are_missing(run_cluster: RunCluster, 
         replicas.wait_moved("t", 1, [2])
         cluster.kill_broker(2)
         wait_until(lambda: replicas.leader("t", 1) == -1 and replicas.in_sync("t") == {1}, "2 is gone")
-        told = status(cluster, exit_code=3)
-        assert [broker["state"] for broker in told["brokers"]] == ["up", "down"]
-        assert [row["partition"] for row in told["offline"]] == [1]
-        assert [row["partition"] for row in told["under_replicated"]] == [0]
+        output = status(cluster, exit_code=3)
+        assert [broker["state"] for broker in output["brokers"]] == ["up", "down"]
+        assert [row["partition"] for row in output["offline"]] == [1]
+        assert [row["partition"] for row in output["under_replicated"]] == [0]
         shown = mainstem("cluster", "status", cluster=cluster, exit_code=3).stdout.decode()
         assert "1 partition offline, 1 under-replicated" in shown
         sentence = mainstem_fails("cluster", "elect", cluster=cluster)

@@ -12,21 +12,21 @@ from tests.support.waiting import wait_until
 
 
 def get(cluster: Cluster, *arguments: str) -> dict[str, tuple[Any, str]]:
-    """Value and source of each setting that is told."""
+    """Value and source of each setting that is shown."""
     rows = mainstem_json_here("config", "get", *arguments, cluster=cluster)
     return {row["setting"]: (row["value"], row["source"]) for row in rows}
 
 
-def test_a_topics_setting_is_set_told_and_taken_back(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_a_topics_setting_is_set_shown_and_removed(local_stack: Cluster, new_topic: TopicFactory) -> None:
     topic = new_topic()
     assert get(local_stack, "--topic", topic) == {}
     assert get(local_stack, "--topic", topic, "--all")["retention.ms"] == ("604800000", "default")
 
-    told = mainstem_here(
+    output = mainstem_here(
         *("config", "set", "--topic", topic, "retention.ms=60000", "cleanup.policy=delete"),
         cluster=local_stack,
     ).stderr.decode()
-    assert f"Set retention.ms=60000 for topic {topic} (was 604800000)." in told
+    assert f"Set retention.ms=60000 for topic {topic} (was 604800000)." in output
     wait_until(
         lambda: (
             get(local_stack, "--topic", topic)
@@ -61,12 +61,12 @@ def test_a_brokers_setting_comes_from_its_file_from_all_brokers_or_from_itself(l
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (["get"], "Say whose settings, in one way: --topic, --broker"),
-        (["get", "--topic", "a", "--broker", "1"], "Say whose settings, in one way"),
+        (["get"], "Name the owner of the settings, in one way: --topic, --broker"),
+        (["get", "--topic", "a", "--broker", "1"], "Name the owner of the settings, in one way"),
         (["get", "--topic", "no-such-topic"], "There is no topic no-such-topic"),
-        (["get", "--broker", "9"], "There is no live broker 9: those that live are 1, 2, 3."),
+        (["get", "--broker", "9"], "There is no live broker 9: the live ones are 1, 2, 3."),
         (["get", "--topic", "TOPIC", "retention.m"], "did you mean retention.ms"),
         (["set", "--topic", "TOPIC", "retention.ms"], "config set takes NAME=VALUE, not 'retention.ms'"),
         (["set", "--topic", "TOPIC", "retentoin.ms=1"], "did you mean retention.ms"),
@@ -77,11 +77,11 @@ def test_a_brokers_setting_comes_from_its_file_from_all_brokers_or_from_itself(l
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_what_makes_no_sense_is_told_before_anything_is_changed(
-    arguments: list[str], told: str, local_stack: Cluster, new_topic: TopicFactory
+def test_wrong_arguments_are_refused_before_anything_is_changed(
+    arguments: list[str], message: str, local_stack: Cluster, new_topic: TopicFactory
 ) -> None:
     given = [new_topic() if argument == "TOPIC" else argument for argument in arguments]
-    assert told in mainstem_fails_here("config", *given, cluster=local_stack, exit_code=2)
+    assert message in mainstem_fails_here("config", *given, cluster=local_stack, exit_code=2)
 
 
 def test_a_value_that_does_not_fit_is_refused_in_the_brokers_words(

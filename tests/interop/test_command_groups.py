@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from select import select
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from tests.support.clusters import Cluster
@@ -24,15 +23,10 @@ from tests.support.command_line import (
 )
 from tests.support.group_members import Member
 from tests.support.topics import TopicFactory
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 PARTITIONS = 2
 PER_PARTITION = 10
-
-
-@pytest.fixture
-def group() -> str:
-    return f"group-{uuid4().hex[:12]}"
 
 
 @pytest.fixture
@@ -49,7 +43,7 @@ def topic(group_topic: TopicFactory, group_stack: Cluster) -> str:
 def member(group_stack: Cluster, group: str, topic: str) -> Iterator[Member]:
     """A member that has read everything."""
     with Member("confluent", group_stack.bootstrap_servers, group, topic, instance_id="one") as running:
-        wait_until(lambda: len(running.records) >= PARTITIONS * PER_PARTITION, "the member reads", seconds=30)
+        wait_until(lambda: len(running.records) >= PARTITIONS * PER_PARTITION, "the member reads")
         yield running
 
 
@@ -76,17 +70,17 @@ def test_a_running_group_is_shown_and_let_be(
         "classic",
         1,
     )
-    told = describe(group_stack, group)
-    assert (told["state"], told["assignor"]) == ("stable", "range")
-    assert told["coordinator"]["address"] == group_stack.brokers[told["coordinator"]["broker"]]
-    (one,) = told["members"]
+    reported = describe(group_stack, group)
+    assert (reported["state"], reported["assignor"]) == ("stable", "range")
+    assert reported["coordinator"]["address"] == group_stack.brokers[reported["coordinator"]["broker"]]
+    (one,) = reported["members"]
     assert (one["member"], one["instance_id"], one["host"]) == ("one", "one", "127.0.0.1")
     assert one["partitions"] == {topic: [0, 1]}
-    assert [row["member"] for row in told["partitions"]] == ["one", "one"]
+    assert [row["member"] for row in reported["partitions"]] == ["one", "one"]
     shown = mainstem_here("group", "describe", group, cluster=group_stack).stdout.decode()
     assert f"{topic}:0,1" in shown
 
-    sentence = f"Group {group} has 1 member (one at 127.0.0.1): stop it, then ask again."
+    sentence = f"Group {group} has 1 member (one at 127.0.0.1): stop it, then try again."
     how = ("--topic", topic, "--to", "earliest")
     assert mainstem_fails_here(
         "group", "reset-offsets", group, *how, "--execute", cluster=group_stack
@@ -142,19 +136,19 @@ def test_a_group_and_offsets_of_it_are_deleted(group_stack: Cluster, group: str,
     )
     assert deleted == {"deleted": [{"group": group, "topic": topic, "partition": 0}]}
     assert [row["partition"] for row in describe(group_stack, group)["partitions"]] == [1]
-    asked = mainstem_fails_here("group", "delete", group, cluster=group_stack, exit_code=2)
-    assert "needs --yes when nobody is there to be asked" in asked
+    requested = mainstem_fails_here("group", "delete", group, cluster=group_stack, exit_code=2)
+    assert "needs --yes without a terminal" in requested
     assert mainstem_json_here("group", "delete", group, "--yes", cluster=group_stack) == {"deleted": [group]}
     gone = mainstem_fails_here("group", "describe", group, cluster=group_stack, exit_code=2)
     assert gone.startswith(f"There is no group {group}")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (["--to", "earliest"], "Say which offsets: either --topic TOPIC (may be repeated) or --all-topics."),
-        (["--all-topics"], "Say where to, in one way: --to WHERE, --shift-by N or --from-file FILE."),
-        (["--all-topics", "--to", "1", "--shift-by", "1"], "Say where to, in one way"),
+        (["--to", "earliest"], "Choose the offsets: either --topic TOPIC (may be repeated) or --all-topics."),
+        (["--all-topics"], "Name the target, in one way: --to WHERE, --shift-by N or --from-file FILE."),
+        (["--all-topics", "--to", "1", "--shift-by", "1"], "Name the target, in one way"),
         (["--all-topics", "--to", "1"], "There is no group"),
         (["--topic", "TOPIC", "--to", "soon"], "--to does not understand 'soon'"),
         (["--topic", "TOPIC:2", "--to", "1"], "has partitions 0 to 1, not 2."),
@@ -165,11 +159,11 @@ def test_a_group_and_offsets_of_it_are_deleted(group_stack: Cluster, group: str,
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_reset_that_makes_no_sense_is_told(
-    arguments: list[str], told: str, group_stack: Cluster, group: str, topic: str
+def test_a_reset_that_is_impossible_is_refused(
+    arguments: list[str], message: str, group_stack: Cluster, group: str, topic: str
 ) -> None:
     given = [argument.replace("TOPIC", topic) for argument in arguments]
-    assert told in mainstem_fails_here(
+    assert message in mainstem_fails_here(
         "group", "reset-offsets", group, *given, cluster=group_stack, exit_code=2
     )
 
@@ -208,7 +202,6 @@ def test_a_reader_that_begins_at_the_end_sees_only_what_comes(
                 and describe(group_stack, group)["state"] == "stable"
             ),
             "it has joined",
-            seconds=30,
         )
         (one,) = describe(group_stack, group)["members"]
         assert one["partitions"] == {topic: [0, 1]}
@@ -219,26 +212,26 @@ def test_a_reader_that_begins_at_the_end_sees_only_what_comes(
                 break
         seen = json.loads(reader.stdout.readline())
         reader.send_signal(signal.SIGTERM)
-        assert reader.wait(20) == 0
+        assert reader.wait(PATIENCE_SECONDS) == 0
     assert seen["value"].startswith("new ")
-    assert describe(group_stack, group)["state"] == "empty", "told to end, it leaves first"
+    assert describe(group_stack, group)["state"] == "empty", "it leaves the group before it ends"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--partition", "0"], "--partition and --group exclude each other"),
         (["--from", "10m"], "mainstem group reset-offsets readers --topic"),
     ],
     ids=" ".join,
 )
-def test_what_a_group_decides_is_not_asked_of_its_reader(
-    arguments: list[str], told: str, group_stack: Cluster, topic: str
+def test_options_that_the_group_decides_are_refused(
+    arguments: list[str], message: str, group_stack: Cluster, topic: str
 ) -> None:
     sentence = mainstem_fails_here(
         "consume", topic, "--group", "readers", *arguments, cluster=group_stack, exit_code=2
     )
-    assert told in sentence
+    assert message in sentence
 
 
 def test_ctrl_c_ends_a_reader_which_commits_what_was_shown(
@@ -257,7 +250,7 @@ def test_ctrl_c_ends_a_reader_which_commits_what_was_shown(
     while shown.count(b"\n") < PARTITIONS * PER_PARTITION:
         shown += os.read(ours, 65536)
     reader.send_signal(signal.SIGINT)
-    assert reader.wait(20) == 0
+    assert reader.wait(PATIENCE_SECONDS) == 0
     os.close(ours)
     assert committed(group_stack, group) == [10, 10]
 
@@ -265,16 +258,16 @@ def test_ctrl_c_ends_a_reader_which_commits_what_was_shown(
 def test_names_of_groups_are_completed_from_the_cluster(group_stack: Cluster, topic: str) -> None:
     for name in ("completed-one", "completed-two"):
         reset(group_stack, name, "--topic", topic, "--to", "earliest")
-    asked = {
+    request = {
         "_MAINSTEM_COMPLETE": "complete_bash",
         "COMP_WORDS": "mainstem group describe completed-",
         "COMP_CWORD": "3",
     }
     answered = subprocess.run(
-        [MAINSTEM[0], "-c", "from mainstem.command import app; app(prog_name='mainstem')"],
+        [MAINSTEM[0], "-c", "from mainstem.cli.main import app; app(prog_name='mainstem')"],
         capture_output=True,
         text=True,
-        env=environment(group_stack, **asked),
+        env=environment(group_stack, **request),
         timeout=60,
         check=False,
     )

@@ -1,4 +1,4 @@
-"""`mainstem log dump` on the files of a real broker (R6, R9)."""
+"""`mainstem log` on the files of a real broker (R6, R9)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.clusters import Cluster
+from tests.support.clusters import Cluster, StartCluster
 from tests.support.command_line import mainstem, mainstem_fails
 from tests.support.topics import TopicFactory
 
@@ -19,8 +19,8 @@ def partition_directory(local_stack: Cluster, new_topic: TopicFactory, tmp_path:
     for start in range(0, 1000, 250):
         lines = b"".join(b"k%d:%0100d\n" % (number % 7, number) for number in range(start, start + 250))
         mainstem("produce", topic, "--key-separator", ":", cluster=local_stack, stdin=lines)
-    (found,) = local_stack.data_directory.glob(f"broker-*/data/{topic}-0")
-    return Path(shutil.copytree(found, tmp_path / "copy-0"))
+    (result,) = local_stack.data_directory.glob(f"broker-*/data/{topic}-0")
+    return Path(shutil.copytree(result, tmp_path / "copy-0"))
 
 
 def test_batches_and_records_are_shown(partition_directory: Path) -> None:
@@ -37,12 +37,12 @@ def test_batches_and_records_are_shown(partition_directory: Path) -> None:
     assert records[10]["value"] == f"{10:0100}"
     shown = mainstem("log", "dump", partition_directory).stdout.decode().splitlines()
     assert shown[0].startswith(str(partition_directory / "00000000000000000000.log"))
-    assert shown[1].split()[:3] == ["First", "Last", "offset"]
+    assert shown[1].split()[:3] == ["First", "offset", "Last"]
     assert shown[2].split()[0] == "0"
 
 
 def test_files_without_fault_verify(partition_directory: Path) -> None:
-    shown = mainstem("log", "dump", partition_directory.parent, "--verify", "-o", "json").stdout
+    shown = mainstem("log", "verify", partition_directory.parent, "-o", "json").stdout
     (checked,) = map(json.loads, shown.splitlines())
     assert checked["log"] == str(partition_directory)
     assert checked["problems"] == []
@@ -53,8 +53,8 @@ def test_a_flipped_byte_is_found_and_ends_with_an_error(partition_directory: Pat
     content = bytearray(segment.read_bytes())
     content[content.index(b"0" * 50, len(content) // 2)] ^= 1  # in a record; the checksum covers no offset
     segment.write_bytes(content)
-    for arguments in (["--verify"], []):
-        ended = mainstem("log", "dump", partition_directory, *arguments, exit_code=1)
+    for command in ("verify", "dump"):
+        ended = mainstem("log", command, partition_directory, exit_code=1)
         first, *_, error = ended.stderr.decode().splitlines()
         assert first.startswith(f"✗ {segment} at byte ")
         assert "does not match its checksum" in first
@@ -62,8 +62,20 @@ def test_a_flipped_byte_is_found_and_ends_with_an_error(partition_directory: Pat
         assert error.endswith(" found.")
 
 
-def test_what_is_no_log_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     assert "does not exist" in mainstem_fails("log", "dump", tmp_path / "x", exit_code=2)
     assert "holds no segment" in mainstem_fails("log", "dump", tmp_path, exit_code=2)
     assert "is no segment" in mainstem_fails("log", "dump", tmp_path / "notes.txt", exit_code=2)
+
+
+def test_the_directory_of_a_running_broker_verifies(own_stack: StartCluster) -> None:
+    """R6: files may be checked while their broker writes them."""
+    cluster = own_stack()
+    with TopicFactory(cluster) as new_topic:
+        topic = new_topic(3)
+        mainstem("produce", topic, cluster=cluster, stdin=b"value\n" * 500)
+        shown = mainstem("log", "verify", cluster.data_directory, "-o", "json").stdout
+        verified = [json.loads(line) for line in shown.splitlines()]
+        assert {Path(row["log"]).name for row in verified} == {f"{topic}-{number}" for number in range(3)}
+        assert [problem for row in verified for problem in row["problems"]] == []

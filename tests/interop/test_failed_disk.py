@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 from tests.support.failing_disk import FailingDisk, can_make_disks
 from tests.support.waiting import wait_until
 
-from mainstem.stack import Stack
+from mainstem.local.stack import Stack
 
 PARTITIONS = 8
 DISK_BYTES = 64 << 20
@@ -38,8 +38,8 @@ def stack(tmp_path: Path, disks: list[FailingDisk]) -> Iterator[Stack]:
 
 
 def _partitions(admin: AdminClient) -> dict[int, PartitionMetadata]:
-    found: dict[int, PartitionMetadata] = admin.list_topics("t", timeout=10).topics["t"].partitions
-    return found
+    results: dict[int, PartitionMetadata] = admin.list_topics("t", timeout=60).topics["t"].partitions
+    return results
 
 
 def _on(disk: FailingDisk) -> set[int]:
@@ -78,7 +78,7 @@ def test_a_failed_disk_takes_only_its_own_replicas_offline_and_the_last_one_stop
     wait_until(lambda: all(_partitions(admin)[index].leader == 2 for index in lost), "its leaders to move")
     for index, partition in _partitions(admin).items():
         assert sorted(partition.isrs) == ([2] if index in lost else [1, 2]), f"partition {index}"
-    assert stack.ended_by_themselves() == {}
+    assert stack.unexpected_exits() == []
     assert {index for index in kept if _partitions(admin)[index].leader == 1}, "it still leads"
 
     # It is well again only after a restart, and then catches up.
@@ -93,9 +93,9 @@ def test_a_failed_disk_takes_only_its_own_replicas_offline_and_the_last_one_stop
     for disk in disks:
         disk.fail()
     _send_to_all(stack, "with both disks failed")
-    wait_until(lambda: bool(stack.ended_by_themselves()), "the broker to stop")
-    (told,) = stack.ended_by_themselves().values()
-    assert "last data directory failed" in told
+    wait_until(lambda: bool(stack.unexpected_exits()), "the broker to stop")
+    (process_exit,) = stack.unexpected_exits()
+    assert "last data directory failed" in process_exit.cause
 
 
 def test_a_broker_starts_without_a_disk_that_has_failed_and_makes_nothing_anew(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import confluent_kafka
 import pytest
@@ -33,11 +32,6 @@ def rows(table: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def group() -> str:
-    return f"group-{uuid4().hex[:12]}"
-
-
-@pytest.fixture
 def topic(group_topic: TopicFactory) -> str:
     """A topic of 2 partitions with 10 records each."""
     topic = group_topic(PARTITIONS)
@@ -52,7 +46,7 @@ def topic(group_topic: TopicFactory) -> str:
 def running(group_stack: Cluster, group: str, topic: str) -> Iterator[Member]:
     """A Java member that has read everything."""
     with Member("java", group_stack.bootstrap_servers, group, topic, instance_id="one") as member:
-        wait_until(lambda: len(member.records) >= PARTITIONS * PER_PARTITION, "the member reads", seconds=30)
+        wait_until(lambda: len(member.records) >= PARTITIONS * PER_PARTITION, "the member reads")
         yield member
 
 
@@ -76,7 +70,6 @@ def test_a_running_group_is_listed_and_described(
     wait_until(
         lambda: offsets_of(group_stack, group) == [("0", "10"), ("1", "10")],
         "the tool shows what was committed",
-        seconds=20,
         step_seconds=0.5,
     )
 
@@ -101,7 +94,6 @@ def test_a_group_at_rest_is_reset_in_every_way_and_deleted(
             rows(groups(group_stack, "--describe", "--group", group, "--state"))[0][-2:] == ["Empty", "0"]
         ),
         "the killed member is gone",
-        seconds=20,
         step_seconds=0.2,
     )
     reset = ("--reset-offsets", "--group", group, "--topic", topic)
@@ -135,15 +127,15 @@ def test_the_console_consumers_formatters_read_our_records(
         printed = run_tool(
             "consumer.ConsoleConsumer",
             *("--bootstrap-server", group_stack.bootstrap_servers, "--topic", "__consumer_offsets"),
-            *("--from-beginning", "--timeout-ms", "3000"),
+            *("--from-beginning", "--timeout-ms", "10000"),
             *("--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
         )
-        found, decoder, position = [], json.JSONDecoder(), 0
+        result, decoder, position = [], json.JSONDecoder(), 0
         while (position := printed.find('{"key"', position)) >= 0:
             entry, position = decoder.raw_decode(printed, position)
             if entry["key"]["data"]["group"] == group:
-                found.append(entry)
-        return found
+                result.append(entry)
+        return result
 
     offsets = entries("OffsetsMessageFormatter")
     last = {entry["key"]["data"]["partition"]: entry["value"] for entry in offsets}
@@ -167,7 +159,6 @@ def test_the_dump_of_logs_decodes_our_records(
     wait_until(
         lambda: offsets_of(group_stack, group) == [("0", "10"), ("1", "10")],
         "it was committed",
-        seconds=20,
         step_seconds=0.5,
     )
     logs = [

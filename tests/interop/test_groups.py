@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, Protocol
-from uuid import uuid4
 
 import confluent_kafka
 import pytest
@@ -35,11 +34,6 @@ def member(group_stack: Cluster) -> Iterator[StartMember]:
 
 
 @pytest.fixture
-def group() -> str:
-    return f"group-{uuid4().hex[:12]}"
-
-
-@pytest.fixture
 def topic(group_topic: TopicFactory) -> str:
     return group_topic(PARTITIONS)
 
@@ -54,12 +48,12 @@ def produce(cluster: Cluster, topic: str, count: int = RECORDS, partitions: int 
 
 def committed(factory: TopicFactory, group: str, topic: str, partitions: int = PARTITIONS) -> dict[int, int]:
     """What the group has committed, by partition; -1001 for nothing."""
-    asked = [
+    request = [
         confluent_kafka.ConsumerGroupTopicPartitions(
             group, [confluent_kafka.TopicPartition(topic, number) for number in range(partitions)]
         )
     ]
-    (answer,) = factory.admin.list_consumer_group_offsets(asked).values()
+    (answer,) = factory.admin.list_consumer_group_offsets(request).values()
     return {one.partition: one.offset for one in answer.result(ANSWER_SECONDS).topic_partitions}
 
 
@@ -73,8 +67,8 @@ def everything(per_partition: int, partitions: int = PARTITIONS) -> set[tuple[in
 
 
 def wait_for_records(members: list[Member], per_partition: int) -> None:
-    wanted = everything(per_partition)
-    wait_until(lambda: wanted <= processed(members).keys(), "every record was processed", seconds=40)
+    expected = everything(per_partition)
+    wait_until(lambda: expected <= processed(members).keys(), "every record was processed")
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin"])
@@ -111,7 +105,7 @@ def test_a_group_that_comes_back_goes_on_where_it_stopped(
     assert committed(group_topic, group, topic) == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
     produce(group_stack, topic)
     second = member(kind, group, topic)
-    wait_until(lambda: len(second.records) >= RECORDS, "the new records were processed", seconds=30)
+    wait_until(lambda: len(second.records) >= RECORDS, "the new records were processed")
     second.stop()
     assert set(second.records) == everything(2 * RECORDS // PARTITIONS) - everything(RECORDS // PARTITIONS)
 
@@ -140,7 +134,6 @@ def test_clients_of_all_kinds_form_one_group(
             and all(1 <= len(one.owned) <= 2 for one in members[:-1])
         ),
         "the members in Python leave the Java member its share",
-        seconds=40,
     )
     produce(group_stack, topic)
     wait_for_records(members, RECORDS // PARTITIONS)
@@ -163,7 +156,7 @@ def test_each_group_gets_all_records(
 def test_in_a_cooperative_rebalance_members_keep_what_stays_theirs(
     count: int, member: StartMember, group: str, topic: str, group_stack: Cluster
 ) -> None:
-    """Counted: a member is never told to give up more than the newcomers get (KIP-429)."""
+    """Counted: a member never has to give up more than the newcomers get (KIP-429)."""
     members = [member("confluent", group, topic, assignor="cooperative-sticky")]
     share_evenly(members, PARTITIONS)
     while len(members) < count:
@@ -171,8 +164,8 @@ def test_in_a_cooperative_rebalance_members_keep_what_stays_theirs(
         times = [len(one.told("revoked")) for one in members]
         newcomer = member("confluent", group, topic, assignor="cooperative-sticky")
         share_evenly([*members, newcomer], PARTITIONS)
-        for one, owned, told in zip(members, before, times, strict=True):
-            given_up = {number for some in one.told("revoked")[told:] for number in some}
+        for one, owned, reported in zip(members, before, times, strict=True):
+            given_up = {number for some in one.told("revoked")[reported:] for number in some}
             assert given_up == owned - one.owned
             assert one.owned <= owned
         assert sum(len(owned - one.owned) for one, owned in zip(members, before, strict=True)) == len(

@@ -37,26 +37,13 @@ def test_every_producer_gets_an_id_of_its_own_from_every_broker(local_stack: Clu
     assert len({answer.producer_id for answer in answers}) == len(answers)
 
 
-def test_a_producer_that_asks_again_gets_the_next_epoch_which_ends_the_one_before(
-    leader: Connection, topic: str
-) -> None:
-    """KIP-360: for a producer that does not know any more what came of its batches."""
-    producer_id = init_producer_id(leader).producer_id
-    produce(leader, topic, 0, sequence_batch(producer_id, 0))
-    bumped = init_producer_id(leader, producer_id=producer_id, producer_epoch=0)
-    assert (bumped.error_code, bumped.producer_id, bumped.producer_epoch) == (ErrorCode.none, producer_id, 1)
-    assert produce(leader, topic, 0, sequence_batch(producer_id, 0, epoch=1)).base_offset == 1
-    late = produce(leader, topic, 0, sequence_batch(producer_id, 1))
-    assert late.error_code == ErrorCode.invalid_producer_epoch
-
-
 # --- Sequence numbers ---
 
 
 def test_trap_05_a_batch_sent_again_keeps_its_offset_and_gaps_are_refused(
     leader: Connection, topic: str
 ) -> None:
-    """R11; redpanda#3039: told that it is out of order, a client begins a new epoch and writes twice."""
+    """R11; redpanda#3039: after OUT_OF_ORDER_SEQUENCE_NUMBER a client begins a new epoch and writes twice."""
     producer_id = init_producer_id(leader).producer_id
     batches = [sequence_batch(producer_id, start, 10) for start in range(0, 50, 10)]
     for acks in (1, -1, 1):
@@ -80,9 +67,9 @@ def test_a_partition_tells_which_producers_it_remembers(leader: Connection, topi
     producer_id = init_producer_id(leader).producer_id
     produce(leader, topic, 0, sequence_batch(producer_id, 0, 3))
     produce(leader, topic, 0, sequence_batch(producer_id, 0, 4, epoch=1))
-    (found,) = remembered(leader, topic)
-    assert (found.producer_id, found.producer_epoch, found.last_sequence) == (producer_id, 1, 3)
-    assert (found.coordinator_epoch, found.current_txn_start_offset) == (-1, -1)
+    (result,) = remembered(leader, topic)
+    assert (result.producer_id, result.producer_epoch, result.last_sequence) == (producer_id, 1, 3)
+    assert (result.coordinator_epoch, result.current_txn_start_offset) == (-1, -1)
     answer = leader.ask("describe_producers", 0, topics=[{"name": "there-is-none", "partition_indexes": [7]}])
     assert answer.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
 

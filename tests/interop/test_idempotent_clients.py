@@ -1,4 +1,4 @@
-"""Stock clients with idempotence on: every record once, in order, where the client was told (R11)."""
+"""Stock clients with idempotence on: every record once, in order, at the acknowledged offset (R11)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ OUTSTANDING_MAX: Final = 500
 
 
 Send = Callable[..., list[int]]
-"""Sends so many numbered messages to partition 0 and returns the offsets it was told.
+"""Sends so many numbered messages to partition 0 and returns the acknowledged offsets.
 
     send(servers, topic, count, then=None)
 
-`then` is called when all is told, if there is one, and as many messages follow, with numbers from 0 again.
+`then` is called when all are acknowledged, if there is one, and as many messages follow, with numbers from 0
+again.
 """
 Then = Callable[[], None] | None
 
@@ -52,17 +53,17 @@ IDEMPOTENT: Final[dict[str, Any]] = {
 
 def by_confluent(servers: str, topic: str, count: int, then: Then = None) -> list[int]:
     producer: Any = confluent_kafka.Producer({**IDEMPOTENT, "bootstrap.servers": servers})
-    told: list[tuple[bytes, int]] = []
+    reports: list[tuple[bytes, int]] = []
     failures: list[Any] = []
 
     def delivered(error: Any, message: Any) -> None:
         if error:
             failures.append(error)
         else:
-            told.append((message.value(), message.offset()))
+            reports.append((message.value(), message.offset()))
 
     def send() -> None:
-        told.clear()
+        reports.clear()
         for number in range(count):
             producer.produce(topic, value=b"%d" % number, partition=0, on_delivery=delivered)
             producer.poll(0)
@@ -73,7 +74,7 @@ def by_confluent(servers: str, topic: str, count: int, then: Then = None) -> lis
     if then is not None:
         then()
         send()
-    return [offset for _, offset in sorted(told, key=lambda one: int(one[0]))]
+    return [offset for _, offset in sorted(reports, key=lambda one: int(one[0]))]
 
 
 def by_kafka_python(servers: str, topic: str, count: int, then: Then = None) -> list[int]:
@@ -91,11 +92,11 @@ def by_kafka_python(servers: str, topic: str, count: int, then: Then = None) -> 
         return [answer.get(PATIENCE_SECONDS).offset for answer in answers]
 
     try:
-        told = send()
+        reported = send()
         if then is not None:
             then()
-            told = send()
-        return told
+            reported = send()
+        return reported
     finally:
         producer.close(timeout=5)
 
@@ -103,8 +104,8 @@ def by_kafka_python(servers: str, topic: str, count: int, then: Then = None) -> 
 def by_aiokafka(servers: str, topic: str, count: int, then: Then = None) -> list[int]:
     async def send(producer: Any) -> list[int]:
         answers = [await producer.send(topic, value=b"%d" % number, partition=0) for number in range(count)]
-        told = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_SECONDS)
-        return [one.offset for one in told]
+        reported = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_SECONDS)
+        return [one.offset for one in reported]
 
     async def run() -> list[int]:
         producer = aiokafka.AIOKafkaProducer(
@@ -112,11 +113,11 @@ def by_aiokafka(servers: str, topic: str, count: int, then: Then = None) -> list
         )
         await producer.start()
         try:
-            told = await send(producer)
+            reported = await send(producer)
             if then is not None:
                 await asyncio.to_thread(then)
-                told = await send(producer)
-            return told
+                reported = await send(producer)
+            return reported
         finally:
             await producer.stop()
 
@@ -131,7 +132,7 @@ every_sender = pytest.mark.parametrize(
 def assert_once_and_in_order(servers: str, topic: str, offsets: list[int], count: int) -> None:
     records = read_all(servers, topic, 0)
     assert [records[offset] for offset in sorted(records)] == [b"%d" % number for number in range(count)]
-    assert offsets == sorted(records), "the client was told other offsets"
+    assert offsets == sorted(records), "other offsets were acknowledged"
 
 
 @every_sender
@@ -216,22 +217,21 @@ def test_r11_a_producer_that_begins_without_enough_replicas_is_not_reordered(
         back.join()
         # The first question may have come before the follower was out, and stays in the log then.
         records = read_all(cluster.bootstrap_servers, topic, 0)
-        asked = sum(value == b"-1" for value in records.values())
+        requested = sum(value == b"-1" for value in records.values())
         assert [records[offset] for offset in sorted(records)] == [
-            *[b"-1"] * asked,
+            *[b"-1"] * requested,
             *(b"%d" % number for number in range(MESSAGES)),
         ]
-        assert offsets == sorted(records)[asked:]
+        assert offsets == sorted(records)[requested:]
 
 
-@pytest.mark.timeout(180)
 def test_r11_leaders_killed_under_load_make_no_record_twice_and_none_out_of_order(
     own_stack: StartCluster,
 ) -> None:
     cluster = own_stack(3)
     with TopicFactory(cluster) as new_topic:
         topic = replicated_topic(new_topic, 3)
-        told: list[tuple[int, int]] = []
+        reports: list[tuple[int, int]] = []
         failures: list[Any] = []
         producer: Any = confluent_kafka.Producer(
             {**IDEMPOTENT, "bootstrap.servers": cluster.bootstrap_servers}
@@ -241,42 +241,46 @@ def test_r11_leaders_killed_under_load_make_no_record_twice_and_none_out_of_orde
             if error:
                 failures.append(error)
             else:
-                told.append((int(message.value()), message.offset()))
+                reports.append((int(message.value()), message.offset()))
 
         sent = 0
 
         def go_on_until_told(count: int, what: str) -> None:
             def is_told() -> bool:
                 nonlocal sent
-                while sent - len(told) < OUTSTANDING_MAX:
+                while sent - len(reports) < OUTSTANDING_MAX:
                     producer.produce(topic, value=b"%d" % sent, partition=0, on_delivery=delivered)
                     sent += 1
                 producer.poll(0.01)
-                return len(told) >= count
+                return len(reports) >= count
 
-            wait_until(is_told, what, 30, step_seconds=0)
+            wait_until(is_told, what, step_seconds=0)
 
         for _ in range(3):
-            go_on_until_told(len(told) + 2_000, "the producer makes progress")
+            go_on_until_told(len(reports) + 2_000, "the producer makes progress")
             killed = broker_at(cluster, new_topic.leader_address(topic))
             cluster.kill_broker(killed)
-            go_on_until_told(len(told) + 1_000, "another leader takes records")
+            go_on_until_told(len(reports) + 1_000, "another leader takes records")
             cluster.start_broker(killed)
         assert producer.flush(PATIENCE_SECONDS) == 0
         assert not failures
         records = read_all(cluster.bootstrap_servers, topic, 0)
         assert [records[offset] for offset in sorted(records)] == [b"%d" % number for number in range(sent)]
-        assert [offset for _, offset in sorted(told)] == sorted(records)
+        assert [offset for _, offset in sorted(reports)] == sorted(records)
 
         def told_by_all() -> set[tuple[int, int, int]]:
-            known = set()
+            expected = set()
             for address in cluster.brokers.values():
                 with Connection(address) as connection:
                     (one,) = remembered(connection, topic)
-                    known.add((one.producer_id, one.producer_epoch, one.last_sequence))
-            return known
+                    expected.add((one.producer_id, one.producer_epoch, one.last_sequence))
+            return expected
 
         wait_until(lambda: len(told_by_all()) == 1, "all replicas remember the producer alike")
+
+
+GIVE_UP_MS = 6_000
+"""Long enough for a busy machine to deliver what nothing keeps it from delivering."""
 
 
 def test_a_client_that_gave_records_up_goes_on_under_the_next_epoch(run_cluster: RunCluster) -> None:
@@ -289,10 +293,10 @@ def test_a_client_that_gave_records_up_goes_on_under_the_next_epoch(run_cluster:
     ):
         proxy.target_port = int(cluster.brokers[1].rpartition(":")[2])
         topic = new_topic()
-        told: dict[int, int] = {}
+        reports: dict[int, int] = {}
         given_up: list[int] = []
         producer: Any = confluent_kafka.Producer(
-            {**IDEMPOTENT, "bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 1_500}
+            {**IDEMPOTENT, "bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": GIVE_UP_MS}
         )
 
         def delivered(error: Any, message: Any) -> None:
@@ -300,7 +304,7 @@ def test_a_client_that_gave_records_up_goes_on_under_the_next_epoch(run_cluster:
             if error:
                 given_up.append(number)
             else:
-                told[number] = message.offset()
+                reports[number] = message.offset()
 
         def send(numbers: range) -> None:
             for number in numbers:
@@ -314,11 +318,11 @@ def test_a_client_that_gave_records_up_goes_on_under_the_next_epoch(run_cluster:
         send(range(20, 30))
 
         assert given_up == list(range(10, 20))
-        assert sorted(told) == [*range(10), *range(20, 30)]
+        assert sorted(reports) == [*range(10), *range(20, 30)]
         records = read_all(cluster.bootstrap_servers, topic, 0)
         numbers = [int(records[offset]) for offset in sorted(records)]
         assert numbers == sorted(set(numbers))
-        assert all(records[offset] == b"%d" % number for number, offset in told.items())
+        assert all(records[offset] == b"%d" % number for number, offset in reports.items())
         with Connection(cluster.brokers[1]) as connection:
             (one,) = remembered(connection, topic)
         assert one.producer_epoch == 1

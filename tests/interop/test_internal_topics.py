@@ -22,8 +22,8 @@ def commits(cluster: Cluster, group: str, offset: int) -> bool:
     )
     try:
         consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
-        (told,) = consumer.committed([TopicPartition("t", 0)], timeout=ANSWER_SECONDS)
-        return bool(told.offset == offset)
+        (reported,) = consumer.committed([TopicPartition("t", 0)], timeout=ANSWER_SECONDS)
+        return bool(reported.offset == offset)
     except KafkaException:
         return False
     finally:
@@ -45,9 +45,9 @@ def test_the_offsets_topic_takes_no_records_of_clients_and_may_be_deleted_and_co
     producer.produce("t", b"x", partition=0, on_delivery=note)
     assert producer.flush(ANSWER_SECONDS) == 0
     group = f"group-{uuid4().hex[:12]}"
-    wait_until(lambda: commits(cluster, group, 5), "offsets are committed", seconds=30)
+    wait_until(lambda: commits(cluster, group, 5), "offsets are committed")
     producer.produce(OFFSETS, b"x", partition=0, on_delivery=note)
     assert producer.flush(ANSWER_SECONDS) == 0
     assert refused == ["none", "TOPIC_EXCEPTION"]
     admin.delete_topics([OFFSETS], operation_timeout=ANSWER_SECONDS)[OFFSETS].result(ANSWER_SECONDS)
-    wait_until(lambda: commits(cluster, group, 7), "offsets are committed again", seconds=30)
+    wait_until(lambda: commits(cluster, group, 7), "offsets are committed again")

@@ -17,7 +17,6 @@ import random
 import time
 from typing import Final
 
-import pytest
 from tests.support.clusters import Cluster, StartCluster, partition_directory
 from tests.support.load import Load, read_all
 from tests.support.log_checks import problems_in
@@ -28,7 +27,6 @@ REFERENCE_KILLS: Final = 2  # Apache Kafka takes half a minute to come back
 PARTITIONS: Final = 2
 
 
-@pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_moved_or_doubled_by_ten_kills(
     own_stack: StartCluster, reference: bool
 ) -> None:

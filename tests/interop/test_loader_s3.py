@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from tests.support.s3_server import BUCKET, s3_store
@@ -13,16 +15,18 @@ from tests.unit.loader.batch_bytes import Record
 from tests.unit.loader.fake_cluster import FakeCluster
 
 from mainstem_loader.errors import LoaderError, WarehouseError
-from mainstem_loader.executors import InProcessExecutor
-from mainstem_loader.folder import Folder
 from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
-from mainstem_loader.query import query, tables
-from mainstem_loader.warehouse import WarehouseTable
+from mainstem_loader.spark.executors import InProcessExecutor
+from mainstem_loader.table.commits import WarehouseTable
+from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.iceberg_catalog import IcebergCatalog
+from mainstem_loader.table.query import query, tables
 
 pytestmark = pytest.mark.processes
 
 NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 ROUNDS = 5
+ORPHAN = "day=2013-01-01/part-20130101T000000-0123abcd-0-0-1.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +60,8 @@ def send(cluster: FakeCluster, *values: object) -> None:
         )
 
 
-def load(cluster: FakeCluster, warehouse: str) -> LoadReport:
-    settings = LoadSettings(cluster.bootstrap_servers, "t", warehouse, retry_ms=1000)
+def load(cluster: FakeCluster, warehouse: str, catalog: IcebergCatalog | None = None) -> LoadReport:
+    settings = LoadSettings(cluster.bootstrap_servers, "t", warehouse, catalog=catalog, retry_ms=1000)
     return load_topic(settings, InProcessExecutor())
 
 
@@ -76,6 +80,29 @@ def test_a_load_into_a_bucket_brings_each_record_once_and_dead_letters_too(
         {"rows": 6, "sum": 12}
     ]
     assert query(warehouse, "SELECT value FROM dead_letters").to_pylist() == [{"value": b"broken"}] * 2
+
+
+def test_an_iceberg_table_in_a_bucket_gets_each_record_once_and_is_swept(
+    store: None, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    warehouse, catalog = f"s3://{BUCKET}/iceberg", IcebergCatalog(f"sqlite:///{tmp_path}/catalog.sqlite")
+    send(cluster, {"n": 1}, b"broken", {"n": 2})
+    first = load(cluster, warehouse, catalog)
+    assert (first.loaded, first.dead_lettered) == (4, 2)
+    assert load(cluster, warehouse, catalog).outcome is LoadOutcome.UP_TO_DATE
+    send(cluster, {"n": 3, "m": "x"})
+    assert load(cluster, warehouse, catalog).loaded == 2
+    assert tables(warehouse, catalog) == ["dead_letters", "t"]
+    answer = query(warehouse, "SELECT count(*) AS n, sum(n) AS sum, max(m) AS m FROM t", catalog)
+    assert answer.to_pylist() == [{"n": 6, "sum": 12, "m": "x"}]
+    table = WarehouseTable(warehouse, "t", catalog=catalog)
+    assert table.folder.url.startswith(f"s3://{BUCKET}/iceberg/_iceberg/mainstem/t-")
+    orphan = table.folder.open_file(ORPHAN)
+    orphan.write(b"x")
+    orphan.close()
+    assert table.sweep_orphans(24, now_s=time.time() + 25 * 3600) == 1
+    answer = query(warehouse, "SELECT count(*) AS n FROM t", catalog)
+    assert answer.to_pylist() == [{"n": 6}]
 
 
 def test_loads_that_race_in_a_bucket_bring_each_record_once(store: None, cluster: FakeCluster) -> None:
@@ -106,12 +133,12 @@ def test_files_of_a_run_that_lost_are_deleted_or_swept(store: None, cluster: Fak
     send(cluster, {"n": 1})
     load(cluster, warehouse)
     folder = Folder.of(warehouse) / "t"
-    folder.finish("day=2013-01-01/orphan.parquet", folder.open_file("day=2013-01-01/orphan.parquet"))
-    assert WarehouseTable(warehouse, "t").sweep_orphans(older_than_hours=0) == 1
+    folder.finish(ORPHAN, folder.open_file(ORPHAN))
+    assert WarehouseTable(warehouse, "t").sweep_orphans(24, now_s=time.time() + 25 * 3600) == 1
     assert query(warehouse, "SELECT n FROM t").num_rows == 2
 
 
-def test_a_bucket_that_is_not_there_is_told_with_what_to_check(store: None, cluster: FakeCluster) -> None:
+def test_a_missing_bucket_is_reported_with_what_to_check(store: None, cluster: FakeCluster) -> None:
     send(cluster, {"n": 1})
     with pytest.raises(WarehouseError, match="bucket exists") as refusal:
         load(cluster, "s3://no-such-bucket/x")

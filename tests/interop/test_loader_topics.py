@@ -19,11 +19,13 @@ from tests.support.record_batches import HEADER, batch_positions
 from tests.support.topics import TopicFactory
 
 from mainstem_loader.errors import CorruptBatchError, LoaderError, OffsetsLostError, SparkUnavailableError
-from mainstem_loader.executors import InProcessExecutor, SparkExecutor
+from mainstem_loader.kafka.fetch import TopicReader
+from mainstem_loader.kafka.leaders import BrokerSettings
 from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
-from mainstem_loader.payload import PayloadFormat
-from mainstem_loader.query import query
+from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.ranges import GapPolicy
+from mainstem_loader.spark.executors import InProcessExecutor, SparkExecutor
+from mainstem_loader.table.query import query
 
 NEW_YEAR_MS: Final = 1_356_998_400_000
 RECORDS: Final = 3_000
@@ -117,11 +119,28 @@ def test_spark_loads_a_topic_over_several_tasks(
         again = load_topic(replace(order, max_records=100), spark)
         assert (again.loaded, again.days) == (1, ("2013-01-01",))
         assert load_topic(order, spark).outcome is LoadOutcome.UP_TO_DATE
-    assert list(dict.fromkeys(seen)) == ["connect", "start", "load", "commit", "dead letters"]
+    assert list(dict.fromkeys(seen)) == ["connect", "start", "load", "commit", "dead letters", "sweep"]
     answer = query(
         tmp_path, f'SELECT count(*) AS rows, count(DISTINCT n) AS numbers FROM "{topic}"'
     ).to_pylist()
     assert answer == [{"rows": count, "numbers": count}]
+
+
+def test_a_load_deletes_from_the_topic_what_is_loaded_and_old(
+    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Retention that waits for loads: the broker's own never deletes these."""
+    topic = new_topic(2, config={"retention.ms": "-1"})
+    send(local_stack, topic, [b'{"n":%d}' % index for index in range(RECORDS)])
+    assert load(local_stack, topic, tmp_path, max_records=1000).loaded == 1000
+    half = load(local_stack, topic, tmp_path, max_records=1000, delete_loaded_after_ms=0)
+    assert (half.loaded, half.offsets_deleted, half.warnings) == (1000, 2000, ())
+    with TopicReader(BrokerSettings(local_stack.bootstrap_servers), topic) as reader:
+        assert reader.offsets() == {0: (2000, RECORDS), 1: (0, 0)}
+    rest = load(local_stack, topic, tmp_path, delete_loaded_after_ms=10**12)
+    assert (rest.loaded, rest.offsets_deleted, rest.gaps) == (1000, 0, ())
+    rows = query(tmp_path, f'SELECT count(*) AS n FROM "{topic}"').to_pylist()
+    assert rows == [{"n": RECORDS}]
 
 
 def test_an_error_in_a_spark_task_reaches_the_person_as_its_sentence(
@@ -133,7 +152,7 @@ def test_an_error_in_a_spark_task_reaches_the_person_as_its_sentence(
     with pytest.raises(
         CorruptBatchError, match=rf"^Partition 0 of topic {topic} is damaged at offset \d+: the checksum"
     ):
-        load_topic(settings(local_stack, topic, tmp_path))
+        load_topic(settings(local_stack, topic, tmp_path, spark_master="local[1]"))
 
 
 def _flip_a_byte(cluster: Cluster, topic: str) -> None:
@@ -171,21 +190,21 @@ def test_records_deleted_before_they_were_loaded_are_never_jumped_over_unasked(
     assert load(local_stack, topic, tmp_path, max_records=3).loaded == 3
     futures = new_topic.admin.delete_records([TopicPartition(topic, 0, 7)])
     for future in futures.values():
-        future.result(20)
+        future.result(60)
     with pytest.raises(OffsetsLostError, match="Offsets 3 to 6 of partition 0"):
         load(local_stack, topic, tmp_path)
-    report = load(local_stack, topic, tmp_path, on_gap=GapPolicy.SKIP_AND_RECORD)
+    report = load(local_stack, topic, tmp_path, on_gap=GapPolicy.SKIP)
     assert (report.loaded, [(gap.start, gap.end) for gap in report.gaps]) == (3, [(3, 7)])
 
 
 def test_a_topic_made_anew_is_loaded_from_its_beginning(
     local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Its offsets begin at 0 again, and it is told from the old one by its id."""
+    """Its offsets begin at 0 again, and its id distinguishes it from the old one."""
     topic = new_topic()
     send(local_stack, topic, [b"old"] * 5)
     before = load(local_stack, topic, tmp_path, payload=PayloadFormat.RAW)
-    new_topic.admin.delete_topics([topic])[topic].result(20)
+    new_topic.admin.delete_topics([topic])[topic].result(60)
     new_topic(name=topic)
     send(local_stack, topic, [b"new"] * 2)
     after = load(local_stack, topic, tmp_path, payload=PayloadFormat.RAW)
@@ -220,7 +239,7 @@ def test_two_sparks_in_one_process_are_refused_in_one_sentence() -> None:
         SparkExecutor("local[1]").__enter__()
 
 
-def test_a_task_that_ends_unexpectedly_is_told_in_one_line() -> None:
+def test_a_task_that_ends_unexpectedly_is_reported_in_one_line() -> None:
     # Nested, so that they are sent whole to workers, which do not know this module.
     def kill_itself(task: int, attempt: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

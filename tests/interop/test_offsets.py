@@ -10,7 +10,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import NewTopic, OffsetSpec
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, StartCluster, partition_directory
 from tests.support.messages import Message
@@ -44,7 +44,7 @@ def filled(request: pytest.FixtureRequest, local_stack: Cluster, topic: str, lea
 
 
 @pytest.mark.parametrize(
-    ("asked", "offset", "timestamp"),
+    ("requested", "offset", "timestamp"),
     [
         (0, 0, T + 10),
         (T + 10, 0, T + 10),
@@ -55,18 +55,18 @@ def filled(request: pytest.FixtureRequest, local_stack: Cluster, topic: str, lea
     ],
 )
 def test_a_time_finds_the_first_record_at_or_after_it(
-    leader: Connection, filled: str, asked: int, offset: int, timestamp: int
+    leader: Connection, filled: str, requested: int, offset: int, timestamp: int
 ) -> None:
-    found = list_offset(leader, filled, 0, asked)
+    match = list_offset(leader, filled, 0, requested)
 
-    assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, offset, timestamp)
+    assert (match.error_code, match.offset, match.timestamp) == (ErrorCode.none, offset, timestamp)
 
 
 def test_a_time_after_all_records_finds_nothing_and_is_no_error(leader: Connection, filled: str) -> None:
     """Trap T10."""
-    found = list_offset(leader, filled, 0, T + 41)
+    match = list_offset(leader, filled, 0, T + 41)
 
-    assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, -1, -1)
+    assert (match.error_code, match.offset, match.timestamp) == (ErrorCode.none, -1, -1)
 
 
 def test_earliest_and_latest_are_the_ends(leader: Connection, filled: str) -> None:
@@ -77,20 +77,20 @@ def test_earliest_and_latest_are_the_ends(leader: Connection, filled: str) -> No
 def test_the_greatest_time_is_found_with_the_first_record_that_has_it(
     leader: Connection, filled: str
 ) -> None:
-    found = list_offset(leader, filled, 0, GREATEST_TIME)
+    match = list_offset(leader, filled, 0, GREATEST_TIME)
 
-    assert (found.offset, found.timestamp) == (3, T + 40)
+    assert (match.offset, match.timestamp) == (3, T + 40)
 
 
 def test_an_empty_partition_begins_and_ends_at_0_and_knows_no_times(leader: Connection, topic: str) -> None:
     assert list_offset(leader, topic, 0, EARLIEST).offset == 0
     assert list_offset(leader, topic, 0, LATEST).offset == 0
-    for asked in (0, T, GREATEST_TIME):
-        found = list_offset(leader, topic, 0, asked)
-        assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, -1, -1)
+    for requested in (0, T, GREATEST_TIME):
+        match = list_offset(leader, topic, 0, requested)
+        assert (match.error_code, match.offset, match.timestamp) == (ErrorCode.none, -1, -1)
 
 
-def test_an_unknown_partition_is_told(leader: Connection, topic: str) -> None:
+def test_an_unknown_partition_is_refused(leader: Connection, topic: str) -> None:
     assert list_offset(leader, topic, 7, LATEST).error_code == ErrorCode.unknown_topic_or_partition
     assert list_offset(leader, "no-such-topic", 0, LATEST).error_code == ErrorCode.unknown_topic_or_partition
 
@@ -103,13 +103,13 @@ def test_with_log_append_time_the_broker_gives_the_times(new_topic: TopicFactory
         answer = produce(
             leader, topic, 0, encode_batch([Message(b"a", timestamp_ms=5), Message(b"b", timestamp_ms=6)])
         )
-        found = list_offset(leader, topic, 0, before)
+        match = list_offset(leader, topic, 0, before)
         nothing = list_offset(leader, topic, 0, int(time.time() * 1000) + 60_000)
 
     after = int(time.time() * 1000)
     given = int(answer.log_append_time.timestamp() * 1000)
     assert before <= given <= after
-    assert (found.offset, found.timestamp) == (0, given)
+    assert (match.offset, match.timestamp) == (0, given)
     assert nothing.offset == -1
     for client in CLIENTS:
         read = client.consume(new_topic.cluster.bootstrap_servers, topic, 2)
@@ -124,8 +124,8 @@ def test_every_stock_client_finds_offsets(local_stack: Cluster, leader: Connecti
     librdkafka = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "unused"})
     try:
         assert librdkafka.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), 10) == (0, 7)
-        asked = [confluent_kafka.TopicPartition(topic, 0, T + 21)]
-        assert librdkafka.offsets_for_times(asked, 10)[0].offset == 3
+        request = [confluent_kafka.TopicPartition(topic, 0, T + 21)]
+        assert librdkafka.offsets_for_times(request, 10)[0].offset == 3
     finally:
         librdkafka.close()
 
@@ -167,9 +167,9 @@ def test_the_admin_client_finds_the_greatest_time(
         produce(leader, topic, 0, encode_batch([Message(b"x", timestamp_ms=timestamp)]))
 
     partition = confluent_kafka.TopicPartition(topic, 0)
-    found = new_topic.admin.list_offsets({partition: OffsetSpec.max_timestamp()})[partition].result(10)
+    match = new_topic.admin.list_offsets({partition: OffsetSpec.max_timestamp()})[partition].result(60)
 
-    assert (found.offset, found.timestamp) == (3, T + 40)
+    assert (match.offset, match.timestamp) == (3, T + 40)
 
 
 def _delete_records(leader: Connection, topic: str, offset: int, partition: int = 0) -> tuple[ErrorCode, int]:
@@ -177,7 +177,7 @@ def _delete_records(leader: Connection, topic: str, offset: int, partition: int 
         "delete_records",
         2,
         topics=[{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}],
-        timeout=10_000,
+        timeout=30_000,
     )
     result = answer.topics[0].partitions[0]
     return result.error_code, result.low_watermark
@@ -254,6 +254,29 @@ def test_the_start_of_the_log_survives_a_kill(own_stack: StartCluster) -> None:
             assert list_offset(leader, topic, 0, LATEST).offset == 5
 
 
+def test_deleted_records_stay_deleted_when_the_leader_dies_after_the_answer(
+    own_stack: StartCluster,
+) -> None:
+    """R4, R19: the answer comes when the follower has moved its start as well."""
+    cluster = own_stack(brokers=2)
+    with TopicFactory(cluster) as new_topic:
+        topic = "replicated"
+        created = new_topic.admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1, 2]])])
+        created[topic].result(60)
+        with Connection(cluster.brokers[1]) as leader:
+            for _ in range(5):
+                produce(leader, topic, 0, encode_batch([Message(b"x")]), acks=-1)
+            assert _delete_records(leader, topic, 3) == (ErrorCode.none, 3)
+        cluster.kill_broker(1)
+        with Connection(cluster.brokers[2]) as follower:
+            wait_until(
+                lambda: list_offset(follower, topic, 0, LATEST).error_code == ErrorCode.none,
+                "the follower leads",
+            )
+            assert list_offset(follower, topic, 0, EARLIEST).offset == 3
+            assert list_offset(follower, topic, 0, LATEST).offset == 5
+
+
 MEGABYTE: Final = 1 << 20
 
 
@@ -281,7 +304,7 @@ def test_retention_deletes_whole_old_segments(
         def log_bytes() -> int:
             return sum(path.stat().st_size for path in partition_directory(cluster, topic).glob("*.log"))
 
-        wait_until(lambda: log_bytes() <= left_bytes_max + 100_200, "old segments are gone", seconds=60)
+        wait_until(lambda: log_bytes() <= left_bytes_max + 100_200, "old segments are gone")
 
         earliest = list_offset(leader, topic, 0, EARLIEST).offset
         assert 0 < earliest <= offset

@@ -14,10 +14,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
+from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, running_operator
 from tests.support.topics import TopicFactory
+from tests.support.waiting import PATIENCE_SECONDS
 
-from mainstem_operator.admin import Brokers
+from mainstem_operator.brokers.admin import Brokers
 
 Scenario = Callable[[RunningOperator, Brokers], Awaitable[None]]
 Play = Callable[[Scenario], None]
@@ -31,14 +33,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster) 
         async def within() -> None:
             servers = local_stack.bootstrap_servers
             async with running_operator(tmp_path, monkeypatch, servers) as operator:
-                operator.kubernetes.apply(
-                    {
-                        "apiVersion": "mainstem.dev/v1beta1",
-                        "kind": "Cluster",
-                        "metadata": {"name": "events", "namespace": "default"},
-                        "spec": {"brokers": {"replicas": 3}},
-                    }
-                )
+                operator.kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 3}}))
                 await scenario(operator, Brokers(servers))
 
         asyncio.run(within())
@@ -54,7 +49,7 @@ def consumed(local_stack: Cluster, new_topic: TopicFactory) -> Iterator[tuple[st
     producer = Producer({"bootstrap.servers": servers})
     for number in range(10):
         producer.produce(topic, str(number), timestamp=1_700_000_000_000 + number * 1000)
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     commit(servers, group, topic, 4)
     yield topic, group
     admin = AdminClient({"bootstrap.servers": servers})
@@ -69,12 +64,7 @@ def commit(servers: str, group: str, topic: str, offset: int) -> None:
 
 
 def group_manifest(group: str, **spec: Any) -> Manifest:
-    return {
-        "apiVersion": "mainstem.dev/v1beta1",
-        "kind": "ConsumerGroup",
-        "metadata": {"name": group, "namespace": "default"},
-        "spec": {"clusterRef": {"name": "events"}, **spec},
-    }
+    return resource("ConsumerGroup", group, {"clusterRef": {"name": "events"}, **spec})
 
 
 def reset(group: str, request_id: str, to: str, **arguments: Any) -> Manifest:
@@ -82,9 +72,9 @@ def reset(group: str, request_id: str, to: str, **arguments: Any) -> Manifest:
 
 
 async def committed(brokers: Brokers, group: str) -> int:
-    found = (await brokers.groups([group]))[group]
-    assert not isinstance(found, str)
-    return next(iter(found.committed.values()))
+    result = (await brokers.groups([group]))[group]
+    assert not isinstance(result, str)
+    return next(iter(result.committed.values()))
 
 
 async def is_done(operator: RunningOperator, group: str, request_id: str) -> Manifest:
@@ -95,17 +85,17 @@ async def is_done(operator: RunningOperator, group: str, request_id: str) -> Man
         return bool(last["requestId"] == request_id and last["state"] == "Done")
 
     await operator.until(done, request_id)
-    found: Manifest = operator.kubernetes.get("consumergroups", group)["status"]["lastReset"]
-    return found
+    result: Manifest = operator.kubernetes.get("consumergroups", group)["status"]["lastReset"]
+    return result
 
 
-def test_lag_is_told_and_held_to_its_limits(play: Play, consumed: tuple[str, str]) -> None:
+def test_lag_is_reported_and_compared_with_its_limits(play: Play, consumed: tuple[str, str]) -> None:
     topic, group = consumed
 
     async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
         operator.kubernetes.apply(group_manifest(group, maxLag=5))
         condition = await operator.condition("consumergroups", group, "WithinSLO", "False", "LagTooGreat")
-        assert condition["message"] == "6 records wait, and 5 may."
+        assert condition["message"] == "6 records are not consumed yet, and 5 are allowed."
         status = operator.kubernetes.get("consumergroups", group)["status"]
         assert (status["state"], status["members"], status["totalLag"]) == ("EMPTY", 0, 6)
         assert status["partitions"] == [{"topic": topic, "partition": 0, "committed": 4, "end": 10, "lag": 6}]
@@ -181,7 +171,7 @@ def test_a_reset_waits_until_the_group_is_empty(
             }
         )
         member.subscribe([topic])
-        await asyncio.to_thread(partial(member.consume, 1, timeout=20))
+        await asyncio.to_thread(partial(member.consume, 1, timeout=60))
         operator.kubernetes.apply(reset(group, "a", "earliest", policy="Fail"))
         condition = await operator.condition("consumergroups", group, "ResetDone", "False", "Failed")
         assert "The group has 1 members" in condition["message"]
@@ -191,5 +181,32 @@ def test_a_reset_waits_until_the_group_is_empty(
         await asyncio.to_thread(member.close)
         await is_done(operator, group, "b")
         assert await committed(brokers, group) == 0
+
+    play(scenario)
+
+
+def test_a_request_is_carried_out_once_though_its_object_is_deleted_and_a_failed_one_keeps_the_undo(
+    play: Play, consumed: tuple[str, str]
+) -> None:
+    _, group = consumed
+
+    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(reset(group, "a", "latest"))
+        await is_done(operator, group, "a")
+        await asyncio.to_thread(commit, brokers.bootstrap_servers, group, consumed[0], 9)
+        kubernetes.delete("consumergroups", group)
+        kubernetes.apply(reset(group, "a", "latest"))
+        again = await is_done(operator, group, "a")
+        assert "carried out before" in again["message"]
+        assert await committed(brokers, group) == 9
+        kubernetes.apply(reset(group, "b", "earliest", topics=["there-is-no-such-topic"]))
+        await operator.until(
+            lambda: kubernetes.get("consumergroups", group)["status"]["lastReset"]["state"] == "Failed", "b"
+        )
+        kubernetes.delete("consumergroups", group)
+        kubernetes.apply(reset(group, "c", "undo"))
+        await is_done(operator, group, "c")
+        assert await committed(brokers, group) == 4
 
     play(scenario)

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
+from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, running_operator
 
 Scenario = Callable[[RunningOperator], Awaitable[None]]
@@ -33,41 +34,42 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster) 
 
 @pytest.fixture
 def name(local_stack: Cluster) -> Iterator[str]:
-    found = f"loaded-{uuid4().hex[:8]}"
-    yield found
+    new_name = f"loaded-{uuid4().hex[:8]}"
+    yield new_name
     admin = AdminClient({"bootstrap.servers": local_stack.bootstrap_servers})
-    for future in admin.delete_topics([found]).values():
+    for future in admin.delete_topics([new_name]).values():
         future.exception()
 
 
 def cluster(**spec: Any) -> Manifest:
-    return {
-        "apiVersion": "mainstem.dev/v1beta1",
-        "kind": "Cluster",
-        "metadata": {"name": "events", "namespace": "default"},
-        "spec": {"brokers": {"replicas": 3}, **spec},
-    }
+    return resource("BrokerCluster", "events", {"brokers": {"replicas": 3}, **spec})
 
 
 def topic(name: str, warehouse: dict[str, Any] | None) -> Manifest:
     spec: dict[str, Any] = {"clusterRef": {"name": "events"}, "partitions": 1}
     if warehouse is not None:
         spec["warehouse"] = warehouse
-    return {
-        "apiVersion": "mainstem.dev/v1beta1",
-        "kind": "Topic",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": spec,
-    }
+    return resource("Topic", name, spec)
+
+
+def owned_by(owner: Manifest) -> Manifest:
+    metadata = owner["metadata"]
+    return {"kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"], "controller": True}
 
 
 def run_a_load(operator: RunningOperator, name: str, message: dict[str, Any]) -> None:
     """What Kubernetes makes of the CronJob when its time has come: a Job, and a pod that ends."""
-    labels = operator.kubernetes.get("cronjobs", name)["spec"]["jobTemplate"]["metadata"]["labels"]
+    cron_job = operator.kubernetes.get("cronjobs", name)
+    labels = cron_job["spec"]["jobTemplate"]["metadata"]["labels"]
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": f"{name}-1", "namespace": "default", "labels": labels},
+        "metadata": {
+            "name": f"{name}-1",
+            "namespace": "default",
+            "labels": labels,
+            "ownerReferences": [owned_by(cron_job)],
+        },
         "status": {
             "startTime": "2026-11-21T11:00:00Z",
             "completionTime": "2026-11-21T11:01:00Z",
@@ -76,7 +78,7 @@ def run_a_load(operator: RunningOperator, name: str, message: dict[str, Any]) ->
             ],
         },
     }
-    operator.kubernetes.apply(job)
+    made = operator.kubernetes.apply(job)
     operator.kubernetes.apply(
         {
             "apiVersion": "v1",
@@ -84,7 +86,8 @@ def run_a_load(operator: RunningOperator, name: str, message: dict[str, Any]) ->
             "metadata": {
                 "name": f"{name}-1-x",
                 "namespace": "default",
-                "labels": {**labels, "batch.kubernetes.io/job-name": f"{name}-1"},
+                "labels": labels,
+                "ownerReferences": [owned_by(made)],
             },
             "status": {"containerStatuses": [{"state": {"terminated": {"message": json.dumps(message)}}}]},
         }
@@ -121,12 +124,24 @@ def test_a_topic_with_a_warehouse_is_loaded_and_tells_what_came_of_it(play: Play
     play(scenario)
 
 
-def test_a_topic_says_what_its_cluster_lacks_for_loads(play: Play, name: str) -> None:
+def test_a_load_goes_with_its_topic(play: Play, name: str) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes, load = operator.kubernetes, ("cronjobs", "default", f"{name}-load")
+        kubernetes.apply(cluster(warehouse={"location": "/tables", "volumeClaim": "tables"}))
+        kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
+        await operator.until(lambda: load in kubernetes.objects, "the CronJob")
+        kubernetes.delete("topics", name)
+        await operator.until(lambda: load not in kubernetes.objects, "the CronJob is gone")
+
+    play(scenario)
+
+
+def test_a_topic_reports_what_its_cluster_needs_for_loads(play: Play, name: str) -> None:
     async def scenario(operator: RunningOperator) -> None:
         operator.kubernetes.apply(cluster())
         operator.kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
         refused = await operator.condition("topics", name, "Loaded", "False", "CannotLoad")
-        assert "Cluster events has no spec.warehouse" in refused["message"]
+        assert "BrokerCluster events has no spec.warehouse" in refused["message"]
         await operator.condition("topics", name, "Ready", "True", "Synced")
 
     play(scenario)

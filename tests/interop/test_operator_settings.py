@@ -1,4 +1,4 @@
-"""Settings that brokers take while they run, from a Cluster's manifest to real brokers and back (R25)."""
+"""Settings that apply without a restart, from a BrokerCluster's manifest to real brokers and back (R25)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
+from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, running_operator
 from tests.support.topics import ANSWER_SECONDS
 
-from mainstem_operator import plan_settings
-from mainstem_operator.admin import Brokers, BrokersRefused
+from mainstem_operator.brokers.admin import Brokers
+from mainstem_operator.brokers.errors import BrokersRefused
+from mainstem_operator.cluster.broker_manifests import ADVERTISED_LISTENERS
+from mainstem_operator.cluster.settings import plan
 
 SETTING = "log.cleaner.delete.retention.ms"  # of which no other test knows
 NOT_OURS = "log.cleaner.min.compaction.lag.ms"
@@ -27,38 +30,37 @@ def brokers(local_stack: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
     ask = Brokers.file_settings
 
     async def of_pods(self: Brokers, names: Iterable[str], pods: Iterable[int]) -> dict[int, dict[str, str]]:
-        told = await ask(self, names, [pod + 1 for pod in pods])
-        return {broker - 1: values for broker, values in told.items()}
+        reported = await ask(self, names, [pod + 1 for pod in pods])
+        return {broker - 1: values for broker, values in reported.items()}
 
     monkeypatch.setattr(Brokers, "file_settings", of_pods)
-    found = Brokers(local_stack.bootstrap_servers)
-    yield found
+    result = Brokers(local_stack.bootstrap_servers)
+    yield result
 
     async def clean() -> None:
-        await found.change_default_settings(dict.fromkeys(await found.default_settings()))
+        await result.change_default_settings(dict.fromkeys(await result.default_settings()))
 
     asyncio.run(clean())
 
 
 def cluster(**config: Any) -> Manifest:
-    return {
-        "apiVersion": "mainstem.dev/v1beta1",
-        "kind": "Cluster",
-        "metadata": {"name": "events", "namespace": "default"},
-        "spec": {
+    return resource(
+        "BrokerCluster",
+        "events",
+        {
             "brokers": {
                 "replicas": 3,
                 "config": {name.replace("_", "."): value for name, value in config.items()},
             }
         },
-    }
+    )
 
 
 async def all_run_with(stack: Cluster, name: str, value: str, source: ConfigSource) -> None:
     """Wait until every broker says so: they hear of a change one after another."""
     admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
 
-    def told() -> list[tuple[str, int]]:
+    def sources() -> list[tuple[str, int]]:
         resources = [ConfigResource(ConfigResource.Type.BROKER, str(broker)) for broker in stack.brokers]
         entries = [
             admin.describe_configs([resource])[resource].result(ANSWER_SECONDS)[name]
@@ -66,94 +68,90 @@ async def all_run_with(stack: Cluster, name: str, value: str, source: ConfigSour
         ]
         return [(entry.value, entry.source) for entry in entries]
 
-    found: list[tuple[str, int]] = []
+    results: list[tuple[str, int]] = []
     for _ in range(100):
-        found = await asyncio.to_thread(told)
-        if set(found) == {(value, source.value)}:
+        results = await asyncio.to_thread(sources)
+        if set(results) == {(value, source.value)}:
             return
         await asyncio.sleep(0.05)
-    pytest.fail(f"{name} is {found}")
+    pytest.fail(f"{name} is {results}")
 
 
 async def refused(operator: RunningOperator) -> str:
-    condition = await operator.condition("clusters", "events", "SettingsRefused", "True", "InvalidConfig")
+    condition = await operator.condition(
+        "brokerclusters", "events", "SettingsRefused", "True", "InvalidConfig"
+    )
     return str(condition["message"])
 
 
-def test_running_brokers_take_a_setting_give_it_back_and_say_what_they_refuse(
+def refusal_message(operator: RunningOperator) -> str:
+    conditions = operator.kubernetes.get("brokerclusters", "events")["status"]["conditions"]
+    return str(next(item["message"] for item in conditions if item["type"] == "SettingsRefused"))
+
+
+async def test_running_brokers_take_a_setting_give_it_back_and_say_what_they_refuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster, brokers: Brokers
 ) -> None:
     # As with brokers of another version, which don't take what the operator knows as live.
-    live = plan_settings.LIVE_SETTINGS | {"num.partitions"}
-    monkeypatch.setattr(plan_settings, "LIVE_SETTINGS", live)
+    live = plan.LIVE_SETTINGS | {"num.partitions"}
+    monkeypatch.setattr(plan, "LIVE_SETTINGS", live)
 
-    async def scenario() -> None:
-        async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
-            kubernetes = operator.kubernetes
-            await brokers.change_default_settings({NOT_OURS: "5"})
-            kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
-            await operator.condition("clusters", "events", "Stable", "True")
-            await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-            pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
+    async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
+        kubernetes = operator.kubernetes
+        await brokers.change_default_settings({NOT_OURS: "5"})
+        kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
+        await operator.condition("brokerclusters", "events", "Stable", "True")
+        await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
 
-            kubernetes.apply(cluster(log_cleaner_delete_retention_ms=3_600_000, log_segment_bytes=1))
-            assert (await refused(operator)).startswith(
-                "Invalid value 1 for log.segment.bytes: it must be at least 14."
-            )
-            await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        kubernetes.apply(cluster(log_cleaner_delete_retention_ms=3_600_000, log_segment_bytes=1))
+        assert (await refused(operator)).startswith(
+            "Invalid value 1 for log.segment.bytes: it must be at least 14."
+        )
+        await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
-            kubernetes.apply(cluster(num_partitions=7))
-            await operator.until(
-                lambda: "num.partitions cannot be changed while brokers run" in told(operator), "the refusal"
-            )
+        kubernetes.apply(cluster(num_partitions=7))
+        await operator.until(
+            lambda: "num.partitions cannot be changed while brokers run" in refusal_message(operator),
+            "the refusal",
+        )
 
-            kubernetes.apply(cluster())
-            await operator.condition("clusters", "events", "Stable", "True")
-            await all_run_with(local_stack, SETTING, "86400000", ConfigSource.DEFAULT_CONFIG)
-            assert await brokers.default_settings() == {NOT_OURS: "5"}
-            assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
-
-    def told(operator: RunningOperator) -> str:
-        conditions = operator.kubernetes.get("clusters", "events")["status"]["conditions"]
-        return str(next(item["message"] for item in conditions if item["type"] == "SettingsRefused"))
-
-    asyncio.run(scenario())
+        kubernetes.apply(cluster())
+        await operator.condition("brokerclusters", "events", "Stable", "True")
+        await all_run_with(local_stack, SETTING, "86400000", ConfigSource.DEFAULT_CONFIG)
+        assert await brokers.default_settings() == {NOT_OURS: "5"}
+        assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
 
 
-def test_a_setting_that_is_set_by_hand_for_all_brokers_is_seen_and_put_right(
+async def test_a_setting_that_is_set_by_hand_for_all_brokers_is_seen_and_put_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster, brokers: Brokers
 ) -> None:
-    async def scenario() -> None:
-        async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
-            kubernetes = operator.kubernetes
-            kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
-            await operator.condition("clusters", "events", "Stable", "True")
-            await brokers.change_default_settings({SETTING: "1"})
-            await all_run_with(local_stack, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-            kubernetes.annotate("clusters", "events", {"look": "now"})  # the resync would take two minutes
-            await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-
-    asyncio.run(scenario())
-
-
-def test_brokers_say_what_they_have_from_their_files_whatever_is_set_since(
-    local_stack: Cluster, brokers: Brokers
-) -> None:
-    async def scenario() -> None:
+    async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
+        await operator.condition("brokerclusters", "events", "Stable", "True")
         await brokers.change_default_settings({SETTING: "1"})
         await all_run_with(local_stack, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-        told = await brokers.file_settings(["broker.id", SETTING], [0, 1, 2, 7])
-        assert told == {pod: {"broker.id": str(pod + 1)} for pod in range(3)}
-
-    asyncio.run(scenario())
+        kubernetes.annotate("brokerclusters", "events", {"look": "now"})  # the resync would take two minutes
+        await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
-def test_what_would_be_refused_is_known_before_it_is_set(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        await brokers.check_default_settings({SETTING: "1"})
-        assert await brokers.default_settings() == {}
-        with pytest.raises(BrokersRefused) as caught:
-            await brokers.check_default_settings({SETTING: "1", "log.segment.bytes": "1"})
-        assert caught.value.code == "INVALID_CONFIG"
+async def test_brokers_say_what_they_have_from_their_files_whatever_is_set_since(
+    local_stack: Cluster, brokers: Brokers
+) -> None:
+    await brokers.change_default_settings({SETTING: "1"})
+    await all_run_with(local_stack, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    reported = await brokers.file_settings(["broker.id", ADVERTISED_LISTENERS, SETTING], [0, 1, 2, 7])
+    addresses = local_stack.bootstrap_servers.split(",")
+    assert reported == {
+        pod: {"broker.id": str(pod + 1), ADVERTISED_LISTENERS: f"PLAINTEXT://{addresses[pod]}"}
+        for pod in range(3)
+    }
 
-    asyncio.run(scenario())
+
+async def test_what_would_be_refused_is_known_before_it_is_set(brokers: Brokers) -> None:
+    await brokers.check_default_settings({SETTING: "1"})
+    assert await brokers.default_settings() == {}
+    with pytest.raises(BrokersRefused) as caught:
+        await brokers.check_default_settings({SETTING: "1", "log.segment.bytes": "1"})
+    assert caught.value.code == "INVALID_CONFIG"

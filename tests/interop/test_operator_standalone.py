@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from tests.support.clusters import Cluster
 
-from mainstem_operator.admin import Brokers
-from mainstem_operator.fields import InvalidSpec
+from mainstem_operator.api.fields import InvalidSpec
+from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.standalone import Statuses, apply_manifests
 
 
@@ -46,8 +46,8 @@ def test_a_topic_and_a_group_are_brought_about_and_a_reset_happens_once(
     assert apply(group) == ["Observed"]
 
     def committed() -> int:
-        found: int = consumer.committed([TopicPartition(name, 0)], timeout=10)[0].offset
-        return found
+        result: int = consumer.committed([TopicPartition(name, 0)], timeout=60)[0].offset
+        return result
 
     assert committed() == 0
     consumer.commit(offsets=[TopicPartition(name, 0, 5)], asynchronous=False)
@@ -60,6 +60,6 @@ def test_a_topic_and_a_group_are_brought_about_and_a_reset_happens_once(
 
 
 def test_what_needs_kubernetes_is_refused(tmp_path: Path) -> None:
-    cluster = manifest("Cluster", "events", brokers={"replicas": 3})
-    with pytest.raises(InvalidSpec, match="kind is to be one of Topic, ConsumerGroup, not 'Cluster'"):
+    cluster = manifest("BrokerCluster", "events", brokers={"replicas": 3})
+    with pytest.raises(InvalidSpec, match="kind must be one of Topic, User, ConsumerGroup, Secret, not"):
         asyncio.run(apply_manifests(Brokers("127.0.0.1:1"), [cluster], Statuses(tmp_path / "statuses.json")))

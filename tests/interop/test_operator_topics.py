@@ -13,10 +13,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
+from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, running_operator
 
-from mainstem_operator.admin import Brokers
-from mainstem_operator.plan_throttles import ALL_BROKERS, RATES, RECEIVERS, SENDERS, Change, Operation
+from mainstem_operator.brokers.admin import Brokers
+from mainstem_operator.cluster.throttles.plan import ALL_BROKERS, RATES, RECEIVERS, SENDERS, Change, Operation
 
 Scenario = Callable[[RunningOperator, Brokers], Awaitable[None]]
 Play = Callable[[Scenario], None]
@@ -41,29 +42,21 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster) 
 @pytest.fixture
 def name(local_stack: Cluster) -> Any:
     """A topic's name of this test's own; the topic is gone after it."""
-    found = f"operated-{uuid4().hex[:8]}"
-    yield found
+    new_name = f"operated-{uuid4().hex[:8]}"
+    yield new_name
     admin = AdminClient({"bootstrap.servers": local_stack.bootstrap_servers})
-    for future in admin.delete_topics([found]).values():
+    for future in admin.delete_topics([new_name]).values():
         future.exception()
 
 
 def cluster(**rolling: Any) -> Manifest:
-    return {
-        "apiVersion": "mainstem.dev/v1beta1",
-        "kind": "Cluster",
-        "metadata": {"name": "events", "namespace": "default"},
-        "spec": {"brokers": {"replicas": 3}, "rolling": rolling},
-    }
+    return resource("BrokerCluster", "events", {"brokers": {"replicas": 3}, "rolling": rolling})
 
 
 def topic(name: str, object_name: str = "", **spec: Any) -> Manifest:
-    return {
-        "apiVersion": "mainstem.dev/v1beta1",
-        "kind": "Topic",
-        "metadata": {"name": object_name or name, "namespace": "default"},
-        "spec": {"clusterRef": {"name": "events"}, "topicName": name, **spec},
-    }
+    return resource(
+        "Topic", object_name or name, {"clusterRef": {"name": "events"}, "topicName": name, **spec}
+    )
 
 
 async def has_settings(brokers: Brokers, name: str, settings: dict[str, str]) -> None:
@@ -92,7 +85,7 @@ def test_a_topic_is_made_grown_changed_and_kept_when_its_manifest_goes(play: Pla
         # Fewer partitions are refused, and the rest of the same edit is done.
         kubernetes.apply(topic(name, partitions=3, replicas=1, config={"segment.bytes": 2_097_152}))
         condition = await operator.condition("topics", name, "Ready", "False", "NotSupported")
-        assert "has 4 partitions and 3 are asked for" in condition["message"]
+        assert "has 4 partitions and 3 are requested" in condition["message"]
         await has_settings(brokers, name, {"segment.bytes": "2097152"})
         kubernetes.delete("topics", name)
         assert ("topics", "default", name) not in kubernetes.objects  # no finalizer holds it
@@ -153,7 +146,7 @@ def test_a_change_by_others_is_reverted_unless_null_leaves_it_to_them(
     play(scenario)
 
 
-def test_what_brokers_refuse_is_told_with_its_reason(play: Play, name: str) -> None:
+def test_a_refusal_of_brokers_is_reported_with_its_reason(play: Play, name: str) -> None:
     async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
         kubernetes = operator.kubernetes
         kubernetes.apply(topic(name, replicas=9))
@@ -225,7 +218,7 @@ def test_replicas_move_within_the_limit_of_the_cluster_and_no_throttle_of_it_is_
         producer.flush()
         assert await brokers.put_throttles({name: {SENDERS: Change(Operation.SET, "7:7")}}) == {}
         kubernetes.apply(cluster(moveBytesPerSecond=10_000))
-        await operator.condition("clusters", "events", "Stable", "True")
+        await operator.condition("brokerclusters", "events", "Stable", "True")
         kubernetes.apply(topic(name, partitions=1, replicas=2))
         await operator.condition("topics", name, "Reassigning", "True")
         (move,) = (await brokers.moves()).values()
@@ -244,28 +237,23 @@ def test_replicas_move_within_the_limit_of_the_cluster_and_no_throttle_of_it_is_
     play(scenario)
 
 
-def test_a_topic_waits_for_its_cluster(
+async def test_a_topic_waits_for_its_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster, name: str
 ) -> None:
-    async def scenario() -> None:
-        async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
-            operator.kubernetes.apply(topic(name, replicas=1))
-            condition = await operator.condition("topics", name, "Ready", "False", "ClusterNotFound")
-            assert condition["message"] == "There is no Cluster events in the namespace default."
-            operator.kubernetes.apply(cluster())
-            await operator.condition("topics", name, "Ready", "True")
-            operator.kubernetes.apply(topic(name, replicas=1, deletionPolicy="Delete"))
-            await operator.until(
-                lambda: (
-                    "mainstem.dev/topic" in operator.kubernetes.get("topics", name)["metadata"]["finalizers"]
-                ),
-                "a finalizer",
-            )
-            # The Cluster goes first: the Topic must not wait for brokers that are gone.
-            operator.kubernetes.delete("clusters", "events")
-            operator.kubernetes.delete("topics", name)
-            await operator.until(
-                lambda: ("topics", "default", name) not in operator.kubernetes.objects, "the end"
-            )
-
-    asyncio.run(scenario())
+    async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
+        operator.kubernetes.apply(topic(name, replicas=1))
+        condition = await operator.condition("topics", name, "Ready", "False", "ClusterNotFound")
+        assert condition["message"] == "There is no BrokerCluster events in the namespace default."
+        operator.kubernetes.apply(cluster())
+        await operator.condition("topics", name, "Ready", "True")
+        operator.kubernetes.apply(topic(name, replicas=1, deletionPolicy="Delete"))
+        await operator.until(
+            lambda: "mainstem.dev/topic" in operator.kubernetes.get("topics", name)["metadata"]["finalizers"],
+            "a finalizer",
+        )
+        # The BrokerCluster goes first: the Topic must not wait for brokers that are gone.
+        operator.kubernetes.delete("brokerclusters", "events")
+        operator.kubernetes.delete("topics", name)
+        await operator.until(
+            lambda: ("topics", "default", name) not in operator.kubernetes.objects, "the end"
+        )

@@ -46,7 +46,6 @@ def check(cluster: Cluster, load: Load, partitions: int) -> None:
         assert not wrong, f"partition {partition}: {len(wrong)} acknowledged are lost, first {wrong[0]}"
 
 
-@pytest.mark.timeout(240)
 def test_a_move_survives_the_death_of_the_controller_and_of_its_target(
     own_stack: StartCluster, reference: bool
 ) -> None:
@@ -126,20 +125,20 @@ def test_topics_are_made_and_grow_while_a_broker_is_down(own_stack: StartCluster
     wait_until(lambda: 3 not in replicas.in_sync("here", 0), "broker 3 is known to be gone")
 
     def create(topic: str, count: int, replication_factor: int) -> str:
-        wanted = {
+        expected = {
             "name": topic,
             "num_partitions": count,
             "replication_factor": replication_factor,
             "assignments": [],
             "configs": [],
         }
-        answer = replicas.ask("create_topics", 7, topics=[wanted], validate_only=False)
+        answer = replicas.ask("create_topics", 7, topics=[expected], validate_only=False)
         return str(answer.topics[0].error_code.name)
 
     def grow(topic: str, count: int, assignments: list[list[int]] | None = None) -> str:
         named = None if assignments is None else [{"broker_ids": brokers} for brokers in assignments]
-        wanted = {"name": topic, "count": count, "assignments": named}
-        answer = replicas.ask("create_partitions", 3, topics=[wanted], validate_only=False)
+        expected = {"name": topic, "count": count, "assignments": named}
+        answer = replicas.ask("create_partitions", 3, topics=[expected], validate_only=False)
         return str(answer.results[0].error_code.name)
 
     assert create("new", 3, 3) == "invalid_replication_factor"

@@ -56,8 +56,8 @@ def test_the_first_acknowledgement_after_a_restart_is_followed_by_a_working_admi
                 while not _takes_a_batch(cluster.brokers[1], topic):
                     assert not starting.done() or starting.exception() is None
                 admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-                assert topic in admin.list_topics(timeout=10).topics
-                assert admin.describe_cluster(request_timeout=10).result(10).controller.id == 1
+                assert topic in admin.list_topics(timeout=60).topics
+                assert admin.describe_cluster(request_timeout=60).result(60).controller.id == 1
                 starting.result()
 
         with Connection(cluster.brokers[1]) as leader:

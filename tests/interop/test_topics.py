@@ -89,7 +89,7 @@ def test_what_cannot_be_created_is_refused_with_its_reason(
                 "configs": [{"name": key, "value": value} for key, value in config.items()],
             }
         ],
-        timeout=5_000,
+        timeout=30_000,
         validate_only=False,
     ).topics[0]
 
@@ -138,7 +138,7 @@ def test_partitions_are_placed_where_the_caller_says(
                 "configs": [],
             }
         ],
-        timeout=10_000,
+        timeout=30_000,
         validate_only=False,
     )
     try:
@@ -218,7 +218,7 @@ def test_a_topic_does_not_shrink(new_topic: TopicFactory, broker: Connection, co
         "create_partitions",
         2,
         topics=[{"name": topic, "count": count, "assignments": None}],
-        timeout=5_000,
+        timeout=30_000,
         validate_only=False,
     )
 
@@ -282,13 +282,13 @@ def test_every_broker_and_the_controller_are_described(local_stack: Cluster, adm
 
 
 def test_every_broker_tells_the_same_cluster(local_stack: Cluster) -> None:
-    told = set()
+    reports = set()
     for address in local_stack.brokers.values():
         with Connection(address) as connection:
             answer = connection.ask("describe_cluster", 0, include_cluster_authorized_operations=False)
-            told.add((answer.cluster_id, answer.controller_id, len(answer.brokers)))
+            reports.add((answer.cluster_id, answer.controller_id, len(answer.brokers)))
 
-    assert len(told) == 1
+    assert len(reports) == 1
 
 
 NOT_LEADER: Final = {ErrorCode.not_leader_or_follower}

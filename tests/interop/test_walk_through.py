@@ -18,7 +18,7 @@ from tests.support.course import PARTITIONS, TOPIC, ApacheKafka, Hands, Mainstem
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
 
-from mainstem.partitioner import partition_of
+from mainstem.records.partitioner import partition_of
 
 USERS = ("ann", "bob", "cho", "dee", "eve")
 FAST_RECORDS = 20_000
@@ -58,7 +58,6 @@ def per_partition(lines: list[str]) -> dict[int, int]:
     return counts
 
 
-@pytest.mark.timeout(600)  # some twenty processes one after the other, of which most start a Java
 def test_the_course(hands: Hands, cluster: MainstemCluster) -> None:
     hands.create_topic()
     places = hands.places()
@@ -100,7 +99,7 @@ def test_the_course(hands: Hands, cluster: MainstemCluster) -> None:
 
     # The topic asks for two in-sync replicas from now on.
     hands.set_min_in_sync(2)
-    # Which broker is asked is the client's choice, and each hears of it for itself.
+    # The client chooses the broker, and each learns of it for itself.
     wait_until(lambda: hands.settings() == {"min.insync.replicas": "2"}, "the brokers know the setting")
 
     # The look-ups that people of ZooKeeper know.
@@ -134,7 +133,7 @@ def _pages_of(user: str, seen: list[Seen]) -> list[str]:
 
 def _committed(hands: Hands, partitions: set[int]) -> dict[int, tuple[int, int, int]]:
     """Of these partitions: of empty ones some tools commit nothing."""
-    return {number: told for number, told in hands.offsets(GROUP).items() if number in partitions}
+    return {number: reported for number, reported in hands.offsets(GROUP).items() if number in partitions}
 
 
 def _codecs(cluster: Cluster) -> set[str]:

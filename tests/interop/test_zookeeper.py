@@ -97,7 +97,7 @@ def test_a_topics_settings_are_kept_beside_it(new_topic: TopicFactory, tree: Any
 
     entry = ConfigEntry("segment.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    new_topic.admin.incremental_alter_configs([resource])[resource].result(20)
+    new_topic.admin.incremental_alter_configs([resource])[resource].result(60)
 
     assert _read(tree, f"/config/topics/{topic}")["config"] == {
         "retention.ms": "60000",
@@ -108,7 +108,7 @@ def test_a_topics_settings_are_kept_beside_it(new_topic: TopicFactory, tree: Any
 def test_a_deleted_topic_leaves_nothing_behind(new_topic: TopicFactory, tree: Any) -> None:
     topic = new_topic(partitions=2, config={"retention.ms": "60000"})
 
-    new_topic.admin.delete_topics([topic], operation_timeout=20)[topic].result(20)
+    new_topic.admin.delete_topics([topic], operation_timeout=60)[topic].result(60)
 
     paths = [f"{parent}/{topic}" for parent in ("/brokers/topics", "/config/topics", "/admin/delete_topics")]
     wait_until(lambda: not any(tree.exists(path) for path in paths), f"none of {paths} is left")
@@ -118,7 +118,7 @@ def test_the_cluster_has_an_id(local_stack: Cluster, tree: Any, new_topic: Topic
     described = _read(tree, "/cluster/id")
 
     assert described["version"] == "1"
-    assert described["id"] == new_topic.admin.describe_cluster().result(20).cluster_id
+    assert described["id"] == new_topic.admin.describe_cluster().result(60).cluster_id
 
 
 def test_the_tree_is_created_whole(tree: Any) -> None:
@@ -149,9 +149,9 @@ def _metadata(cluster: Cluster, broker_id: int, topic: str) -> Any:
 
 
 def _controller(tree: Any) -> int:
-    found = tree.exists("/controller")
+    result = tree.exists("/controller")
     try:
-        return int(_read(tree, "/controller")["brokerid"]) if found else -1
+        return int(_read(tree, "/controller")["brokerid"]) if result else -1
     except NoNodeError:  # it went between the two questions
         return -1
 
@@ -183,7 +183,7 @@ def test_a_dead_controller_is_succeeded_and_its_brokers_partitions_wait_for_it(
         assert orphan.error_code == ErrorCode.leader_not_available
         assert list(orphan.replica_nodes) == [dead]
         assert dead not in {broker.node_id for broker in _metadata(cluster, alive, topic).brokers}
-        # The living take new topics, on themselves. (Asked by a new client: librdkafka 2.16 goes on knocking
+        # The living take new topics, on themselves. (With a new client: librdkafka 2.16 goes on knocking
         # at the controller it knows until it next refreshes its metadata.)
         with TopicFactory(cluster) as new_client:
             other = new_client(partitions=4)
@@ -225,7 +225,7 @@ def test_brokers_outlive_zookeepers_absence(own_stack: StartCluster, how: str) -
             try:
                 return bool(new_topic(partitions=2))
             except KafkaException as error:
-                # By the broker that has no session yet: it says so, and that one may ask again.
+                # By the broker that has no session yet: it says so, and the client may try again.
                 assert error.args[0].code() == KafkaError.REQUEST_TIMED_OUT
                 return False
 

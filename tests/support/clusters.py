@@ -13,9 +13,9 @@ from typing import Final, Protocol
 
 from bench.apache_kafka import ApacheKafka, fetch
 
-from mainstem.stack import Stack
+from mainstem.local.stack import Stack
 
-LOG_LINES: Final = 40
+LOG_LINES: Final = 12
 
 
 class Cluster(Protocol):
@@ -58,6 +58,10 @@ class StartCluster(Protocol):
     def __call__(self, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Cluster: ...
 
 
+SETTINGS: Final = {"log.retention.check.interval.ms": str(24 * 60 * 60 * 1000)}
+"""Messages of tests carry fixed times, which retention would delete after the seven days of the default."""
+
+
 class RunCluster(Protocol):
     """What the fixture `run_cluster` is."""
 
@@ -73,7 +77,7 @@ class MainstemCluster:
         self, data_directory: Path, brokers: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
         self.data_directory = data_directory
-        self._stack = Stack(data_directory, brokers, port=0, broker_settings=settings or {})
+        self._stack = Stack(data_directory, brokers, port=0, broker_settings={**SETTINGS, **(settings or {})})
         self._stack.start()
 
     @property
@@ -125,13 +129,13 @@ class MainstemCluster:
 
 
 class ReferenceCluster:
-    """Apache Kafka; one broker, however many are asked for."""
+    """Apache Kafka; one broker, however many are requested."""
 
     def __init__(
         self, data_directory: Path, brokers: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
         self.data_directory = data_directory
-        self._kafka = ApacheKafka(data_directory, fetch(), settings)
+        self._kafka = ApacheKafka(data_directory, fetch(), {**SETTINGS, **(settings or {})})
         self._kafka.start()
 
     @property
@@ -168,6 +172,6 @@ def partition_directory(cluster: Cluster, topic: str, partition: int = 0) -> Pat
     Raises:
         AssertionError: there is none, or more than one.
     """
-    found = [path for path in cluster.data_directory.rglob(f"{topic}-{partition}") if path.is_dir()]
-    assert len(found) == 1, f"{topic}-{partition} lies in {found}"
-    return found[0]
+    results = [path for path in cluster.data_directory.rglob(f"{topic}-{partition}") if path.is_dir()]
+    assert len(results) == 1, f"{topic}-{partition} lies in {results}"
+    return results[0]

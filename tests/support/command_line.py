@@ -15,11 +15,11 @@ from unittest.mock import patch
 import pytest
 from tests.support.clusters import Cluster
 
-from mainstem.command import main
+from mainstem.cli.main import main
 
 # A test run in the background of a shell has SIGINT ignored, and so would all that it starts.
 _AS_ON_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-MAINSTEM = [sys.executable, "-c", _AS_ON_A_TERMINAL + "from mainstem.command import main; main()"]
+MAINSTEM = [sys.executable, "-c", _AS_ON_A_TERMINAL + "from mainstem.cli.main import main; main()"]
 
 
 def environment(cluster: Cluster | None = None, **more: str) -> dict[str, str]:
@@ -27,13 +27,16 @@ def environment(cluster: Cluster | None = None, **more: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAINSTEM_")}
     if cluster is not None:
         inherited["MAINSTEM_BOOTSTRAP_SERVERS"] = cluster.bootstrap_servers
+    inherited["XDG_CONFIG_HOME"] = (
+        "/nonexistent"  # the profiles of the person who runs the tests do not count
+    )
     return {**inherited, **more}
 
 
 def mainstem(
     *arguments: str | int | Path, cluster: Cluster | None = None, stdin: bytes = b"", exit_code: int = 0
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run the command to its end, which is to be `exit_code`."""
+    """Run the command to its end, and check that it exits with `exit_code`."""
     ended = subprocess.run(
         [*MAINSTEM, *map(str, arguments)],
         input=stdin,
@@ -52,8 +55,8 @@ def mainstem_here(
 ) -> subprocess.CompletedProcess[bytes]:
     """The same within this process, which saves the start of one; for commands that only ask and answer."""
     given = ["mainstem", *map(str, arguments), "--bootstrap-servers", cluster.bootstrap_servers]
-    shown, told = io.BytesIO(), io.BytesIO()
-    out, err = io.TextIOWrapper(shown), io.TextIOWrapper(told)
+    shown, reported = io.BytesIO(), io.BytesIO()
+    out, err = io.TextIOWrapper(shown), io.TextIOWrapper(reported)
     with (
         patch.object(sys, "argv", given),
         patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
@@ -65,8 +68,8 @@ def mainstem_here(
     code = ended.value.code or 0
     out.flush()
     err.flush()
-    assert code == exit_code, (shown.getvalue() + told.getvalue()).decode()
-    return subprocess.CompletedProcess(given, exit_code, shown.getvalue(), told.getvalue())
+    assert code == exit_code, (shown.getvalue() + reported.getvalue()).decode()
+    return subprocess.CompletedProcess(given, exit_code, shown.getvalue(), reported.getvalue())
 
 
 def mainstem_json(*arguments: str | int | Path, cluster: Cluster, stdin: bytes = b"") -> Any:
@@ -97,3 +100,19 @@ def mainstem_fails(
 def mainstem_fails_here(*arguments: str | int | Path, cluster: Cluster, exit_code: int = 1) -> str:
     """The same within this process."""
     return error_of(mainstem_here(*arguments, cluster=cluster, exit_code=exit_code))
+
+
+def modules_imported_by(*arguments: str) -> set[str]:
+    """The names of all modules that a command has imported when it ends."""
+    program = (
+        "import sys\n"
+        "from mainstem.__main__ import main\n"
+        f"sys.argv = ['mainstem', *{list(arguments)!r}]\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(ended.stderr.split())

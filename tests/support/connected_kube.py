@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.fake_kubernetes import Kubernetes
 
-from mainstem_operator.kube import Kube
+from mainstem_operator.kubernetes.client import Kube
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from tests.support.clusters import Cluster
 from tests.support.command_line import mainstem, mainstem_here, mainstem_json_here
 from tests.support.kafka_tools import run_tool
 
-from mainstem.zookeeper_process import find_jars
+from mainstem.local.zookeeper_process import find_jars
 
 TOPIC: Final = "clicks"
 PARTITIONS: Final = 6
@@ -98,11 +98,11 @@ class Mainstem:
     def consume(self, group: str, records: int) -> list[Seen]:
         how = ("--group", group, "--from", "beginning", "-n", records, "--with", "timestamp,key")
         shown = mainstem("consume", TOPIC, *how, cluster=self._cluster).stdout.decode()
-        found = []
+        results = []
         for line in shown.splitlines():
             time, key, value = line.split("\t")
-            found.append(Seen(key, value, round(datetime.fromisoformat(time).timestamp() * 1000)))
-        return found
+            results.append(Seen(key, value, round(datetime.fromisoformat(time).timestamp() * 1000)))
+        return results
 
     def groups(self) -> set[str]:
         return {row["group"] for row in mainstem_json_here("group", "list", cluster=self._cluster)}
@@ -140,7 +140,7 @@ class Mainstem:
 
     def produce_fast(self, records: int) -> None:
         how = ("--batch-size", 16_384, "--linger-ms", 5, "--compression", "lz4")
-        mainstem_here("bench", "produce", "--topic", TOPIC, "-n", records, *how, cluster=self._cluster)
+        mainstem_here("bench", "produce", "--topic", TOPIC, "--records", records, *how, cluster=self._cluster)
 
     def consume_committing(self, group: str, records: int) -> None:
         shown = mainstem("consume", TOPIC, "--group", group, "--until-end", cluster=self._cluster).stdout
@@ -164,15 +164,15 @@ class ApacheKafka:
     def produce(self, lines: list[str]) -> None:
         keys = ("--property", "parse.key=true", "--property", "key.separator=:")
         text = "".join(f"{line}\n" for line in lines)
-        told = self._run("ConsoleProducer", "--topic", TOPIC, *keys, stdin=text)
-        assert "ERROR" not in told, told
+        output = self._run("ConsoleProducer", "--topic", TOPIC, *keys, stdin=text)
+        assert "ERROR" not in output, output
 
     def consume(self, group: str, records: int) -> list[Seen]:
         fields = ("--property", "print.key=true", "--property", "print.timestamp=true")
         how = ("--group", group, "--from-beginning", "--max-messages", records, *fields)
         shown = self._run("consumer.ConsoleConsumer", "--topic", TOPIC, *how)
-        found = re.findall(r"^CreateTime:(\d+)\t(.*)\t(.*)$", shown, re.MULTILINE)
-        return [Seen(key, value, int(time)) for time, key, value in found]
+        result = re.findall(r"^CreateTime:(\d+)\t(.*)\t(.*)$", shown, re.MULTILINE)
+        return [Seen(key, value, int(time)) for time, key, value in result]
 
     def groups(self) -> set[str]:
         return set(self._groups("--list").splitlines())
@@ -194,8 +194,8 @@ class ApacheKafka:
         self._reset(group, "--to-datetime", _text_of_time(time_ms))
 
     def _reset(self, group: str, *to: str) -> None:
-        told = self._groups("--reset-offsets", "--group", group, "--topic", TOPIC, *to, "--execute")
-        assert "Error" not in told, told
+        reported = self._groups("--reset-offsets", "--group", group, "--topic", TOPIC, *to, "--execute")
+        assert "Error" not in reported, reported
 
     def _groups(self, *arguments: str) -> str:
         return self._run("consumer.group.ConsumerGroupCommand", *arguments)
@@ -213,8 +213,8 @@ class ApacheKafka:
         }
 
     def set_min_in_sync(self, replicas: int) -> None:
-        told = self._configs("--alter", "--add-config", f"min.insync.replicas={replicas}")
-        assert "Completed updating config" in told, told
+        reported = self._configs("--alter", "--add-config", f"min.insync.replicas={replicas}")
+        assert "Completed updating config" in reported, reported
 
     def settings(self) -> dict[str, str]:
         rows = re.findall(r"^ +([a-z.]+)=(\S+) sensitive=false", self._configs("--describe"), re.MULTILINE)
@@ -226,16 +226,16 @@ class ApacheKafka:
 
     def produce_fast(self, records: int) -> None:
         settings = {"batch.size": 16_384, "linger.ms": 5, "compression.type": "lz4", "acks": "all"}
-        told = run_tool(
+        reported = run_tool(
             "ProducerPerformance",
             *("--topic", TOPIC, "--num-records", str(records), "--record-size", "100", "--throughput", "-1"),
             *("--producer-props", f"bootstrap.servers={self._servers}"),
             *(f"{name}={value}" for name, value in settings.items()),
         )
-        assert f"{records} records sent" in told, told
+        assert f"{records} records sent" in reported, reported
 
     def consume_committing(self, group: str, records: int) -> None:
-        told = self._run(
+        output = self._run(
             "VerifiableConsumer",
             *("--topic", TOPIC, "--group-id", group, "--max-messages", records, "--reset-policy", "earliest"),
             *(
@@ -244,13 +244,13 @@ class ApacheKafka:
             ),
         )
         events: list[dict[str, Any]] = [
-            json.loads(line) for line in told.splitlines() if line.startswith("{")
+            json.loads(line) for line in output.splitlines() if line.startswith("{")
         ]
         consumed = [event["count"] for event in events if event["name"] == "records_consumed"]
         commits = [event for event in events if event["name"] == "offsets_committed"]
-        assert sum(consumed) == records, told
-        assert commits, told
-        assert all(event["success"] for event in commits), told
+        assert sum(consumed) == records, output
+        assert commits, output
+        assert all(event["success"] for event in commits), output
 
 
 def zookeeper_shell(port: int, *commands: str) -> list[str]:

@@ -36,7 +36,7 @@ class FailingDisk:
         _run("mount", "-o", "remount,abort", str(self.mount_point))
 
     def repair(self) -> None:
-        """Mount it anew. Whoever has files open on it keeps the failed one."""
+        """Mount it anew. Processes with open files on it keep the failed one."""
         _run("umount", "--lazy", str(self.mount_point))
         self._mount()
 

@@ -27,6 +27,7 @@ Key = tuple[str, str, str]
 GROUPS: dict[str, dict[str, str]] = {
     "v1": {
         "pods": "Pod", "services": "Service", "configmaps": "ConfigMap", "events": "Event", "nodes": "Node",
+        "secrets": "Secret",
         "namespaces": "Namespace", "persistentvolumes": "PersistentVolume",
         "persistentvolumeclaims": "PersistentVolumeClaim", "serviceaccounts": "ServiceAccount",
     },
@@ -37,7 +38,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "coordination.k8s.io/v1": {"leases": "Lease"},
     "rbac.authorization.k8s.io/v1": {"roles": "Role", "rolebindings": "RoleBinding"},
     "mainstem.dev/v1beta1": {
-        "clusters": "Cluster", "topics": "Topic", "consumergroups": "ConsumerGroup",
+        "brokerclusters": "BrokerCluster", "topics": "Topic", "consumergroups": "ConsumerGroup",
+        "users": "User",
     },
     "apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
 }  # fmt: skip
@@ -48,7 +50,8 @@ KINDS = {plural: (group, kind) for group, kinds in GROUPS.items() for plural, ki
 
 class Kubernetes:
     """The API server. `kubelet` is asked of each new pod whether it is ready, and `refuses` of each applied
-    manifest what is wrong with it, if anything; tests replace them.
+    manifest what is wrong with it, if anything; `fails` gives the HTTP status of an error for each request, 0
+    for none. Tests replace them.
     """
 
     def __init__(self) -> None:
@@ -56,6 +59,7 @@ class Kubernetes:
         self.requests: list[tuple[str, str]] = []
         self.kubelet: Callable[[Manifest], bool] = lambda pod: True
         self.refuses: Callable[[Manifest], str] = lambda manifest: ""
+        self.fails: Callable[[str, Key, str], int] = lambda method, key, subresource: 0
         self.url = ""
         self._version = 0
         self._owned: dict[tuple[Key, str], Any] = {}
@@ -206,8 +210,8 @@ class Kubernetes:
 
     def _merge(self, key: Key, body: Manifest, *, status: bool = False) -> Manifest:
         item = copy.deepcopy(self.objects[key])
-        wanted = body.get("metadata", {}).get("resourceVersion")
-        if wanted is not None and wanted != item["metadata"]["resourceVersion"]:
+        expected = body.get("metadata", {}).get("resourceVersion")
+        if expected is not None and expected != item["metadata"]["resourceVersion"]:
             raise web.HTTPConflict
         _merge_into(item, body)
         return self._replace(key, item, status=status)
@@ -300,7 +304,9 @@ class Kubernetes:
             "name": key[2],
             "labels": labels,
             "annotations": template["metadata"].get("annotations", {}),
-            "ownerReferences": [{"uid": owner["metadata"]["uid"], "name": owner["metadata"]["name"]}],
+            "ownerReferences": [
+                {"uid": owner["metadata"]["uid"], "name": owner["metadata"]["name"], "controller": True}
+            ],
         }
         spec = {**template["spec"], "nodeName": f"node-{index}"}
         pod = self._create(key, {"metadata": metadata, "spec": spec, "status": {"hostIP": "10.0.0.1"}})
@@ -337,8 +343,8 @@ class Kubernetes:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((_DRY if "dryRun" in request.query else request.method, request.path))
-        if (found := _discovery(request.path)) is not None:
-            return web.json_response(found)
+        if (result := _discovery(request.path)) is not None:
+            return web.json_response(result)
         matched = re.fullmatch(
             r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+/[^/]+))(?:/namespaces/(?P<namespace>[^/]+))?"
             r"/(?P<plural>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>status|scale))?",
@@ -358,6 +364,9 @@ class Kubernetes:
     ) -> web.StreamResponse:
         key = (plural, namespace, name)
         body = await request.json() if request.can_read_body else {}
+        target = key if name else (plural, namespace, body.get("metadata", {}).get("name", ""))
+        if status := self.fails(request.method, target, sub):
+            return _refusal(status, f"{request.method} of {target[2]} fails.")
         match request.method:
             case "GET" if not name and request.query.get("watch") in ("true", "1"):
                 return await self._watch(request, plural, namespace)

@@ -3,11 +3,11 @@
 CONFIG is JSON: `kind` (confluent, kafka-python, aiokafka, java), `servers`, `group`, `topic`, `session_ms`,
 `heartbeat_ms`, `commit_waits` (whether it waits for the answer to a commit; for confluent and java), and
 optionally `assignor` (range, roundrobin, cooperative-sticky), `instance_id` and, for confluent and java,
-`protocol` (classic, consumer). It tells what happens to it
+`protocol` (classic, consumer). It reports what happens to it
 as lines of JSON on standard output: `{"assigned": [0, 1]}`, `{"revoked": [0]}`, `{"records": [[0, 17]]}`
-(partition and offset of each record, told before they are committed; with the `generation` in which it got
-the partitions, which kafka-python does not say), `{"committed": true}`. Each line has `at`, the steady clock
-in ms. SIGTERM makes it leave the group and end.
+(partition and offset of each record, before they are committed; with the `generation` in which it got the
+partitions, which kafka-python does not say), `{"committed": true}`. Each line has `at`, the steady clock in
+ms. SIGTERM makes it leave the group and end.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def run_kafka_python(config: dict[str, Any]) -> None:
     consumer.subscribe([config["topic"]], listener=Listener())
     while not _stopping:
         # Not less: kafka-python 3.0.12 loses a join that ends between two polls, at any broker.
-        found = consumer.poll(timeout_ms=2_000)
-        records = [[record.partition, record.offset] for some in found.values() for record in some]
+        result = consumer.poll(timeout_ms=2_000)
+        records = [[record.partition, record.offset] for some in result.values() for record in some]
         if records:
             tell(records=records)
             try:
@@ -160,8 +160,8 @@ async def run_aiokafka(config: dict[str, Any]) -> None:
     consumer.subscribe([config["topic"]], listener=Listener())
     await consumer.start()
     while not _stopping:
-        found = await consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000), max_records=RECORDS_AT_ONCE)
-        records = [[record.partition, record.offset] for some in found.values() for record in some]
+        result = await consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000), max_records=RECORDS_AT_ONCE)
+        records = [[record.partition, record.offset] for some in result.values() for record in some]
         if records:
             tell(records=records, generation=generation)
             try:

@@ -10,14 +10,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.kafka_tools import tool_jars
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
-from mainstem.child_process import spawn
+from mainstem.local.child_process import spawn
 
 PYTHON_KINDS: Final = ("confluent", "kafka-python", "aiokafka")
 SESSION_MS: Final = 2_000
 HEARTBEAT_MS_MAX: Final = 1_000  # by when a member hears of a rebalance, however long its session
-STOP_SECONDS: Final = 15.0
 
 
 class Member:
@@ -106,7 +105,7 @@ class Member:
         return owned
 
     def told(self, name: str) -> list[list[int]]:
-        """All that it told under this name."""
+        """The values of all events with this name."""
         return [event[name] for event in self.events if name in event]
 
     def stop(self) -> None:
@@ -117,7 +116,7 @@ class Member:
         """
         self.process.terminate()
         try:
-            self.process.wait(STOP_SECONDS)
+            self.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"The member ({self.kind}) does not end.") from None
         self._reader.join()
@@ -146,6 +145,6 @@ def share_evenly(members: list[Member], partitions: int) -> None:
         )
 
     try:
-        wait_until(is_shared, f"{len(members)} members share {partitions} partitions", seconds=30)
+        wait_until(is_shared, f"{len(members)} members share {partitions} partitions")
     except AssertionError as error:
         raise AssertionError("\n".join((str(error), *map(repr, members)))) from None

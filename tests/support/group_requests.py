@@ -146,7 +146,7 @@ def fetch_fields(
 
 
 def coordinator_address(any_address: str, group_id: str) -> str:
-    """`host:port` of a group's coordinator, once it serves; asked for as clients do, again and again."""
+    """`host:port` of a group's coordinator, once it serves; requested as clients do, again and again."""
 
     def find() -> str:
         with Connection(any_address) as connection:
@@ -158,4 +158,4 @@ def coordinator_address(any_address: str, group_id: str) -> str:
             loaded = connection.ask("offset_fetch", 7, **fetch_fields(group_id, None, 7))
         return address if loaded.error_code == ErrorCode.none else ""
 
-    return wait_until(find, f"the group {group_id} has a coordinator", seconds=20)
+    return wait_until(find, f"the group {group_id} has a coordinator")

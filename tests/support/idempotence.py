@@ -24,29 +24,29 @@ def sequence_batch(producer_id: int, sequence: int, count: int = 1, epoch: int =
 
 
 def init_producer_id(connection: Connection, version: int = 4, **fields: object) -> Any:
-    asked: dict[str, Any] = {"transactional_id": None, "transaction_timeout": 60_000}
+    requests: dict[str, Any] = {"transactional_id": None, "transaction_timeout": 60_000}
     if version >= 3:
-        asked |= {"producer_id": -1, "producer_epoch": -1}
-    return connection.ask("init_producer_id", version, **{**asked, **fields})
+        requests |= {"producer_id": -1, "producer_epoch": -1}
+    return connection.ask("init_producer_id", version, **{**requests, **fields})
 
 
 def remembered(connection: Connection, topic: str) -> Sequence[Any]:
     """What a replica of partition 0 remembers of producers."""
     answer = connection.ask("describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}])
-    (told,) = answer.topics[0].partitions
-    assert told.error_code == ErrorCode.none
-    producers: Sequence[Any] = told.active_producers
+    (reported,) = answer.topics[0].partitions
+    assert reported.error_code == ErrorCode.none
+    producers: Sequence[Any] = reported.active_producers
     return producers
 
 
 def replicated_topic(new_topic: TopicFactory, replicas: int) -> str:
     """A topic of one partition, two of whose replicas have to be in sync."""
     name = f"replicated-{replicas}"
-    wanted = NewTopic(name, 1, replicas, config={"min.insync.replicas": "2"})
-    new_topic.admin.create_topics([wanted], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
+    expected = NewTopic(name, 1, replicas, config={"min.insync.replicas": "2"})
+    new_topic.admin.create_topics([expected], operation_timeout=ANSWER_SECONDS)[name].result(ANSWER_SECONDS)
     return name
 
 
 def broker_at(cluster: Cluster, address: str) -> int:
-    (found,) = (broker_id for broker_id, its_address in cluster.brokers.items() if its_address == address)
-    return found
+    (result,) = (broker_id for broker_id, its_address in cluster.brokers.items() if its_address == address)
+    return result

@@ -6,13 +6,12 @@ described at `group_member_process`; `class_path` of its CONFIG names the folder
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
-from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaGateway, launch_gateway
+from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaGateway
 from py4j.protocol import Py4JJavaError
+from tests.support.jvm import launch_jvm
 
 POLL_MS: Final = 100
 _CONSUMER: Final = "org.apache.kafka.clients.consumer"
@@ -66,16 +65,7 @@ def run_java(config: dict[str, Any], tell: Callable[..., None], is_stopping: Cal
 
 
 def _start_jvm(class_path: str) -> Any:
-    pyspark = importlib.util.find_spec("pyspark")  # importing it takes longer than starting the JVM
-    assert pyspark is not None and pyspark.origin is not None
-    (jar,) = (Path(pyspark.origin).parent / "jars").glob("py4j-*.jar")
-    port = launch_gateway(
-        jarpath=str(jar),
-        classpath=f"{class_path}/*",
-        # Small and quick to start rather than fast.
-        javaopts=["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"],
-        die_on_exit=True,
-    )
+    port, _ = launch_jvm(class_path)
     gateway = JavaGateway(
         gateway_parameters=GatewayParameters(port=port, auto_convert=True),
         callback_server_parameters=CallbackServerParameters(port=0, daemonize=True),
@@ -116,10 +106,10 @@ def _protocol(config: dict[str, Any]) -> dict[str, Any]:
 
 def _offsets(records: Any) -> list[list[int]]:
     """Partition and offset of each record, by a few calls for a partition's and not some for a record."""
-    found: list[list[int]] = []
+    results: list[list[int]] = []
     for partition in records.partitions():
         some, number = records.records(partition), partition.partition()
         first, last = some.get(0).offset(), some.get(some.size() - 1).offset()
         assert last - first + 1 == some.size(), "the topic is neither compacted nor transactional"
-        found += [[number, offset] for offset in range(first, last + 1)]
-    return found
+        results += [[number, offset] for offset in range(first, last + 1)]
+    return results

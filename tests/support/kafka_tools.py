@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 from bench.apache_kafka import NotAvailable, fetch_jars
+from tests.support.jvm import SMALL
 
 HERE: Final = Path(__file__).parent
 CACHE: Final = HERE.parent / ".cache" / "kafka-tools"
@@ -25,12 +26,10 @@ def tool_jars() -> Path:
 
 
 def java_command(main_class: str, *arguments: str) -> list[str]:
-    """What starts a tool; small and quick to start rather than fast."""
+    """What starts a tool."""
     return [
         "java",
-        "-Xmx256m",
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
+        *SMALL,
         "-cp",
         f"{tool_jars()}/*",
         main_class,

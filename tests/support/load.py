@@ -85,7 +85,7 @@ class Load:
     def pause(self) -> None:
         """Stop sending, and wait until every message sent is acknowledged or failed."""
         self._wanted.clear()
-        wait_until(lambda: len(self._producer) == 0, f"the producer {self.name} has its answers", seconds=40)
+        wait_until(lambda: len(self._producer) == 0, f"the producer {self.name} has its answers")
 
     def wait_for_progress(self, messages: int) -> None:
         """Wait until `messages` more are acknowledged."""
@@ -93,7 +93,6 @@ class Load:
         wait_until(
             lambda: self.acknowledged_count >= goal,
             f"{messages} more messages of {self.name} pass",
-            seconds=40,
         )
 
     def _run(self) -> None:
@@ -138,12 +137,12 @@ def read_all(bootstrap_servers: str, topic: str, partition: int) -> dict[int, by
             "group.id": "unused",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is told when a fetch there comes back empty
+            "fetch.wait.max.ms": 10,  # the end is reported when a fetch there comes back empty
             "check.crcs": True,
             "log_level": 0,
         }
     )
-    found: dict[int, bytes] = {}
+    results: dict[int, bytes] = {}
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
         last_news = time.monotonic()
@@ -154,15 +153,15 @@ def read_all(bootstrap_servers: str, topic: str, partition: int) -> dict[int, by
                 last_news = time.monotonic()
             quiet_seconds = time.monotonic() - last_news
             assert quiet_seconds < QUIET_SECONDS_MAX, (
-                f"{topic}-{partition} gave nothing more after {len(found)} records, and no end"
+                f"{topic}-{partition} gave nothing more after {len(results)} records, and no end"
             )
             for message in messages:
                 error = message.error()
                 if error is None:
-                    assert message.offset() not in found
-                    found[message.offset()] = message.value()
+                    assert message.offset() not in results
+                    results[message.offset()] = message.value()
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    return found
+                    return results
                 else:
                     raise confluent_kafka.KafkaException(error)
     finally:

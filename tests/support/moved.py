@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.clusters import Cluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.wire import Connection
 
-ANSWER_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = PATIENCE_SECONDS
 
 
 class Replicas:
@@ -21,8 +21,8 @@ class Replicas:
             {
                 "bootstrap.servers": cluster.bootstrap_servers,
                 "log_level": 0,
-                # Settings of a broker are asked of that broker, which may just have been killed and started:
-                # the default would try it again after up to ten seconds, twice.
+                # Settings of a broker are requested from that broker, which may just have been killed and
+                # started: the default would try it again after up to ten seconds, twice.
                 "reconnect.backoff.max.ms": 200,
             }
         )
@@ -73,10 +73,10 @@ class Replicas:
 
     def elect(self, kind: int, partitions: dict[str, list[int]] | None) -> dict[tuple[str, int], str]:
         """Ask for elections; the name of each partition's error."""
-        asked = None
+        requested = None
         if partitions is not None:
-            asked = [{"topic": topic, "partitions": numbers} for topic, numbers in partitions.items()]
-        answer = self.ask("elect_leaders", 2, election_type=kind, topic_partitions=asked)
+            requested = [{"topic": topic, "partitions": numbers} for topic, numbers in partitions.items()]
+        answer = self.ask("elect_leaders", 2, election_type=kind, topic_partitions=requested)
         assert answer.error_code.name == "none"
         return {
             (topic.topic, result.partition_id): result.error_code.name
@@ -95,13 +95,13 @@ class Replicas:
 
     def _partition(self, topic: str, partition: int) -> Any:
         topics = self._metadata([{"name": topic}]).topics
-        return next(found for found in topics[0].partitions if found.partition_index == partition)
+        return next(result for result in topics[0].partitions if result.partition_index == partition)
 
     def controller(self) -> int:
         return int(self._metadata([]).controller_id)
 
     def _metadata(self, topics: list[dict[str, Any]]) -> Any:
-        """What the broker says that is asked for everything else: another one may know it a moment later."""
+        """The answer of the broker that gets all other requests: another one may know it a moment later."""
         with self.connect() as connection:
             return connection.ask("metadata", 7, topics=topics, allow_auto_topic_creation=False)
 

@@ -40,7 +40,7 @@ class OwnershipWatch:
         self._child_changes = 0
         self._seen: dict[int, dict[int, tuple[int, str]]] = {}
         """By partition and czxid: when it was claimed, and by whom."""
-        self._news, self._ended = threading.Event(), threading.Event()
+        self._cluster_changes, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="ownership watch")
         self.owners: dict[int, str] = {}
         self.registered: frozenset[str] = frozenset()
@@ -52,16 +52,16 @@ class OwnershipWatch:
             yield
         finally:
             self._ended.set()
-            self._news.set()
+            self._cluster_changes.set()
             self._thread.join()
 
     def _on_change(self, _event: Any) -> None:
-        self._news.set()
+        self._cluster_changes.set()
 
     def _run(self) -> None:
         with ZooKeeperTree(self._zookeeper) as tree:
             while not self._ended.is_set():
-                self._news.clear()
+                self._cluster_changes.clear()
                 registered = tree.reading(self._ids, False, self._on_change)
                 owners = tree.reading(self._path, False, self._on_change)
                 registered.pop(self._ids, None)
@@ -74,7 +74,7 @@ class OwnershipWatch:
                 for partition, node in zip(self.owners, owners.values(), strict=True):
                     claims = self._seen.setdefault(partition, {})
                     claims[node.stat.czxid] = (node.stat.ctime, node.data.decode())
-                self._news.wait()
+                self._cluster_changes.wait()
 
     def missed_count(self) -> int:
         """How many claims and releases came and went unseen between two readings, as ZooKeeper counts."""
@@ -92,19 +92,19 @@ class OwnershipWatch:
         )
 
     def tenures(self) -> list[Tenure]:
-        found = []
+        results = []
         for partition, claims in self._seen.items():
             ordered = [claims[czxid] for czxid in sorted(claims)]
             ends: list[float] = [since_ms for since_ms, _ in ordered[1:]]
             for (since_ms, owner), until_ms in zip(ordered, [*ends, float("inf")], strict=True):
-                found.append(Tenure(partition, owner, since_ms, until_ms))
-        return found
+                results.append(Tenure(partition, owner, since_ms, until_ms))
+        return results
 
 
 def deliveries_of_others(
     deliveries: Iterable[Delivery], consumer: str, tenures: Iterable[Tenure]
 ) -> list[Delivery]:
-    """Those deliveries at no moment of which, between asked and given, a stream of `consumer` was the owner.
+    """The deliveries at no moment of which, between `asked` and `given`, a stream of `consumer` owned it.
 
     `consumer` is how the ids of that consumer begin. Both clocks are the wall clock of one machine.
     """

@@ -1,6 +1,6 @@
 """A consumer of the paper's client in a process of its own: `... paper_consumer_process CONFIG`.
 
-CONFIG is JSON: `zookeeper`, `group`, `topic`, `settings` (those of `Consumer`). It tells what is delivered
+CONFIG is JSON: `zookeeper`, `group`, `topic`, `settings` (those of `Consumer`). It reports what is delivered
 to it as lines of JSON on standard output: `[asked, given, partition, offset]`, with the wall clock in ms
 before it asked for a message and after it got it. SIGTERM makes it leave its group and end.
 """

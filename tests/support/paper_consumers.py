@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tests.support.ownership import Delivery
 
-from mainstem.child_process import spawn
+from mainstem.local.child_process import spawn
 
 STOP_SECONDS = 15.0
 

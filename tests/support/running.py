@@ -1,4 +1,4 @@
-"""The clusters that run at this moment: whoever starts one adds it, and a failing test shows its logs."""
+"""The clusters that run at this moment: their fixtures add them, and a failing test shows their logs."""
 
 from __future__ import annotations
 

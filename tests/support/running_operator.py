@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from tests.support.fake_kubernetes import Kubernetes, Manifest
+from tests.support.waiting import PATIENCE_SECONDS
 
 from mainstem_operator.__main__ import Options, run
-from mainstem_operator.admin import Health
-from mainstem_operator.observed import BrokerReport, index_of
-
-WAIT_SECONDS = 20.0
+from mainstem_operator.brokers.health import Health
+from mainstem_operator.snapshot import BrokerReport, index_of
 
 
 class PlayedHealth(Health):
@@ -78,6 +77,9 @@ class FixedAddresses:
     def bootstrap_servers(self, namespace: str, cluster: str) -> str:
         return self._bootstrap_servers
 
+    def secured_servers(self, namespace: str, cluster: str) -> str:
+        return self._bootstrap_servers
+
     def broker(self, namespace: str, cluster: str, index: int) -> tuple[str, int]:
         return f"{cluster}-broker-{index}.x", 9404
 
@@ -94,7 +96,7 @@ class RunningOperator:
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until `holds()`; a lookup that fails is as good as no."""
-        deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
+        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while asyncio.get_running_loop().time() < deadline:
             try:
                 if holds():
@@ -102,7 +104,7 @@ class RunningOperator:
             except LookupError:
                 pass
             await asyncio.sleep(0.02)
-        pytest.fail(f"not within {WAIT_SECONDS:.0f} s: {what}")
+        pytest.fail(f"not within {PATIENCE_SECONDS:.0f} s: {what}")
 
     async def condition(self, plural: str, name: str, type_: str, status: str, reason: str = "") -> Manifest:
         """Wait until a condition says so of the present generation; the condition."""
@@ -159,4 +161,4 @@ async def running_operator(
             yield RunningOperator(served, health)
         finally:
             task.cancel()  # setting `stop` would let the watches take their time
-            await asyncio.wait([task], timeout=10)
+            await asyncio.wait([task], timeout=60)

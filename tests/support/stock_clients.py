@@ -14,9 +14,10 @@ import aiokafka
 import confluent_kafka
 import kafka
 from tests.support.messages import Message
+from tests.support.waiting import PATIENCE_SECONDS
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-ANSWER_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = PATIENCE_SECONDS
 LARGEST_BYTES: Final = 64 << 20
 
 
@@ -125,13 +126,13 @@ class Confluent:
         )
         try:
             consumer.assign([confluent_kafka.TopicPartition(topic, 0, offset)])
-            found: list[Message] = []
+            results: list[Message] = []
             deadline = time.monotonic() + ANSWER_SECONDS
-            while len(found) < count and time.monotonic() < deadline:
-                for record in consumer.consume(count - len(found), 0.5):
+            while len(results) < count and time.monotonic() < deadline:
+                for record in consumer.consume(count - len(results), 0.5):
                     if record.error():
                         raise confluent_kafka.KafkaException(record.error())
-                    found.append(
+                    results.append(
                         Message(
                             record.value(),
                             record.key(),
@@ -141,8 +142,8 @@ class Confluent:
                     )
         finally:
             consumer.close()
-        assert len(found) == count, f"confluent-kafka got {len(found)} of {count} messages"
-        return found
+        assert len(results) == count, f"confluent-kafka got {len(results)} of {count} messages"
+        return results
 
     def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
         # librdkafka's default is CRC-32 of the key; `murmur2_random` is its name for the Java client's.
@@ -220,18 +221,18 @@ class KafkaPython:
             partition = kafka.TopicPartition(topic, 0)
             consumer.assign([partition])
             consumer.seek(partition, offset)
-            found: list[Message] = []
+            results: list[Message] = []
             deadline = time.monotonic() + ANSWER_SECONDS
-            while len(found) < count and time.monotonic() < deadline:
-                for records in consumer.poll(timeout_ms=500, max_records=count - len(found)).values():
-                    found += [
+            while len(results) < count and time.monotonic() < deadline:
+                for records in consumer.poll(timeout_ms=500, max_records=count - len(results)).values():
+                    results += [
                         Message(record.value, record.key, tuple(record.headers), record.timestamp)
                         for record in records
                     ]
         finally:
             consumer.close()
-        assert len(found) == count, f"kafka-python got {len(found)} of {count} messages"
-        return found
+        assert len(results) == count, f"kafka-python got {len(results)} of {count} messages"
+        return results
 
     def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
         answers = self._send(bootstrap_servers, topic, [Message(b"", key) for key in keys], None)
@@ -304,20 +305,20 @@ class AioKafka:
             partition = aiokafka.TopicPartition(topic, 0)
             consumer.assign([partition])
             consumer.seek(partition, offset)
-            found: list[Message] = []
+            results: list[Message] = []
             deadline = time.monotonic() + ANSWER_SECONDS
-            while len(found) < count and time.monotonic() < deadline:
+            while len(results) < count and time.monotonic() < deadline:
                 for records in (
-                    await consumer.getmany(timeout_ms=500, max_records=count - len(found))
+                    await consumer.getmany(timeout_ms=500, max_records=count - len(results))
                 ).values():
-                    found += [
+                    results += [
                         Message(record.value, record.key, tuple(record.headers), record.timestamp)
                         for record in records
                     ]
         finally:
             await consumer.stop()
-        assert len(found) == count, f"aiokafka got {len(found)} of {count} messages"
-        return found
+        assert len(results) == count, f"aiokafka got {len(results)} of {count} messages"
+        return results
 
     def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
         messages = [Message(b"", key) for key in keys]

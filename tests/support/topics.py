@@ -12,10 +12,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, ReferenceCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.wire import Connection, list_offset
 
-ANSWER_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = PATIENCE_SECONDS
 
 
 class TopicFactory:

@@ -18,8 +18,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
+from tests.support.waiting import PATIENCE_SECONDS
 
-ANSWER_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = PATIENCE_SECONDS
 API_KEYS: Final[dict[str, int]] = {name: key for key, name in api_key_map.items()}
 
 

@@ -2,5 +2,5 @@
 
 Packages, top to bottom; imports only point downwards (held by import-linter):
 `server` > `api` > `cluster` > `replica` > `log` > `protocol` > `config` > `errors`.
-ARCHITECTURE.md tells the life of a request through them.
+docs/internals follows requests through them.
 """

@@ -3,7 +3,7 @@
 `python -m scripts.compile` makes C of them by mypyc, from the very sources that are read here, and puts the
 extension modules into `_compiled/` beside a stamp. They are used by the broker's process only, and only if
 the stamp names these sources and this Python: after a change of any source the broker is plain Python again,
-never an old one. What they cost and give: ARCHITECTURE.md, "Speed".
+never an old one. What they cost and give: docs/internals/performance.md.
 
 Not among them: `log/files.py`, whose objects end by `__del__`, and what runs once. Two things are otherwise
 in compiled code. It lets go of a local after its last use, not at the function's end: a file that it takes a
@@ -33,28 +33,41 @@ MODULES: Final = (
     "api/fetch.py",
     "api/follower_fetch.py",
     "api/produce.py",
-    "log/epochs.py",
+    "log/compaction/record_walk.py",
+    "log/leader_epochs.py",
     "log/index.py",
     "log/partition_log.py",
+    "log/producer_refusals.py",
+    "log/producer_snapshot_format.py",
+    "log/producer_state.py",
     "log/producers.py",
     "log/scanning.py",
     "log/segment.py",
     "log/segment_list.py",
-    "pending.py",
+    "runtime/pending.py",
+    "protocol/batch_validation.py",
     "protocol/batches.py",
-    "protocol/bounds.py",
-    "protocol/by_hand.py",
     "protocol/codec.py",
+    "protocol/fetch_codec.py",
+    "protocol/length_checks.py",
+    "protocol/primitives.py",
+    "protocol/produce_codec.py",
+    "protocol/schema_codec.py",
     "protocol/wire.py",
+    "replica/acknowledgements.py",
+    "replica/client_batches.py",
+    "replica/divergence.py",
     "replica/fetcher.py",
-    "replica/office.py",
+    "replica/follower_grants.py",
+    "replica/follower_progress.py",
+    "replica/follower_sessions.py",
+    "replica/lease.py",
     "replica/partition.py",
-    "replica/progress.py",
     "server/connection.py",
     "server/peers.py",
     "server/request_times.py",
     "server/router.py",
-    "timeout.py",
+    "runtime/timeout.py",
 )
 """Relative to the package."""
 

@@ -1,13 +1,14 @@
-"""The broker's errors: one tree, told apart by whose fault it is and what becomes of the connection.
+"""The broker's errors: one tree, ordered by whose fault it is and what happens to the connection.
 
 A `ProtocolError` is answered with its Kafka error code, per partition or per request, and harms nothing
 else. An `InvalidRequestBytes` means the peer's framing can no longer be trusted, so the connection is
-closed. A `StartupError` stops the process with one sentence that tells a person what to do.
+closed. A `StartupError` stops the process with one sentence that says what to do.
 Numbers are those of Apache Kafka's `Errors` (protocol guide, "Error Codes").
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 MESSAGE_CHARACTERS_MAX: Final = 1_000
@@ -20,6 +21,10 @@ class MainstemError(Exception):
 
 class StartupError(MainstemError):
     """The broker cannot start, or go on, as configured; the message says what to change."""
+
+
+class NewerFormat(MainstemError, ValueError):
+    """A node or record has a version that only a later version of this broker reads (R44)."""
 
 
 class InvalidRequestBytes(MainstemError):
@@ -74,6 +79,8 @@ class RequestTimedOut(ProtocolError):
 
 
 class MessageTooLarge(ProtocolError):
+    """Clients send the records of such a batch again in smaller batches."""
+
     code = 10
 
 
@@ -145,8 +152,34 @@ class InvalidCommitOffsetSize(ProtocolError):
     code = 28
 
 
+class TopicAuthorizationFailed(ProtocolError):
+    code = 29
+
+
+class GroupAuthorizationFailed(ProtocolError):
+    code = 30
+
+
+class ClusterAuthorizationFailed(ProtocolError):
+    code = 31
+
+
 class InvalidTimestamp(ProtocolError):
+    """`batch_indexes` are the first of the records whose timestamps break a rule, where they are known."""
+
     code = 32
+
+    def __init__(self, message: str, batch_indexes: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.batch_indexes = tuple(batch_indexes)
+
+
+class UnsupportedSaslMechanism(ProtocolError):
+    code = 33
+
+
+class IllegalSaslState(ProtocolError):
+    code = 34
 
 
 class UnsupportedVersion(ProtocolError):
@@ -207,8 +240,69 @@ class InvalidTxnState(ProtocolError):
     code = 48
 
 
+class InvalidProducerIdMapping(ProtocolError):
+    """The transactional id is unknown, or belongs to another producer id."""
+
+    code = 49
+
+
+class InvalidTransactionTimeout(ProtocolError):
+    code = 50
+
+
+class ConcurrentTransactions(ProtocolError):
+    """The transactional id is being changed by another request, or its last transaction is being ended:
+    retry."""
+
+    code = 51
+
+
+class OperationNotAttempted(ProtocolError):
+    """Another part of the same request failed, and the request is done as a whole or not at all."""
+
+    code = 55
+
+
+class UnstableOffsetCommit(ProtocolError):
+    """Offsets of an open transaction may replace the committed ones (KIP-447): retry."""
+
+    code = 88
+
+
+class ProducerFenced(ProtocolError):
+    """A later instance of the producer has been initialized (KIP-588)."""
+
+    code = 90
+
+
+class TransactionalIdNotFound(ProtocolError):
+    code = 105
+
+
+class TransactionAbortable(ProtocolError):
+    """The producer can go on after it has aborted its transaction (KIP-890)."""
+
+    code = 120
+
+
+class TransactionCoordinatorFenced(ProtocolError):
+    """A later coordinator has written a transaction marker already."""
+
+    code = 52
+
+
+class TransactionalIdAuthorizationFailed(ProtocolError):
+    code = 53
+
+
+class SecurityDisabled(ProtocolError):
+    """The broker has no authorizer, so there are no rules."""
+
+    code = 54
+
+
 class OffsetNotAvailable(ProtocolError):
-    """A new leader does not know its high watermark yet (KIP-207); ask again."""
+    """A new leader does not know its high watermark yet (KIP-207); try again."""
 
     code = 78
 
@@ -221,6 +315,10 @@ class StorageError(ProtocolError):
 
     code = 56
     is_failure = False
+
+
+class SaslAuthenticationFailed(ProtocolError):
+    code = 58
 
 
 class NonEmptyGroup(ProtocolError):
@@ -288,25 +386,47 @@ class GroupSubscribedToTopic(ProtocolError):
 
 
 class InvalidRecord(ProtocolError):
-    """The batch's records break a rule; `batch_index` names the first that does, where known."""
+    """The batch's records break a rule; `batch_indexes` are the first that do, where they are known."""
 
     code = 87
 
-    def __init__(self, message: str, batch_index: int | None = None) -> None:
+    def __init__(self, message: str, batch_indexes: Sequence[int] = ()) -> None:
         super().__init__(message)
-        self.batch_index = batch_index
+        self.batch_indexes = tuple(batch_indexes)
+
+
+class ThrottlingQuotaExceeded(ProtocolError):
+    """The client has changed more topics than its quota allows: it asks again after the throttle time."""
+
+    code = 89
 
 
 class ResourceNotFound(ProtocolError):
     code = 91
 
 
+class DuplicateResource(ProtocolError):
+    """A request names something more than once."""
+
+    code = 92
+
+
+class UnacceptableCredential(ProtocolError):
+    code = 93
+
+
 class UnknownTopicId(ProtocolError):
     code = 100
 
 
+class FetchSessionTopicIdError(ProtocolError):
+    """A fetch session was begun with names of topics and goes on with ids, or the other way round."""
+
+    code = 106
+
+
 class InconsistentTopicId(StorageError):
-    """A log belongs to an earlier life of its topic."""
+    """A log belongs to an earlier topic of the same name."""
 
     code = 103
 

@@ -47,7 +47,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not (regexMatch "[:@][^/]*$" $image) }}:{{ default $root.Chart.AppVersion $root.Values.image.tag }}{{ end }}
 {{- end -}}
 
-{{/* Where a Cluster of the release belongs: beside the operator if it watches that, else in the first that it watches. */}}
+{{/* The names of image.pullSecrets, which has items such as {name: registry}, separated by commas. */}}
+{{- define "mainstem.pullSecrets" -}}
+{{- $names := list -}}
+{{- range . }}{{ $names = append $names .name }}{{ end -}}
+{{- join "," $names -}}
+{{- end -}}
+
+{{/* Where a BrokerCluster of the release belongs: beside the operator if it watches that, else in the first that it watches. */}}
 {{- define "mainstem.home" -}}
 {{- $watched := .Values.watchNamespaces -}}
 {{- if or .Values.watchAnyNamespace (empty $watched) (has .Release.Namespace $watched) -}}

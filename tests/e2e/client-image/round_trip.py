@@ -44,7 +44,7 @@ def produce(bootstrap: str, topic: str, values: list[str]) -> set[str]:
     return acknowledged
 
 
-def consume(bootstrap: str, topic: str, wanted: set[str]) -> set[str]:
+def consume(bootstrap: str, topic: str, expected: set[str]) -> set[str]:
     """Read the topic from its start until `wanted` was seen or time is up; returns what was seen of it."""
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
@@ -57,12 +57,12 @@ def consume(bootstrap: str, topic: str, wanted: set[str]) -> set[str]:
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     seen: set[str] = set()
     deadline = time.monotonic() + READ_SECONDS_MAX
-    while not wanted <= seen and time.monotonic() < deadline:
+    while not expected <= seen and time.monotonic() < deadline:
         for message in consumer.consume(1000, timeout=1):
             if message.error() is None:
                 seen.add((message.value() or b"").decode())
     consumer.close()
-    return seen & wanted
+    return seen & expected
 
 
 def main(bootstrap: str, topic: str, first: str, end: str) -> int:

@@ -128,18 +128,18 @@ def build_node_image(places: Places, stages: Stages) -> None:
 
 def print_environment(places: Places) -> None:
     """Lines for a shell's `eval`: with them kubectl, helm, kind and docker reach the cluster."""
-    found = engine.find(places)
-    if found is None:
+    position = engine.find(places)
+    if position is None:
         raise MachineError("No Docker engine answers: `make e2e-up` starts one.")
-    for name, value in cluster.environment(found, places).items():
+    for name, value in cluster.environment(position, places).items():
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
 
 
 def down(places: Places, *, forget: bool) -> None:
     """Remove the cluster, end our engine, put the machine as it was; `forget` removes the caches too."""
-    found = engine.find(places)
-    if found is not None:
-        cluster.delete(found, places)
+    position = engine.find(places)
+    if position is not None:
+        cluster.delete(position, places)
     engine.stop(places)
     if forget:
         shutil.rmtree(places.cache)

@@ -72,11 +72,11 @@ def pack(engine: Engine, images: Sequence[str], folder: Path) -> list[Image]:
         fresh = folder / "fresh"
         fresh.write_text(json.dumps({"config": image.config.decode(), "layers": layers}))
         fresh.rename(records[image.name])
-    found = [_recorded(name, record) for name, record in records.items()]
-    kept = {*records.values(), *(blob.path for image in found for blob in image.layers)}
+    results = [_recorded(name, record) for name, record in records.items()]
+    kept = {*records.values(), *(blob.path for image in results for blob in image.layers)}
     for path in set(folder.iterdir()) - kept:
         path.unlink()
-    return found
+    return results
 
 
 def image_id(engine: Engine, name: str) -> str:
@@ -85,24 +85,24 @@ def image_id(engine: Engine, name: str) -> str:
 
 
 def _recorded(name: str, record: Path) -> Image:
-    known = json.loads(record.read_text())
-    layers = [Blob(record.parent / digest, digest, size_bytes) for digest, size_bytes in known["layers"]]
-    return Image(name, known["config"].encode(), layers)
+    current = json.loads(record.read_text())
+    layers = [Blob(record.parent / digest, digest, size_bytes) for digest, size_bytes in current["layers"]]
+    return Image(name, current["config"].encode(), layers)
 
 
 def _save(engine: Engine, images: Sequence[str], folder: Path) -> list[Image]:
     environment = os.environ | engine.environment
     saving = subprocess.Popen(["docker", "save", *images], env=environment, stdout=subprocess.PIPE)
-    found: list[Image] = []
+    results: list[Image] = []
     with (
         saving,
         suppress(tarfile.TarError),  # of an archive that breaks off docker tells the reason
         tarfile.open(fileobj=saving.stdout, mode="r|") as archive,
     ):
-        found = _read(archive, folder)
-    if saving.returncode or not found:
+        results = _read(archive, folder)
+    if saving.returncode or not results:
         raise MachineError("docker save failed: its reason is above.")
-    return found
+    return results
 
 
 def _read(archive: tarfile.TarFile, folder: Path) -> list[Image]:

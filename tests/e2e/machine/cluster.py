@@ -142,10 +142,10 @@ def _workers(engine: Engine, places: Places, creating: Future[None]) -> list[str
 def _image_on(engine: Engine, node: str, image: str) -> str | None:
     """The id of the image by this name on a node, as its kubelet knows it; None without one."""
     try:
-        found = json.loads(engine.docker("exec", node, "crictl", "inspecti", image))
+        result = json.loads(engine.docker("exec", node, "crictl", "inspecti", image))
     except MachineError:
         return None
-    return str(found["status"]["id"])
+    return str(result["status"]["id"])
 
 
 def delete(engine: Engine, places: Places) -> None:

@@ -22,7 +22,6 @@ from tests.e2e.machine.settings import (
 from tests.e2e.machine.tools import go_install
 
 _PYTHON_PACKAGES: Final = ("ca-certificates", "python3")
-_CLIENT_REQUIREMENTS: Final = ("confluent-kafka",)
 CLIENT_IMAGE: Final = "mainstem/e2e-client:dev"
 OPERATOR_IMAGE: Final = "mainstem/operator:dev"
 NEXT_OPERATOR_IMAGE: Final = "mainstem/operator:next"
@@ -70,7 +69,7 @@ def _base_images(engine: Engine) -> dict[str, str]:
 
 def _build_client(environment: dict[str, str]) -> str:
     folder = "tests/e2e/client-image"
-    build_images.fetch_wheels(build_images.WHEELS / "client", _CLIENT_REQUIREMENTS)
+    build_images.fetch_wheels("client")
     copied = [f"{folder}/Dockerfile", f"{folder}/round_trip.py", "build/wheels/client"]
     bases = {"BASE_IMAGE": environment["PYTHON_BASE_IMAGE"]}
     build_images.docker_build(CLIENT_IMAGE, f"{folder}/Dockerfile", copied, bases, environment)

@@ -20,8 +20,10 @@ _SYSCTL: Final = Path("/proc/sys")
 def remember(file: Path) -> None:
     """Write the settings as they are to `file`, unless an earlier start has."""
     if not file.exists():
-        found = {name: (_SYSCTL / name).read_text().strip() for name in _CHANGED if (_SYSCTL / name).exists()}
-        file.write_text(json.dumps(found))
+        results = {
+            name: (_SYSCTL / name).read_text().strip() for name in _CHANGED if (_SYSCTL / name).exists()
+        }
+        file.write_text(json.dumps(results))
 
 
 def forward_packets() -> None:

@@ -61,9 +61,9 @@ def node_image(engine: Engine, places: Places) -> str:
     Raises:
         MachineError: none can be had.
     """
-    asked = os.environ.get("E2E_NODE_IMAGE")
-    if asked:
-        return asked
+    requested = os.environ.get("E2E_NODE_IMAGE")
+    if requested:
+        return requested
     key = key_of(_PACKAGES, [_NODE, GO_PROGRAMS])
     own = f"mainstem/node:{KUBERNETES_VERSION}-{key}"
     if engine.has_image(own):

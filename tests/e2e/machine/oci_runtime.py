@@ -96,8 +96,8 @@ def bounding_set() -> int:
 def fit(process: dict[str, Any], allowed: int) -> None:
     """Take out of a process (OCI runtime specification, `process`) what is not allowed."""
     names = {f"CAP_{name}" for bit, name in enumerate(CAPABILITIES) if allowed >> bit & 1}
-    for kind, wanted in (process.get("capabilities") or {}).items():
-        process["capabilities"][kind] = [name for name in wanted if name in names]
+    for kind, expected in (process.get("capabilities") or {}).items():
+        process["capabilities"][kind] = [name for name in expected if name in names]
     if allowed >> CAP_SYS_RESOURCE & 1:
         return
     if process.get("oomScoreAdj", 0) < 0:

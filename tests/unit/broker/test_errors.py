@@ -44,6 +44,6 @@ def test_a_message_that_quotes_the_peer_still_fits_into_a_string_of_the_protocol
     assert len(message.encode()) < 2**15
 
 
-def test_an_invalid_record_says_which_one() -> None:
-    error = InvalidRecord("Key missing.", 3)
-    assert (error.message, error.batch_index) == ("Key missing.", 3)
+def test_invalid_records_are_named() -> None:
+    error = InvalidRecord("Key missing.", [3, 5])
+    assert (error.message, error.batch_indexes) == ("Key missing.", (3, 5))

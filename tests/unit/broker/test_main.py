@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from tests.support.waiting import wait_until
 
-from mainstem.ports import free_ports
+from mainstem.local.ports import free_ports
 
 
 def command(properties: Path, *overrides: str) -> list[str]:

@@ -9,17 +9,28 @@ from pathlib import Path
 import pytest
 from scripts.build_images import IMAGES, REPOSITORY, Image
 
+from mainstem.cli.main import COMMANDS
+
+
+def modules_of_commands() -> Iterator[str]:
+    for commands in COMMANDS.values():
+        yield from (command.module for command in commands)
+
+
 ROOTS = {
-    "mainstem": "broker-image/src",
+    "mainstem": "command",
     "mainstem_broker": "broker-image/src",
     "mainstem_operator": "operator",
     "mainstem_loader": "spark-jobs",
+    "mainstem_registry": "schema-registry",
+    "pyspark_mainstem": "spark-jobs",
 }
 """Our packages, and the folders that they lie in."""
 PROGRAMS = {
-    "broker": ("mainstem_broker.__main__", "mainstem.command"),
+    "broker": ("mainstem_broker.__main__", "mainstem.cli.main", *modules_of_commands()),
     "operator": ("mainstem_operator.__main__", "mainstem_operator.definitions"),
-    "spark": ("mainstem_loader.__main__",),
+    "registry": ("mainstem_registry.__main__",),
+    "spark": ("mainstem_loader.__main__", "mainstem_loader.resident.__main__"),
 }
 
 
@@ -39,14 +50,14 @@ def test_an_image_holds_every_module_that_its_programs_import_when_they_start(im
 
 def imported_by(programs: tuple[str, ...]) -> set[str]:
     """Our modules that are imported when the programs start, near or far."""
-    found: set[str] = set()
+    results: set[str] = set()
     to_read = list(programs)
     while to_read:
         module = to_read.pop()
-        if module not in found:
-            found.add(module)
+        if module not in results:
+            results.add(module)
             to_read += imports_of(path_of(module))
-    return found
+    return results
 
 
 def imports_of(path: Path) -> Iterator[str]:

@@ -1,9 +1,12 @@
-"""Settings for all unit tests of the loader."""
-
 from __future__ import annotations
 
-from hypothesis import settings
+from collections.abc import Iterator
 
-# A busy machine is no failure; tests are bounded by pytest's timeout.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+import pytest
+from tests.unit.loader.fake_cluster import FakeCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as running:
+        yield running

@@ -51,6 +51,15 @@ def test_a_field_called_day_moves_aside() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("field", "beside"), [("a.b", "a"), ("a", "a.b"), ("a.b.c", "a.b"), ("a.b.c", "a"), ("a", "a.b.c")]
+)
+def test_a_field_that_is_named_like_a_path_into_another_is_refused(field: str, beside: str) -> None:
+    with pytest.raises(ColumnError, match="has the name of a path into"):
+        check_name(field, ["x", beside])
+    check_name(field, ["x", f"x{beside}"])
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a,b", "a;b", "a{b", "a(b", "a\nb", "a=b", "a\0b", "x" * 256])
 def test_names_that_delta_cannot_hold_are_refused(name: str) -> None:
     with pytest.raises(ColumnError, match="cannot be the name of a column"):
@@ -64,7 +73,7 @@ def test_names_that_differ_in_case_alone_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "stored"),
+    ("result", "stored"),
     [
         (pa.int64(), pa.int64()),
         (pa.null(), None),
@@ -78,15 +87,17 @@ def test_names_that_differ_in_case_alone_are_refused() -> None:
     ids=str,
 )
 def test_what_values_show_becomes_what_a_column_can_hold(
-    found: pa.DataType, stored: pa.DataType | None
+    result: pa.DataType, stored: pa.DataType | None
 ) -> None:
-    assert storable_type(found) == stored
+    assert storable_type(result) == stored
 
 
 def test_a_known_timestamp_stays_one_inside_of_a_struct_that_grows() -> None:
-    known = pa.struct([("at", pa.timestamp("us", "UTC"))])
-    found = pa.struct([("at", pa.timestamp("us", "UTC")), ("by", pa.timestamp("s"))])
-    assert storable_type(found, known) == pa.struct([("at", pa.timestamp("us", "UTC")), ("by", pa.string())])
+    current = pa.struct([("at", pa.timestamp("us", "UTC"))])
+    result = pa.struct([("at", pa.timestamp("us", "UTC")), ("by", pa.timestamp("s"))])
+    assert storable_type(result, current) == pa.struct(
+        [("at", pa.timestamp("us", "UTC")), ("by", pa.string())]
+    )
 
 
 def test_endless_nesting_is_refused() -> None:

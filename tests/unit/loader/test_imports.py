@@ -12,9 +12,9 @@ import pytest
     ("module", "without"),
     [
         ("ranges", ["pyspark", "pyarrow", "numpy", "kio", "deltalake"]),
-        ("query", ["pyspark", "kio", "pandas"]),
-        ("load_topic", ["pyspark", "pandas"]),
-        ("tasks", ["pyspark", "deltalake", "pandas"]),
+        ("table.query", ["pyspark", "kio", "pandas", "pyiceberg", "duckdb"]),
+        ("load_topic", ["pyspark", "pandas", "pyiceberg"]),
+        ("spark.tasks", ["pyspark", "deltalake", "pandas", "pyiceberg", "google.protobuf"]),
     ],
 )
 def test_importing_a_module_brings_only_what_it_needs(module: str, without: list[str]) -> None:

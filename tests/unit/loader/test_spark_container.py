@@ -27,8 +27,8 @@ def test_an_executor_is_started_as_its_driver_describes_it() -> None:
     assert command[0] == "java"
     assert command[command.index("-cp") + 1] == "/opt/spark/jars/*"
     after_class = command[command.index(spark_container.EXECUTOR_CLASS) + 1 :]
-    told = dict(zip(after_class[::2], after_class[1::2], strict=True))
-    assert told == {
+    reported = dict(zip(after_class[::2], after_class[1::2], strict=True))
+    assert reported == {
         "--driver-url": "spark://CoarseGrainedScheduler@10.0.0.1:7078",
         "--executor-id": "3",
         "--cores": "2",
@@ -50,6 +50,8 @@ def test_load_is_the_loaders_program_and_anything_else_is_taken_as_it_is() -> No
     """The operator starts loads so."""
     command = spark_container.command_of(["load", "clicks", "--cores", "2"], {})
     assert command == [sys.executable, "-m", "mainstem_loader", "clicks", "--cores", "2"]
+    resident = spark_container.command_of(["resident", "/etc/topics.json"], {})
+    assert resident == [sys.executable, "-m", "mainstem_loader.resident", "/etc/topics.json"]
     assert spark_container.command_of(["java", "-version"], {}) == ["java", "-version"]
 
 
@@ -60,6 +62,6 @@ def test_what_cannot_be_started_is_told_in_a_sentence(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_DRIVER_URL", raising=False)
-    told = spark_container.main(arguments)
-    assert told.endswith((".", "?"))
-    assert "\n" not in told
+    reported = spark_container.main(arguments)
+    assert reported.endswith((".", "?"))
+    assert "\n" not in reported

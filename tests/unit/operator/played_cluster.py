@@ -8,11 +8,17 @@ from typing import Any, Final, cast
 
 from tests.unit.operator.snapshots import cluster
 
-from mainstem_operator.admin import Brokers
-from mainstem_operator.fields import Object
-from mainstem_operator.kube import Kube, Refused
-from mainstem_operator.limited_moves import LimitedMoves
-from mainstem_operator.plan_throttles import (
+from mainstem_operator.api.fields import Object
+from mainstem_operator.brokers.admin import Brokers
+from mainstem_operator.brokers.topic_state import (
+    MoveState,
+    PartitionState,
+    Replicas,
+    TopicPartition,
+    TopicState,
+)
+from mainstem_operator.cluster.throttles.limited_moves import LimitedMoves
+from mainstem_operator.cluster.throttles.plan import (
     ALL_BROKERS,
     RATES,
     RECEIVERS,
@@ -22,7 +28,7 @@ from mainstem_operator.plan_throttles import (
     Operation,
     Settings,
 )
-from mainstem_operator.topic_state import MoveState, PartitionState, Replicas, TopicPartition, TopicState
+from mainstem_operator.kubernetes.client import Kube, Refused
 
 CLICKS: Final = ("clicks", 0)
 VIEWS: Final = ("views", 0)
@@ -87,6 +93,9 @@ class PlayedCluster:
 
     # --- As the operator sees brokers ---
 
+    def connect_to(self, bootstrap_servers: str, properties: Mapping[str, str]) -> None:
+        """It is reached anyway."""
+
     async def moves(self) -> dict[TopicPartition, MoveState]:
         self.questions += 1
         return dict(self.under_way)
@@ -116,8 +125,8 @@ class PlayedCluster:
     async def throttles(self, topics: Iterable[str]) -> Settings:
         await asyncio.sleep(0)
         self.questions += 1
-        told = self._stale.pop() if self._stale else self.settings
-        return {name: dict(told[name]) for name in (*topics, ALL_BROKERS)}
+        reported = self._stale.pop() if self._stale else self.settings
+        return {name: dict(reported[name]) for name in (*topics, ALL_BROKERS)}
 
     async def put_throttles(self, changes: Changes) -> dict[str, str]:
         """As brokers do: nothing of a resource that is refused, and lists that may be left empty."""
@@ -192,7 +201,7 @@ class PlayedCluster:
 
 
 class Operator:
-    """One process after the other; a new one knows of nothing but what a look at the Cluster shows."""
+    """One process after the other; a new one knows of nothing but what a look at the BrokerCluster shows."""
 
     def __init__(self, played: PlayedCluster) -> None:
         self.played = played
@@ -230,6 +239,6 @@ class Operator:
 
 
 def played(limit: int | None) -> tuple[PlayedCluster, Operator]:
-    found = PlayedCluster()
-    found.limit = limit
-    return found, Operator(found)
+    result = PlayedCluster()
+    result.limit = limit
+    return result, Operator(result)

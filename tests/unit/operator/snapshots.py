@@ -1,4 +1,4 @@
-"""Clusters and snapshots for tests of plans and proofs: all is well unless a test says otherwise."""
+"""BrokerClusters and snapshots for tests of plans and proofs: all is well unless a test says otherwise."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mainstem_operator.observed import BrokerReport, Claim, Component, Pod, Snapshot, Workload
-from mainstem_operator.resources import ClusterSpec, cluster_of
+from mainstem_operator.api.resources import ClusterSpec, cluster_of
+from mainstem_operator.kubernetes.node_affinity import HOSTNAME, NodeAffinity, Requirement, Term
+from mainstem_operator.snapshot import (
+    BrokerReport,
+    Claim,
+    Component,
+    Pod,
+    Snapshot,
+    Workload,
+)
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
@@ -26,7 +34,7 @@ def cluster(replicas: int = 3, annotations: Mapping[str, str] | None = None, **s
 
 
 def pod(component: str, index: int, **changes: Any) -> Pod:
-    found = Pod(
+    result = Pod(
         name=f"events-{component}-{index}",
         uid=f"{component}-{index}",
         index=index,
@@ -42,25 +50,40 @@ def pod(component: str, index: int, **changes: Any) -> Pod:
         trouble="",
         created=NOW,
     )
-    return replace(found, **changes)
+    return replace(result, **changes)
+
+
+def tied_to(node: str | None) -> NodeAffinity | None:
+    """The affinity of a local volume on `node`."""
+    if node is None:
+        return None
+    return NodeAffinity((Term((Requirement(HOSTNAME, "In", (node,)),), ()),))
 
 
 def claim(component: str, index: int, **changes: Any) -> Claim:
-    found = Claim(
+    result = Claim(
         name=f"data-events-{component}-{index}",
         uid=f"claim-{component}-{index}",
         index=index,
         bound=True,
         deleting=False,
-        node=f"node-{index}",
+        affinity=tied_to(f"node-{index}"),
         size="10Gi",
         lost_since=None,
     )
-    return replace(found, **changes)
+    return replace(result, **_with_affinity(changes))
+
+
+def _with_affinity(changes: dict[str, Any]) -> dict[str, Any]:
+    """`node` stands for the affinity of a volume on that node."""
+    return {
+        "affinity" if name == "node" else name: tied_to(value) if name == "node" else value
+        for name, value in changes.items()
+    }
 
 
 def report(broker: int, brokers: Iterable[int] = (0, 1, 2), **changes: Any) -> BrokerReport:
-    found = BrokerReport(
+    result = BrokerReport(
         broker=broker,
         cluster_id="abc",
         running=True,
@@ -74,7 +97,7 @@ def report(broker: int, brokers: Iterable[int] = (0, 1, 2), **changes: Any) -> B
         may_stop=True,
         blockers=(),
     )
-    return replace(found, **changes)
+    return replace(result, **changes)
 
 
 def component(name: str, count: int = 3, replicas: int | None = None) -> Component:
@@ -86,16 +109,16 @@ def component(name: str, count: int = 3, replicas: int | None = None) -> Compone
 
 
 def snapshot(brokers: int = 3, **changes: Any) -> Snapshot:
-    found = Snapshot(
+    result = Snapshot(
         now=NOW,
         zookeeper=component("zookeeper"),
         brokers=component("broker", brokers),
         reports={index: report(index, range(brokers)) for index in range(brokers)},
         modes={0: "follower", 1: "leader", 2: "follower"},
-        nodes={f"node-{index}": {} for index in range(10)},
+        nodes={f"node-{index}": {HOSTNAME: f"node-{index}"} for index in range(10)},
         racks={},
     )
-    return replace(found, **changes)
+    return replace(result, **changes)
 
 
 def with_pod(seen: Component, index: int, **changes: Any) -> Component:
@@ -103,7 +126,9 @@ def with_pod(seen: Component, index: int, **changes: Any) -> Component:
 
 
 def with_claim(seen: Component, index: int, **changes: Any) -> Component:
-    return replace(seen, claims={**seen.claims, index: replace(seen.claims[index], **changes)})
+    return replace(
+        seen, claims={**seen.claims, index: replace(seen.claims[index], **_with_affinity(changes))}
+    )
 
 
 def with_report(seen: Snapshot, index: int, **changes: Any) -> Snapshot:

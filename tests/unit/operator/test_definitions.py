@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Kubernetes
 
 from mainstem_operator.definitions import VERSION_NEEDED, lacking, read, upgrade, version_of
-from mainstem_operator.kube import Kube
+from mainstem_operator.kubernetes.client import Kube
 
 CRDS = Path(__file__).parents[3] / "crds"
 PLURAL = "customresourcedefinitions"
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def run(scenario: Callable[[Kubernetes, Kube], Awaitable[None]]) -> None:
-        async def within() -> None:
-            async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
-                await scenario(kubernetes, kube)
-
-        asyncio.run(within())
-
-    return run
 
 
 def of_version(version: int) -> list[dict[str, Any]]:
@@ -43,24 +27,18 @@ def test_the_files_have_the_version_that_the_operator_needs_or_a_later_one() -> 
     assert version >= VERSION_NEEDED
 
 
-def test_definitions_are_made_upgraded_and_never_taken_back(play: Callable[..., None]) -> None:
-    async def scenario(kubernetes: Kubernetes, kube: Kube) -> None:
-        assert len(await upgrade(kube, of_version(8))) == 3
-        assert await upgrade(kube, of_version(8)) == []
-        assert len(await upgrade(kube, of_version(9))) == 3
-        assert await upgrade(kube, of_version(8)) == []
-        (found,) = [one for one in kubernetes.find(PLURAL) if one["metadata"]["name"].startswith("topics.")]
-        assert version_of(found) == 9
-
-    play(scenario)
+async def test_definitions_are_made_upgraded_and_never_taken_back(kubernetes: Kubernetes, kube: Kube) -> None:
+    assert len(await upgrade(kube, of_version(8))) == 4
+    assert await upgrade(kube, of_version(8)) == []
+    assert len(await upgrade(kube, of_version(9))) == 4
+    assert await upgrade(kube, of_version(8)) == []
+    (position,) = [one for one in kubernetes.find(PLURAL) if one["metadata"]["name"].startswith("topics.")]
+    assert version_of(position) == 9
 
 
-def test_an_operator_says_which_definition_is_missing_or_too_old(play: Callable[..., None]) -> None:
-    async def scenario(kubernetes: Kubernetes, kube: Kube) -> None:
-        assert "clusters.mainstem.dev is not there" in str(await lacking(kube))
-        await upgrade(kube, of_version(VERSION_NEEDED))
-        assert await lacking(kube) is None
-        await kube.apply(of_version(0)[0], None)
-        assert f"needs version {VERSION_NEEDED}: helm upgrade" in str(await lacking(kube))
-
-    play(scenario)
+async def test_an_operator_says_which_definition_is_missing_or_too_old(kube: Kube) -> None:
+    assert "clusters.mainstem.dev is not there" in str(await lacking(kube))
+    await upgrade(kube, of_version(VERSION_NEEDED))
+    assert await lacking(kube) is None
+    await kube.apply(of_version(0)[0], None)
+    assert f"needs version {VERSION_NEEDED}: helm upgrade" in str(await lacking(kube))

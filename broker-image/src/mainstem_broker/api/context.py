@@ -5,36 +5,44 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from uuid import UUID
+from typing import Any, Final, NamedTuple
 
+import structlog
+
+from mainstem_broker.cluster.config_entities import group_path, user_path
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView, Topic
-from mainstem_broker.cluster.znodes import group_path
-from mainstem_broker.config import BrokerConfig, GroupConfig
+from mainstem_broker.config.broker_config import BrokerConfig
+from mainstem_broker.config.group_settings import GroupConfig
+from mainstem_broker.config.topic_configs import TopicConfigs
 from mainstem_broker.errors import (
     InvalidSetting,
     NotLeaderOrFollower,
     StorageError,
     UnknownTopicOrPartition,
 )
-from mainstem_broker.group.consumer_group import ConsumerPolicy
-from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings, GroupCoordinator
-from mainstem_broker.group.membership import GroupPolicy
-from mainstem_broker.group.migration import MigrationPolicy
-from mainstem_broker.group.shard import GroupPolicies
+from mainstem_broker.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from mainstem_broker.protocol.wire import Body, Entity
-from mainstem_broker.quota.client_quotas import ClientQuotas
+from mainstem_broker.quota.client_quotas import ClientQuotas, Mutations
+from mainstem_broker.replica.consumer_sessions import ConsumerSessions
+from mainstem_broker.replica.follower_sessions import FollowerSessions
 from mainstem_broker.replica.manager import ReplicaManager
+from mainstem_broker.replica.opening import ReplicasBeingOpened
 from mainstem_broker.replica.partition import Partition
+from mainstem_broker.runtime.disk_reads import DiskReads
+from mainstem_broker.runtime.fair_worker import FairWorker
+from mainstem_broker.security.audit_log import AuditLog
+from mainstem_broker.security.authorizer import Authorizer
+from mainstem_broker.security.login import Login
+from mainstem_broker.security.principals import ANONYMOUS, Principal
+from mainstem_broker.security.scram_credentials import ScramCredential, ScramMechanism, credential_of
+from mainstem_broker.txn.coordinator import TRANSACTIONS_TOPIC, TransactionCoordinator
+from mainstem_broker.txn.verification import TransactionVerifier
 
-if TYPE_CHECKING:
-    from mainstem_broker.api.follower_fetch import FollowerSession
+logger = structlog.get_logger(__name__)
 
-INTERNAL_TOPICS: Final = frozenset((OFFSETS_TOPIC, "__transaction_state"))
+INTERNAL_TOPICS: Final = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 """What brokers keep for themselves: clients may not produce there, and no pattern of theirs matches them."""
-ANONYMOUS: Final = "ANONYMOUS"
-"""Kafka's name for those who did not authenticate."""
 CATCH_UP_TIMEOUT_MS: Final = 1_000
 """The feed of changes takes milliseconds; a ZooKeeper that does not answer, or a controller in the middle of
 thousands of elections, takes this long, and then the answer is what this broker knows."""
@@ -48,23 +56,28 @@ class BrokerContext:
     config: BrokerConfig
     member: ClusterMember
     replicas: ReplicaManager
-    groups: GroupCoordinator = field(init=False)
-    quotas: ClientQuotas = field(init=False)
-    follower_sessions: dict[int, FollowerSession] = field(default_factory=dict)
-    """By the follower's id."""
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    quotas: ClientQuotas
+    verifier: TransactionVerifier
+    authorizer: Authorizer | None = None
+    """None where every client may do everything."""
+    follower_sessions: FollowerSessions = field(default_factory=FollowerSessions)
+    opening: ReplicasBeingOpened = field(default_factory=ReplicasBeingOpened)
+    decoding: FairWorker = field(default_factory=lambda: FairWorker("decoding"))
+    """Decodes batches for clients, where that takes more time than the event loop has."""
+    disk: DiskReads = field(default_factory=DiskReads)
+
+    audit: AuditLog = field(init=False)
+    consumer_sessions: ConsumerSessions = field(init=False)
+    topic_configs: TopicConfigs = field(init=False)
 
     def __post_init__(self) -> None:
-        self.quotas = ClientQuotas(
-            self.config.integer("quota.window.num"), 1000 * self.config.integer("quota.window.size.seconds")
+        self.topic_configs = TopicConfigs(lambda: self.config, _log_invalid_settings)
+        self.consumer_sessions = ConsumerSessions(
+            self.config.integer("max.incremental.fetch.session.cache.slots")
         )
-        self.groups = GroupCoordinator(
-            _coordinator_settings(
-                self.config, lambda group_id: self.group_config(group_id).session_timeout_ms
-            ),
-            _KnownTopics(self.member),
-            lambda index: self.replicas.find(OFFSETS_TOPIC, index),
-            self.now_ms,
-        )
+        self.audit = AuditLog(lambda: self.config.string("audit.log.categories").split(","))
 
     @property
     def view(self) -> ClusterView:
@@ -78,13 +91,13 @@ class BrokerContext:
             NotLeaderOrFollower: the cluster has the partition, but this broker does not, or not yet.
             UnknownTopicOrPartition: the cluster does not have it.
         """
-        found = self.replicas.find(topic, partition)
-        if found is not None:
-            return found
+        replica = self.replicas.find(topic, partition)
+        if replica is not None:
+            return replica
         if (topic, partition) in self.replicas.offline:
             raise StorageError(f"{topic}-{partition} is offline here: its data directory failed.")
-        known = self.view.topics.get(topic)
-        if known is not None and partition in known.assignment.replicas:
+        cluster_topic = self.view.topics.get(topic)
+        if cluster_topic is not None and partition in cluster_topic.assignment.replicas:
             raise NotLeaderOrFollower(f"{topic}-{partition} is not on this broker.")
         raise UnknownTopicOrPartition(f"There is no {topic}-{partition}.")
 
@@ -107,6 +120,15 @@ class BrokerContext:
         except InvalidSetting:
             return self.config.group({})  # written to ZooKeeper by hand: wrong settings do not count
 
+    def scram_credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        """What a login of this user is checked against; None if the user cannot log in by this mechanism."""
+        return credential_of(self.view.entity_configs.get(user_path(user), {}), mechanism)
+
+    def scram_login(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
+        """As `scram_credential`; a decoy, by which nobody can log in, if that is None."""
+        decoy = self.view.scram_decoys.credential(mechanism, user)  # in both cases: they take the same time
+        return self.scram_credential(user, mechanism) or decoy
+
     def leads_all(self, partitions: Iterable[tuple[str, int]]) -> bool:
         """Whether this broker leads all of them, as far as it knows."""
         find = self.replicas.find
@@ -117,71 +139,47 @@ class BrokerContext:
         return True
 
     async def catch_up(self) -> None:
-        """Hear what other brokers may know already, before a client is told that it asks the wrong one."""
+        """Read the feed of changes before a client is refused because this broker may lag behind others."""
         await self.member.catch_up(CATCH_UP_TIMEOUT_MS)
+
+    async def catch_up_with(self, partitions: Callable[[], Iterable[tuple[str, int]]]) -> None:
+        """`catch_up`, and wait for those of the partitions whose logs are being created."""
+        await self.catch_up()
+        if self.opening:
+            await self.opening.wait(partitions(), CATCH_UP_TIMEOUT_MS / 1000)
 
     def now_ms(self) -> int:
         return int(time.time() * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownTopics:
-    """The cluster's topics as groups want to know them."""
-
-    member: ClusterMember
-
-    @property
-    def version(self) -> int:
-        return self.member.view.topics_version
-
-    def topic_id(self, name: str) -> UUID | None:
-        topic = self.member.view.topics.get(name)
-        return None if topic is None else topic.topic_id
-
-    def name(self, topic_id: UUID) -> str | None:
-        return self.member.view.topic_names.get(topic_id)
-
-    def names(self) -> Iterable[str]:
-        return (name for name in self.member.view.topics if name not in INTERNAL_TOPICS)
-
-    def partition_count(self, name: str) -> int:
-        topic = self.member.view.topics.get(name)
-        return 0 if topic is None else len(topic.assignment.replicas)
-
-
-def _coordinator_settings(
-    config: BrokerConfig, session_timeout_ms: Callable[[str], int]
-) -> CoordinatorSettings:
-    assignors = tuple(name for name in config.string("group.consumer.assignors").split(",") if name)
-    policies = GroupPolicies(
-        GroupPolicy(config.integer("group.initial.rebalance.delay.ms"), config.integer("group.max.size")),
-        ConsumerPolicy(
-            session_timeout_ms,
-            config.integer("group.consumer.max.size"),
-            assignors,
-        ),
-        MigrationPolicy(config.string("group.consumer.migration.policy").lower()),
-    )
-    return CoordinatorSettings(
-        policies,
-        has_consumer_protocol="consumer" in config.string("group.coordinator.rebalance.protocols").split(","),
-        session_timeout_ms_min=config.integer("group.min.session.timeout.ms"),
-        session_timeout_ms_max=config.integer("group.max.session.timeout.ms"),
-        offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
-        retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
-        commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
-        metadata_size_max=config.integer("offset.metadata.max.bytes"),
-    )
-
-
 class RequestContext(NamedTuple):
-    """`version` is the one the client spoke; the entity is of the API's model version."""
+    """`version` is the one the client spoke; the entity is of the API's model version. `principal` is the
+    connection's when the request came, and `login` its login where the listener demands one."""
 
     version: int
     client_id: str | None
     peer: str
     listener: str
-    user: str = ANONYMOUS
+    principal: Principal = ANONYMOUS
+    login: Login | None = None
+
+    def mutations(self, broker: BrokerContext, *, strict: bool) -> Mutations:
+        """What the request takes of controller_mutation_rate; `strict`: its client knows that refusal."""
+        return broker.quotas.mutations(
+            self.principal.name,
+            self.client_id or "",
+            time.monotonic() * 1000,
+            strict=strict,
+        )
+
+    @property
+    def host(self) -> str:
+        """The client's address."""
+        return self.peer.rpartition(":")[0]
+
+
+def _log_invalid_settings(topic: str, error: InvalidSetting) -> None:
+    logger.error("topic settings ignored", topic=topic, reason=str(error))
 
 
 Handler = Callable[[BrokerContext, Entity, RequestContext], Body | Awaitable[Body | None] | None]

@@ -1,51 +1,156 @@
-"""Produce (key 0), versions 3 to 11; 0 to 2 are announced but refused.
+"""Produce (key 0), versions 3 to 12; 0 to 2 are announced but refused.
 
 - acks 0: no response at all; a failed append closes the connection, which is all the client can notice.
   acks 1: after the append. acks -1 (all): after the in-sync set has it, or REQUEST_TIMED_OUT after the
-  request's timeout; the records stay appended then.
+  request's timeout; the records stay appended then. Both wait for a flush that `flush.messages` requires.
 - A batch that an idempotent producer sends again is not written again: it is answered, and waited for, at
   the offset it has (KIP-98).
 - Topics that brokers keep for themselves are refused to everyone but the admin client, as in Apache Kafka,
-  whose tools repair them under that name.
+  whose tools repair them under that name. Where clients are authorized, its principal needs CLUSTER_ACTION,
+  which brokers have.
 - Partitions fail one by one; one batch of format 2 per partition and request.
 - v3 batch format 2; v5 log start offset; v7 zstd; v8 errors by record; v9 flexible; v10 hints at the
-  new leader (KIP-951: left out, that is, -1).
+  new leader (`api/leader_hints.py`); v12 adds partitions to transactions (KIP-890).
 - v0 to v2 are announced because librdkafka up to 2.11.0 decides by them whether it may compress.
-- Not done: transactional ids.
+- A batch whose topic makes the broker read the records (a codec of its own, compaction, bounds on timestamps)
+  is decoded by another thread, before the request is handled; later requests of the connection wait for it.
+- The first batch of a transaction in a partition waits for the coordinator
+  (`api/transaction_verification.py`), and so do later requests of its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import structlog
 
+from mainstem_broker.api import leader_hints
+from mainstem_broker.api.authorization import allows, allows_on_cluster, denial, require
 from mainstem_broker.api.context import INTERNAL_TOPICS, BrokerContext, RequestContext, milliseconds
+from mainstem_broker.api.transaction_verification import Verifications, unverified, verify
 from mainstem_broker.errors import (
     InvalidRecord,
     InvalidRequestBytes,
     InvalidRequiredAcks,
+    InvalidTimestamp,
     InvalidTopic,
     ProtocolError,
     RequestTimedOut,
 )
-from mainstem_broker.pending import Pending
+from mainstem_broker.protocol.batch_validation import ValidatedBatch, must_decode, validate_for_append
+from mainstem_broker.protocol.produce_codec import ProduceData, ProduceRequest, ProduceTopic
 from mainstem_broker.protocol.wire import Body, Entity
-from mainstem_broker.replica.partition import Acknowledgement, Partition
+from mainstem_broker.replica.acknowledgements import Acknowledgement
+from mainstem_broker.replica.client_batches import append_batch, note_refusal
+from mainstem_broker.replica.partition import Partition
+from mainstem_broker.runtime.pending import Pending
+from mainstem_broker.security.acl import Operation, ResourceType
 
 logger = structlog.get_logger(__name__)
 
+_NOTHING_VERIFIED: Final[Verifications] = {}
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """As Apache Kafka's AdminUtils names it."""
+_TIMED_OUT: Final = "The in-sync replicas did not have the records in time."
+_NOT_FLUSHED: Final = "The records were not on the disk in time, as flush.messages requires."
 
 
 def partitions_of(_broker: BrokerContext, request: Entity) -> Iterator[tuple[str, int]]:
     return ((topic.name, data.index) for topic in request.topic_data for data in topic.partition_data)
 
 
+class PreparedProduce(NamedTuple):
+    """A request after `prepare`: for each partition, in order, its batch or error, None if it was not
+    decoded; and the verified transactions that it begins."""
+
+    request: Entity
+    results: list[ValidatedBatch | ProtocolError | None]
+    verifications: Verifications
+
+
+def prepare(
+    broker: BrokerContext, request: Entity, context: RequestContext
+) -> Awaitable[PreparedProduce] | None:
+    """The request with the batches decoded that take too long for the event loop, and transactions verified;
+    None if there is nothing to do."""
+    if (
+        request.transactional_id is not None
+        and unverified(broker, request)
+        and _may_write_all(broker, request, context)
+    ):
+        return _prepare(broker, _copy_of(request), context)
+    find = broker.replicas.find
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            partition = find(topic.name, data.index)
+            if (
+                partition is not None
+                and data.records is not None
+                and must_decode(data.records, partition.log.config)
+            ):
+                return _prepare(broker, _copy_of(request), context)
+    return None
+
+
+def _copy_of(request: Entity) -> ProduceRequest:
+    """The request with records of its own: those that were read are views of a frame that is not kept."""
+    topics = [
+        ProduceTopic(
+            topic.name,
+            [
+                ProduceData(data.index, None if data.records is None else memoryview(bytes(data.records)))
+                for data in topic.partition_data
+            ],
+        )
+        for topic in request.topic_data
+    ]
+    return ProduceRequest(request.transactional_id, request.acks, request.timeout, topics)
+
+
+async def _prepare(
+    broker: BrokerContext, request: ProduceRequest, context: RequestContext
+) -> PreparedProduce:
+    results: list[ValidatedBatch | ProtocolError | None] = []
+    for topic in request.topic_data:
+        is_allowed = allows(broker, context, Operation.WRITE, ResourceType.TOPIC, topic.name, quietly=True)
+        for data in topic.partition_data:
+            partition = broker.replicas.find(topic.name, data.index)
+            if (
+                partition is None
+                or not is_allowed
+                or not partition.is_leader
+                or data.records is None
+                or not must_decode(data.records, partition.log.config)
+            ):
+                results.append(None)
+                continue
+            validate = partial(
+                validate_for_append,
+                data.records,
+                partition.log.config,
+                produce_version=context.version,
+                now_ms=broker.now_ms(),
+            )
+            try:
+                results.append(await broker.decoding.run(context.peer, validate))
+            except ProtocolError as error:
+                results.append(error)
+    # Last, right before the append: what the coordinator says may change.
+    verifications: Verifications = {}
+    if request.transactional_id is not None and _may_write_all(broker, request, context):
+        verifications = await verify(broker, request, context)
+    return PreparedProduce(request, results, verifications)
+
+
 def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body | Awaitable[Body] | None:
+    results: Iterator[ValidatedBatch | ProtocolError | None] | None = None
+    verifications: Verifications = _NOTHING_VERIFIED
+    if isinstance(request, PreparedProduce):
+        verifications = request.verifications
+        request, results = request.request, iter(request.results)
     now_ms = broker.now_ms()
     acks = request.acks
     failed = ""
@@ -54,15 +159,29 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
     for topic in request.topic_data:
         name = topic.name
         partitions: list[Body] = []
+        refusal = _refusal(broker, request, context, name)
         for data in topic.partition_data:
+            valid = None if results is None else next(results)
             try:
+                if refusal is not None:
+                    raise refusal
+                if isinstance(valid, ProtocolError):
+                    raise valid
                 if acks not in (-1, 0, 1):
                     raise InvalidRequiredAcks(f"acks is {acks}; it may be 0, 1 or -1 (all).")
-                if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
-                    raise InvalidTopic(f"'{name}' is kept by the brokers, and clients cannot write to it.")
                 partition = broker.find_replica(name, data.index)
-                info = partition.append(
-                    data.records, acks=acks, produce_version=context.version, now_ms=now_ms
+                verification = verifications.get((name, data.index)) if verifications else None
+                if isinstance(verification, ProtocolError):
+                    note_refusal(partition, data.records, now_ms)
+                    raise verification
+                info = append_batch(
+                    partition,
+                    data.records,
+                    acks=acks,
+                    produce_version=context.version,
+                    now_ms=now_ms,
+                    valid=valid,
+                    verification=verification,
                 )
                 answer = {
                     "index": data.index,
@@ -81,16 +200,60 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
         if failed:
             raise InvalidRequestBytes(f"A produce with acks=0 failed, so its connection is closed: {failed}")
         return None
-    body = {"responses": topics, "throttle_time": 0}
-    if acks == -1 and any(partition.high_watermark < offset for partition, offset, _ in appended):
-        return _await_replicas(body, appended, milliseconds(request.timeout))
+    body: Body = {"responses": topics, "throttle_time": 0}
+    if failed:
+        _add_hints(broker, context, body)
+    if any(partition.acknowledged_offset(acks) < offset for partition, offset, _ in appended):
+        return _await_acknowledgements(body, appended, acks, milliseconds(request.timeout), broker, context)
     return body
 
 
-def _await_replicas(
-    body: Body, appended: list[tuple[Partition, int, Body]], timeout_ms: int
+def _add_hints(broker: BrokerContext, context: RequestContext, body: Body) -> None:
+    """To be called where a partition has failed, so that others cost nothing."""
+    if context.version >= leader_hints.PRODUCE_VERSION:
+        answers = (
+            (topic["name"], answer["index"], answer)
+            for topic in body["responses"]
+            for answer in topic["partition_responses"]
+        )
+        leader_hints.add_leader_hints(broker, context, body, answers)
+
+
+def _may_write_all(broker: BrokerContext, request: Entity, context: RequestContext) -> bool:
+    """Whether no topic is refused: a request that is refused in part must not add to a transaction."""
+    names = (topic.name for topic in request.topic_data)
+    return all(_refusal(broker, request, context, name) is None for name in names)
+
+
+def _refusal(
+    broker: BrokerContext, request: Entity, context: RequestContext, topic: str
+) -> ProtocolError | None:
+    """Why this client may not write to this topic; None if it may."""
+    try:
+        if broker.authorizer is not None:
+            if (transactional_id := request.transactional_id) is not None:
+                require(broker, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+            require(broker, context, Operation.WRITE, ResourceType.TOPIC, topic)
+        if topic in INTERNAL_TOPICS:
+            if context.client_id != ADMIN_CLIENT_ID:
+                raise InvalidTopic(f"'{topic}' is kept by the brokers, and clients cannot write to it.")
+            if not allows_on_cluster(broker, context, Operation.CLUSTER_ACTION):
+                raise denial(context, Operation.WRITE, ResourceType.TOPIC, topic)
+    except ProtocolError as error:
+        return error
+    return None
+
+
+def _await_acknowledgements(
+    body: Body,
+    appended: list[tuple[Partition, int, Body]],
+    acks: int,
+    timeout_ms: int,
+    broker: BrokerContext,
+    context: RequestContext,
 ) -> Pending[Body]:
-    """Answer when the in-sync sets have what was appended; a partition where they do not says why.
+    """Answer when the in-sync sets have what was appended, or, with acks 1, the disk as `flush.messages`
+    requires; a partition where they do not says why.
 
     No task, which would add two turns of the loop to each produce.
     """
@@ -101,12 +264,13 @@ def _await_replicas(
         _, answer = waiting.pop(waited)
         if error is not None:
             _refuse(answer, error)
+            _add_hints(broker, context, body)
         if not waiting and not everyone.done():
             everyone.set_result(body)
 
     def give_up() -> None:
         for _, answer in waiting.values():
-            _refuse(answer, RequestTimedOut("The in-sync replicas did not have the records in time."))
+            _refuse(answer, RequestTimedOut(_TIMED_OUT if acks == -1 else _NOT_FLUSHED))
         if not everyone.done():
             everyone.set_result(body)
 
@@ -114,11 +278,11 @@ def _await_replicas(
         """Also when the connection has closed."""
         timer.cancel()
         for acknowledgement, (partition, _answer) in waiting.items():
-            partition.stop_waiting(acknowledgement)
+            partition.waiting(acks).remove(acknowledgement)
 
     for partition, offset, answer in appended:
         acknowledgement = Acknowledgement(offset, settle)
-        if not partition.acknowledge(acknowledgement):
+        if not partition.acknowledge(acknowledgement, acks):
             waiting[acknowledgement] = (partition, answer)
     timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, give_up)
     everyone.add_done_callback(end)
@@ -131,8 +295,9 @@ def _refuse(answer: Body, error: ProtocolError) -> None:
 
 def _failure(index: int, error: ProtocolError) -> dict[str, Any]:
     record_errors: list[Body] = []
-    if isinstance(error, InvalidRecord) and error.batch_index is not None:
-        record_errors.append({"batch_index": error.batch_index, "batch_index_error_message": error.message})
+    if isinstance(error, InvalidRecord | InvalidTimestamp):
+        # The sentence is the response's, once; repeated for each record it would be most of the response.
+        record_errors = [{"batch_index": index} for index in error.batch_indexes]
     return {
         "index": index,
         "error_code": error.code,

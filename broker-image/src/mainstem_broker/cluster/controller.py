@@ -1,25 +1,25 @@
 """What the controller decides: new states for partitions, given the view. Pure; `member.py` writes them.
 
-Every pass looks at the state of things, not at the event that woke it, so a pass may be repeated, and a
-new controller carries on where the last one died.
+A pass decides from the present state, not from the event that started it. It may therefore be repeated, and
+a new controller continues where the last one stopped.
 
-A broker lives, for a partition, if it is registered and the disk of its replica has not failed. It is
-*trusted* for a partition if it lives, and if no life of its since the one that was found in sync
-began after an unclean stop: such a one may have lost the end of its log (KIP-903, KIP-966). Rules:
+A broker is *live* for a partition if it is registered and the disk of its replica has not failed. It is
+*trusted* if it is also free of unclean stops since it was last found in sync: after an unclean stop, the
+end of its log may be missing (KIP-903, KIP-966). The rules, in their order:
 
-- A partition without a state is new: the first live replica of its assignment leads at epoch 0, the
-  in-sync set is all live replicas.
-- A leader holds its office while it lives the life it was elected in. Members of the in-sync set that are no
-  longer trusted leave it; that alone is no election.
-- Members that are *leaving* (they stop soon, cleanly) leave the set, if another member stays. A leader that
-  is leaving hands over by itself (`heir_of`): one that others replace while it lives may not hear of it for
-  a while, and there would be two.
-- Else the first trusted replica of the assignment leads that is in sync; failing that, the first trusted
-  eligible leader replica, with itself as the in-sync set. The leader epoch grows by one.
-- If all who might lead live, and none is trusted (the whole set stopped uncleanly), each claims how far its
-  log reaches, and the longest leads: the latest epoch, then the highest offset.
-- Else, only if unclean election is allowed, the first live replica leads and the state says `recovering`.
-- Else there is no leader (-1), and the sets stay as they are, for only their members have every
+- A partition without a state is new. The first live replica of its assignment leads at epoch 0, and the
+  in-sync set holds all live replicas.
+- A leader keeps the leadership while the incarnation that was elected is live. Members of the in-sync set
+  that are no longer trusted leave it, which is not an election.
+- Members that are *leaving* (they stop soon, cleanly) leave the set if another member stays. A leader that
+  is leaving hands over by itself (`heir_of`): if the controller replaced it, it might not notice for a
+  while, and the partition would have two leaders.
+- Otherwise the first replica of the assignment that is trusted and in sync leads. If there is none, the
+  first trusted eligible leader replica leads, and is the in-sync set. The leader epoch grows by one.
+- If all candidates are live and none is trusted (the whole set stopped uncleanly), each claims the end of
+  its log, and the longest log leads: the latest epoch first, then the highest offset.
+- Otherwise, if unclean election is allowed, the first live replica leads, and the state is `recovering`.
+- Otherwise there is no leader (-1). The sets stay as they are, because only their members have every
   acknowledged record.
 """
 
@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.cluster.znodes import BrokerRegistration, Claim
-from mainstem_broker.replica.state import NO_LEADER, PartitionState
+from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
 Brokers = Mapping[int, BrokerRegistration]
 
@@ -59,20 +59,42 @@ def plan_states(
     policy_of: Callable[[Topic], ElectionPolicy],
     *,
     topics: Iterable[str] | None = None,
+    is_patient: bool = False,
 ) -> list[StateChange]:
-    """All states that have to change; `topics` limits the look, None looks at all."""
-    names = view.topics.keys() if topics is None else topics
-    return [
-        change
-        for name in names
-        if name in view.topics and name not in view.pending_deletions
-        for change in _plan_topic(view.topics[name], view, policy_of(view.topics[name]), controller_epoch)
-    ]
+    """All states that have to change; `topics` limits the look, None looks at all.
+
+    With `is_patient`, as after an outage of ZooKeeper, brokers that are absent keep what they have.
+    """
+    looks = look_at_states(view, controller_epoch, policy_of, topics=topics, is_patient=is_patient)
+    return [change for change in looks if change is not None]
+
+
+def look_at_states(
+    view: ClusterView,
+    controller_epoch: int,
+    policy_of: Callable[[Topic], ElectionPolicy],
+    *,
+    topics: Iterable[str] | None = None,
+    is_patient: bool = False,
+) -> Iterator[StateChange | None]:
+    """As `plan_states`, partition by partition, so that the caller may pause: None for one that stays."""
+    for name in tuple(view.topics) if topics is None else topics:
+        topic = view.topics.get(name)
+        if topic is None or name in view.pending_deletions or name in view.stopped_topics:
+            continue
+        for change in _plan_topic(topic, view, policy_of(topic), controller_epoch):
+            yield None if change is not None and is_patient and _waits(change, view) else change
+
+
+def _waits(change: StateChange, view: ClusterView) -> bool:
+    state = view.topics[change.topic].states.get(change.partition)
+    return state is not None and waits_for_absent(state, view.brokers)
 
 
 def _plan_topic(
     topic: Topic, view: ClusterView, policy: ElectionPolicy, controller_epoch: int
-) -> Iterator[StateChange]:
+) -> Iterator[StateChange | None]:
+    """For each partition its new state, or None if the present one holds."""
     for partition, replicas in topic.assignment.replicas.items():
         brokers = view.brokers_for(topic.topic_id, partition)
         state = topic.states.get(partition)
@@ -82,9 +104,13 @@ def _plan_topic(
                 lives = {broker: brokers[broker].incarnation for broker in present}
                 first = PartitionState(present[0], 0, present, controller_epoch, incarnations=lives)
                 yield StateChange(topic.name, partition, first, None)
+            else:
+                yield None
             continue
         new = elect(state, replicas, brokers, policy, topic.claims.get(partition, {}))
-        if new is not None:
+        if new is None:
+            yield None
+        else:
             new = replace(new, controller_epoch=controller_epoch)
             yield StateChange(topic.name, partition, new, state.partition_epoch)
 
@@ -97,12 +123,12 @@ def elect(
     claims: Mapping[int, Claim],
 ) -> PartitionState | None:
     """The state that should follow, or None if the present one holds."""
-    if holds_office(state, brokers):
+    if has_valid_leader(state, brokers):
         in_sync = tuple(
             broker for broker in state.isr if broker == state.leader or stays(state, broker, brokers)
         )
         if len(in_sync) == 1 and brokers[state.leader].leaving:
-            # Nobody is left to hand over to but those that leave as well.
+            # All other candidates leave as well.
             in_sync = tuple(broker for broker in state.isr if is_trusted(state, broker, brokers))
         return None if in_sync == state.isr else state.with_isr(in_sync, {}, policy.min_insync_replicas)
     in_sync = tuple(broker for broker in state.isr if stays(state, broker, brokers)) or tuple(
@@ -132,7 +158,7 @@ def elect(
 
 
 def may_stop(view: ClusterView, broker: int) -> bool:
-    """Whether no partition is led by `broker`, or in sync there, that others could carry on without it."""
+    """Whether no partition depends on `broker` as leader or in-sync replica that others could take over."""
     return not any(
         broker in (state.leader, *state.isr)
         and _others_stay(state, broker, view.brokers_for(topic.topic_id, partition))
@@ -146,7 +172,7 @@ def _others_stay(state: PartitionState, broker: int, brokers: Brokers) -> bool:
 
 
 def heir_of(state: PartitionState, replicas: tuple[int, ...], brokers: Brokers) -> int | None:
-    """To whom a leader that is leaving hands over: the first in-sync replica that stays, if one does."""
+    """The successor of a leader that is leaving: the first in-sync replica that stays, if one does."""
     heirs = (broker for broker in replicas if broker in state.isr and broker != state.leader)
     return next((broker for broker in heirs if stays(state, broker, brokers)), None)
 
@@ -157,7 +183,7 @@ def stays(state: PartitionState, broker: int, brokers: Brokers) -> bool:
 
 
 def is_trusted(state: PartitionState, broker: int, brokers: Brokers) -> bool:
-    """Whether `broker` lives and has not stopped uncleanly since it was found in sync."""
+    """Whether `broker` is live and has not stopped uncleanly since it was found in sync."""
     registration = brokers.get(broker)
     if registration is None:
         return False
@@ -165,19 +191,29 @@ def is_trusted(state: PartitionState, broker: int, brokers: Brokers) -> bool:
 
 
 def must_claim(state: PartitionState, brokers: Brokers) -> bool:
-    """Whether only the lengths of the logs can tell who may lead: all who might have stopped uncleanly."""
+    """Whether only the lengths of the logs can decide who leads: all candidates have stopped uncleanly."""
     members = state.isr + state.elr
     return (
         len(members) > 1
-        and not holds_office(state, brokers)
+        and not has_valid_leader(state, brokers)
         and all(broker in brokers and not is_trusted(state, broker, brokers) for broker in members)
     )
 
 
-def holds_office(state: PartitionState, brokers: Brokers) -> bool:
-    """Whether the leader lives the life in which it was elected."""
+def has_valid_leader(state: PartitionState, brokers: Brokers) -> bool:
+    """Whether the leader is live and its process was elected, in this session or an earlier one."""
     registration = brokers.get(state.leader)
-    return registration is not None and state.incarnations.get(state.leader) == registration.incarnation
+    incarnation = state.incarnations.get(state.leader)
+    return registration is not None and incarnation is not None and registration.holds(incarnation)
+
+
+def waits_for_absent(state: PartitionState, brokers: Brokers) -> bool:
+    """Whether only the absence of brokers that may register again in a moment calls for another state."""
+    if state.leader == NO_LEADER:
+        return False
+    return state.leader not in brokers or (
+        has_valid_leader(state, brokers) and any(broker not in brokers for broker in state.isr)
+    )
 
 
 def _longest(
@@ -210,9 +246,9 @@ def elected(
     state: PartitionState, leader: int, isr: tuple[int, ...], brokers: Brokers, policy: ElectionPolicy
 ) -> PartitionState:
     """The state after `leader` was elected, with `isr` in sync."""
-    lives = {leader: brokers[leader].incarnation}
+    incarnations = {leader: brokers[leader].incarnation}
     return replace(
-        state.with_isr(isr, lives, policy.min_insync_replicas),
+        state.with_isr(isr, incarnations, policy.min_insync_replicas),
         leader=leader,
         leader_epoch=state.leader_epoch + 1,
         recovering=False,

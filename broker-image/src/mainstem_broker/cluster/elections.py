@@ -1,9 +1,9 @@
-"""Elections that somebody asks for, and those that bring leaders back where they belong. Pure.
+"""Elections on request, and those that return leaderships to the preferred leaders. Pure.
 
 - *Preferred*: the first replica of the assignment leads, if it is in sync (KIP-460). The present leader hands
   over to it, so that there are never two; one that is down is replaced by the controller anyway.
-- *Unclean*: a partition without a leader gets one from the controller, out of sync if need be, whatever the
-  topic's setting says.
+- *Unclean*: a partition without a leader gets one from the controller, if need be out of sync, regardless of
+  the topic's setting.
 - Rebalancing: leaders drift away from the preferred ones as brokers come and go. A broker that leads too few
   of the partitions whose preferred leader it is gets them back (`auto.leader.rebalance.enable`).
 """
@@ -14,7 +14,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
 
-from mainstem_broker.cluster.controller import Brokers, ElectionPolicy, elect, elected, holds_office, stays
+from mainstem_broker.cluster.controller import (
+    Brokers,
+    ElectionPolicy,
+    elect,
+    elected,
+    has_valid_leader,
+    stays,
+)
 from mainstem_broker.cluster.reassignment import is_moving
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import Claim
@@ -23,7 +30,7 @@ from mainstem_broker.errors import (
     EligibleLeadersNotAvailable,
     PreferredLeaderNotAvailable,
 )
-from mainstem_broker.replica.state import NO_LEADER, PartitionState
+from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
 
 class ElectionType(IntEnum):
@@ -46,17 +53,17 @@ def elect_on_request(
     Raises:
         ElectionNotNeeded: the preferred replica leads, or, for an unclean one, any replica does.
         PreferredLeaderNotAvailable: it is down, about to stop, or out of sync.
-        EligibleLeadersNotAvailable: no replica lives.
+        EligibleLeadersNotAvailable: no replica is alive.
     """
     if kind is ElectionType.UNCLEAN:
-        if holds_office(state, brokers):
+        if has_valid_leader(state, brokers):
             raise ElectionNotNeeded(f"Broker {state.leader} leads the partition.")
         new = elect(state, replicas, brokers, replace(policy, unclean=True), claims)
         if new is None or new.leader == NO_LEADER:
-            raise EligibleLeadersNotAvailable(f"None of the replicas {list(replicas)} lives.")
+            raise EligibleLeadersNotAvailable(f"None of the replicas {list(replicas)} is alive.")
         return new
     preferred = replicas[0]
-    if state.leader == preferred and holds_office(state, brokers):
+    if state.leader == preferred and has_valid_leader(state, brokers):
         raise ElectionNotNeeded(f"The preferred leader, broker {preferred}, leads the partition.")
     in_sync = tuple(broker for broker in state.isr if stays(state, broker, brokers))
     if preferred not in in_sync:

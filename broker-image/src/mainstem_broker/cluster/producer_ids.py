@@ -1,6 +1,6 @@
 """Ids for producers, unique in the cluster: taken from ZooKeeper in blocks, handed out one by one.
 
-`/latest_producer_id_block` holds the block given last. Whoever needs one writes the next with the version
+`/latest_producer_id_block` holds the last block. A broker that needs one writes the next with the version
 it read, so no two brokers get the same. A block whose writing was not answered is left unused, and so is
 what a broker has left when it stops: there are 2^63 ids.
 """
@@ -19,8 +19,13 @@ from mainstem_broker.cluster.zookeeper import (
     ZooKeeperSession,
     ZooKeeperUnavailable,
 )
-from mainstem_broker.config import INT64_MAX
-from mainstem_broker.errors import CoordinatorLoadInProgress, UnknownServerError
+from mainstem_broker.config.setting import INT64_MAX
+from mainstem_broker.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    NewerFormat,
+    UnknownServerError,
+)
 
 logger = structlog.get_logger(__name__)
 
@@ -43,10 +48,11 @@ class ProducerIds:
         self._refill: asyncio.Task[None] | None = None
 
     async def take(self) -> int:
-        """An id that nobody had before.
+        """An id that was never used before.
 
         Raises:
-            CoordinatorLoadInProgress: ZooKeeper gives no block at the moment; ask again.
+            CoordinatorLoadInProgress: ZooKeeper gives no block at the moment; try again.
+            CoordinatorNotAvailable: the newest block has a format that this broker does not read.
             UnknownServerError: all ids are used up.
         """
         while True:
@@ -61,10 +67,19 @@ class ProducerIds:
                 async with asyncio.timeout(WAIT_S_MAX):
                     # Shielded: others wait for the same block.
                     await asyncio.shield(self._begin_refill())
+            except NewerFormat as error:
+                raise CoordinatorNotAvailable(
+                    f"The node of producer ids has a newer format ({error}): upgrade this broker."
+                ) from error
             except (TimeoutError, ZooKeeperUnavailable) as error:
                 raise CoordinatorLoadInProgress(
-                    "ZooKeeper gives this broker no ids for producers at the moment; ask again."
+                    "ZooKeeper gives this broker no ids for producers at the moment; try again."
                 ) from error
+
+    def prefetch(self) -> None:
+        """Take a block unless there is one, so that producers can start while ZooKeeper is away."""
+        if self._left < PREFETCH_IDS and self._next is None:
+            self._begin_refill()
 
     def _begin_refill(self) -> asyncio.Task[None]:
         if self._refill is None:

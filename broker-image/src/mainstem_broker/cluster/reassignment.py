@@ -1,22 +1,22 @@
 """Moving a partition's replicas to other brokers: what is written meanwhile, and when it is done. Pure.
 
-A move is written in `/brokers/topics/T` and nowhere else, so whoever is controller carries it on:
+A move is written in `/brokers/topics/T` and nowhere else, so any later controller continues it:
 
-1. Somebody wishes for a target. The partition's replicas become the target followed by those of before;
-   `adding_replicas` are those that were not there before, `removing_replicas` those that the target lacks.
+1. A target is requested. The partition's replicas become the target followed by the former replicas;
+   `adding_replicas` are the new ones, `removing_replicas` those that are not in the target.
    New replicas follow the leader, which takes them into the in-sync set as it would any other follower.
 2. When the whole target is in sync, a leader that is not in it hands over to its first member. Then the
-   controller lets the others out of the in-sync set and writes the target as the replicas: one multi, so
-   nobody ever sees one without the other. Brokers that are no longer named delete their files. The leader
-   epoch grows, as in Kafka: one that is named again soon starts with nothing, and what it told before, or has
-   on its way, must not pass for what it has.
+   controller removes the others from the in-sync set and writes the target as the replicas: in one multi, so
+   that no broker sees one without the other. Brokers that are no longer replicas delete their files. The
+   leader epoch grows, as in Kafka: a broker that becomes a replica again soon starts with an empty log, and
+   what it reported before, or has sent, must not count for the new log.
 
-The two lists do not depend on each other: what was there before is all but `adding`, what is wanted is all
-but `removing`. A wish that replaces another one, or takes it back, only changes the target; a replica
-that was added and is to go again stands in both lists until the controller lets go of it.
+The two lists are independent: the former replicas are all but `adding`, the target is all but `removing`. A
+request that replaces or cancels another one only changes the target. A replica that was added and is removed
+again is in both lists until the controller has removed it.
 
 An in-sync copy is given up only for a complete target, so a move waits while a broker of its target is down.
-Where no in-sync copy has to go, as when a move is taken back early, there is nothing to wait for.
+Where no in-sync copy has to be removed, as when a move is cancelled early, there is nothing to wait for.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from mainstem_broker.cluster.controller import (
     Brokers,
     ElectionPolicy,
     StateChange,
-    holds_office,
+    has_valid_leader,
     stays,
 )
 from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.cluster.znodes import TopicAssignment
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.partition_state import PartitionState
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The replicas of one partition, with those that are coming and those that are to go."""
+    """The replicas of one partition, with those that are added and those that are removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -50,12 +50,12 @@ class Move:
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """Who held the partition before; their order is that of now."""
+        """The former replicas, in their present order."""
         return tuple(broker for broker in self.replicas if broker not in self.adding)
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Who is to hold the partition, the preferred leader first."""
+        """The future replicas, the preferred leader first."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
     def towards(self, target: tuple[int, ...]) -> Move:
@@ -115,7 +115,7 @@ def plan_completions(
     completed: dict[str, list[CompletedMove]] = {}
     for name in view.topics if topics is None else topics:
         topic = view.topics.get(name)
-        if topic is None or name in view.pending_deletions:
+        if topic is None or name in view.pending_deletions or name in view.stopped_topics:
             continue
         for partition in moving_partitions(topic.assignment):
             move, state = move_of(topic.assignment, partition), topic.states.get(partition)
@@ -129,9 +129,9 @@ def plan_completions(
 
 
 def successor(state: PartitionState, move: Move, brokers: Brokers) -> int | None:
-    """To whom a leader that is moved away has to hand over now; None while it has to go on.
+    """The broker to which a leader that is moved away has to hand over now; None while it has to stay.
 
-    It does so itself: a leader that others replace while it lives may not hear of it for a while.
+    It does so itself: a leader that is replaced while it is alive may not notice for a while.
     """
     if not move.is_under_way or state.leader in move.target or not _is_reached(state, move, brokers):
         return None
@@ -139,7 +139,7 @@ def successor(state: PartitionState, move: Move, brokers: Brokers) -> int | None
 
 
 def _is_reached(state: PartitionState, move: Move, brokers: Brokers) -> bool:
-    """Whether nobody has to be waited for any more."""
+    """Whether no replica has to be waited for any more."""
     in_sync = {broker for broker in state.isr if stays(state, broker, brokers)}
     costs_a_copy = not set(move.removing).isdisjoint(state.isr + state.elr)
     needed = set(move.target) if costs_a_copy else set(move.adding).difference(move.removing)
@@ -155,17 +155,19 @@ def complete(
     in-sync set any more; the leader epoch if a replica is let go.
     """
     target = move.target
-    if not holds_office(state, brokers) or not _is_reached(state, move, brokers):
+    if not has_valid_leader(state, brokers) or not _is_reached(state, move, brokers):
         return None
     if state.leader not in target:
         return None  # it hands over first, see `successor`
     isr = tuple(broker for broker in state.isr if broker in target)
     after = state.with_isr(isr, {}, policy.min_insync_replicas)
-    known = after.isr + tuple(broker for broker in after.elr if broker in target)
+    remaining = after.isr + tuple(broker for broker in after.elr if broker in target)
     if move.removing:
         after = replace(after, leader_epoch=state.leader_epoch + 1, recovering=False)
     return replace(
         after,
-        elr=known[len(after.isr) :],
-        incarnations={broker: life for broker, life in after.incarnations.items() if broker in known},
+        elr=remaining[len(after.isr) :],
+        incarnations={
+            broker: incarnation for broker, incarnation in after.incarnations.items() if broker in remaining
+        },
     )

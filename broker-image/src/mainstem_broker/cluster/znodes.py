@@ -1,4 +1,4 @@
-"""Where everything lies in ZooKeeper and how it is written: paths and JSON, nothing that talks to it.
+"""The layout of the cluster in ZooKeeper: paths and JSON, nothing that talks to it.
 
 The layout is that of Apache Kafka 3.9 in ZooKeeper mode, so that people and scripts that know
 `zookeeper-shell` find what they expect (R18). States carry keys of ours (`elr`, `incarnations`,
@@ -6,13 +6,19 @@ The layout is that of Apache Kafka 3.9 in ZooKeeper mode, so that people and scr
 
 - `/mainstem/changes/change_NNNNNNNNNN`: the feed of changes that every broker follows by one watch;
   each entry names or carries what changed (`Change`). The controller trims it.
-- `/mainstem/incarnations/N`: the lives of broker N. The node's version is the number of the present one
-  and grows with each registration; the text says which was the last that began after an unclean stop.
+- `/mainstem/incarnations/N`: the incarnations of broker N. The node's version is the number of the present
+  one and grows with each registration; the text names the last one that began after an unclean stop.
 - `/mainstem/offline/N`, ephemeral: the replicas of broker N whose data directory failed.
 - `/brokers/topics/T/partitions/P/claim_N`: how far the log of broker N reaches, written when all who might
   lead P have come back from unclean stops.
+- `/mainstem/scram_secret`: 32 random bytes, of which the answers to logins of users that do not exist are
+  derived (`security/scram_decoys.py`). Who can read it can tell which users exist; so can who reads
+  `/config/users`.
 - `/mainstem/deleted_topics/ID`: a deleted topic whose files some broker still has to remove; the
   brokers strike themselves off, the last one removes the node.
+
+Decoding raises NewerFormat if a node names a later version than this one writes, and ValueError, KeyError,
+TypeError or AttributeError if it is no such node.
 """
 
 from __future__ import annotations
@@ -22,12 +28,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote, unquote
 from uuid import UUID
 
-from mainstem_broker.quota import client_quotas
-from mainstem_broker.quota.client_quotas import QuotaEntity
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.errors import NewerFormat
+from mainstem_broker.replica.partition_state import PartitionState
 
 BROKER_IDS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
@@ -37,12 +41,12 @@ CLUSTER_ID: Final = "/cluster/id"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
-DEFAULT_ENTITY: Final = client_quotas.DEFAULT
 CHANGES: Final = "/mainstem/changes"
 INCARNATIONS: Final = "/mainstem/incarnations"
 OFFLINE: Final = "/mainstem/offline"
 CHANGE_PREFIX: Final = CHANGES + "/change_"
 DELETED_TOPICS: Final = "/mainstem/deleted_topics"
+SCRAM_SECRET: Final = "/mainstem/scram_secret"
 
 STATES_PER_MULTI: Final = 300
 """A multi must stay below ZooKeeper's `jute.maxbuffer` of 1 MiB; a state takes about 500 bytes in it."""
@@ -58,6 +62,8 @@ PERSISTENT_PATHS: Final = (
     "/config/groups",
     "/config/ips",
     "/consumers",
+    "/kafka-acl",
+    "/kafka-acl-extended/prefixed",
     CHANGES,
     INCARNATIONS,
     OFFLINE,
@@ -106,59 +112,37 @@ def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
-def config_path(entity: str) -> str:
-    """Of an entity as `topics/T`, `brokers/N`, `users/U/clients/C`, `groups/G`."""
-    return f"/config/{entity}"
-
-
-def escaped(name: str) -> str:
-    """The name of a client, user or group as that of a znode, as Kafka's Sanitizer writes it.
-
-    Dots alone, which ZooKeeper does not take for a name, are escaped too.
-    """
-    return quote(name, safe="").replace("~", "%7E") if name.strip(".") else name.replace(".", "%2E")
-
-
-def quota_path(entity: QuotaEntity) -> str:
-    """Where an entity's quotas lie, below `/config`."""
-    parts = (("users", entity.user), ("clients", entity.client_id))
-    return "/".join(
-        f"{folder}/{name if name == DEFAULT_ENTITY else escaped(name)}"
-        for folder, name in parts
-        if name is not None
-    )
-
-
-def quota_entity(path: str) -> QuotaEntity | None:
-    """The entity whose quotas lie at `path` below `/config`; None if none do."""
-    match path.split("/"):
-        case ["clients", client_id]:
-            return QuotaEntity(None, unquote(client_id))
-        case ["users", user]:
-            return QuotaEntity(unquote(user), None)
-        case ["users", user, "clients", client_id]:
-            return QuotaEntity(unquote(user), unquote(client_id))
-    return None
-
-
-def group_path(group_id: str) -> str:
-    """Where a group's settings lie, below `/config`."""
-    return f"groups/{escaped(group_id)}"
-
-
-def group_of(path: str) -> str | None:
-    """The group whose settings lie at `path` below `/config`; None if none do."""
-    folder, _, name = path.partition("/")
-    return unquote(name) if folder == "groups" else None
-
-
 def _dump(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+REGISTRATION_VERSION: Final = 5
+ASSIGNMENT_VERSION: Final = 3
+STATE_VERSION: Final = 1
+CHANGE_VERSION: Final = 1
+_OTHERS_VERSION: Final = 1
+
+
+def require_version(body: Mapping[str, Any], highest: int) -> None:
+    """Check that this broker reads the format of a node. One that does not name it has the present format.
+
+    Raises:
+        NewerFormat: it does not: a later version may give the same keys another meaning.
+    """
+    version = int(body.get("version", highest))
+    if version > highest:
+        raise NewerFormat(f"its format has version {version}, and this broker reads up to {highest}")
+
+
+def _load(data: bytes, highest: int) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(data)
+    require_version(body, highest)
+    return body
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One listener of a broker as clients are told of it."""
+    """One listener of a broker, as it is advertised to clients."""
 
     listener: str
     security_protocol: str
@@ -170,10 +154,11 @@ class Endpoint:
 class BrokerRegistration:
     """`/brokers/ids/N`. `epoch` is the node's czxid: it grows each time the broker registers.
 
-    `incarnation` is the number of its present life, and `last_unclean` that of the last one that began
-    without a clean stop before it; both from `/mainstem/incarnations/N`. `leaving` says that it is about
-    to stop and gives its leaderships away (a key of ours, which others ignore). `offline` are the partitions
-    whose replica it cannot serve, by topic id and number, from `/mainstem/offline/N`.
+    `incarnation` is the number of its present one, and `last_unclean` that of the last one that began
+    without a clean stop before it; both from `/mainstem/incarnations/N`. `first_incarnation` is the first one
+    of the broker's present process, if that has had several sessions (a key of ours). `leaving` says that it
+    is about to stop and hands its leaderships over (a key of ours, which others ignore). `offline` are the
+    partitions whose replica it cannot serve, by topic id and number, from `/mainstem/offline/N`.
     """
 
     broker_id: int
@@ -183,7 +168,13 @@ class BrokerRegistration:
     incarnation: int = 0
     last_unclean: int = 0
     leaving: bool = False
+    first_incarnation: int | None = None
     offline: frozenset[tuple[UUID, int]] = frozenset()
+
+    def holds(self, incarnation: int) -> bool:
+        """Whether what was given to `incarnation` is the present process's, which may outlive sessions."""
+        first = self.incarnation if self.first_incarnation is None else self.first_incarnation
+        return first <= incarnation <= self.incarnation
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
@@ -191,7 +182,7 @@ class BrokerRegistration:
     def encode(self, timestamp_ms: int) -> bytes:
         first = self.endpoints[0]
         body: dict[str, Any] = {
-            "version": 5,
+            "version": REGISTRATION_VERSION,
             "host": first.host,
             "port": first.port,
             "jmx_port": -1,
@@ -204,19 +195,27 @@ class BrokerRegistration:
             body["rack"] = self.rack
         if self.leaving:
             body["leaving"] = True
+        if self.first_incarnation is not None:
+            body["first_incarnation"] = self.first_incarnation
         return _dump(body)
 
     @classmethod
     def decode(cls, broker_id: int, data: bytes, epoch: int) -> BrokerRegistration:
-        body = json.loads(data)
+        body = _load(data, REGISTRATION_VERSION)
         protocols = body["listener_security_protocol_map"]
         endpoints = []
         for text in body["endpoints"]:
             listener, _, address = text.partition("://")
             host, _, port = address.rpartition(":")
             endpoints.append(Endpoint(listener, protocols[listener], host.strip("[]"), int(port)))
-        leaving = bool(body.get("leaving", False))
-        return cls(broker_id, tuple(endpoints), body.get("rack"), epoch, leaving=leaving)
+        return cls(
+            broker_id,
+            tuple(endpoints),
+            body.get("rack"),
+            epoch,
+            leaving=bool(body.get("leaving", False)),
+            first_incarnation=body.get("first_incarnation"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ class TopicAssignment:
 
         return _dump(
             {
-                "version": 3,
+                "version": ASSIGNMENT_VERSION,
                 "partitions": by_partition(self.replicas),
                 "adding_replicas": by_partition(self.adding_replicas),
                 "removing_replicas": by_partition(self.removing_replicas),
@@ -246,7 +245,7 @@ class TopicAssignment:
 
     @classmethod
     def decode(cls, topic: str, data: bytes, version: int) -> TopicAssignment:
-        body = json.loads(data)
+        body = _load(data, ASSIGNMENT_VERSION)
 
         def by_partition(name: str) -> dict[int, tuple[int, ...]]:
             return {int(partition): tuple(ids) for partition, ids in body.get(name, {}).items()}
@@ -265,7 +264,7 @@ def _state_body(state: PartitionState) -> dict[str, Any]:
     body: dict[str, Any] = {
         "controller_epoch": state.controller_epoch,
         "leader": state.leader,
-        "version": 1,
+        "version": STATE_VERSION,
         "leader_epoch": state.leader_epoch,
         "isr": list(state.isr),
     }
@@ -276,7 +275,9 @@ def _state_body(state: PartitionState) -> dict[str, Any]:
     if state.assignment_version:
         body["assignment_version"] = state.assignment_version
     if state.incarnations:
-        body["incarnations"] = {str(broker): life for broker, life in state.incarnations.items()}
+        body["incarnations"] = {
+            str(broker): incarnation for broker, incarnation in state.incarnations.items()
+        }
     return body
 
 
@@ -290,6 +291,7 @@ def decode_state(data: bytes, version: int) -> PartitionState:
 
 
 def _state_of(body: Mapping[str, Any], version: int) -> PartitionState:
+    require_version(body, STATE_VERSION)
     return PartitionState(
         leader=body["leader"],
         leader_epoch=body["leader_epoch"],
@@ -298,7 +300,9 @@ def _state_of(body: Mapping[str, Any], version: int) -> PartitionState:
         partition_epoch=version,
         recovering=body.get("leader_recovery_state", 0) == 1,
         elr=tuple(body.get("elr", ())),
-        incarnations={int(broker): life for broker, life in body.get("incarnations", {}).items()},
+        incarnations={
+            int(broker): incarnation for broker, incarnation in body.get("incarnations", {}).items()
+        },
         assignment_version=body.get("assignment_version", 0),
     )
 
@@ -308,7 +312,7 @@ def encode_incarnation(last_unclean: int) -> bytes:
 
 
 def decode_incarnation(data: bytes) -> int:
-    return int(json.loads(data)["last_unclean"])
+    return int(_load(data, _OTHERS_VERSION)["last_unclean"])
 
 
 def encode_offline(partitions: Iterable[tuple[UUID, int]]) -> bytes:
@@ -320,13 +324,13 @@ def encode_offline(partitions: Iterable[tuple[UUID, int]]) -> bytes:
 
 
 def decode_offline(data: bytes) -> frozenset[tuple[UUID, int]]:
-    by_topic = json.loads(data)["partitions"]
+    by_topic = _load(data, _OTHERS_VERSION)["partitions"]
     return frozenset((decode_uuid(text), index) for text, indexes in by_topic.items() for index in indexes)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """How far a broker's log of a partition reaches, in the life in which it looked."""
+    """How far a broker's log of a partition reaches, in the incarnation in which it looked."""
 
     broker_id: int
     incarnation: int
@@ -345,7 +349,7 @@ class Claim:
 
     @classmethod
     def decode(cls, broker_id: int, data: bytes) -> Claim:
-        body = json.loads(data)
+        body = _load(data, _OTHERS_VERSION)
         return cls(broker_id, body["incarnation"], body["last_epoch"], body["log_end_offset"])
 
 
@@ -367,7 +371,8 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 def decode_config(data: bytes) -> dict[str, str]:
     if not data:  # `/config/users/U`, made for a node below it
         return {}
-    return {str(name): str(value) for name, value in json.loads(data).get("config", {}).items()}
+    config = _load(data, _OTHERS_VERSION).get("config", {})
+    return {str(name): str(value) for name, value in config.items()}
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -388,7 +393,7 @@ def decode_producer_id_block(data: bytes) -> range:
     """The ids of the newest block; the empty one at 0 before any was given."""
     if not data:
         return range(0)
-    body = json.loads(data)
+    body = _load(data, _OTHERS_VERSION)
     return range(int(body["block_start"]), int(body["block_end"]) + 1)
 
 
@@ -398,7 +403,7 @@ def encode_deleted_topic(topic: str, brokers: frozenset[int]) -> bytes:
 
 
 def decode_deleted_topic(data: bytes) -> tuple[str, frozenset[int]]:
-    body = json.loads(data)
+    body = _load(data, _OTHERS_VERSION)
     return body["topic"], frozenset(body["brokers"])
 
 
@@ -420,15 +425,17 @@ class Change:
     deleted: tuple[tuple[str, UUID], ...] = ()
     configs: tuple[str, ...] = ()
     """Entities whose configuration changed, as in `config_path`."""
+    acls: tuple[str, ...] = ()
+    """Paths of rules that changed (`acl_znodes.py`)."""
     deletions: tuple[UUID, ...] = ()
-    """Topics that somebody asked to delete."""
+    """Topics whose deletion was requested."""
     elections: tuple[tuple[UUID, int, int], ...] = ()
     """Elections that somebody asks for: topic, partition, kind as in the protocol."""
 
     def encode(self) -> bytes:
         return _dump(
             {
-                "version": 1,
+                "version": CHANGE_VERSION,
                 "states": [
                     [encode_uuid(topic_id), partition, state.partition_epoch, _state_body(state)]
                     for topic_id, partition, state in self.states
@@ -438,6 +445,7 @@ class Change:
                 "topics": list(self.topics),
                 "deleted": [[topic, encode_uuid(topic_id)] for topic, topic_id in self.deleted],
                 "configs": list(self.configs),
+                "acls": list(self.acls),
                 "deletions": [encode_uuid(topic_id) for topic_id in self.deletions],
                 "elections": [
                     [encode_uuid(topic_id), partition, kind] for topic_id, partition, kind in self.elections
@@ -447,7 +455,7 @@ class Change:
 
     @classmethod
     def decode(cls, data: bytes) -> Change:
-        body = json.loads(data)
+        body = _load(data, CHANGE_VERSION)
         return cls(
             states=tuple(
                 (decode_uuid(topic_id), partition, _state_of(state, version))
@@ -458,6 +466,7 @@ class Change:
             topics=tuple(body["topics"]),
             deleted=tuple((topic, decode_uuid(text)) for topic, text in body["deleted"]),
             configs=tuple(body["configs"]),
+            acls=tuple(body.get("acls", ())),
             deletions=tuple(decode_uuid(text) for text in body["deletions"]),
             elections=tuple(
                 (decode_uuid(topic_id), partition, kind)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any, Final, Protocol
 
 import structlog
@@ -33,6 +35,8 @@ READS_IN_FLIGHT: Final = 500
 """Reads sent before the first answer is waited for: enough to hide the round trip."""
 ANSWER_SHARE_OF_SESSION: Final = 1 / 3
 """How long a server may take to greet, or to finish what it began to say, before another try."""
+WAIT_REPORT_INTERVAL_S: Final = 5.0
+"""Between two log lines of a broker whose start waits for ZooKeeper."""
 
 
 class ZooKeeperUnavailable(RequestTimedOut):
@@ -87,26 +91,27 @@ SessionListener = Callable[[str], None]
 
 
 class ZooKeeperSession(Protocol):
-    """What the cluster's code asks of a session; `ZooKeeper` is the real one."""
+    """A session as the cluster's code uses it; `ZooKeeper` is the real one."""
 
     @property
     def session_id(self) -> int:
         """0 while there is none."""
         ...
 
-    async def start(self, timeout_ms: int) -> None: ...
+    async def start(self, timeout_s: float | None) -> None: ...
     async def stop(self) -> None: ...
     async def sync(self) -> None: ...
     async def get(self, path: str, on_change: Callable[[], None] | None = None) -> Node | None: ...
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]: ...
     async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]: ...
+    async def children_of_many(self, paths: Sequence[str]) -> list[list[str]]: ...
     async def ensure_paths(self, paths: Iterable[str]) -> None: ...
     async def create(self, path: str, data: bytes) -> bool: ...
     async def multi(self, operations: Sequence[Operation]) -> list[Any]: ...
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, less patient with a server that takes a connection and then says nothing.
+    """kazoo's threads, less patient with a server that accepts a connection and then stays silent.
 
     kazoo waits a whole session for the greeting (a share of it, if it knows several servers), and one that
     is killed or starts at this moment never sends it: then the session is over before the second try.
@@ -134,11 +139,14 @@ class ZooKeeper:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
         self._listener = listener
+        self._answer_s = session_timeout_ms / 1000 * ANSWER_SHARE_OF_SESSION
+        self._is_connected = asyncio.Event()
+        self._disconnected_s = self._loop.time()
         try:
             self._client = KazooClient(
                 hosts=servers,
                 timeout=session_timeout_ms / 1000,
-                handler=_Handler(session_timeout_ms / 1000 * ANSWER_SHARE_OF_SESSION),
+                handler=_Handler(self._answer_s),
                 # No retries of commands: a write whose answer was lost must be looked at, not repeated.
                 command_retry=KazooRetry(max_tries=0),
                 connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1, max_jitter=0.2),
@@ -156,29 +164,56 @@ class ZooKeeper:
 
     def _on_state(self, state: str) -> None:
         name = {KazooState.CONNECTED: "connected", KazooState.SUSPENDED: "suspended", KazooState.LOST: "lost"}
-        self._call_on_loop(self._listener, name[state])
+        self._call_on_loop(self._take_state, name[state])
+
+    def _take_state(self, state: str) -> None:
+        if state == "connected":
+            self._is_connected.set()
+        elif self._is_connected.is_set():
+            self._is_connected.clear()
+            self._disconnected_s = self._loop.time()
+        self._listener(state)
 
     def _call_on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
-            pass  # the loop has closed; nobody is left to hear it
+            pass  # the loop has closed, and its listeners with it
 
-    async def start(self, timeout_ms: int) -> None:
-        """Connect.
+    async def start(self, timeout_s: float | None) -> None:
+        """Connect; logs every `WAIT_REPORT_INTERVAL_S` that no server answers.
+
+        Args:
+            timeout_s: the longest wait; None waits for as long as it takes.
 
         Raises:
             StartupError: no server answered in time.
         """
         try:
-            await self._run(self._client.start, timeout_ms / 1000)
-            await self._run(self._make_chroot)
-        except (KazooTimeoutError, ZooKeeperUnavailable) as error:
+            await self._submit(self._client.start_async)
+            async with asyncio.timeout(timeout_s):
+                await self._connected_at_last()
+            await self._submit(self._make_chroot)
+        except (TimeoutError, ZooKeeperUnavailable) as error:
             await self.stop()
             raise StartupError(
-                f"ZooKeeper did not answer at {self._servers} within {timeout_ms} ms: start it, or correct"
+                f"ZooKeeper did not answer at {self._servers}"
+                f"{'' if timeout_s is None else f' within {timeout_s:g} s'}: start it, or correct"
                 " zookeeper.connect."
             ) from error
+
+    async def _connected_at_last(self) -> None:
+        begun_s = self._loop.time()
+        while not self._is_connected.is_set():
+            try:
+                async with asyncio.timeout(WAIT_REPORT_INTERVAL_S):
+                    await self._is_connected.wait()
+            except TimeoutError:
+                logger.warning(
+                    "waiting for ZooKeeper: start it, or correct zookeeper.connect",
+                    servers=self._servers,
+                    waited_s=round(self._loop.time() - begun_s),
+                )
 
     def _make_chroot(self) -> None:
         """Make the node that `zookeeper.connect` ends in; below it, kazoo does not find its parents."""
@@ -196,11 +231,49 @@ class ZooKeeper:
             self._client.stop()
             self._client.close()
 
+        def give_up() -> None:
+            with suppress(KazooException):  # its thread still waits for a server, and ends with the process
+                self._client.stop()
+
+        has_session = self.session_id != 0
+        self._is_connected.set()  # calls that wait for a connection fail now
         # Not in the session's own thread: a call that waits for a connection holds it until this.
-        await self._loop.run_in_executor(None, close)
+        if has_session:
+            await self._loop.run_in_executor(None, close)
+        else:
+            # No server knows of it, and kazoo waits long for one that takes connections and is silent.
+            Thread(target=give_up, name="zookeeper stop", daemon=True).start()
         self._thread.shutdown(wait=False)
 
-    def _run(self, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a call, in the session's thread.
+
+        While the connection is made again it waits for that. In an outage it refuses at once: a request
+        must not be executed when the outage ends, long after its caller has given up.
+        """
+        if not self._is_connected.is_set():
+            try:
+                async with asyncio.timeout_at(self._disconnected_s + self._answer_s):
+                    await self._is_connected.wait()
+            except TimeoutError:
+                away_s = self._loop.time() - self._disconnected_s
+                raise ZooKeeperUnavailable(
+                    f"ZooKeeper has not answered for {away_s:.0f} s, so nothing was changed:"
+                    " try again when it is back."
+                ) from None
+        return await self._submit(self._call_connected, function, *arguments)
+
+    def _call_connected(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `function` in the session's thread, unless the connection broke during the calls before it.
+
+        kazoo would keep the request until there is another connection. The heartbeat would then wait as long
+        as the outage lasts, and a write would be done after it.
+        """
+        if not self._client.connected:
+            raise ZooKeeperUnavailable("The connection to ZooKeeper broke; try again.")
+        return function(*arguments)
+
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
         def call() -> Any:
             try:
                 return function(*arguments)
@@ -208,13 +281,13 @@ class ZooKeeper:
                 raise
             except KazooException as error:
                 raise ZooKeeperUnavailable(
-                    f"ZooKeeper gave no answer ({type(error).__name__}); ask again."
+                    f"ZooKeeper gave no answer ({type(error).__name__}); try again."
                 ) from error
 
         try:
             return self._loop.run_in_executor(self._thread, call)
         except RuntimeError as error:  # the session was stopped
-            raise ZooKeeperUnavailable("This broker has left ZooKeeper; ask another one.") from error
+            raise ZooKeeperUnavailable("This broker has left ZooKeeper; use another one.") from error
 
     # --- Reading ---
 
@@ -268,6 +341,23 @@ class ZooKeeper:
                 return []
 
         names: list[str] = await self._run(read)
+        return names
+
+    async def children_of_many(self, paths: Sequence[str]) -> list[list[str]]:
+        """As `children`, of each of `paths`, in order; with pauses as in `get_many`."""
+
+        def read(some: Sequence[str]) -> list[list[str]]:
+            names: list[list[str]] = []
+            for result in [self._client.get_children_async(path) for path in some]:
+                try:
+                    names.append(sorted(result.get()))
+                except NoNodeError:
+                    names.append([])
+            return names
+
+        names: list[list[str]] = []
+        for start in range(0, len(paths), READS_IN_FLIGHT):
+            names += await self._run(read, paths[start : start + READS_IN_FLIGHT])
         return names
 
     def _watch(self, on_change: Callable[[], None] | None) -> _Watch | None:

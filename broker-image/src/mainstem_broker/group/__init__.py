@@ -1,5 +1,5 @@
-"""Consumer groups: who is a member, who has which partitions, how far each group has read.
+"""Groups of consumers: their members, the partitions that each member reads, and the committed offsets.
 
-`membership.py` and `offsets.py` decide and know no clock and no network; `coordinator.py` carries out what
-they decide. Must not live here: requests and their versions (`api`), ZooKeeper (`cluster`).
+The groups in `classic/`, `consumer/` and `bridge/` decide, and know no clock and no network; `shard.py`
+carries out what they decide. Requests and their versions belong to `api`, storage to `coordinator`.
 """

@@ -1,8 +1,8 @@
-"""What members of the classic protocol tell each other through the broker, where it has to take part. Pure.
+"""What consumers of the classic protocol send each other through the broker: bytes to values and back. Pure.
 
-In a group of both kinds of members the broker assigns partitions, so it reads what classic ones subscribe to
-and writes their assignments (KIP-848, "Online upgrade"). Both begin with an int16 version; versions above 3
-begin as 3 does.
+In a group with members of both protocols the broker assigns partitions, so it reads the subscriptions of
+classic members and writes their assignments (KIP-848, "Online upgrade"). Both begin with an int16 version;
+versions above 3 begin as 3 does.
 
     subscription  topics array of strings, user data bytes?, [1+: owned partitions array of {topic string,
                   numbers array of int32}], [2+: generation int32], [3+: rack string?]
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mainstem_broker.group.record_primitives import INT16, INT32, Reader, string
+from mainstem_broker.coordinator.record_primitives import INT16, INT32, Reader, string
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
@@ -27,7 +27,7 @@ _NULL: Final = b"\xff\xff\xff\xff"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`owned` are topics and partitions that it has of `generation`; -1 if it does not say which."""
+    """`owned`: topics and partitions that the member has, of `generation`; -1: it did not send which."""
 
     version: int
     topics: tuple[str, ...]
@@ -40,7 +40,7 @@ class Subscription:
         """The metadata of a member's protocol.
 
         Raises:
-            ValueError: the bytes are something else.
+            ValueError: the bytes are in another format.
         """
         reader = Reader(metadata)
         version = reader.int16()
@@ -66,10 +66,10 @@ def encode_assignment(partitions: Iterable[tuple[str, int]], version: int) -> by
 
 
 def decode_assignment(assignment: bytes) -> tuple[tuple[str, int], ...]:
-    """Topics and partitions; none of an empty assignment, as of a member that has not got one yet.
+    """Topics and partitions; none for an empty assignment, which a member has before its first one.
 
     Raises:
-        ValueError: the bytes are something else.
+        ValueError: the bytes are in another format.
     """
     if not assignment:
         return ()
@@ -79,8 +79,8 @@ def decode_assignment(assignment: bytes) -> tuple[tuple[str, int], ...]:
 
 
 def _read_partitions(reader: Reader) -> tuple[tuple[str, int], ...]:
-    found = []
+    partitions = []
     for _ in range(reader.count()):
         topic = reader.string()
-        found += [(topic, reader.int32()) for _ in range(reader.count())]
-    return tuple(found)
+        partitions += [(topic, reader.int32()) for _ in range(reader.count())]
+    return tuple(partitions)

@@ -1,34 +1,45 @@
-"""Who in a group a request is from; the same in groups of both kinds."""
+"""The member that a request is from; the same rules in groups of both kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from mainstem_broker.errors import FencedInstanceId, UnknownMemberId
 
-AnyMember = TypeVar("AnyMember")
+
+class Identified(Protocol):
+    """A member of a group of either kind."""
+
+    member_id: str
+
+
+AnyMember = TypeVar("AnyMember", bound=Identified)
 
 
 def find_member(
     members: Mapping[str, AnyMember],
-    static_ids: Mapping[str, str],
+    static_members: Mapping[str, AnyMember],
     member_id: str,
     instance_id: str | None,
 ) -> AnyMember:
-    """The member that a request is from. `static_ids` are the member ids of static members (KIP-345).
+    """Find the member that a request names.
+
+    Args:
+        members: by member id.
+        static_members: those with an instance id (KIP-345), by that id.
 
     Raises:
-        UnknownMemberId: there is none.
-        FencedInstanceId: it was replaced by another one with the same instance id.
+        UnknownMemberId: there is no such member.
+        FencedInstanceId: another process has taken the instance id, and with it a new member id.
     """
     if instance_id is not None:
-        known = static_ids.get(instance_id)
-        if known is None:
+        static = static_members.get(instance_id)
+        if static is None:
             raise UnknownMemberId(f"The group has no member with the instance id '{instance_id}'.")
-        if known != member_id:
+        if static.member_id != member_id:
             raise FencedInstanceId(f"Another process has taken the instance id '{instance_id}'.")
     member = members.get(member_id)
     if member is None:
-        raise UnknownMemberId("The group has no such member.")
+        raise UnknownMemberId("The group has no member with this id.")
     return member

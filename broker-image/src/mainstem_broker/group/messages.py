@@ -1,34 +1,38 @@
-"""What a group is told and what it decides, as values.
+"""Requests to a group and what it decides, as values.
 
-A member's request that has to wait is known to the group by a number that its coordinator gave it, and the
-group answers each number exactly once.
+A request that has to wait has a number, which the coordinator gave it; the group answers each number exactly
+once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from mainstem_broker.group.consumer_records import ConsumerGroupKey, ConsumerGroupValue, Partitions
-from mainstem_broker.group.records import GroupMetadata
+from mainstem_broker.group.classic.records import GroupMetadata
+from mainstem_broker.group.consumer.records import ConsumerGroupKey, ConsumerGroupValue, Partitions
 
 JOINING_EPOCH: Final = 0
 LEAVING_EPOCH: Final = -1
 LEAVING_FOR_A_WHILE_EPOCH: Final = -2
-"""A static member that will be back: its partitions wait for it as long as its session lasts."""
+"""Of a static member that will be back: its partitions are kept for it until its session ends."""
+
+
+# --- Requests of the classic protocol ---
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
     """A JoinGroup request; timeouts in ms.
 
-    - `member_id`: empty for one who joins for the first time, who then gets `fresh_id`.
+    - `member_id`: empty for a member that joins for the first time, which is then given `fresh_id`.
     - `protocols`: name and metadata of each, the member's favourite first.
     - `must_know_id`: the client can be sent back for its id first (version 4 on, KIP-394).
-    - `may_skip_assignment`: a returning static leader can be told to assign nothing (version 9 on, KIP-814).
+    - `may_skip_assignment`: a returning static leader can be made to assign nothing (version 9 on, KIP-814).
     """
 
-    request: int
+    number: int
     member_id: str
     fresh_id: str
     instance_id: str | None
@@ -44,9 +48,13 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A SyncGroup request; `assignments` by member id, from the leader only. None: the client did not say."""
+    """A SyncGroup request.
 
-    request: int
+    - `protocol_type`, `protocol`: what the client believes was elected; None from clients before version 5.
+    - `assignments`: member id and assignment of each member, from the leader only.
+    """
+
+    number: int
     member_id: str
     instance_id: str | None
     generation: int
@@ -57,7 +65,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as its leader is told of it."""
+    """A member as the leader learns of it, with its metadata for the elected protocol."""
 
     member_id: str
     instance_id: str | None
@@ -80,7 +88,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """A member's part of what the leader decided."""
+    """A member's part of the leader's assignment."""
 
     error_code: int = 0
     protocol_type: str | None = None
@@ -88,17 +96,29 @@ class SyncAnswer:
     assignment: bytes = b""
 
 
-# --- Of groups of KIP-848 ---
+# --- Requests of the consumer protocol (KIP-848) ---
+
+
+class TopicVisibility(NamedTuple):
+    """Which topics a client may see.
+
+    `may_see` answers by name, for the rules as they are now. The answers stay the same while `version` does.
+    """
+
+    may_see: Callable[[str], bool]
+    version: Hashable
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeat:
-    """A ConsumerGroupHeartbeat; what is None has not changed since the last one.
+    """A ConsumerGroupHeartbeat; a field that is None has not changed since the member's last heartbeat.
 
-    `rebalance_timeout_ms` is None likewise. `owned` are the partitions that the member has by its own word.
+    - `rebalance_timeout_ms`: how long the member may take to give up partitions.
+    - `owned`: the partitions that the member reports to have.
+    - `visibility`: of topics to the member's client; None: it may see all. It is never left out.
     """
 
-    request: int
+    number: int
     member_id: str
     member_epoch: int
     instance_id: str | None
@@ -110,11 +130,12 @@ class ConsumerHeartbeat:
     owned: Partitions | None
     client_id: str
     client_host: str
+    visibility: TopicVisibility | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """`assignment` is what the member may read from now on; None: as before."""
+    """`assignment`: the partitions that the member may read from now on; None: the same as before."""
 
     member_id: str | None
     member_epoch: int = 0
@@ -123,35 +144,47 @@ class HeartbeatAnswer:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRecords:
-    """Records to be written in this order; None: a tombstone.
+# --- Requests to groups of both kinds ---
 
-    The group goes on when it hears of it by `ConsumerGroup.stored(ticket, ...)`.
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An OffsetCommit request, as far as it decides whether the commit is allowed.
+
+    - `generation`: of a consumer member its member epoch; -1: the commit is not from a member.
+    - `version`: of the request.
+    - `is_transactional`: a TxnOffsetCommit. It need not name a member: clients before its version 3 cannot.
     """
 
-    ticket: int
-    records: tuple[tuple[ConsumerGroupKey, ConsumerGroupValue | None], ...]
+    member_id: str
+    instance_id: str | None
+    generation: int
+    version: int
+    is_transactional: bool = False
+
+    @property
+    def names_member(self) -> bool:
+        return self.generation >= 0 or bool(self.member_id) or self.instance_id is not None
 
 
-# --- What comes of it ---
+# --- Decisions ---
 
 AnyAnswer = JoinAnswer | SyncAnswer | HeartbeatAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the waiting request of this number gets."""
+    """The answer to the request of this number."""
 
-    request: int
+    number: int
     answer: AnyAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A record to be written. The group goes on when it hears of it by `Group.stored(ticket, ...)`.
+    """A classic group's record to be written; the outcome comes back by `stored(ticket, ...)`.
 
-    The coordinator fills in `group.state_ms`, for it has the wall's clock.
+    The coordinator fills in `group.state_ms`: the group does not know the time of day.
     """
 
     ticket: int
@@ -159,8 +192,16 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreRecords:
+    """A consumer group's records to be written in this order (None: a tombstone); likewise."""
+
+    ticket: int
+    records: tuple[tuple[ConsumerGroupKey, ConsumerGroupValue | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
-    """What a coordinator has to carry out, in any order."""
+    """What a coordinator has to do, in any order."""
 
     answers: tuple[Answer, ...] = ()
     stores: tuple[Store, ...] = ()

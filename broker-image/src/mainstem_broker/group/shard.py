@@ -1,69 +1,63 @@
 """The groups of one partition of `__consumer_offsets`, for as long as this broker leads it.
 
-Lives here: carrying out what a group decides (answers, records, timers), and writing. Nothing counts before
-it is written to every in-sync replica; what one group is told, it is told in the order of the log.
+Belongs here: carrying out what a group decides (answers, records, timers), changes from one kind of group to
+the other, and what groups commit. Loading and appending belong to `coordinator/shard.py`. A change is visible
+once all in-sync replicas have its record; the requests of one group are answered in the order of the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
 
+from mainstem_broker.coordinator.failures import as_coordinator_error, is_too_large
+from mainstem_broker.coordinator.journal import Entry, Journal, TransactionalProducer
+from mainstem_broker.coordinator.shard import Shard
 from mainstem_broker.errors import (
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
     InvalidCommitOffsetSize,
-    MessageTooLarge,
+    InvalidProducerEpoch,
+    InvalidTxnState,
     NotCoordinator,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    NotLeaderOrFollower,
     ProtocolError,
     RebalanceInProgress,
-    RecordListTooLarge,
-    RequestTimedOut,
-    UnknownServerError,
 )
-from mainstem_broker.group.consumer_group import ConsumerGroup, ConsumerPolicy, ConsumerState
-from mainstem_broker.group.loading import LoadedGroups
-from mainstem_broker.group.membership import Group, GroupPolicy, State
-from mainstem_broker.group.messages import Decisions, HeartbeatAnswer, JoinAnswer, StoreRecords, SyncAnswer
-from mainstem_broker.group.migration import MigrationPolicy, downgrade, upgrade
-from mainstem_broker.group.offsets import GroupOffsets, TopicPartition
-from mainstem_broker.group.records import CommittedOffset, GroupKey, OffsetKey
-from mainstem_broker.group.subscription import topics_in_use
+from mainstem_broker.group.bridge.migration import MigrationPolicy, downgrade, upgrade
+from mainstem_broker.group.bridge.mixed_group import MixedGroup
+from mainstem_broker.group.classic.group import ClassicGroup
+from mainstem_broker.group.classic.rebalancing import ClassicPolicy
+from mainstem_broker.group.classic.records import GroupKey
+from mainstem_broker.group.consumer.group import ConsumerPolicy
+from mainstem_broker.group.kind import GroupType
+from mainstem_broker.group.loading import LoadedGroup, LoadedGroups
+from mainstem_broker.group.messages import Decisions, HeartbeatAnswer, JoinAnswer, SyncAnswer
+from mainstem_broker.group.offsets.group_offsets import GroupOffsets
+from mainstem_broker.group.offsets.pending_offsets import PendingOffset, PendingOffsets
+from mainstem_broker.group.offsets.records import CommittedOffset, OffsetKey
 from mainstem_broker.group.topics import Topics
-from mainstem_broker.replica.journal import Entry, Journal
+from mainstem_broker.protocol.topic_partition import TopicPartition
+from mainstem_broker.runtime.turns import in_turns
 
 logger = structlog.get_logger(__name__)
 
-BATCH_BYTES = 512 * 1024
-"""Of records written at once: below any sensible max.message.bytes."""
+OFFSETS_AT_ONCE: Final = 2_000
+"""Offsets restored, or looked at for expiry, before requests get their turn: a few milliseconds' worth."""
+OFFSETS_WORTH_A_GROUP: Final = 10
+"""As many offsets take the time of a group's members."""
 
-
-GROUPS_AT_ONCE = 200
-"""Made of what was loaded before requests get their turn: a few milliseconds' worth."""
-
-LOAD_PAUSE_S: Final = 1.0
-LOAD_PAUSE_S_MAX: Final = 5.0
-"""Between two attempts to load a partition that cannot be read; the first, and the longest."""
-
-
-EMPTY_STATES: Final = (State.EMPTY, ConsumerState.EMPTY)
-
-AnyGroup = Group | ConsumerGroup
+AnyGroup = ClassicGroup | MixedGroup
+"""The implementations of `GroupKind`; `group_type` distinguishes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPolicies:
-    """What holds for groups of either kind, and for changes from one to the other."""
+    """The policies of either kind of groups, and of changes from one to the other."""
 
-    classic: GroupPolicy
+    classic: ClassicPolicy
     consumer: ConsumerPolicy
     migration: MigrationPolicy
 
@@ -72,9 +66,9 @@ class GroupPolicies:
 class CoordinatedGroup:
     """One group: members, offsets, and what is under way.
 
-    - `state_ms`: since when it is empty or stable, by the wall's clock, as its record says.
-    - `commits_under_way`: partitions whose offsets are written, but not yet known to be replicated.
-    - `timer`, `timer_ms`: calls `Group.tick`.
+    - `state_ms`: when its record was last written, by the time of day; -1 if it never had one.
+    - `commits_under_way`: partitions with offsets that are in the log and not replicated yet.
+    - `timer`, `timer_ms`: calls `GroupKind.tick` at that time of the steady clock.
     """
 
     membership: AnyGroup
@@ -89,260 +83,155 @@ class CoordinatedGroup:
         return self.membership.group_id
 
 
-class Shard:
-    """Groups by id. `load` once; usable when `is_loaded`; `close` once."""
+class GroupShard(Shard):
+    """Groups by id; those that exist are in `groups`."""
 
     def __init__(
-        self, journal: Journal, policies: GroupPolicies, topics: Topics, wall_ms: Callable[[], int]
+        self,
+        journal: Journal,
+        policies: GroupPolicies,
+        topics: Topics,
+        wall_ms: Callable[[], int],
+        offsets_retention_ms: int,
     ) -> None:
-        self.journal = journal
+        super().__init__(journal, wall_ms)
         self.groups: dict[str, CoordinatedGroup] = {}
-        self.is_loaded = False
-        self._is_closed = False
+        self.pending_offsets = PendingOffsets()
         self._policies = policies
         self._topics = topics
-        self._wall_ms = wall_ms
-        self._loop = asyncio.get_running_loop()
-        self._requests = 0
+        self._offsets_retention_ms = offsets_retention_ms
+        self._last_number = 0
+        # Futures of requests that wait, by the number that the group knows the request by.
         self._waiting: dict[int, asyncio.Future[Any]] = {}
 
     def steady_ms(self) -> int:
-        """The clock that sessions run by, which no clock setting moves."""
+        """The clock that sessions run by. Setting the time of day does not move it."""
         return int(self._loop.time() * 1000)
 
-    # --- Life ---
+    def group(self, group_id: str) -> CoordinatedGroup:
+        """The group with this id. A missing one is created, as a classic group without members."""
+        group = self.groups.get(group_id)
+        if group is None:
+            membership = ClassicGroup(group_id, self._policies.classic)
+            group = self.groups[group_id] = CoordinatedGroup(membership, self._wall_ms())
+        return group
 
-    async def load(self) -> None:
-        """Read the partition; what fails is tried again, ever less often, for as long as this broker leads.
+    # --- Loading ---
 
-        Nobody else can coordinate these groups meanwhile: they are told that they are being loaded.
-        """
-        for pause_s in self._pauses_s():
-            try:
-                await self._load()
-            except NotLeaderOrFollower:
-                return
-            except Exception as error:  # a disk that fails for the moment, or a mistake of ours
-                logger.error(
-                    "groups not loaded",
-                    partition=repr(self.journal.partition),
-                    reason=str(error),
-                    again_in_s=pause_s,
-                    exc_info=not isinstance(error, ProtocolError),
-                )
-                self._forget(CoordinatorLoadInProgress.code)
-                await asyncio.sleep(pause_s)
-            else:
-                return
-
-    @staticmethod
-    def _pauses_s() -> Iterator[float]:
-        pause_s = LOAD_PAUSE_S
-        while True:
-            yield pause_s
-            pause_s = min(2 * pause_s, LOAD_PAUSE_S_MAX)
-
-    async def _load(self) -> None:
+    async def restore(self) -> None:
         loaded = LoadedGroups()
-        await self.journal.replay(loaded.take)
+        await self.journal.replay(loaded.take, loaded)
         groups = await asyncio.to_thread(loaded.decode)
+        decoded_pending = await asyncio.to_thread(lambda: list(loaded.decode_pending()))
+        async for producer_id, pending in in_turns(decoded_pending, OFFSETS_AT_ONCE):
+            groups.setdefault(pending.group_id, LoadedGroup())
+            self.pending_offsets.add(producer_id, (pending,))
         if loaded.unreadable:
             logger.warning(
                 "records ignored", partition=repr(self.journal.partition), offsets=loaded.unreadable[:10]
             )
-        now_ms = self.steady_ms()
-        for number, (group_id, told) in enumerate(groups.items(), start=1):
-            if told.consumer_records:
-                restored = ConsumerGroup.restore(
-                    group_id, self._policies.consumer, self._topics, told.consumer_records, now_ms
-                )
-                group = CoordinatedGroup(restored, -1)
-            elif told.metadata is None:
-                group = CoordinatedGroup(Group(group_id, self._policies.classic), -1)
-            else:
-                membership = Group.restore(group_id, self._policies.classic, told.metadata, now_ms)
-                group = CoordinatedGroup(membership, told.metadata.state_ms)
-            for partition, offset in told.offsets.items():
-                group.offsets.put(partition, offset)
-            self.groups[group_id] = group
-            self._arm(group)
-            if told.consumer_records and told.metadata is not None:
-                self._end_migration(group)
-            if number % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # let requests through
-        self.is_loaded = True
+        if loaded.unknown_kinds:
+            logger.warning(
+                "records of unknown kinds left alone",
+                partition=repr(self.journal.partition),
+                key_versions=sorted(loaded.unknown_kinds),
+            )
+        turns = _Turns()
+        for group_id, loaded_group in groups.items():
+            offsets = GroupOffsets()
+            for partition in tuple(loaded_group.offsets):
+                # Taken out one by one, for a million let go at once would hold up the loop as well.
+                offsets.put(partition, *loaded_group.offsets.pop(partition))
+                await turns.count(1)
+            self._restore_group(group_id, loaded_group, offsets)
+            await turns.count(OFFSETS_WORTH_A_GROUP)
         if self.groups:
             logger.info("groups loaded", partition=repr(self.journal.partition), count=len(self.groups))
 
-    def close(self) -> None:
-        """This broker no longer leads the partition: whoever waits is sent to look for the one that does."""
-        self._forget(NotCoordinator.code)
-        self.is_loaded = False
-        self._is_closed = True
+    def _restore_group(self, group_id: str, loaded: LoadedGroup, offsets: GroupOffsets) -> None:
+        policies, now_ms = self._policies, self.steady_ms()
+        membership: AnyGroup
+        if loaded.consumer_records:
+            membership = MixedGroup.restore(
+                group_id, policies.consumer, self._topics, loaded.consumer_records, now_ms
+            )
+        elif loaded.metadata is not None:
+            membership = ClassicGroup.restore(group_id, policies.classic, loaded.metadata, now_ms)
+        else:
+            membership = ClassicGroup(group_id, policies.classic)
+        is_classic = membership.group_type is GroupType.CLASSIC
+        state_ms = loaded.metadata.state_ms if is_classic and loaded.metadata is not None else -1
+        group = self.groups[group_id] = CoordinatedGroup(membership, state_ms, offsets)
+        self._set_timer(group)
+        if loaded.consumer_records and loaded.metadata is not None:
+            self._complete_migration(group)
 
-    def _forget(self, code: int) -> None:
-        """Forget all groups; whoever waits in one is answered this error."""
+    def discard(self, error_code: int) -> None:
         for group in self.groups.values():
-            self.carry_out(group, group.membership.close(code))
+            self.carry_out(group, group.membership.close(error_code))
         self.groups.clear()
+        self.pending_offsets.clear()
 
-    def require_loaded(self) -> None:
-        """Raise NotCoordinator once another broker is, or CoordinatorLoadInProgress."""
-        if self._is_closed:
-            raise NotCoordinator("Another broker has become the coordinator.")
-        if not self.is_loaded:
-            raise CoordinatorLoadInProgress("The group's coordinator is reading its state; ask again.")
-
-    def group(self, group_id: str) -> CoordinatedGroup:
-        """The group of this id, made if there is none."""
-        group = self.groups.get(group_id)
-        if group is None:
-            membership = Group(group_id, self._policies.classic)
-            group = self.groups[group_id] = CoordinatedGroup(membership, self._wall_ms())
-        return group
-
-    # --- What a group decides ---
+    # --- Requests that wait ---
 
     def wait_for_join(
-        self, group: CoordinatedGroup, ask: Callable[[int], Decisions]
+        self, group: CoordinatedGroup, request: Callable[[int], Decisions]
     ) -> asyncio.Future[JoinAnswer]:
-        """Ask under a new number, and hand out what its answer will come by."""
-        return self._wait_for(group, ask)
+        """Make a request to a group under a new number; the future gets its answer."""
+        return self._wait_for(group, request)
 
     def wait_for_sync(
-        self, group: CoordinatedGroup, ask: Callable[[int], Decisions]
+        self, group: CoordinatedGroup, request: Callable[[int], Decisions]
     ) -> asyncio.Future[SyncAnswer]:
-        return self._wait_for(group, ask)
+        return self._wait_for(group, request)
 
     def wait_for_heartbeat(
-        self, group: CoordinatedGroup, ask: Callable[[int], Decisions]
+        self, group: CoordinatedGroup, request: Callable[[int], Decisions]
     ) -> asyncio.Future[HeartbeatAnswer]:
-        return self._wait_for(group, ask)
+        return self._wait_for(group, request)
 
-    def _wait_for(self, group: CoordinatedGroup, ask: Callable[[int], Decisions]) -> asyncio.Future[Any]:
-        self._requests += 1
-        answer = self._waiting[self._requests] = self._loop.create_future()
-        self.carry_out(group, ask(self._requests))
+    def _wait_for(self, group: CoordinatedGroup, request: Callable[[int], Decisions]) -> asyncio.Future[Any]:
+        self._last_number += 1
+        answer = self._waiting[self._last_number] = self._loop.create_future()
+        self.carry_out(group, request(self._last_number))
         return answer
+
+    # --- Decisions ---
 
     def carry_out(self, group: CoordinatedGroup, decisions: Decisions) -> None:
-        """Answer, write and wait as the group decided."""
-        for decided in decisions.answers:
-            waiting = self._waiting.pop(decided.request)
-            if not waiting.done():  # its connection may be gone
-                waiting.set_result(decided.answer)
+        """Give answers, write records and set the timer as the group decided."""
+        for answer in decisions.answers:
+            waiting = self._waiting.pop(answer.number)
+            if not waiting.done():  # cancelled if its connection is gone
+                waiting.set_result(answer.answer)
+        if decisions.stores or decisions.records:
+            group.state_ms = self._wall_ms()
         for store in decisions.stores:
-            group.state_ms = self._wall_ms()
             value = replace(store.group, state_ms=group.state_ms).encode()
-            self._write_group(group, value, store.ticket)
+            self._store(group, store.ticket, [(GroupKey(group.group_id).encode(), value, ())])
         for stored in decisions.records:
-            group.state_ms = self._wall_ms()
-            self._write_records(group, stored)
+            entries: list[Entry] = [
+                (key.encode(), None if value is None else value.encode(), ()) for key, value in stored.records
+            ]
+            self._store(group, stored.ticket, entries)
         if decisions.records:
             self._downgrade_if_due(group)
-        self._arm(group)
+        self._set_timer(group)
 
-    def _write_group(self, group: CoordinatedGroup, value: bytes, ticket: int) -> None:
-        membership = group.membership
-        assert isinstance(membership, Group)
-
-        def settle(error: ProtocolError | None) -> None:
-            code = self._code_of(group, error)
-            self.carry_out(group, membership.stored(ticket, code, self.steady_ms()))
-
-        self._append([(GroupKey(group.group_id).encode(), value, ())], settle)
-
-    def _write_records(self, group: CoordinatedGroup, store: StoreRecords) -> None:
-        membership = group.membership
-        assert isinstance(membership, ConsumerGroup)
+    def _store(self, group: CoordinatedGroup, ticket: int, entries: Sequence[Entry]) -> None:
+        membership = group.membership  # by the time of the outcome the group may be of the other kind
 
         def settle(error: ProtocolError | None) -> None:
-            self.carry_out(group, membership.stored(store.ticket, self._code_of(group, error)))
+            error_code = 0
+            if error is not None:
+                logger.warning("group not stored", group=group.group_id, reason=str(error))
+                error_code = as_coordinator_error(error).code
+            self.carry_out(group, membership.stored(ticket, error_code, self.steady_ms()))
 
-        entries = [
-            (key.encode(), None if value is None else value.encode(), ()) for key, value in store.records
-        ]
-        self._append(entries, settle)
+        self.append(entries, settle)
 
-    def _code_of(self, group: CoordinatedGroup, error: ProtocolError | None) -> int:
-        if error is None:
-            return 0
-        logger.warning("group not stored", group=group.group_id, reason=str(error))
-        return _for_members(error).code
-
-    def _append(self, entries: Sequence[Entry], settle: Callable[[ProtocolError | None], None]) -> None:
-        """Write in as few batches as there have to be; `settle` is called once, with the first failure."""
-        portions = list(_portions(entries))
-        left = len(portions)
-        failure: ProtocolError | None = None
-
-        def settle_one(error: ProtocolError | None) -> None:
-            nonlocal left, failure
-            left -= 1
-            failure = failure or error
-            if left == 0:
-                settle(failure)
-
-        for number, portion in enumerate(portions):
-            try:
-                self.journal.append(portion, self._wall_ms(), settle_one)
-            except ProtocolError as error:
-                left -= len(portions) - number - 1  # those are not tried
-                settle_one(error)
-                return
-
-    # --- From one kind to the other ---
-
-    def upgrade(
-        self, group: CoordinatedGroup, ask: Callable[[ConsumerGroup, int], Decisions]
-    ) -> asyncio.Future[HeartbeatAnswer]:
-        """Have a classic group be one of KIP-848, and ask it for the first time.
-
-        Raises:
-            GroupIdNotFound, GroupMaxSizeReached: it cannot become one; see `migration.upgrade`.
-        """
-        old = group.membership
-        assert isinstance(old, Group)
-        policies = self._policies
-        new = upgrade(old, policies.migration, policies.consumer, self._topics, self.steady_ms())
-        logger.info("group upgraded", group=group.group_id, members=len(new.members))
-        group.membership = new
-        answer = self.wait_for_heartbeat(group, lambda number: ask(new, number))
-        # Only now: cut short in between, both groups' records are there, instead of none.
-        if group.membership is new:  # else it was refused, and is classic again, under the same keys
-            self._bury(old.record_keys(), lambda: None)
-        self.carry_out(group, old.close(RebalanceInProgress.code))
-        return answer
-
-    def become_classic(self, group: CoordinatedGroup) -> Group:
-        """Have a group be a classic one; only without members of the new protocol."""
-        membership = group.membership
-        if isinstance(membership, ConsumerGroup):
-            successor = downgrade(membership, self._policies.classic, self.steady_ms())
-            logger.info("group downgraded", group=group.group_id, members=len(successor.members))
-            group.membership = successor
-            self.carry_out(group, successor.tick(self.steady_ms()))
-            self._bury(membership.record_keys(), lambda: None)  # as in `upgrade`
-            membership = successor
-        return membership
-
-    def _end_migration(self, group: CoordinatedGroup) -> None:
-        """Go on where a change of kind was cut short: the records of both kinds are there."""
-        self._downgrade_if_due(group)
-        if isinstance(group.membership, ConsumerGroup):
-            self._bury([GroupKey(group.group_id).encode()], lambda: None)
-
-    def _downgrade_if_due(self, group: CoordinatedGroup) -> None:
-        membership = group.membership
-        if (
-            isinstance(membership, ConsumerGroup)
-            and self._policies.migration.allows_downgrade
-            and membership.has_only_classic_members
-        ):
-            self.become_classic(group)
-
-    def _arm(self, group: CoordinatedGroup) -> None:
-        """Have the group told of the time when it wants to be, if that is sooner than it will be anyway."""
+    def _set_timer(self, group: CoordinatedGroup) -> None:
+        """Have `tick` called when the group needs it. An earlier timer stays: `tick` finds the next time."""
         wake_ms = group.membership.wake_ms
         if wake_ms is None:
             if group.timer is not None:
@@ -358,132 +247,247 @@ class Shard:
         group.timer = None
         self.carry_out(group, group.membership.tick(self.steady_ms()))
 
+    # --- From one kind to the other ---
+
+    def upgrade(
+        self,
+        group: CoordinatedGroup,
+        classic: ClassicGroup,
+        request: Callable[[MixedGroup, int], Decisions],
+    ) -> asyncio.Future[HeartbeatAnswer]:
+        """Turn a group, which is `classic` now, into a consumer group, and make its first request.
+
+        Raises:
+            GroupIdNotFound, GroupMaxSizeReached: it cannot become one; see `migration.upgrade`.
+        """
+        policies = self._policies
+        consumer = upgrade(classic, policies.migration, policies.consumer, self._topics, self.steady_ms())
+        logger.info("group upgraded", group=group.group_id, members=len(consumer.members))
+        group.membership = consumer
+        answer = self.wait_for_heartbeat(group, lambda number: request(consumer, number))
+        # Tombstones come after the new records: if the log ends in between, there are records of both kinds,
+        # not of neither. If the first request was refused, the group is classic again by now, and has records
+        # under the same keys.
+        if group.membership is consumer:
+            self.append_tombstones(classic.record_keys())
+        self.carry_out(group, classic.close(RebalanceInProgress.code))
+        return answer
+
+    def downgrade(self, group: CoordinatedGroup, consumer: MixedGroup) -> ClassicGroup:
+        """Turn a group, which is `consumer` now and has only classic members, into a classic group."""
+        classic = downgrade(consumer, self._policies.classic, self.steady_ms())
+        logger.info("group downgraded", group=group.group_id, members=len(classic.members))
+        group.membership = classic
+        self.carry_out(group, classic.tick(self.steady_ms()))
+        self.append_tombstones(consumer.record_keys())  # after the new records, as in `upgrade`
+        return classic
+
+    def _downgrade_if_due(self, group: CoordinatedGroup) -> None:
+        membership = group.membership
+        if (
+            membership.group_type is GroupType.CONSUMER
+            and self._policies.migration.allows_downgrade
+            and membership.has_only_classic_members
+        ):
+            self.downgrade(group, membership)
+
+    def _complete_migration(self, group: CoordinatedGroup) -> None:
+        """Complete a change of kind that was interrupted: the log has the records of both kinds."""
+        self._downgrade_if_due(group)
+        if group.membership.group_type is GroupType.CONSUMER:
+            self.append_tombstones([GroupKey(group.group_id).encode()])
+
     # --- Offsets ---
 
     def commit(
         self, group: CoordinatedGroup, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> asyncio.Future[None]:
-        """Write offsets; done when they are replicated, and visible then.
+        """Write offsets in one batch. They are visible, and the future is done, when they are replicated.
 
-        The future may hold, and this may raise, what `_for_commits` makes of the failure.
+        Raises:
+            ProtocolError: as `_as_commit_error` translates it; nothing was written. The future fails with
+                such an error when it is not known whether the offsets stay. If they do, they become visible
+                later, and the next coordinator will load them.
         """
-        stored: asyncio.Future[None] = self._loop.create_future()
-        entries = [
-            (OffsetKey(group.group_id, topic, partition).encode(), offset.encode(), offset.headers)
-            for (topic, partition), offset in offsets.items()
-        ]
+        committed: asyncio.Future[None] = self._loop.create_future()
         group.commits_under_way.update(offsets.keys())
+        first_offset = self.journal.end_offset
 
-        def settle(error: ProtocolError | None) -> None:
+        def apply() -> None:
             _count_down(group.commits_under_way, offsets)
-            if error is None or isinstance(error, NotEnoughReplicasAfterAppend):
-                # Also in the second case the records stay, and the next coordinator will know them.
-                for partition, offset in offsets.items():
-                    group.offsets.put(partition, offset)
-            if stored.done():
-                return  # the one who waited has given up
-            if error is None:
-                stored.set_result(None)
-            else:
-                stored.set_exception(_for_commits(error))
+            for record_offset, (partition, offset) in enumerate(offsets.items(), first_offset):
+                group.offsets.put(partition, offset, record_offset)
 
         try:
-            self.journal.append(entries, self._wall_ms(), settle)
+            self.journal.append(
+                _offset_entries(group, offsets), self._wall_ms(), _settle_commit(committed), apply
+            )
         except ProtocolError as error:
             _count_down(group.commits_under_way, offsets)
-            raise _for_commits(error) from error
-        return stored
+            raise _as_commit_error(error) from error
+        return committed
 
-    def forget_offsets(
+    def commit_in_transaction(
+        self,
+        group: CoordinatedGroup,
+        producer: TransactionalProducer,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> asyncio.Future[None]:
+        """Write offsets that count when the producer's transaction is committed; raises as `commit`.
+
+        The future is done when the offsets are replicated. It may fail although they stay in the log: the
+        transaction has them then, as if the request had succeeded.
+        """
+        committed: asyncio.Future[None] = self._loop.create_future()
+        first_offset = self.journal.end_offset
+        try:
+            self.journal.append_in_transaction(
+                _offset_entries(group, offsets), producer, self._wall_ms(), _settle_commit(committed)
+            )
+        except ProtocolError as error:
+            if isinstance(error, InvalidProducerEpoch | InvalidTxnState):
+                raise  # of the producer, which knows these
+            raise _as_commit_error(error) from error
+        self.pending_offsets.add(
+            producer.producer_id,
+            [
+                PendingOffset(group.group_id, partition, offset, record_offset)
+                for record_offset, (partition, offset) in enumerate(offsets.items(), first_offset)
+            ],
+        )
+        return committed
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """A marker was just written to the end of this partition. It takes effect when it is replicated."""
+        closed = self.pending_offsets.close(producer_id)
+
+        def apply() -> None:
+            self.pending_offsets.end(closed)
+            if is_commit:
+                for pending in closed:
+                    group = self.group(pending.group_id)
+                    group.offsets.put(pending.partition, pending.offset, pending.record_offset)
+
+        if closed:
+            self.journal.when_replicated(apply)
+
+    def delete_offsets(
         self, group: CoordinatedGroup, partitions: Sequence[TopicPartition]
     ) -> asyncio.Future[None]:
-        """Write tombstones for these offsets; they are gone when that is replicated."""
+        """Write tombstones for these offsets, which are gone when the tombstones are replicated."""
 
-        def forget() -> None:
+        def apply() -> None:
             for partition in partitions:
                 group.offsets.remove(partition)
 
-        return self._bury(_offset_keys(group, partitions), forget)
+        return self.append_tombstones(_offset_keys(group, partitions), apply, _as_commit_error)
 
-    def remove(self, group: CoordinatedGroup) -> asyncio.Future[None]:
-        """Take an idle group away with all that it has committed; done when that is replicated."""
+    def delete(self, group: CoordinatedGroup) -> asyncio.Future[None]:
+        """Delete an idle group with all its offsets; done when the tombstones are replicated."""
         partitions = list(dict.fromkeys([*group.offsets, *group.commits_under_way]))
-        buried = self._bury([*_offset_keys(group, partitions), *group.membership.record_keys()], lambda: None)
-        if not (buried.done() and buried.exception() is not None):
+        deleted = self.append_tombstones(
+            [*_offset_keys(group, partitions), *group.membership.record_keys()], translate=_as_commit_error
+        )
+        if not (deleted.done() and deleted.exception() is not None):
             del self.groups[group.group_id]
             self.carry_out(group, group.membership.close(NotCoordinator.code))
-        return buried
+        return deleted
 
-    def _bury(self, keys: Sequence[bytes], then: Callable[[], None]) -> asyncio.Future[None]:
-        buried: asyncio.Future[None] = self._loop.create_future()
+    # --- Expiry ---
 
-        def settle(error: ProtocolError | None) -> None:
-            if error is None:
-                then()
-            if buried.done():
-                return
-            if error is not None:
-                buried.set_exception(_for_commits(error))
-                buried.exception()  # nobody has to look: it is tried again
-            else:
-                buried.set_result(None)
+    def upkeep(self) -> Awaitable[None]:
+        return self.expire(self._offsets_retention_ms)
 
-        if keys:
-            self._append([(key, None, ()) for key in keys], settle)
-        else:
-            settle(None)
-        return buried
+    async def expire(self, retention_ms: int) -> None:
+        """Delete offsets that have expired (`GroupOffsets.expired`), and groups that have nothing left.
 
-    # --- Upkeep ---
-
-    def drop_expired(self, retention_ms: int) -> None:
-        """Forget offsets that nobody has needed for long enough, and groups that have nothing left."""
-        now_ms = self._wall_ms()
+        In turns: groups and offsets may come and go in between, and the leadership may end. A group with more
+        offsets than are looked at in one turn may be left to a later call, after the one that has deleted its
+        offsets.
+        """
+        turns = _Turns()
         for group in tuple(self.groups.values()):
-            if isinstance(group.membership, ConsumerGroup):
-                # Records whose write has failed, if nobody was there since to have them written again.
-                self.carry_out(group, group.membership.decided())
-            members = group.membership
-            empty_since_ms = (
-                group.state_ms
-                if members.state in EMPTY_STATES and members.protocol_type is not None
-                else None
+            if not self._has(group):
+                continue
+            # Records whose write has failed are written again, also of a group without heartbeats.
+            self.carry_out(group, group.membership.decided())
+            partitions = tuple(group.offsets)
+            await turns.count(OFFSETS_WORTH_A_GROUP)
+            for start in range(0, max(len(partitions), 1), OFFSETS_AT_ONCE):
+                some = partitions[start : start + OFFSETS_AT_ONCE]
+                await turns.count(len(some))
+                if not self._has(group):
+                    break
+                self._expire(group, some, retention_ms)
+
+    def _has(self, group: CoordinatedGroup) -> bool:
+        """Whether it is still there. After the end of the leadership no group is."""
+        return self.groups.get(group.group_id) is group
+
+    def _expire(
+        self, group: CoordinatedGroup, partitions: Sequence[TopicPartition], retention_ms: int
+    ) -> None:
+        """Delete the offsets of these partitions that have expired by now; the group if it has no others."""
+        membership = group.membership
+        pending = self.pending_offsets.partitions(group.group_id)
+        had_members = membership.is_empty and membership.protocol_type is not None
+        expired = [
+            partition
+            for partition in group.offsets.expired(
+                partitions,
+                now_ms=self._wall_ms(),
+                retention_ms=retention_ms,
+                empty_since_ms=group.state_ms if had_members else None,
+                in_use=membership.topics_in_use(),
             )
-            expired = [
-                partition
-                for partition in group.offsets.expired(
-                    now_ms=now_ms,
-                    retention_ms=retention_ms,
-                    empty_since_ms=empty_since_ms,
-                    in_use=topics_in_use(members),
-                )
-                if partition not in group.commits_under_way
-            ]
-            if members.is_idle and not group.commits_under_way and len(expired) == len(group.offsets):
-                logger.info("group expired", group=group.group_id)
-                self.remove(group)
-            elif expired:
-                logger.info("offsets expired", group=group.group_id, count=len(expired))
-                self.forget_offsets(group, expired)
+            if partition not in group.commits_under_way and partition not in pending
+        ]
+        is_unused = not group.commits_under_way and not pending and len(expired) == len(group.offsets)
+        if membership.is_idle and is_unused:
+            logger.info("group expired", group=group.group_id)
+            self.delete(group)
+        elif expired:
+            logger.info("offsets expired", group=group.group_id, count=len(expired))
+            self.delete_offsets(group, expired)
+
+
+class _Turns:
+    """Pauses after each `OFFSETS_AT_ONCE` offsets of work, whatever loops count them."""
+
+    def __init__(self) -> None:
+        self._offsets = 0
+
+    async def count(self, offsets: int) -> None:
+        """Note work on as many offsets, done or about to be done at once."""
+        self._offsets += offsets
+        if self._offsets >= OFFSETS_AT_ONCE:
+            self._offsets = 0
+            await asyncio.sleep(0)
+
+
+def _offset_entries(
+    group: CoordinatedGroup, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> list[Entry]:
+    return [
+        (OffsetKey(group.group_id, topic, partition).encode(), offset.encode(), offset.headers)
+        for (topic, partition), offset in offsets.items()
+    ]
+
+
+def _settle_commit(committed: asyncio.Future[None]) -> Callable[[ProtocolError | None], None]:
+    def settle(error: ProtocolError | None) -> None:
+        if committed.done():
+            return  # the request has timed out
+        if error is None:
+            committed.set_result(None)
+        else:
+            committed.set_exception(_as_commit_error(error))
+
+    return settle
 
 
 def _offset_keys(group: CoordinatedGroup, partitions: Iterable[TopicPartition]) -> list[bytes]:
     return [OffsetKey(group.group_id, topic, partition).encode() for topic, partition in partitions]
-
-
-def _portions(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
-    portion: list[Entry] = []
-    size_bytes = 0
-    for entry in entries:
-        key, value, _ = entry
-        entry_bytes = len(key) + len(value or b"")
-        if portion and size_bytes + entry_bytes > BATCH_BYTES:
-            yield portion
-            portion, size_bytes = [], 0
-        portion.append(entry)
-        size_bytes += entry_bytes + 20
-    if portion:
-        yield portion
 
 
 def _count_down(counter: Counter[TopicPartition], partitions: Iterable[TopicPartition]) -> None:
@@ -493,16 +497,6 @@ def _count_down(counter: Counter[TopicPartition], partitions: Iterable[TopicPart
             del counter[partition]
 
 
-def _for_members(error: ProtocolError) -> ProtocolError:
-    """A failed write in words that clients of groups know what to do about (redpanda#3205)."""
-    if isinstance(error, NotEnoughReplicas | NotEnoughReplicasAfterAppend | RequestTimedOut):
-        return CoordinatorNotAvailable(str(error))
-    if isinstance(error, MessageTooLarge | RecordListTooLarge):
-        return UnknownServerError(f"The group's metadata is too large to be stored: {error}")
-    return NotCoordinator(str(error))
-
-
-def _for_commits(error: ProtocolError) -> ProtocolError:
-    if isinstance(error, MessageTooLarge | RecordListTooLarge):
-        return InvalidCommitOffsetSize(str(error))
-    return _for_members(error)
+def _as_commit_error(error: ProtocolError) -> ProtocolError:
+    """As `as_coordinator_error`; commits have an error of their own for records that are too large."""
+    return InvalidCommitOffsetSize(str(error)) if is_too_large(error) else as_coordinator_error(error)

@@ -1,4 +1,4 @@
-"""What groups need to know of the cluster's topics. An interface; the broker fills it from its view."""
+"""The interface by which groups see the cluster's topics; the broker implements it over its view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Topics(Protocol):
 
     @property
     def version(self) -> int:
-        """Changes whenever a topic comes, goes or grows."""
+        """Changes whenever a topic is created, deleted or given more partitions."""
         ...
 
     def topic_id(self, name: str) -> UUID | None:
@@ -24,9 +24,9 @@ class Topics(Protocol):
         ...
 
     def names(self) -> Iterable[str]:
-        """Of all topics that people may subscribe to by a pattern: not those that are the brokers' own."""
+        """All topics that an expression may match: not the internal ones."""
         ...
 
     def partition_count(self, name: str) -> int:
-        """0 if there is no such topic."""
+        """The number of partitions; 0 if there is no such topic."""
         ...

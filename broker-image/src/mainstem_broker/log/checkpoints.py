@@ -1,9 +1,11 @@
 """The small text files beside the logs: offset checkpoints, leader epochs, topic id, whose directory it is.
 
-Lives here: their formats, atomic writing, and what becomes of a broken one. Must not: when they are written.
+In scope: their formats, atomic writing, and what becomes of a broken one. Out of scope: when they are
+written.
 
 A checkpoint is the version `0`, the number of entries, and one entry per line:
-    recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint:
+    recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint,
+    cleaner-offset-checkpoint:
         `topic partition offset`
     leader-epoch-checkpoint (in a log's directory): `epoch start-offset`
 Every file is written beside its place, flushed, and renamed over the old one, so a crash leaves the old or
@@ -13,7 +15,6 @@ the new. A checkpoint that cannot be read is reported and taken for empty: the c
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import uuid
 from collections.abc import Iterable, Mapping
@@ -22,15 +23,17 @@ from typing import Final
 
 import structlog
 
-from mainstem_broker.config import parse_properties
+from mainstem_broker.config.properties import parse_properties
 from mainstem_broker.errors import InvalidSetting
-from mainstem_broker.log.epochs import EpochCache, EpochEntry
 from mainstem_broker.log.files import fsync_directory
+from mainstem_broker.log.leader_epochs import EpochCache, EpochEntry
+from mainstem_broker.protocol.topic_partition import TopicPartition
 
 logger = structlog.get_logger(__name__)
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+FIRST_DIRTY_OFFSETS: Final = "cleaner-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
@@ -38,8 +41,6 @@ META_PROPERTIES: Final = "meta.properties"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 _VERSION: Final = "0"
-
-TopicPartition = tuple[str, int]
 
 
 def write_atomically(path: Path, text: str, *, flush_name: bool = True) -> None:
@@ -66,14 +67,26 @@ def write_offsets(directory: Path, name: str, offsets: Mapping[TopicPartition, i
 
 def read_offsets(directory: Path, name: str) -> dict[TopicPartition, int]:
     """An offset checkpoint of a data directory; empty when it is missing or broken."""
-    offsets: dict[TopicPartition, int] = {}
     try:
-        for line in _read(directory / name):
-            topic, partition, offset = line.split()
-            offsets[topic, int(partition)] = int(offset)
+        return parse_offsets(directory / name)
     except ValueError as error:
         _report_broken(directory / name, error)
         return {}
+
+
+def parse_offsets(path: Path) -> dict[TopicPartition, int]:
+    """The offsets in a checkpoint; empty when there is no file.
+
+    Raises:
+        ValueError: it is not an offset checkpoint; the message says why.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for line in _read(path):
+        try:
+            topic, partition, offset = line.split()
+            offsets[topic, int(partition)] = int(offset)
+        except ValueError:
+            raise ValueError(f"{line[:80]!r} is not a topic, a partition and an offset") from None
     return offsets
 
 
@@ -86,10 +99,26 @@ def read_epochs(directory: Path) -> EpochCache:
     """A log's leader epochs; none when the file is missing or broken."""
     path = directory / LEADER_EPOCHS
     try:
-        return EpochCache(EpochEntry(*map(int, line.split(" ", 1))) for line in _read(path))
-    except (ValueError, TypeError) as error:
+        return EpochCache(parse_epochs(path))
+    except ValueError as error:
         _report_broken(path, error)
         return EpochCache()
+
+
+def parse_epochs(path: Path) -> list[EpochEntry]:
+    """The entries of a log's leader epochs as they are in the file; empty when there is no file.
+
+    Raises:
+        ValueError: it is not such a checkpoint; the message says why.
+    """
+    entries = []
+    for line in _read(path):
+        try:
+            epoch, start_offset = line.split()
+            entries.append(EpochEntry(int(epoch), int(start_offset)))
+        except ValueError:
+            raise ValueError(f"{line[:80]!r} is not an epoch and an offset") from None
+    return entries
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
@@ -115,7 +144,7 @@ def _report_broken(path: Path, error: Exception) -> None:
 
 
 def write_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
-    """Write `partition.metadata`, which binds a log to one life of its topic. May raise OSError.
+    """Write `partition.metadata`, which binds a log to one topic id. May raise OSError.
 
     Written before the log's other files, it outlives a crash that any of them outlives.
     """
@@ -127,13 +156,25 @@ def read_topic_id(directory: Path) -> uuid.UUID | None:
     """The topic id of `partition.metadata`; None when the file is missing or broken."""
     path = directory / PARTITION_METADATA
     try:
+        return parse_topic_id(path)
+    except ValueError as error:
+        _report_broken(path, error)
+        return None
+
+
+def parse_topic_id(path: Path) -> uuid.UUID | None:
+    """The topic id in a `partition.metadata`; None when there is no file.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    try:
         fields = dict(line.split(": ", 1) for line in path.read_text(encoding="utf-8").splitlines())
         return uuid.UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"].strip() + "=="))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, binascii.Error) as error:
-        _report_broken(path, error)
-        return None
+    except (ValueError, KeyError) as error:
+        raise ValueError("it holds no topic id") from error
 
 
 def write_meta_properties(directory: Path, broker_id: int, cluster_id: str) -> None:

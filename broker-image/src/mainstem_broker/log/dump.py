@@ -1,8 +1,9 @@
 """Looking into the files of a log, batch by batch, and checking them.
 
-Lives here: what `mainstem log dump` shows, as values, and every check of a segment against its indexes. Must
-not: printing, repairing, and anything a running broker needs. Files are only read, so a log may be looked at
-while its broker runs; the newest index entries are in that broker's memory then.
+In scope: what `mainstem log dump` shows, as values, and every check of a segment against its indexes. Out of
+scope: checks of a log as a whole (`verification`), printing, repairing, and anything a running broker needs.
+Files are only read, so a log may be looked at while its broker runs; the newest index entries are in that
+broker's memory then.
 
 The checks of the indexes are those of Apache Kafka's DumpLogSegments (`--deep-iteration`,
 `--verify-index-only`, `--index-sanity-check`).
@@ -17,20 +18,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from mainstem_broker.config import INT32_MAX
+from mainstem_broker.config.setting import INT32_MAX, INT64_MAX
 from mainstem_broker.errors import MainstemError, ProtocolError
 from mainstem_broker.log.files import LogFile
 from mainstem_broker.log.index import OffsetIndex, TimeIndex
+from mainstem_broker.log.producer_snapshot_format import decode_snapshot
 from mainstem_broker.log.producer_snapshots import SNAPSHOT_SUFFIX
-from mainstem_broker.log.producers import Producers
 from mainstem_broker.log.scanning import scan_batches
-from mainstem_broker.log.segment import LOG_SUFFIX
+from mainstem_broker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES
+from mainstem_broker.log.transaction_index import AbortedTransaction, TransactionIndex, is_sound
 from mainstem_broker.protocol.batches import BatchHeader, crc_matches, read_records
+from mainstem_broker.protocol.markers import read_marker
 from mainstem_broker.protocol.records import Record
-
-_SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OffsetIndex.SUFFIX, TimeIndex.SUFFIX)
 
 
 class NotALog(MainstemError):
@@ -74,7 +75,7 @@ class SnapshotDump:
         self.problems: list[Problem] = []
         self.producers: list[ProducerDump] = []
         try:
-            states = Producers.decode(path.read_bytes()).states
+            states = decode_snapshot(path.read_bytes()).states
         except ValueError as error:
             self.problems.append(Problem(path, None, f"{error}; a restart does without it"))
             return
@@ -95,9 +96,30 @@ class SnapshotDump:
             )
 
 
+class TransactionIndexDump:
+    """The index of a segment's aborted transactions; `problems` says why it cannot be one, if it cannot."""
+
+    def __init__(self, path: Path) -> None:
+        """Use `dump_transaction_index`."""
+        self.path = path
+        self.problems: list[Problem] = []
+        content = path.read_bytes()
+        whole_bytes = len(content) // TransactionIndex.ENTRY.size * TransactionIndex.ENTRY.size
+        self.aborted = [
+            AbortedTransaction(*entry)
+            for _, *entry in TransactionIndex.ENTRY.iter_unpack(content[:whole_bytes])
+        ]
+        if not is_sound(content, int(path.stem), INT64_MAX):
+            self.problems.append(Problem(path, None, "the index is broken; a restart rebuilds it"))
+
+
 @dataclass(frozen=True, slots=True)
 class BatchDump:
-    """One batch. Timestamps are ms; `codec` is a name; `records` is None unless asked for or unreadable."""
+    """One batch. Timestamps are ms; `codec` is a name; `records` is None unless requested, or if unreadable.
+
+    `marker` is "commit" or "abort" where the batch ends a transaction, by the coordinator of
+    `coordinator_epoch`.
+    """
 
     position: int
     size_bytes: int
@@ -117,6 +139,8 @@ class BatchDump:
     is_transactional: bool
     is_control: bool
     has_delete_horizon: bool
+    marker: str | None
+    coordinator_epoch: int
     records: tuple[Record, ...] | None
 
 
@@ -193,6 +217,7 @@ class SegmentDump:
         if not crc_valid:
             self._problem(position, f"the batch of offset {header.base_offset} does not match its checksum")
         records = None
+        marker = read_marker(header, batch) if crc_valid else None
         try:
             codec = header.codec.name.lower()
         except ProtocolError:
@@ -223,6 +248,8 @@ class SegmentDump:
             header.is_transactional,
             header.is_control,
             header.has_delete_horizon,
+            None if marker is None else "commit" if marker.is_commit else "abort",
+            -1 if marker is None else marker.coordinator_epoch,
             records,
         )
 
@@ -238,7 +265,7 @@ class SegmentDump:
                 position, f"the batch says that its latest record is of {header.max_timestamp}, not {latest}"
             )
 
-    def _index_checks(self) -> list[_IndexCheck]:
+    def _index_checks(self) -> list[_IndexCheck | _TransactionIndexCheck]:
         for suffix, entry in ((OffsetIndex.SUFFIX, OffsetIndex.ENTRY), (TimeIndex.SUFFIX, TimeIndex.ENTRY)):
             path = self.path.with_suffix(suffix)
             if not path.exists():
@@ -250,7 +277,12 @@ class SegmentDump:
         return [
             _OffsetIndexCheck(self.path.with_suffix(OffsetIndex.SUFFIX), self.offset_entries()),
             _TimeIndexCheck(self.path.with_suffix(TimeIndex.SUFFIX), self.time_entries()),
+            *self._transaction_index_checks(),
         ]
+
+    def _transaction_index_checks(self) -> list[_TransactionIndexCheck]:
+        path = self.path.with_suffix(TransactionIndex.SUFFIX)
+        return [_TransactionIndexCheck(TransactionIndexDump(path))] if path.exists() else []
 
     def _problem(self, position: int, sentence: str) -> None:
         self.problems.append(Problem(self.path, position, sentence))
@@ -326,6 +358,33 @@ class _TimeIndexCheck(_IndexCheck):
         self._problem(number, f"names offset {entry[1]}, with which no batch ends")
 
 
+class _TransactionIndexCheck:
+    """Every entry names the abort marker that ends its transaction."""
+
+    def __init__(self, index: TransactionIndexDump) -> None:
+        self._index = index
+        self._left = deque(enumerate(index.aborted))
+        self._problems = list(index.problems)
+
+    def see(self, batch: BatchDump) -> None:
+        while self._left and self._left[0][1].last_offset <= batch.last_offset:
+            number, entry = self._left.popleft()
+            named = entry.last_offset, entry.producer_id, "abort"
+            if named != (batch.last_offset, batch.producer_id, batch.marker):
+                self._no_marker(number, entry)
+
+    def finish(self) -> list[Problem]:
+        for number, entry in self._left:
+            self._no_marker(number, entry)
+        return self._problems
+
+    def _no_marker(self, number: int, entry: AbortedTransaction) -> None:
+        sentence = (
+            f"entry {number} names offset {entry.last_offset}, where no abort marker of its producer is"
+        )
+        self._problems.append(Problem(self._index.path, None, sentence))
+
+
 def dump_segment(path: Path, *, records: bool = False, verify: bool = False) -> SegmentDump:
     """The segment that `path` belongs to: its `.log`, or one of its indexes.
 
@@ -336,7 +395,7 @@ def dump_segment(path: Path, *, records: bool = False, verify: bool = False) -> 
         NotALog: there is no such segment.
     """
     log_path = path.with_suffix(LOG_SUFFIX)
-    if path.suffix not in _SEGMENT_SUFFIXES or not path.stem.isdecimal() or not log_path.is_file():
+    if path.suffix not in SEGMENT_SUFFIXES or not path.stem.isdecimal() or not log_path.is_file():
         raise NotALog(f"{path} is no segment: name a .log file, or a directory that holds some.")
     return SegmentDump(log_path, records=records, verify=verify)
 
@@ -350,6 +409,22 @@ def dump_snapshot(path: Path) -> SnapshotDump:
     if not is_snapshot(path):
         raise NotALog(f"{path} is no snapshot of producers: name a .snapshot file of a partition.")
     return SnapshotDump(path)
+
+
+def dump_transaction_index(path: Path) -> TransactionIndexDump:
+    """The index of aborted transactions in a `.txnindex` file.
+
+    Raises:
+        NotALog: it is none.
+    """
+    if not is_transaction_index(path):
+        raise NotALog(f"{path} is no index of aborted transactions: name a .txnindex file of a partition.")
+    return TransactionIndexDump(path)
+
+
+def is_transaction_index(path: Path) -> bool:
+    """Whether the path has the name of an index of aborted transactions."""
+    return path.suffix == TransactionIndex.SUFFIX and path.stem.isdecimal() and path.is_file()
 
 
 def is_snapshot(path: Path) -> bool:
@@ -371,33 +446,6 @@ def dump_log(path: Path, *, records: bool = False, verify: bool = False) -> list
     if not paths:
         raise NotALog(f"{path} holds no segment: name the directory of a partition, such as flights-0.")
     return [SegmentDump(segment, records=records, verify=verify) for segment in paths]
-
-
-def verify_log(path: Path) -> list[Problem]:
-    """Everything that is wrong with a log, indexes, records and snapshots of producers included.
-
-    `path` may name one file as well: a segment, or a snapshot.
-
-    Raises:
-        NotALog: there is no segment.
-    """
-    if is_snapshot(path):
-        return dump_snapshot(path).problems
-    problems: list[Problem] = []
-    end_offset = 0
-    for segment in dump_log(path, records=True, verify=True):
-        if segment.base_offset < end_offset:
-            problems.append(
-                Problem(segment.path, None, f"it begins below {end_offset}, where the one before ends")
-            )
-        end_offset = segment.base_offset
-        for batch in segment:
-            end_offset = max(end_offset, batch.last_offset + 1)
-        problems += segment.problems
-    for snapshot in sorted(path.glob("*" + SNAPSHOT_SUFFIX)):
-        if is_snapshot(snapshot):
-            problems += dump_snapshot(snapshot).problems
-    return problems
 
 
 def _read_entries(path: Path, entry: struct.Struct) -> list[tuple[int, int]]:

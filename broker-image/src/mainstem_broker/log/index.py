@@ -1,6 +1,6 @@
 """The two sparse indexes of a segment: offset to position, and timestamp to offset.
 
-Lives here: their file formats, appending, looking up, truncating, checking. Must not: when an entry is due
+In scope: their file formats, appending, looking up, truncating, checking. Out of scope: when an entry is due
 (that is `segment`) and how an index is rebuilt (that is `recovery`).
 
 Both files are arrays of fixed entries, big endian, without header or checksum: an index can always be rebuilt
@@ -23,6 +23,9 @@ import os
 import struct
 from pathlib import Path
 from typing import ClassVar, Final
+
+from mainstem_broker.log.files import LogFile
+from mainstem_broker.runtime.page_cache import NotCached, read_at
 
 _BLOCK_ENTRIES: Final = 2048
 """A reader that goes through a segment in batches of 16 KB loads a block each 32 MB."""
@@ -159,28 +162,30 @@ class SparseIndex:
     def _load_block_around(self, column: int, target: int) -> None:
         """Load the block that the answer for `target` lies in, probing the file until it is small enough."""
         low, high = 0, self._written
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            while high - low > _BLOCK_ENTRIES:
-                middle = (low + high) // 2
-                probe = os.pread(descriptor, self.ENTRY.size, middle * self.ENTRY.size)
-                if self.ENTRY.unpack(probe)[column] <= target:
-                    low = middle
-                else:
-                    high = middle
-        finally:
-            os.close(descriptor)
+        file = LogFile(self.path, read_only=True)
+        size = self.ENTRY.size
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            try:
+                probe = read_at(file, size, middle * size)
+            except NotCached:
+                # All that may be probed next: reading it in sequence takes the disk no longer than probing.
+                raise NotCached(self.path, low * size, (high - low) * size) from None
+            if self.ENTRY.unpack(probe)[column] <= target:
+                low = middle
+            else:
+                high = middle
         # One more entry on the right says, next time, that the block's last is not past the answer.
         self._load_block(low, min(high + 1, self._written))
 
     def _load_block(self, first: int, end: int) -> None:
         """Load at least the entries from `first` to before `end`, and up to a block of what follows."""
         end = min(self._written, max(end, first + _BLOCK_ENTRIES))
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        file = LogFile(self.path, read_only=True)
         try:
-            self._block = os.pread(descriptor, (end - first) * self.ENTRY.size, first * self.ENTRY.size)
-        finally:
-            os.close(descriptor)
+            self._block = read_at(file, (end - first) * self.ENTRY.size, first * self.ENTRY.size)
+        except NotCached as missing:
+            raise NotCached(self.path, missing.position, missing.size_bytes) from None
         self._block_first = first
 
 

@@ -1,45 +1,79 @@
-"""All the logs of this broker, and the files beside them in its data directories.
+"""All the logs of this broker, over its data directories.
 
-Lives here: which directory holds which log, start-up and shutdown, checkpoints of all logs. Must not: what is
-in a log, and when anything is flushed or deleted (the owner asks).
-
-A data directory holds one directory per log, and
-    meta.properties                        version=0, broker.id, cluster.id: whose data this is
-    .lock                                  locked while a broker runs on the directory
-    .kafka_cleanshutdown                   written last by a clean stop, removed at start
-    recovery-point-offset-checkpoint       what is flushed, per partition
-    log-start-offset-checkpoint            first readable offset, per partition
-    replication-offset-checkpoint          high watermark, per partition
+In scope: which directory holds which log, start-up and shutdown, checkpoints of all logs. Out of scope: one
+data directory (`data_directory`), what is in a log, and when anything is flushed or deleted (the owner
+decides).
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
 import os
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import NamedTuple
 
 import structlog
 
-from mainstem_broker.config import TopicConfig
-from mainstem_broker.errors import InconsistentTopicId, InvalidSetting, StartupError, StorageError
-from mainstem_broker.log import checkpoints
-from mainstem_broker.log.checkpoints import TopicPartition
-from mainstem_broker.log.deletion import DELETED_DIRECTORY_SUFFIX, ScheduleUnlink, unlink_all
-from mainstem_broker.log.files import fsync_directory, storage_error
-from mainstem_broker.log.partition_log import PartitionLog, parse_directory_name
+from mainstem_broker.config.topic_settings import TopicConfig
+from mainstem_broker.errors import InconsistentTopicId, StartupError, StorageError
+from mainstem_broker.log import checkpoints, data_directory
+from mainstem_broker.log.deletion import ScheduleUnlink, unlink_all
+from mainstem_broker.log.directory_names import parse_directory_name
+from mainstem_broker.log.files import storage_error
+from mainstem_broker.log.partition_log import PartitionLog
+from mainstem_broker.log.placement import LogPlacement
+from mainstem_broker.protocol.topic_partition import TopicPartition
 
 logger = structlog.get_logger(__name__)
 
-_LOCK: Final = ".lock"
-_CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+
+class DoomedLog(NamedTuple):
+    """A log that is being deleted."""
+
+    log: PartitionLog
+    topic_id: uuid.UUID | None
+
+
+class NewLog(NamedTuple):
+    """A log that is to be created in the data directory `parent`."""
+
+    topic: str
+    partition: int
+    topic_id: uuid.UUID
+    config: TopicConfig
+    parent: Path
+    schedule_unlink: ScheduleUnlink
+
+    def create(self, now_ms: int) -> PartitionLog:
+        """Create the log's files. Any thread may call it.
+
+        Raises:
+            StorageError: the disk failed or is full.
+        """
+        directory = self.parent / f"{self.topic}-{self.partition}"
+        was_there = directory.exists()
+        try:
+            _write_topic_id(directory, self.topic_id)
+            return PartitionLog.open(
+                directory,
+                self.config,
+                clean_shutdown=True,
+                recovery_point=0,
+                log_start_offset=0,
+                now_ms=now_ms,
+                schedule_unlink=self.schedule_unlink,
+                is_new=not was_there,
+            )
+        except StorageError:
+            if not was_there:
+                # The next try may choose another directory, and a start refuses a partition that is in two.
+                unlink_all([directory])
+            raise
 
 
 class LogManager:
@@ -58,13 +92,13 @@ class LogManager:
         schedule_unlink: ScheduleUnlink,
         on_failure: Callable[[Path], None],
     ) -> None:
-        """Take the settings; nothing is touched yet.
+        """Take the settings; no file is opened yet.
 
         Args:
             directories: `log.dirs`, without repetition.
             broker_id: must be the one in each directory's meta.properties.
-            recovery_threads_per_directory: `num.recovery.threads.per.data.dir`, asked when it counts: what is
-                set for it while brokers run is known only after this.
+            recovery_threads_per_directory: `num.recovery.threads.per.data.dir`, read at each use, because a
+                dynamic value is known only later.
             schedule_unlink: called with files to unlink (`unlink_all`) after a delay in ms.
             on_failure: called, from any thread, with a data directory whose disk failed while it was in use;
                 once or more. Its owner then calls `fail`.
@@ -76,6 +110,9 @@ class LogManager:
         self._schedule_unlink = schedule_unlink
         self._on_failure = on_failure
         self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._topic_ids: dict[TopicPartition, uuid.UUID | None] = {}  # of the logs; None where unknown
+        self._log_counts = Counter[Path]()  # by data directory, with those that are being created
+        self._placement = LogPlacement()
         self._locks: list[int] = []
         self._checkpoint_lock = threading.Lock()
         self.failed: set[Path] = set()
@@ -101,8 +138,8 @@ class LogManager:
         for directory in self.directories:
             try:
                 directory.mkdir(parents=True, exist_ok=True)
-                self._lock(directory)
-                self._check_owner(directory, cluster_id)
+                self._locks.append(data_directory.lock(directory))
+                data_directory.check_owner(directory, self._broker_id, cluster_id)
             except OSError as error:
                 self.failed.add(directory)
                 logger.error("data directory failed", path=str(directory), reason=error.strerror)
@@ -112,39 +149,6 @@ class LogManager:
                         "make it writable, or name another in log.dirs."
                     ) from error
 
-    def _lock(self, directory: Path) -> None:
-        descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise StartupError(
-                    f"Another broker runs on the data directory {directory}: "
-                    "stop it first, or name another directory in log.dirs."
-                ) from None
-            raise
-        self._locks.append(descriptor)
-
-    def _check_owner(self, directory: Path, cluster_id: str) -> None:
-        try:
-            properties = checkpoints.read_meta_properties(directory)
-        except InvalidSetting as error:
-            raise StartupError(
-                f"{directory / checkpoints.META_PROPERTIES} cannot be read ({error}): restore it, or "
-                "remove it if this directory surely belongs to this broker."
-            ) from error
-        if not properties:
-            checkpoints.write_meta_properties(directory, self._broker_id, cluster_id)
-            return
-        for name, ours in (("version", "0"), ("broker.id", str(self._broker_id)), ("cluster.id", cluster_id)):
-            theirs = properties.get(name, ours)
-            if theirs != ours:
-                raise StartupError(
-                    f"The data directory {directory} has {name} {theirs}, but this broker's is {ours}: "
-                    "name the directory that belongs to it in log.dirs, or correct the setting."
-                )
-
     def load_all(
         self,
         config_of: Callable[[str], TopicConfig],
@@ -153,9 +157,11 @@ class LogManager:
     ) -> None:
         """Open every log there is, recovering those that were not closed cleanly, directories in parallel.
 
-        `config_of` answers a topic's settings. `progress` is told how many of how many logs are open.
-
         A directory whose disk fails is left out, with its logs.
+
+        Args:
+            config_of: returns a topic's settings.
+            progress: called with the number of open logs and the number of all logs.
 
         Raises:
             StorageError: a disk is full, or the last one failed.
@@ -163,25 +169,27 @@ class LogManager:
         """
         recovery_points: dict[TopicPartition, int] = {}
         start_offsets: dict[TopicPartition, int] = {}
-        found: list[tuple[Path, bool]] = []
+        first_dirty_offsets: dict[TopicPartition, int] = {}
+        folders: list[tuple[Path, bool]] = []
         self.stopped_cleanly = not self.failed
         for directory in self.usable_directories:
             try:
-                clean = self._take_clean_shutdown_mark(directory)
+                clean = data_directory.take_clean_shutdown_mark(directory)
                 self.stopped_cleanly &= clean
-                logs = self._log_directories(directory)
+                logs = data_directory.find_logs(directory)
             except OSError as error:
                 self._leave_out(directory, storage_error(directory, "looking for logs", error))
                 continue
-            found += [(path, clean) for path in logs]
+            folders += [(path, clean) for path in logs]
             recovery_points.update(checkpoints.read_offsets(directory, checkpoints.RECOVERY_POINTS))
             start_offsets.update(checkpoints.read_offsets(directory, checkpoints.LOG_START_OFFSETS))
+            first_dirty_offsets.update(checkpoints.read_offsets(directory, checkpoints.FIRST_DIRTY_OFFSETS))
             self.high_watermarks.update(checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS))
-        self._refuse_duplicates([path for path, _ in found])
+        data_directory.refuse_duplicates([path for path, _ in folders])
 
-        def open_log(path: Path, clean: bool) -> PartitionLog:
+        def open_log(path: Path, clean: bool) -> tuple[PartitionLog, uuid.UUID | None]:
             key = parse_directory_name(path.name)
-            return PartitionLog.open(
+            log = PartitionLog.open(
                 path,
                 configs[key[0]],
                 clean_shutdown=clean,
@@ -190,15 +198,19 @@ class LogManager:
                 now_ms=now_ms,
                 schedule_unlink=self._schedule_unlink,
             )
+            log.first_dirty_offset = min(first_dirty_offsets.get(key, 0), log.log_end_offset)
+            return log, checkpoints.read_topic_id(path)
 
-        topics = {parse_directory_name(path.name)[0] for path, _ in found}
+        topics = {parse_directory_name(path.name)[0] for path, _ in folders}
         configs = {topic: config_of(topic) for topic in topics}
         with self._threads() as pool:
-            futures = {pool.submit(open_log, path, clean): path.parent for path, clean in found}
+            futures = {pool.submit(open_log, path, clean): path.parent for path, clean in folders}
             try:
                 for done, future in enumerate(as_completed(futures), start=1):
                     try:
-                        self._add(future.result())
+                        log, topic_id = future.result()
+                        self._log_counts[futures[future]] += 1
+                        self._add(log, topic_id)
                     except StorageError as error:
                         self._leave_out(futures[future], error)
                     if progress:
@@ -222,53 +234,20 @@ class LogManager:
         return [directory for directory in self.directories if directory not in self.failed]
 
     def fail(self, directory: Path) -> list[TopicPartition]:
-        """Take a directory out of use; answer which partitions' logs are gone with it.
+        """Take a directory out of use, and return the partitions whose logs are gone with it.
 
-        From now on a stop does not count as clean: what this broker had may come back without its logs.
+        From now on a stop does not count as clean: the broker may start again without these logs.
         """
         self.failed.add(directory)
         gone = [key for key, _ in self._logs_in(directory)]
         for key in gone:
-            del self._logs[key]
+            self._take_out(*key)
             self.high_watermarks.pop(key, None)
         return gone
 
-    def _take_clean_shutdown_mark(self, directory: Path) -> bool:
-        """Whether the last stop was clean; from here on it no longer counts as such."""
-        try:
-            (directory / _CLEAN_SHUTDOWN).unlink()
-        except FileNotFoundError:
-            return False
-        fsync_directory(directory)
-        return True
-
-    def _log_directories(self, directory: Path) -> list[Path]:
-        """The directories of logs in a data directory, after removing those that were being deleted."""
-        logs: list[Path] = []
-        for path in sorted(path for path in directory.iterdir() if path.is_dir()):
-            if path.name.endswith(DELETED_DIRECTORY_SUFFIX):
-                unlink_all([path])
-                continue
-            try:
-                parse_directory_name(path.name)
-            except ValueError:
-                logger.warning("directory is no log and is left alone", path=str(path))
-                continue
-            logs.append(path)
-        return logs
-
     def _threads(self) -> ThreadPoolExecutor:
-        """For work on every log: so many for each data directory."""
+        """For work on every log: the same number of threads for each data directory."""
         return ThreadPoolExecutor(max(1, self._recovery_threads() * len(self.directories)))
-
-    def _refuse_duplicates(self, paths: Sequence[Path]) -> None:
-        places: dict[str, Path] = {}
-        for path in paths:
-            other = places.setdefault(path.name, path)
-            if other is not path:
-                raise StartupError(
-                    f"Both {other} and {path} hold the same partition: move the one that is out of date away."
-                )
 
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Close every log, write the checkpoints, and say that this was a clean stop, in this order.
@@ -292,7 +271,7 @@ class LogManager:
                 self._checkpoint(directory, checkpoints.LOG_START_OFFSETS, _log_start_offset)
                 self._write_high_watermarks(directory, high_watermarks)
                 if not self.failed:
-                    checkpoints.write_atomically(directory / _CLEAN_SHUTDOWN, json.dumps({"version": 0}))
+                    data_directory.mark_clean_shutdown(directory)
             except OSError as error:
                 logger.error("data directory is not closed cleanly", path=str(directory), why=str(error))
         self.release()
@@ -300,6 +279,8 @@ class LogManager:
     def release(self) -> None:
         """Let go of the data directories without writing anything, as a killed process would."""
         self._logs.clear()
+        self._topic_ids.clear()
+        self._log_counts.clear()
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
@@ -309,48 +290,57 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID, config: TopicConfig, now_ms: int
     ) -> PartitionLog:
-        """The log of a partition; a new one goes to the directory that holds the fewest.
+        """The log of a partition; where there is none, a new one is created, which takes an fsync.
 
         Raises:
             InconsistentTopicId: the log there is belongs to an earlier topic of the same name.
             StorageError: the disk failed or is full.
         """
-        log = self._logs.get((topic, partition))
-        if log is not None:
-            known_id = checkpoints.read_topic_id(log.directory)
-            if known_id is None:
-                self._write_topic_id(log.directory, topic_id)
-            elif known_id != topic_id:
-                raise InconsistentTopicId(
-                    f"The log {log.directory.name} belongs to the topic with id {known_id}, not {topic_id}: "
-                    "delete it first."
-                )
-            return log
-        directory = self._emptiest_directory() / f"{topic}-{partition}"
-        was_there = directory.exists()
-        try:
-            self._write_topic_id(directory, topic_id)
-            log = PartitionLog.open(
-                directory,
-                config,
-                clean_shutdown=True,
-                recovery_point=0,
-                log_start_offset=0,
-                now_ms=now_ms,
-                schedule_unlink=self._schedule_unlink,
+        key = topic, partition
+        log = self._logs.get(key)
+        if log is None:
+            new = self.begin_creation(topic, partition, topic_id, config)
+            try:
+                self.finish_creation(new, new.create(now_ms))
+            except StorageError:
+                self.finish_creation(new, None)
+                raise
+            return self._logs[key]
+        log_topic_id = self._topic_ids[key]
+        if log_topic_id is None:
+            _write_topic_id(log.directory, topic_id)
+            self._topic_ids[key] = topic_id
+        elif log_topic_id != topic_id:
+            raise InconsistentTopicId(
+                f"The log {log.directory.name} belongs to the topic with id {log_topic_id}, not {topic_id}: "
+                "delete it first."
             )
-        except StorageError:
-            if not was_there:
-                # The next try may choose another directory, and a start refuses a partition that is in two.
-                unlink_all([directory])
-            raise
-        self._add(log)
         return log
+
+    def begin_creation(self, topic: str, partition: int, topic_id: uuid.UUID, config: TopicConfig) -> NewLog:
+        """Place a log, of which there is none yet, in a data directory that has space (`placement.py`).
+
+        It is created by `NewLog.create`, in any thread. `finish_creation` has to be called then, and no other
+        log of the partition may be created meanwhile.
+        """
+        parent = self._placement.choose(self.usable_directories, self._log_counts)
+        self._log_counts[parent] += 1
+        return NewLog(topic, partition, topic_id, config, parent, self._schedule_unlink)
+
+    def finish_creation(self, new: NewLog, log: PartitionLog | None) -> bool:
+        """Take a new log into use, or note that it could not be created; whether it is in use.
+
+        It is not if its disk has failed meanwhile.
+        """
+        if log is None or new.parent in self.failed:
+            self._log_counts[new.parent] -= 1
+            return False
+        self._add(log, new.topic_id)
+        return True
 
     def topic_id(self, topic: str, partition: int) -> uuid.UUID | None:
         """The topic id that the partition's log was created under; None when it has none."""
-        log = self._logs.get((topic, partition))
-        return checkpoints.read_topic_id(log.directory) if log else None
+        return self._topic_ids.get((topic, partition))
 
     def delete(self, topic: str, partition: int) -> None:
         """Drop a partition's log: at once from view, from the disk after `file.delete.delay.ms`.
@@ -360,11 +350,36 @@ class LogManager:
         Raises:
             StorageError: the disk failed; the log is still there.
         """
+        doomed = self.begin_deletion(topic, partition)
+        if doomed is not None:
+            try:
+                doomed.log.delete()
+            except StorageError:
+                self.finish_deletion(doomed, is_deleted=False)
+                raise
+            self.finish_deletion(doomed, is_deleted=True)
+
+    def begin_deletion(self, topic: str, partition: int) -> DoomedLog | None:
+        """Take a log out of view, if there is one.
+
+        `PartitionLog.delete` deletes it, in any thread. `finish_deletion` has to be called then, and no other
+        log of the partition may be created meanwhile.
+        """
         log = self._logs.get((topic, partition))
-        if log is not None:
-            log.delete()
-            del self._logs[topic, partition]
-            self.high_watermarks.pop((topic, partition), None)
+        if log is None:
+            return None
+        doomed = DoomedLog(log, self._topic_ids[topic, partition])
+        self._take_out(topic, partition)
+        return doomed
+
+    def finish_deletion(self, doomed: DoomedLog, *, is_deleted: bool) -> None:
+        """Forget a log that was deleted; bring one back that the disk kept, unless the disk has failed."""
+        log = doomed.log
+        if is_deleted:
+            self.high_watermarks.pop((log.topic, log.partition), None)
+        elif log.directory.parent not in self.failed:
+            self._log_counts[log.directory.parent] += 1
+            self._add(log, doomed.topic_id)
 
     def set_aside(self, topic: str, partition: int) -> None:
         """Take a log out of use that belongs to no topic; its files stay, under another name.
@@ -375,35 +390,51 @@ class LogManager:
         log = self._logs.get((topic, partition))
         if log is not None:
             kept = log.set_aside()
-            del self._logs[topic, partition]
+            self._take_out(topic, partition)
             self.high_watermarks.pop((topic, partition), None)
-            logger.warning("log of an unknown topic set aside; remove it if nobody misses it", path=str(kept))
+            logger.warning("log of an unknown topic set aside; remove it if it is not needed", path=str(kept))
 
-    def _add(self, log: PartitionLog) -> None:
-        self._logs[log.topic, log.partition] = log
-        log.recovery_point_lowered = self._recovery_point_lowered_in(log.directory.parent)
-        log.disk_failed = partial(self._on_failure, log.directory.parent)
+    def _add(self, log: PartitionLog, topic_id: uuid.UUID | None) -> None:
+        key = log.topic, log.partition
+        self._logs[key] = log
+        self._topic_ids[key] = topic_id
+        directory = log.directory.parent
+        log.write_truncations = lambda truncated: self._write_truncations(directory, (truncated,))
+        log.disk_failed = partial(self._on_failure, directory)
 
-    def _recovery_point_lowered_in(self, directory: Path) -> Callable[[], None]:
-        return lambda: self._checkpoint(directory, checkpoints.RECOVERY_POINTS, _recovery_point)
-
-    def _emptiest_directory(self) -> Path:
-        usable = self.usable_directories
-        if len(usable) == 1:
-            return usable[0]
-        counts = dict.fromkeys(usable, 0)
-        for log in self._logs.values():
-            counts[log.directory.parent] += 1
-        return min(usable, key=lambda directory: counts[directory])
-
-    def _write_topic_id(self, directory: Path, topic_id: uuid.UUID) -> None:
-        try:
-            directory.mkdir(exist_ok=True)
-            checkpoints.write_topic_id(directory, topic_id)
-        except OSError as error:
-            raise storage_error(directory, "creating the log", error) from error
+    def _take_out(self, topic: str, partition: int) -> None:
+        log = self._logs.pop((topic, partition))
+        del self._topic_ids[topic, partition]
+        self._log_counts[log.directory.parent] -= 1
 
     # Checkpoints
+
+    def write_truncations(self) -> None:
+        """Make the truncations of all logs durable. Any thread may call it.
+
+        Raises:
+            StorageError: the disk failed or is full.
+        """
+        for directory in self.usable_directories:
+            truncated = [
+                log for _, log in self._logs_in(directory) if log.truncations_written != log.truncation_count
+            ]
+            try:
+                self._write_truncations(directory, truncated)
+            except OSError as error:
+                raise self._checkpoint_failed(directory, error) from error
+
+    def _write_truncations(self, directory: Path, truncated: Sequence[PartitionLog]) -> None:
+        """Write the leader epochs of these logs in `directory`, and the checkpoints if they need it."""
+        # Counted before anything is read: what is truncated after that waits for the next time.
+        counts = [log.truncation_count for log in truncated]
+        for log in truncated:
+            log.write_epochs()
+        if any(log.last_lowering > log.truncations_written for log in truncated):
+            self._checkpoint(directory, checkpoints.RECOVERY_POINTS, _recovery_point)
+            self._checkpoint(directory, checkpoints.FIRST_DIRTY_OFFSETS, _first_dirty_offset)
+        for log, count in zip(truncated, counts, strict=True):
+            log.truncations_written = max(log.truncations_written, count)
 
     def checkpoint_recovery_points(self) -> None:
         """Write down what is flushed. Any thread may call it. Raises StorageError."""
@@ -413,8 +444,12 @@ class LogManager:
         """Write down where logs start. Any thread may call it. Raises StorageError."""
         self._checkpoint_all(checkpoints.LOG_START_OFFSETS, _log_start_offset)
 
+    def checkpoint_first_dirty_offsets(self) -> None:
+        """Write down up to where logs are compacted. Any thread may call it. Raises StorageError."""
+        self._checkpoint_all(checkpoints.FIRST_DIRTY_OFFSETS, _first_dirty_offset)
+
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write down what their owner knows. Any thread may call it. Raises StorageError."""
+        """Write down these high watermarks. Any thread may call it. Raises StorageError."""
         for directory in self.usable_directories:
             try:
                 self._write_high_watermarks(directory, high_watermarks)
@@ -449,8 +484,20 @@ class LogManager:
         return [(key, log) for key, log in list(self._logs.items()) if log.directory.parent == directory]
 
 
+def _write_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
+    try:
+        directory.mkdir(exist_ok=True)
+        checkpoints.write_topic_id(directory, topic_id)
+    except OSError as error:
+        raise storage_error(directory, "creating the log", error) from error
+
+
 def _recovery_point(log: PartitionLog) -> int:
     return log.recovery_point
+
+
+def _first_dirty_offset(log: PartitionLog) -> int:
+    return log.first_dirty_offset
 
 
 def _log_start_offset(log: PartitionLog) -> int:

@@ -1,42 +1,50 @@
-"""One partition's log: its segments, and the offsets that say what of them counts.
+"""One partition's log: its segments, and the offsets that say which of their records count.
 
-Lives here: appending, reading, truncating, flushing, retention as actions, and the one translation of their
-operating system errors. Must not: files and positions (`segment_list`, `segment`, `index`), repair
-(`recovery`), the rules of retention (`retention`), the high watermark and who may read up to where (the
-replica above).
+In scope: appending, reading, truncating, flushing, retention as actions, and the translation of their
+operating system errors. Out of scope: files and positions (`segment_list`, `segment`, `index`), repair
+(`recovery`), the rules of retention (`retention`), the high watermark and the offsets that clients may read
+(the replica above).
 
 The directory `<topic>-<partition>/` holds segments, `partition.metadata` (topic id),
-`leader-epoch-checkpoint` and snapshots of `producers`. Renamed to
-`<topic>-<partition>.<32 hex digits>-delete` it is to be removed.
+`leader-epoch-checkpoint` and snapshots of `producers`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
 
-from mainstem_broker.config import INT64_MAX, TopicConfig
+from mainstem_broker.config.setting import INT64_MAX
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import CorruptMessage, OffsetOutOfRange, StorageError
 from mainstem_broker.log import checkpoints, recovery, time_lookup
-from mainstem_broker.log.deletion import (
+from mainstem_broker.log.compaction.facts import (
+    CompactedGroup,
+    SegmentFacts,
+    compacted_files,
+    segment_facts,
+    unfinished_files,
+)
+from mainstem_broker.log.deletion import ScheduleUnlink, unlink_all, unlink_now
+from mainstem_broker.log.directory_names import (
     DELETED_DIRECTORY_SUFFIX,
     STRAY_DIRECTORY_SUFFIX,
-    ScheduleUnlink,
+    parse_directory_name,
     unique_directory_name,
-    unlink_now,
 )
-from mainstem_broker.log.epochs import EpochCache
-from mainstem_broker.log.files import FileSlice, ReadResult, fsync_directory, fsync_file, storage_error
-from mainstem_broker.log.producers import Producers, RememberedBatch
-from mainstem_broker.log.retention import DeletionReason, SegmentAge, segments_due
-from mainstem_broker.log.segment import Segment
+from mainstem_broker.log.files import FileSlice, ReadResult, fsync_directory, storage_error
+from mainstem_broker.log.leader_epochs import EpochCache
+from mainstem_broker.log.producer_state import RememberedBatch
+from mainstem_broker.log.producers import Producers
+from mainstem_broker.log.retention import DeletedSegment, segment_ages, segments_due
+from mainstem_broker.log.segment import Segment, segment_path
 from mainstem_broker.log.segment_list import SegmentList
-from mainstem_broker.log.time_lookup import TimestampOffset
+from mainstem_broker.log.time_lookup import LargestTimestamp, StoredBatch
+from mainstem_broker.log.transaction_index import AbortedTransaction
 from mainstem_broker.protocol.batches import (
     STAMP_BYTES,
     BatchHeader,
@@ -45,12 +53,13 @@ from mainstem_broker.protocol.batches import (
     stamped_prefix,
 )
 from mainstem_broker.protocol.compression import Buffer
+from mainstem_broker.protocol.markers import read_marker
 
 logger = structlog.get_logger(__name__)
 
 SNAPSHOT_BATCHES: Final = 100_000
-"""Batches of producers with ids between two snapshots, where a segment is longer: reading that many again,
-after a truncation, stops the broker for a fifth of a second."""
+"""Batches of producers with ids between two snapshots within a segment. Reading that many again, after a
+truncation, stops the broker for a fifth of a second."""
 
 
 class AppendInfo(NamedTuple):
@@ -63,23 +72,14 @@ class AppendInfo(NamedTuple):
     log_start_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedSegment:
-    """A segment that retention dropped: offsets from `base_offset` to before `end_offset`."""
-
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    reason: DeletionReason
-
-
 class PartitionLog:
     """The log of one partition on this broker.
 
     Offsets, with what moves them:
     - `log_start_offset`: the first that may be read. Rises by DeleteRecords and retention.
     - `log_end_offset`: the next to be written. Rises by appends, falls by truncation.
-    - `recovery_point`: all before it is on the disk for good. Rises by `mark_flushed`, falls by truncation.
+    - `recovery_point`: everything before it is durable. Rises by `mark_flushed`, falls by truncation.
+    - `first_dirty_offset`: everything before it is compacted. Rises by `mark_compacted`, falls by truncation.
     """
 
     def __init__(
@@ -97,10 +97,18 @@ class PartitionLog:
         self.epochs: EpochCache = recovered.epochs
         self.log_start_offset = recovered.log_start_offset
         self.recovery_point = recovered.recovery_point
+        self.first_dirty_offset = 0
         self.last_flush_ms = now_ms
-        # Called when a truncation lowered the recovery point: a checkpoint that says more would be a lie.
-        self.recovery_point_lowered: Callable[[], None] = _nothing
-        # Called, from any thread, when the disk has failed and will not do better the next time.
+        self.truncation_count = 0
+        self.truncations_written = 0
+        """How many of them are durable. Nothing is appended before all are: recovery would assume that
+        records below the former recovery point are flushed."""
+        self.last_lowering = 0
+        """The last truncation, counted from 1, that lowered the recovery point or the first dirty offset."""
+        self.write_truncations: Callable[[PartitionLog], None] = _write_truncations
+        """Makes truncations durable and raises `truncations_written`; may raise OSError. The owner calls it
+        in a thread before it goes on with the log; an append that comes even earlier calls it itself."""
+        # Called, from any thread, when the disk has failed for good.
         self.disk_failed: Callable[[], None] = _nothing
         self.producers: Producers = recovered.producers
         self._snapshots = recovered.snapshots
@@ -110,6 +118,7 @@ class PartitionLog:
         self._epochs_changed = True
         self._epochs_lock = threading.Lock()
         self._truncated_to = INT64_MAX  # the lowest end since the last flush began
+        self._has_left = False
 
     @classmethod
     def open(
@@ -122,24 +131,29 @@ class PartitionLog:
         log_start_offset: int,
         now_ms: int,
         schedule_unlink: ScheduleUnlink = unlink_now,
+        is_new: bool = False,
     ) -> PartitionLog:
         """The log in `directory`, which is created, or recovered where it was not closed cleanly.
 
         Any thread may call it. `recovery_point` and `log_start_offset` are the checkpoints', 0 for none.
+        `is_new` says that the directory has just been created and holds nothing of a log.
 
         Raises:
             StorageError: the disk failed or is full.
         """
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            recovered = recovery.recover(
-                directory,
-                config,
-                clean_shutdown=clean_shutdown,
-                recovery_point=recovery_point,
-                log_start_offset=log_start_offset,
-                now_ms=now_ms,
-            )
+            if is_new:
+                recovered = recovery.begin(directory, config, now_ms)
+            else:
+                directory.mkdir(parents=True, exist_ok=True)
+                recovered = recovery.recover(
+                    directory,
+                    config,
+                    clean_shutdown=clean_shutdown,
+                    recovery_point=recovery_point,
+                    log_start_offset=log_start_offset,
+                    now_ms=now_ms,
+                )
         except OSError as error:
             raise storage_error(directory, "opening the log", error) from error
         return cls(directory, config, recovered, now_ms, schedule_unlink)
@@ -151,7 +165,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments.all)
+        return self._segments.size_bytes
 
     def update_config(self, config: TopicConfig) -> None:
         """Take new settings; they hold from the next append, roll or check on."""
@@ -165,7 +179,7 @@ class PartitionLog:
         """Give the batch the next offsets and write it.
 
         `batch` is exactly one validated batch and `header` is its header; its base offset and leader epoch
-        are replaced. Its CRC is not looked at.
+        are replaced. Its CRC is not checked.
 
         Raises:
             StorageError: the disk failed or is full; nothing of the batch is in the log.
@@ -190,7 +204,7 @@ class PartitionLog:
             self._write_full_index_blocks(segment)
         self.log_end_offset = last_offset + 1
         if header.producer_id >= 0:
-            self.producers.update(header, base_offset, now_ms)
+            self._follow_producer(header, batch, base_offset, now_ms)
             if self.producers.unsaved_batches >= SNAPSHOT_BATCHES:
                 self._snapshot_between()
         return AppendInfo(
@@ -202,17 +216,17 @@ class PartitionLog:
         )
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Note that `leader_epoch` begins at the log's end, though nothing of it is written yet (KIP-101)."""
+        """Record that `leader_epoch` begins at the log's end, before anything of it is written (KIP-101)."""
         self._epochs_changed |= self.epochs.assign(leader_epoch, self.log_end_offset)
 
     def append_as_follower(self, records: Buffer, now_ms: int) -> AppendInfo:
         """Write batches as the leader stored them, with its offsets and epochs, all or none.
 
-        Offsets may jump ahead, for the leader may have compacted what lay between. An incomplete batch at the
-        end of `records` is left out, as fetch responses may end in one.
+        Offsets may have gaps, because the leader may have compacted the records between. An incomplete batch
+        at the end of `records` is ignored: fetch responses may end in one.
 
         Raises:
-            CorruptMessage: a broken batch, a wrong CRC, or none at all.
+            CorruptMessage: a broken batch, a wrong CRC, or no batch.
             OffsetOutOfRange: a batch begins below the log's end.
             StorageError: the disk failed or is full; nothing is in the log.
         """
@@ -236,7 +250,7 @@ class PartitionLog:
             segment.write((memoryview(records)[:size_bytes],), size_bytes)
         except OSError as error:
             raise self._failed("appending", error) from error
-        for header, _ in batches:
+        for header, batch in batches:
             if header.partition_leader_epoch != self.epochs.latest_epoch:
                 self._epochs_changed |= self.epochs.assign(header.partition_leader_epoch, header.base_offset)
             segment.added(
@@ -247,15 +261,22 @@ class PartitionLog:
                 self.config.index_interval_bytes,
             )
             if header.producer_id >= 0:
-                self.producers.update(header, header.base_offset, now_ms)
+                self._follow_producer(header, batch, header.base_offset, now_ms)
         self._write_full_index_blocks(segment)
         self.log_end_offset = end_offset
         if self.producers.unsaved_batches >= SNAPSHOT_BATCHES:
             self._snapshot_between()
         return AppendInfo(first_offset, last_offset, max_timestamp, -1, self.log_start_offset)
 
+    def _follow_producer(self, header: BatchHeader, batch: Buffer, base_offset: int, now_ms: int) -> None:
+        marker = read_marker(header, batch) if header.is_control else None
+        completed = self.producers.update(header, base_offset, now_ms, marker)
+        if completed is not None and completed.is_aborted:
+            self._segments.note_aborted(self.producers.transactions.aborted(completed))
+            self._write_full_index_blocks(self._segments.newest)
+
     def repeated(self, header: BatchHeader, batch: RememberedBatch) -> AppendInfo:
-        """What the append of `batch` did, for a client that sends it again, with `header`."""
+        """The result of the append of `batch`, for a client that repeats it with `header`."""
         stamped_ms = batch.timestamp_ms if self.config.log_append_time else -1
         return AppendInfo(
             batch.first_offset,
@@ -269,6 +290,8 @@ class PartitionLog:
         self, base_offset: int, last_offset: int, max_timestamp: int, size_bytes: int, now_ms: int
     ) -> Segment:
         """The segment to append to. A new one comes with a snapshot of the producers before it."""
+        if self.truncations_written != self.truncation_count:
+            self.write_truncations(self)
         newest = self._segments.newest
         segment = self._segments.for_append(
             base_offset, last_offset, max_timestamp, size_bytes, self.config, now_ms
@@ -304,10 +327,10 @@ class PartitionLog:
         if offset >= upper_bound or offset == self.log_end_offset or (max_bytes <= 0 and not min_one_batch):
             return ReadResult(None, offset)
         try:
-            found = self._segments.find(offset)
-            if found is None or found[2] >= upper_bound:
+            position = self._segments.find(offset)
+            if position is None or position[2] >= upper_bound:
                 return ReadResult(None, offset)
-            segment, start, base_offset = found
+            segment, start, base_offset = position
             if upper_bound >= segment.next_offset:
                 end, end_offset = segment.size_bytes, segment.next_offset
             else:
@@ -320,34 +343,44 @@ class PartitionLog:
         except OSError as error:
             raise self._failed("reading", error) from error
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after `timestamp_ms`, by offset; None when there is none.
+    def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that have records in [`from_offset`, `to_offset`), by first offset.
 
-        Never below the log's start. Opens one batch. `leader_epoch` is that of the record's batch.
+        `to_offset` may not be above the last stable offset: the result of an open transaction is not known.
+        """
+        return self._segments.aborted_transactions(from_offset, to_offset)
+
+    def first_batch_for_timestamp(
+        self, timestamp_ms: int, from_offset: int
+    ) -> StoredBatch | time_lookup.Stretch | None:
+        """The first batch, from `from_offset` on, that may hold a record at or after `timestamp_ms`; or where
+        to look for it.
+
+        `time_lookup.first_record` finds the record in it, and `time_lookup.walk` the batch, in any thread.
 
         Raises:
             CorruptMessage, StorageError: as `read`.
         """
         try:
-            return time_lookup.first_at_or_after(self._segments.all, timestamp_ms, self.log_start_offset)
+            return time_lookup.first_batch(self._segments.all, timestamp_ms, from_offset)
         except OSError as error:
             raise self._failed("reading", error) from error
 
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The record with the largest timestamp, the first of several (KIP-734); None when none has one.
+    def largest_timestamp(self) -> LargestTimestamp:
+        """The largest timestamp in the log (KIP-734), as far as headers tell.
 
         Raises:
             CorruptMessage, StorageError: as `read`.
         """
         try:
-            return time_lookup.latest(self._segments.all, self.log_start_offset)
+            return time_lookup.largest_timestamp(self._segments.all, self.log_start_offset)
         except OSError as error:
             raise self._failed("reading", error) from error
 
     # Moving the start and the end
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Move the log's start up to `offset`; answers whether it moved. Retention drops the segments.
+        """Move the log's start up to `offset`, and return whether it moved. Retention drops the segments.
 
         Raises:
             OffsetOutOfRange: `offset` is past the log's end.
@@ -361,7 +394,7 @@ class PartitionLog:
         return True
 
     def delete_records_before(self, offset: int) -> int:
-        """Make the records before `offset` unreadable for good; answers the log's start offset.
+        """Make the records before `offset` unreadable, and return the log's start offset.
 
         Raises:
             OffsetOutOfRange: `offset` is past the log's end.
@@ -375,10 +408,10 @@ class PartitionLog:
         Below the log's start nothing is left: the log then starts and ends at `offset`.
 
         Raises:
-            StorageError: the disk failed; the log may be cut further up than asked, never inside a batch.
+            StorageError: the disk failed; the log may end later than requested, but never inside a batch.
         """
         if offset >= self.log_end_offset:
-            # An epoch in which nothing was written has no record to drop, but must not be named any more.
+            # An epoch in which nothing was written has no record to drop, but must not be reported any more.
             self._epochs_changed |= self.epochs.truncate_from_end(self.log_end_offset)
             return
         if offset < self.log_start_offset:
@@ -388,7 +421,7 @@ class PartitionLog:
             self._segments.cut(offset, self.config.file_delete_delay_ms)
             self._truncate_producers(self._segments.newest.next_offset)
             if self._segments.newest.next_offset < self.log_start_offset:
-                # The batch that held the log's start went whole; what is left can't be read anyway.
+                # The whole batch that held the log's start is gone; the rest was not readable before either.
                 self._segments.begin_afresh(self.log_start_offset, self.config, self.last_flush_ms)
             self._end_moved()
         except OSError as error:
@@ -404,7 +437,7 @@ class PartitionLog:
             self._snapshots.remove_all()
             self._segments.begin_afresh(offset, self.config, self.last_flush_ms)
             self.log_start_offset = offset
-            # Also those that began below `offset`: a follower would name an epoch of which it has nothing.
+            # Also those that began below `offset`: a follower would report an epoch without any record.
             self.epochs.clear()
             self.producers = Producers()
             self._end_moved()
@@ -412,50 +445,53 @@ class PartitionLog:
             raise self._failed("truncating", error) from error
 
     def _end_moved(self) -> None:
-        """Bring all that depends on the log's end in line after a truncation."""
+        """Update all that depends on the log's end after a truncation, without an fsync."""
+        self.truncation_count += 1
         self.log_end_offset = self._segments.newest.next_offset
         # In this order: see `flush`.
         self._truncated_to = min(self._truncated_to, self.log_end_offset)
         self.epochs.truncate_from_end(self.log_end_offset)
-        self._write_epochs()
+        self._epochs_changed = True
         self._snapshot_producers(self.log_end_offset)
-        if self.recovery_point > self.log_end_offset:
-            self.recovery_point = self.log_end_offset
-            self.recovery_point_lowered()
+        if max(self.recovery_point, self.first_dirty_offset) > self.log_end_offset:
+            self.recovery_point = min(self.recovery_point, self.log_end_offset)
+            self.first_dirty_offset = min(self.first_dirty_offset, self.log_end_offset)
+            self.last_lowering = self.truncation_count
 
     def _failed(self, doing: str, error: OSError) -> StorageError:
         failure = storage_error(self.directory, doing, error)
-        if failure.is_failure:
+        # A thread may find no directory because the log was deleted meanwhile, which is no fault of the disk.
+        if failure.is_failure and not self._has_left:
             self.disk_failed()
         return failure
 
     def _truncate_producers(self, end_offset: int) -> None:
         self._snapshots.remove_after(end_offset)
         if not self.producers.truncate_to(end_offset):
+            transactions = self.producers.transactions
             self.producers = self._snapshots.restore(self._segments.all, end_offset)
+            self.producers.transactions.keep_completed(transactions, end_offset)
 
     def _snapshot_producers(self, offset: int) -> None:
-        """Keep what is known of producers now, which is their state at `offset`."""
+        """Write the present state of producers, which is that at `offset`."""
         self.producers.unsaved_batches = 0
         self._snapshots.keep(offset, self.producers)
 
     def _snapshot_between(self) -> None:
-        """Write a snapshot in the midst of a segment, and drop those that it makes superfluous."""
+        """Write a snapshot within a segment, and drop those that it makes superfluous."""
         self._snapshot_producers(self.log_end_offset)
         self._snapshots.remove_orphans({segment.base_offset for segment in self._segments.all})
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> list[DeletedSegment]:
-        """Drop the segments that retention or the log's start leave behind; the files go after a delay.
+        """Drop the segments that are due by retention or by the log's start; the files go after a delay.
 
         The newest segment is rolled first when all of it is due.
 
         Raises:
-            StorageError: the disk failed; what is gone is gone from the start on.
+            StorageError: the disk failed; some of the oldest segments may be gone.
         """
         segments = [segment for segment in self._segments.all if segment.size_bytes]
-        ages = [_age(segment, self.log_end_offset) for segment in segments]
-        for number, following in enumerate(ages[1:]):
-            ages[number] = _age(segments[number], following.base_offset)
+        ages = segment_ages(segments, self.log_end_offset)
         reasons = segments_due(
             ages,
             self.config,
@@ -480,14 +516,65 @@ class PartitionLog:
             for age, reason in zip(ages, reasons, strict=False)
         ]
 
+    # Compaction
+
+    def segment_facts(self) -> list[SegmentFacts]:
+        """The segments as a compaction plan sees them. Any thread may call it; may raise OSError."""
+        return segment_facts(
+            self._segments.snapshot(),
+            reads_first_timestamps=self.config.max_compaction_lag_ms != INT64_MAX,
+        )
+
+    def take_compacted(self, group: CompactedGroup, now_ms: int) -> bool:
+        """Replace the segments of a finished group; False if they have changed since, or are gone.
+
+        Raises:
+            StorageError: nothing has changed; or the disk failed, and a restart completes what was begun.
+        """
+        inputs = [
+            segment
+            for segment in self._segments.all
+            if group.base_offset <= segment.base_offset < group.end_offset
+        ]
+        output = compacted_files(self.directory, group.base_offset)
+        try:
+            if (
+                self._segments.newest in inputs
+                or tuple(segment.base_offset for segment in inputs) != group.input_base_offsets
+                or tuple(segment.size_bytes for segment in inputs) != group.input_sizes_bytes
+            ):
+                unlink_all(output)
+                return False
+            # Recovery concludes from unfinished files of a lower offset that the inputs of this group are
+            # still there.
+            first = segment_path(self.directory, group.base_offset, "").name
+            unlink_all(path for path in unfinished_files(self.directory) if path.name < first)
+            self._segments.replace(inputs, output, group.end_offset, self.config, now_ms)
+        except OSError as error:
+            raise self._failed("compacting", error) from error
+        self._snapshots.remove_orphans({segment.base_offset for segment in self._segments.all})
+        return True
+
+    def flush_names(self) -> None:
+        """Make durable which files the log consists of. Any thread may call it.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        try:
+            self._flush_names()
+        except OSError as error:
+            raise self._failed("flushing", error) from error
+
     # Flushing and the end
 
     @property
-    def unflushed_messages(self) -> int:
-        return self.log_end_offset - self.recovery_point
+    def acknowledgeable_offset(self) -> int:
+        """Records before it may be acknowledged: fewer than `flush.messages` of them are not durable."""
+        return min(self.log_end_offset, self.recovery_point + self.config.flush_messages - 1)
 
     def flush_is_due(self, now_ms: int) -> bool:
-        """Whether `flush.messages` or `flush.ms` ask for a flush, or a sealed segment is not flushed yet."""
+        """Whether `flush.messages` or `flush.ms` require a flush, or a sealed segment is not flushed yet."""
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed > 0 and (
             unflushed >= self.config.flush_messages
@@ -496,7 +583,7 @@ class PartitionLog:
         )
 
     def flush(self) -> int:
-        """Bring all that is in the log now to the disk for good; answers what to give to `mark_flushed`.
+        """Make everything durable that is in the log now; returns the offset for `mark_flushed`.
 
         Any thread may call it while the loop goes on, but one at a time. The newest segment's indexes are
         left out: recovery rebuilds those of the segment that holds the recovery point anyway.
@@ -504,7 +591,7 @@ class PartitionLog:
         Raises:
             StorageError: the disk failed; nothing may be marked.
         """
-        # A truncation sets the end first and this second, so one of the two tells of it.
+        # A truncation sets the end first and this second, so one of the two shows it.
         self._truncated_to = INT64_MAX
         end_offset = self.log_end_offset
         try:
@@ -516,11 +603,12 @@ class PartitionLog:
                     except FileNotFoundError:
                         pass  # deleted meanwhile
             if self._epochs_changed:
-                self._write_epochs()
+                self.write_epochs()
             if self._segments.directory_changed:
                 self._flush_names()
         except OSError as error:
-            raise self._failed("flushing", error) from error
+            if not self._has_left:
+                raise self._failed("flushing", error) from error
         return end_offset
 
     def _flush_names(self) -> None:
@@ -533,22 +621,24 @@ class PartitionLog:
             raise
 
     def mark_flushed(self, offset: int, now_ms: int | None = None) -> None:
-        """Take the answer of `flush` in. `now_ms` restarts the clock of `flush.ms`."""
+        """Take the result of `flush`. `now_ms` restarts the clock of `flush.ms`."""
         self.recovery_point = max(self.recovery_point, min(offset, self._truncated_to))
         if now_ms is not None:
             self.last_flush_ms = now_ms
 
-    def _write_epochs(self) -> None:
+    def write_epochs(self) -> None:
+        """Make the leader epochs durable. Any thread may call it; may raise OSError."""
         with self._epochs_lock:
             self._epochs_changed = False
             try:
                 checkpoints.write_epochs(self.directory, self.epochs.entries)
             except OSError:
                 self._epochs_changed = True
-                raise
+                if not self._has_left:
+                    raise
 
     def close(self) -> None:
-        """Flush everything, indexes included, and let go of the files. The log is not used afterwards.
+        """Flush everything, including indexes, and close the files. The log is not used afterwards.
 
         Raises:
             StorageError: the disk failed; the next start has to recover the log.
@@ -557,8 +647,7 @@ class PartitionLog:
         try:
             newest.seal()
             self.recovery_point = max(self.recovery_point, min(self.flush(), self._truncated_to))
-            fsync_file(newest.offset_index.path)
-            fsync_file(newest.time_index.path)
+            newest.flush_indexes()
             self._snapshot_producers(self.log_end_offset)
         except OSError as error:
             raise self._failed("closing the log", error) from error
@@ -575,7 +664,7 @@ class PartitionLog:
         self._schedule_unlink([target], self.config.file_delete_delay_ms)
 
     def set_aside(self) -> Path:
-        """Rename the directory so that it no longer counts, and keep it for a person to look at.
+        """Rename the directory so that it no longer counts, and keep it until a person removes it.
 
         Raises:
             StorageError: the disk failed; the directory is still there.
@@ -584,30 +673,21 @@ class PartitionLog:
 
     def _leave(self, suffix: str) -> Path:
         target = self.directory.with_name(unique_directory_name(self.directory.name, suffix))
+        self._has_left = True
         try:
             self.directory.rename(target)
         except OSError as error:
+            self._has_left = False
             raise self._failed("renaming the log", error) from error
         self._segments.release_files()
         return target
 
 
-def parse_directory_name(name: str) -> tuple[str, int]:
-    """The topic and partition that a log's directory is named after.
-
-    Raises:
-        ValueError: it is not the name of a log's directory.
-    """
-    topic, dash, partition = name.rpartition("-")
-    if not (dash and topic and partition.isdecimal() and partition.isascii()):
-        raise ValueError(f"{name!r} is not of the form topic-partition")
-    return topic, int(partition)
-
-
-def _age(segment: Segment, end_offset: int) -> SegmentAge:
-    latest_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.modified_ms
-    return SegmentAge(segment.base_offset, end_offset, segment.size_bytes, latest_ms)
-
-
 def _nothing() -> None:
     pass
+
+
+def _write_truncations(log: PartitionLog) -> None:
+    """The default, for a log whose recovery point is not written down."""
+    log.write_epochs()
+    log.truncations_written = log.truncation_count

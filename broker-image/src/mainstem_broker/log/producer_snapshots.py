@@ -1,22 +1,21 @@
-"""The files that hold what a log knew of its producers at some offset, and its restoring from them.
+"""The files that hold the producers of a log at certain offsets, and the restoring from them.
 
-Lives here: `NNNNNNNNNNNNNNNNNNNN.snapshot` in a log's directory: naming, writing, choosing, removing, and
-reading on in the log from there. Must not: what is in one (`producers`), and when the log's end moves
-(`partition_log`).
+In scope: `NNNNNNNNNNNNNNNNNNNN.snapshot` in a log's directory: naming, writing, choosing, removing, and
+reading on in the log from there. Out of scope: their content (`producer_snapshot_format`), and when the log's
+end moves (`partition_log`).
 
-A snapshot's name is the offset up to which it holds: the state after every batch before that offset. They
-are written when a segment is begun (so each segment but the first has one under its name), now and then
-within a long one, on a clean stop, and after truncation. None is ever flushed to the disk: one that a
-crash tore or lost is noticed by its checksum or its absence, and an older one with more of the log does
-the same. Only a wrong one would do harm, one from before a truncation; so whoever restores says up to
-where files are to be believed.
-What came between a snapshot and the first segment nobody can know, so such a snapshot does not count.
+A snapshot is named after the offset up to which it holds: the state after every batch before that offset.
+Snapshots are written when a segment begins (so each segment but the first has one under its name), repeatedly
+within a long segment, on a clean stop, and after truncation. They are never flushed to the disk: a snapshot
+that a crash tore or lost is noticed by its checksum or its absence, and an older one with more of the log
+serves as well. Only one from before a truncation would be wrong, so its caller says up to which
+offset snapshots are valid. A snapshot below the first segment does not count: the batches between are gone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +23,9 @@ import structlog
 
 from mainstem_broker.errors import ProtocolError
 from mainstem_broker.log.checkpoints import TEMPORARY_SUFFIX
+from mainstem_broker.log.producer_snapshot_format import decode_snapshot, encode_snapshot
 from mainstem_broker.log.producers import Producers
-from mainstem_broker.log.scanning import scan_headers
+from mainstem_broker.log.scanning import marker_at, scan_headers
 from mainstem_broker.log.segment import Segment, segment_path
 
 logger = structlog.get_logger(__name__)
@@ -39,13 +39,16 @@ class ProducerSnapshots:
     OSError.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Take the files that are there."""
+    def __init__(self, directory: Path, names: Iterable[str] | None = None) -> None:
+        """Take the files that are there; `names` are those in the directory, where they are known."""
         self._directory = directory
         self.offsets = sorted(
             int(path.stem)
-            for path in directory.glob("*" + SNAPSHOT_SUFFIX)
-            if len(path.stem) == _NAME_DIGITS and path.stem.isdecimal() and path.stem.isascii()
+            for path in (directory.iterdir() if names is None else map(Path, names))
+            if path.suffix == SNAPSHOT_SUFFIX
+            and len(path.stem) == _NAME_DIGITS
+            and path.stem.isdecimal()
+            and path.stem.isascii()
         )
 
     def _path(self, offset: int) -> Path:
@@ -61,7 +64,7 @@ class ProducerSnapshots:
         path = self._path(offset)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
-            temporary.write_bytes(producers.encode())
+            temporary.write_bytes(encode_snapshot(producers))
             temporary.rename(path)
         except OSError as error:
             logger.warning("producer snapshot not written", path=str(path), error=str(error))
@@ -83,11 +86,12 @@ class ProducerSnapshots:
             try:
                 # When a batch was appended is not written down; not later than this, in any case.
                 appended_ms = os.fstat(segment.file.descriptor).st_mtime_ns // 1_000_000
-                found = segment.find(max(start, segment.base_offset))
-                position = segment.size_bytes if found is None else found[0]
-                for _, header in scan_headers(segment.file, position, segment.size_bytes):
+                start_position = segment.find(max(start, segment.base_offset))
+                begin = segment.size_bytes if start_position is None else start_position[0]
+                for position, header in scan_headers(segment.file, begin, segment.size_bytes):
                     if header.producer_id >= 0 and header.base_offset >= start:
-                        producers.update(header, header.base_offset, appended_ms)
+                        marker = marker_at(segment.file, position, header)
+                        producers.update(header, header.base_offset, appended_ms, marker)
             except ProtocolError as error:
                 logger.warning(
                     "producers of a broken segment are unknown",
@@ -107,10 +111,13 @@ class ProducerSnapshots:
                 break
             path = self._path(offset)
             try:
-                return offset, Producers.decode(path.read_bytes())
+                producers = decode_snapshot(path.read_bytes())
             except (ValueError, FileNotFoundError) as error:
                 logger.warning("producer snapshot is broken and dropped", path=str(path), why=str(error))
                 self._remove([offset])
+            else:
+                producers.restored_at(offset)
+                return offset, producers
         return 0, Producers()
 
     # Leaving

@@ -1,7 +1,8 @@
 """What a log knows of the producers that wrote to it with ids: idempotence, decided without files (KIP-98).
 
-Lives here: the state of each producer, the check of a client's batch against it, what truncation and the
-passing of time do to it, and the bytes of a snapshot. Must not: files (`producer_snapshots`), and when a
+In scope: all producers of a log, the check of a client's batch against them, what truncation and the passing
+of time do to them. Out of scope: one producer (`producer_state`), first batches that were refused
+(`producer_refusals`), files (`producer_snapshots`) and their format (`producer_snapshot_format`), and when a
 check is due (the leader's append, never replication).
 
 A producer numbers its records per partition. For each producer id the log remembers its epoch and its last
@@ -9,141 +10,79 @@ five batches, as many as a client may have in flight. A client's batch is then
 
 - a duplicate, if epoch and sequence numbers are those of a remembered batch: it is not written again;
 - in order, if it continues the last batch (2^31-1 is followed by 0), or begins a higher epoch with 0;
-- in order whatever its number is, if nothing is known of the producer: its records may have left with
-  retention long ago, or the state with its expiry (KIP-360);
+- in order whatever its number is, if nothing is known of the producer: retention may have removed its records
+  long ago, or its state may have expired (KIP-360);
 - refused otherwise: INVALID_PRODUCER_EPOCH for a lower epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap and
   for duplicates too old to be remembered.
 
-Clients take it that whatever they sent before an acknowledged batch is stored, too. So two things are other
-than in Apache Kafka, where nothing is known of a producer and its first batch may yet come:
-
-- A batch may be refused, for want of in-sync replicas or by a broker that leads a moment later, while others
-  are on their way behind it, which must not overtake it: what was refused is remembered for a while
-  (`note_refusal`).
-- What does not begin with 0 has to come twice (`may_be_overtaking`). When the leader changes, librdkafka's
-  thread for the new one can find nothing in flight a moment before the thread for the old one puts back what
-  was refused there, and begins with what came after. Sent again, all is in order.
-
-Time is the time of append as this broker's clock has it, never what the producer says of its records: some
+Time is the time of append on this broker's clock, never the producer's timestamp of its records: some
 send -1 (redpanda#3824). Only a batch stamped by a leader (LogAppendTime) carries that leader's time.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
-from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
-from mainstem_broker.config import INT32_MAX
-from mainstem_broker.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+from mainstem_broker.config.setting import INT32_MAX
+from mainstem_broker.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
+from mainstem_broker.log.producer_refusals import REFUSAL_MS_MAX, ProducerRefusals
+from mainstem_broker.log.producer_state import NONE, ProducerState, RememberedBatch
+from mainstem_broker.log.transactions import CompletedTransaction, Transactions
 from mainstem_broker.protocol.batches import BatchHeader
-
-BATCHES_REMEMBERED: Final = 5
-"""As many requests as an idempotent client has in flight (`max.in.flight.requests.per.connection`)."""
-
-REFUSALS_MAX: Final = 1_000
-REFUSAL_MS_MAX: Final = 120_000
-"""Clients give a record up after this time by default (`delivery.timeout.ms`)."""
-
-NONE: Final = -1
-
-_VERSION: Final = 1
-_SNAPSHOT_HEAD: Final = struct.Struct(">hI")
-_COUNT: Final = struct.Struct(">i")
-_ENTRY: Final = struct.Struct(">qhiqiqiq")
+from mainstem_broker.protocol.markers import Marker
 
 
-class RememberedBatch(NamedTuple):
-    """A batch that was written. `offset_delta` is its last offset's distance from its first."""
+class Verification:
+    """A question to the coordinator, whether a producer's transaction has this partition, under way.
 
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp_ms: int
+    A batch may begin a transaction only if its verification is still the producer's: a marker that has come
+    since has ended the transaction that the coordinator answered for (KIP-890).
 
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
-
-
-class ProducerState:
-    """One producer in one log.
-
-    - `epoch`: rises when the producer begins anew; its sequence numbers then begin with 0.
-    - `next_sequence`: what a batch must begin with; 0 while the epoch has written nothing.
-    - `batches`: the last ones of this epoch, oldest first.
-    - `last_timestamp_ms`: when it last wrote; it expires by that.
-    - `coordinator_epoch`: of the coordinator whose marker ended its last transaction, or -1.
-    - `transaction_first_offset`: of its open transaction, or -1.
-    - `forgot`: whether there were batches that are not in `batches`.
+    `is_outlived`: the leader has changed since, so nobody knows whether a marker has come.
     """
 
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "forgot",
-        "last_timestamp_ms",
-        "next_sequence",
-        "transaction_first_offset",
-    )
+    __slots__ = ("began_ms", "is_outlived")
 
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.next_sequence = 0
-        self.batches: list[RememberedBatch] = []  # no deque: it would take 600 bytes for five
-        self.last_timestamp_ms = NONE
-        self.coordinator_epoch = NONE
-        self.transaction_first_offset = NONE
-        self.forgot = False
-
-    @property
-    def last_sequence(self) -> int:
-        """Of the last batch; -1 while the epoch has written none."""
-        return self.batches[-1].last_sequence if self.batches else NONE
-
-    def add(self, batch: RememberedBatch) -> None:
-        self.batches.append(batch)
-        if len(self.batches) > BATCHES_REMEMBERED:
-            del self.batches[0]
-            self.forgot = True
-        self.next_sequence = (batch.last_sequence + 1) & INT32_MAX
-
-    def begin_epoch(self, epoch: int) -> None:
-        self.forgot = self.forgot or bool(self.batches)
-        self.batches.clear()
-        self.epoch = epoch
-        self.next_sequence = 0
-
-
-class _Refusal(NamedTuple):
-    """The first batch of an unknown producer that was refused, though it may be sent again."""
-
-    epoch: int
-    sequence: int
-    at_ms: int
-
-    def comes_after(self, header: BatchHeader) -> bool:
-        """Whether it matters less than this one: it is of a former epoch, or was sent later."""
-        if self.epoch != header.producer_epoch:
-            return self.epoch < header.producer_epoch
-        return 0 < (self.sequence - header.base_sequence) & INT32_MAX <= INT32_MAX // 2
+    def __init__(self, now_ms: int) -> None:
+        self.began_ms = now_ms
+        self.is_outlived = False
 
 
 class Producers:
-    """All producers of a log, by id. `unsaved_batches` counts those taken in since someone last reset it."""
+    """All producers of a log, by id.
+
+    - `unsaved_batches`: those taken in since the last snapshot; the log resets it.
+    - `transactions`: those that are open or just completed, in order.
+    """
 
     def __init__(self) -> None:
         self.unsaved_batches = 0
+        self.transactions = Transactions()
         self._states: dict[int, ProducerState] = {}
-        self._refusals: dict[int, _Refusal] = {}
+        self._refusals = ProducerRefusals()
+        self._verifications: dict[int, Verification] = {}
         self._last_marker_offset = NONE
 
     @property
     def states(self) -> Mapping[int, ProducerState]:
         return self._states
+
+    def last_offsets(self) -> dict[int, int]:
+        """By producer id: the last offset of the last batch in the producer's epoch, if there is any."""
+        return {
+            producer_id: state.batches[-1].last_offset
+            for producer_id, state in self._states.items()
+            if state.batches
+        }
+
+    def marker_epochs(self) -> dict[int, int]:
+        """By producer id: the epochs of producers that have written no batch in them, but a marker."""
+        return {producer_id: state.epoch for producer_id, state in self._states.items() if not state.batches}
 
     # Deciding
 
@@ -151,14 +90,20 @@ class Producers:
         """The batch that a client's batch repeats, or None if it is new and comes in order.
 
         Raises:
-            InvalidProducerEpoch: a later instance of the producer has written already.
+            InvalidProducerEpoch: a later instance of the producer has written already, or its transaction of
+                this epoch has ended.
             OutOfOrderSequenceNumber: batches before this one are missing.
+            InvalidTxnState: the producer has an open transaction, which the batch is not part of.
         """
         state = self._states.get(header.producer_id)
         if state is None:
-            self._check_refusal(header)
+            self._refusals.check(header)
             return None
         epoch, sequence = header.producer_epoch, header.base_sequence
+        if state.transaction_first_offset != NONE and not header.is_transactional and epoch >= state.epoch:
+            raise InvalidTxnState(
+                f"Producer {header.producer_id} has an open transaction, but sends a batch outside it."
+            )
         if epoch == state.epoch:
             if sequence == state.next_sequence:
                 return None
@@ -167,7 +112,7 @@ class Producers:
                 if batch.last_sequence == last_sequence and batch.offset_delta == header.last_offset_delta:
                     return batch
             raise OutOfOrderSequenceNumber(
-                f"Producer {header.producer_id} goes on with sequence number {sequence}, but"
+                f"Producer {header.producer_id} continues with sequence number {sequence}, but"
                 f" {state.next_sequence} is next at epoch {epoch}."
             )
         if epoch < state.epoch:
@@ -180,49 +125,116 @@ class Producers:
             )
         return None
 
-    def _check_refusal(self, header: BatchHeader) -> None:
-        refusal = self._refusals.get(header.producer_id)
-        if refusal is None or refusal.epoch != header.producer_epoch:
-            return
-        ahead = (header.base_sequence - refusal.sequence) & INT32_MAX
-        if 0 < ahead <= INT32_MAX // 2:
-            raise OutOfOrderSequenceNumber(
-                f"Producer {header.producer_id} begins with sequence number {header.base_sequence}, but"
-                f" {refusal.sequence} was refused before and has to come again first."
+    def check_marker(self, producer_id: int, epoch: int, marker: Marker, *, raises_epoch: bool) -> bool:
+        """Whether a coordinator's marker is to be written; False if it is there already.
+
+        A coordinator sends a marker again until it hears that it is written. One that comes again when its
+        transaction has ended is not written again. (Apache Kafka writes it again; readers see no difference.)
+
+        Args:
+            raises_epoch: whether the marker has the epoch of the producer's next transaction, as in the
+                second version of transactions. With the same epoch, an open transaction is the next one then.
+
+        Raises:
+            TransactionCoordinatorFenced: a later coordinator has written a marker already.
+            InvalidProducerEpoch: a later instance of the producer has written already, or the transaction
+                that the marker is about has ended.
+        """
+        state = self._states.get(producer_id)
+        if state is None:
+            return True
+        if epoch < state.epoch:
+            raise InvalidProducerEpoch(
+                f"A marker for producer {producer_id} has epoch {epoch}, but the producer is at epoch"
+                f" {state.epoch}."
             )
+        if marker.coordinator_epoch < state.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"A marker for producer {producer_id} comes from coordinator epoch"
+                f" {marker.coordinator_epoch}, but epoch {state.coordinator_epoch} has written already."
+            )
+        is_open = state.transaction_first_offset != NONE
+        if raises_epoch and epoch == state.epoch and is_open:
+            raise InvalidProducerEpoch(
+                f"A marker for producer {producer_id} raises its epoch to {epoch}, at which it has begun its"
+                " next transaction already."
+            )
+        has_marker = state.marker_offset != NONE
+        return (
+            is_open
+            or not has_marker
+            or (epoch, marker.coordinator_epoch) != (state.epoch, state.coordinator_epoch)
+        )
+
+    # Verifying transactions
+
+    def must_verify(self, header: BatchHeader) -> bool:
+        """Whether a client's batch would begin a transaction in this log, so that it needs a verification.
+
+        A batch that the log has already needs none: it may come again after its transaction's end.
+        """
+        if not header.is_transactional or header.producer_id < 0:
+            return False
+        state = self._states.get(header.producer_id)
+        if state is None:
+            return True
+        if state.epoch == header.producer_epoch:
+            last_sequence = (header.base_sequence + header.last_offset_delta) & INT32_MAX
+            return state.transaction_first_offset == NONE and not any(
+                batch.last_sequence == last_sequence and batch.offset_delta == header.last_offset_delta
+                for batch in state.batches
+            )
+        return True
+
+    def begin_verification(self, producer_id: int, now_ms: int) -> Verification:
+        """The verification of the producer's next transaction; several batches may share it."""
+        verification = self._verifications.get(producer_id)
+        if verification is None:
+            verification = self._verifications[producer_id] = Verification(now_ms)
+        return verification
+
+    def is_verified(self, producer_id: int, verification: Verification | None) -> bool:
+        """Whether no marker has come since the verification began."""
+        return verification is not None and self._verifications.get(producer_id) is verification
+
+    def void_verification(self, producer_id: int) -> None:
+        """A marker has come that is not written: it may have ended the transaction that is being verified."""
+        self._verifications.pop(producer_id, None)
+
+    def void_verifications(self) -> None:
+        """The leader has changed: another one may have had a marker that it did not write."""
+        for verification in self._verifications.values():
+            verification.is_outlived = True
+        self._verifications.clear()
+
+    # Refusals
 
     def may_be_overtaking(self, header: BatchHeader) -> bool:
-        """Whether it is the first that comes of a producer, and not the first that it sent.
-
-        Then it is to be refused, noted, and taken when it comes again, unless an earlier one has come.
-        """
-        if header.base_sequence == 0 or header.producer_id in self._states:
-            return False
-        refusal = self._refusals.get(header.producer_id)
-        return refusal is None or refusal.epoch < header.producer_epoch
+        """Whether the batch is the first that arrives from a producer, but not the first that it sent."""
+        return (
+            header.base_sequence != 0
+            and header.producer_id not in self._states
+            and self._refusals.may_be_overtaking(header)
+        )
 
     def note_refusal(self, header: BatchHeader, now_ms: int) -> None:
-        """A client's batch was not written for a reason that passes: others must not overtake it."""
-        producer_id = header.producer_id
-        known = self._refusals.get(producer_id)
-        if producer_id < 0 or producer_id in self._states:
-            return
-        if known is not None and not known.comes_after(header):
-            return
-        if len(self._refusals) >= REFUSALS_MAX:
-            del self._refusals[next(iter(self._refusals))]
-        self._refusals[producer_id] = _Refusal(header.producer_epoch, header.base_sequence, now_ms)
+        """A client's batch was not written for a temporary reason: others must not overtake it."""
+        if header.producer_id >= 0 and header.producer_id not in self._states:
+            self._refusals.note(header, now_ms)
 
     def forget_refusals(self) -> None:
-        """What was refused here may have been taken elsewhere, and be lost."""
-        self._refusals.clear()
+        """The refused batches may have been written elsewhere, and be lost."""
+        self._refusals.forget_all()
 
     # Following the log
 
-    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+    def update(
+        self, header: BatchHeader, base_offset: int, now_ms: int, marker: Marker | None = None
+    ) -> CompletedTransaction | None:
         """Take in a batch that was written at `base_offset`; its producer id is not -1.
 
-        `now_ms` is the time of the append, as far as it is known.
+        `now_ms` is the time of the append, as far as it is known; `marker` is that of a control batch, None
+        if it holds none. Answers the transaction that the batch has ended, if it had records here.
         """
         self.unsaved_batches += 1
         producer_id = header.producer_id
@@ -230,23 +242,53 @@ class Producers:
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState(epoch)
-            self._refusals.pop(producer_id, None)
+            self._refusals.forget(producer_id)
         elif epoch != state.epoch:
             state.begin_epoch(epoch)
         timestamp_ms = header.max_timestamp if header.log_append_time else now_ms
         state.last_timestamp_ms = timestamp_ms
         if header.is_control:
-            state.transaction_first_offset = NONE
-            self._last_marker_offset = base_offset
-            return
+            return None if marker is None else self._end_transaction(header.producer_id, marker, base_offset)
         delta = header.last_offset_delta
-        state.add(
-            RememberedBatch(
-                (header.base_sequence + delta) & INT32_MAX, base_offset + delta, delta, timestamp_ms
-            )
-        )
+        # A coordinator writes a producer's offsets without sequence numbers.
+        last_sequence = NONE if header.base_sequence < 0 else (header.base_sequence + delta) & INT32_MAX
+        state.add(RememberedBatch(last_sequence, base_offset + delta, delta, timestamp_ms))
         if header.is_transactional and state.transaction_first_offset == NONE:
             state.transaction_first_offset = base_offset
+            self.transactions.begin(base_offset)
+            self._verifications.pop(producer_id, None)
+        return None
+
+    def _end_transaction(self, producer_id: int, marker: Marker, offset: int) -> CompletedTransaction | None:
+        state = self._states[producer_id]
+        self._last_marker_offset = state.marker_offset = offset
+        state.forgot = True  # a truncation that takes all its batches back leaves the marker's epochs
+        self._verifications.pop(producer_id, None)
+        # A replica takes what the leader has checked. So does a leader that reads on from a snapshot.
+        state.coordinator_epoch = max(state.coordinator_epoch, marker.coordinator_epoch)
+        first_offset, state.transaction_first_offset = state.transaction_first_offset, NONE
+        if first_offset == NONE:
+            return None
+        self.transactions.complete(first_offset, offset)
+        return CompletedTransaction(producer_id, first_offset, offset, is_aborted=not marker.is_commit)
+
+    @classmethod
+    def restored(cls, states: dict[int, ProducerState]) -> Producers:
+        """Producers as a snapshot holds them, by id."""
+        producers = cls()
+        producers._states = states
+        producers.transactions = Transactions(
+            state.transaction_first_offset
+            for state in states.values()
+            if state.transaction_first_offset != NONE
+        )
+        return producers
+
+    def restored_at(self, offset: int) -> None:
+        """This is the state of a snapshot at `offset`, which does not say where the markers before it lie."""
+        for state in self._states.values():
+            if state.coordinator_epoch != NONE:
+                self._last_marker_offset = state.marker_offset = offset - 1
 
     def truncate_to(self, end_offset: int) -> bool:
         """Take back every batch that reaches `end_offset` or beyond; False if that takes reading the log.
@@ -274,6 +316,8 @@ class Producers:
             state.next_sequence = (state.last_sequence + 1) & INT32_MAX
             if state.transaction_first_offset >= end_offset:
                 state.transaction_first_offset = NONE
+        self.transactions.truncate_to(end_offset)
+        self._verifications.clear()
         return True
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
@@ -288,103 +332,10 @@ class Producers:
         ]
         for producer_id in expired:
             del self._states[producer_id]
-        self._refusals = {
-            producer_id: refusal
-            for producer_id, refusal in self._refusals.items()
-            if now_ms - refusal.at_ms < REFUSAL_MS_MAX
+        self._refusals.expire(now_ms)
+        self._verifications = {
+            producer_id: verification
+            for producer_id, verification in self._verifications.items()
+            if now_ms - verification.began_ms < REFUSAL_MS_MAX
         }
         return len(expired)
-
-    # Snapshots
-
-    def encode(self) -> bytes:
-        """The content of a `.snapshot` file, in Apache Kafka's format. Big endian:
-
-            byte 0   version               int16   1
-            byte 2   crc                   uint32  CRC-32C of the bytes from byte 6 on
-            byte 6   count                 int32
-            byte 10  entries, 46 bytes each:
-                     producer id           int64
-                     epoch                 int16
-                     last sequence         int32   -1 for none, as the next two
-                     last offset           int64   -1
-                     offset delta          int32   0
-                     last timestamp        int64   ms; Kafka means the record's, here it is the append's
-                     coordinator epoch     int32   -1 for none
-                     transaction's first   int64   offset of the open transaction, -1 for none
-
-        Kafka writes one entry for a producer, its last batch. Here each remembered batch has one, oldest
-        first: whoever reads for Kafka keeps the last, and a restart while five batches are in flight
-        forgets none of them.
-        """
-        entries = [
-            _ENTRY.pack(
-                producer_id,
-                state.epoch,
-                batch.last_sequence,
-                batch.last_offset,
-                batch.offset_delta,
-                batch.timestamp_ms if batch is not state.batches[-1] else state.last_timestamp_ms,
-                state.coordinator_epoch,
-                state.transaction_first_offset,
-            )
-            for producer_id, state in self._states.items()
-            for batch in state.batches
-        ]
-        entries += [
-            _ENTRY.pack(
-                producer_id,
-                state.epoch,
-                NONE,
-                NONE,
-                0,
-                state.last_timestamp_ms,
-                state.coordinator_epoch,
-                state.transaction_first_offset,
-            )
-            for producer_id, state in self._states.items()
-            if not state.batches
-        ]
-        content = _COUNT.pack(len(entries)) + b"".join(entries)
-        return _SNAPSHOT_HEAD.pack(_VERSION, crc32c(content)) + content
-
-    @classmethod
-    def decode(cls, data: bytes) -> Producers:
-        """What `encode` wrote, or Apache Kafka.
-
-        Raises:
-            ValueError: it is not that; the message says what is wrong.
-        """
-        if len(data) < _SNAPSHOT_HEAD.size + _COUNT.size:
-            raise ValueError(f"it is only {len(data)} bytes long")
-        version, crc = _SNAPSHOT_HEAD.unpack_from(data)
-        content = memoryview(data)[_SNAPSHOT_HEAD.size :]
-        if version != _VERSION:
-            raise ValueError(f"its version is {version}, and only {_VERSION} is known")
-        if crc32c(content) != crc:
-            raise ValueError("it does not match its checksum")
-        (count,) = _COUNT.unpack_from(content)
-        entries = content[_COUNT.size :]
-        if len(entries) != count * _ENTRY.size:
-            raise ValueError(f"it promises {count} entries in {len(entries)} bytes")
-        producers = cls()
-        for (
-            producer_id,
-            epoch,
-            sequence,
-            offset,
-            delta,
-            timestamp_ms,
-            coordinator_epoch,
-            first,
-        ) in _ENTRY.iter_unpack(entries):
-            state = producers._states.get(producer_id)
-            if state is None or state.epoch != epoch:
-                state = producers._states[producer_id] = ProducerState(epoch)
-            state.last_timestamp_ms = timestamp_ms
-            state.coordinator_epoch = coordinator_epoch
-            state.transaction_first_offset = first
-            state.forgot = True
-            if offset >= 0:
-                state.add(RememberedBatch(sequence, offset, delta, timestamp_ms))
-        return producers

@@ -1,6 +1,6 @@
 """From whatever a crash left in a log's directory to a log that can be used.
 
-Lives here: the passes below, in their order. Must not: anything done while a log is in use.
+In scope: the passes below, in their order. Out of scope: anything done while a log is in use.
 
 1. Leftovers: files that were being deleted or written go; finished compactions are completed.
 2. Segments after a clean stop, or wholly before the recovery point, are taken as they are, with a look at
@@ -27,25 +27,32 @@ from typing import Final
 
 import structlog
 
-from mainstem_broker.config import TopicConfig
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import ProtocolError
 from mainstem_broker.log import checkpoints
 from mainstem_broker.log.deletion import DELETED_SUFFIX
-from mainstem_broker.log.epochs import EpochCache
 from mainstem_broker.log.files import LogFile
 from mainstem_broker.log.index import OffsetIndex, TimeIndex
+from mainstem_broker.log.leader_epochs import EpochCache
 from mainstem_broker.log.producer_snapshots import ProducerSnapshots
 from mainstem_broker.log.producers import Producers
-from mainstem_broker.log.scanning import scan_batches, scan_headers
-from mainstem_broker.log.segment import COPY_SUFFIX, LOG_SUFFIX, Segment, segment_path
+from mainstem_broker.log.scanning import marker_at, scan_batches, scan_headers
+from mainstem_broker.log.segment import (
+    CLEANED_SUFFIX,
+    COPY_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    Segment,
+    segment_path,
+)
+from mainstem_broker.log.transaction_index import TransactionIndex
 from mainstem_broker.protocol.batches import BatchHeader, crc_matches
+from mainstem_broker.protocol.markers import Marker, read_marker
 
 logger = structlog.get_logger(__name__)
 
-CLEANED_SUFFIX: Final = ".cleaned"
-SWAP_SUFFIX: Final = ".swap"
-
 _BASE_OFFSET_DIGITS: Final = 20
+_INDEX_SUFFIXES: Final = (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, TransactionIndex.SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ def recover(
     for number, segment in enumerate(segments):
         following = segments[number + 1] if number + 1 < len(segments) else None
         if following is not None and (clean_shutdown or following.base_offset < recovery_point):
-            _take_sealed(segment, following.base_offset, config)
+            _take_sealed(segment, following.base_offset, config, snapshots, kept)
         elif following is None and clean_shutdown and _take_newest(segment):
             pass
         else:
@@ -127,6 +134,12 @@ def recover(
     return RecoveredLog(kept, epochs, producers, snapshots, start, recovery_point)
 
 
+def begin(directory: Path, config: TopicConfig, now_ms: int) -> RecoveredLog:
+    """A log in a directory that is new: there is nothing to recover. May raise OSError."""
+    segment = Segment.create(directory, 0, config, now_ms)
+    return RecoveredLog([segment], EpochCache(), Producers(), ProducerSnapshots(directory, ()), 0, 0)
+
+
 # Pass 1
 
 
@@ -150,7 +163,7 @@ def _remove_leftovers(directory: Path) -> None:
         else:
             swap.unlink()  # an index: it is rebuilt
     logs = {path.stem for path in directory.glob("*" + LOG_SUFFIX)}
-    for suffix in (OffsetIndex.SUFFIX, TimeIndex.SUFFIX):
+    for suffix in _INDEX_SUFFIXES:
         for path in directory.glob("*" + suffix):
             if path.stem not in logs:
                 path.unlink()
@@ -163,9 +176,11 @@ def _complete_compaction(directory: Path, swap: Path) -> None:
     file = LogFile(swap)
     for _, header in scan_headers(file, 0, os.fstat(file.descriptor).st_size):
         end = header.next_offset
-    for base_offset in _base_offsets(directory):
+    # The first input's log may be gone while its indexes are still there: they would pass for those of the
+    # output.
+    for base_offset in {first, *_base_offsets(directory)}:
         if first <= base_offset < end:
-            for suffix in (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, LOG_SUFFIX):
+            for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
                 segment_path(directory, base_offset, suffix).unlink(missing_ok=True)
     swap.rename(swap.with_suffix(""))
 
@@ -182,10 +197,16 @@ def _base_offsets(directory: Path) -> list[int]:
 # Pass 2
 
 
-def _take_sealed(segment: Segment, end_offset: int, config: TopicConfig) -> None:
+def _take_sealed(
+    segment: Segment,
+    end_offset: int,
+    config: TopicConfig,
+    snapshots: ProducerSnapshots,
+    before: Sequence[Segment],
+) -> None:
     segment.load_sealed(end_offset)
     if not segment.indexes_sane():
-        _rebuild_indexes(segment, config)
+        _rebuild_indexes(segment, config, snapshots.restore([*before, segment], segment.base_offset))
         segment.next_offset = end_offset
 
 
@@ -195,18 +216,33 @@ def _take_newest(segment: Segment) -> bool:
     if not segment.indexes_sane():
         return False
     try:
-        return segment.measure() == segment.size_bytes
+        if segment.measure() != segment.size_bytes:
+            return False
     except ProtocolError:
         return False
+    segment.load_aborted(segment.next_offset)
+    return segment.indexes_sane()
 
 
-def _rebuild_indexes(segment: Segment, config: TopicConfig) -> None:
+def _rebuild_indexes(segment: Segment, config: TopicConfig, producers: Producers) -> None:
+    """Make all indexes anew; `producers` are those known where the segment begins."""
     logger.warning("indexes are missing or broken and are rebuilt", path=str(segment.path(LOG_SUFFIX)))
     end = segment.size_bytes
     segment.begin_afresh()
-    for _, header in scan_headers(segment.file, 0, end):
+    for position, header in scan_headers(segment.file, 0, end):
+        if header.producer_id >= 0:
+            _follow(producers, segment, header, marker_at(segment.file, position, header), 0)
         _add(segment, header, config)
     segment.seal()
+
+
+def _follow(
+    producers: Producers, segment: Segment, header: BatchHeader, marker: Marker | None, appended_ms: int
+) -> None:
+    """Take in a producer's batch, and index the transaction that it aborts."""
+    completed = producers.update(header, header.base_offset, appended_ms, marker)
+    if completed is not None and completed.is_aborted:
+        segment.aborted.append(producers.transactions.aborted(completed))
 
 
 # Pass 3
@@ -243,7 +279,8 @@ def _read_through(
             if header.partition_leader_epoch != epochs.latest_epoch:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id >= 0:
-                producers.update(header, header.base_offset, appended_ms)
+                marker = read_marker(header, batch) if header.is_control else None
+                _follow(producers, segment, header, marker, appended_ms)
             _add(segment, header, config)
     except ProtocolError as error:
         why = str(error)
@@ -258,6 +295,7 @@ def _write_indexes(segment: Segment) -> None:
     try:
         segment.offset_index.write()
         segment.time_index.write()
+        segment.aborted.write()
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

@@ -1,17 +1,18 @@
 """Walking the batches of a segment file: headers alone, or whole batches.
 
-Lives here: how much is read at a time. Must not: what a walk is for (reads, recovery, dump).
+In scope: how much is read at a time. Out of scope: what a walk is for (reads, recovery, dump).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Final
 
 from mainstem_broker.errors import CorruptMessage
 from mainstem_broker.log.files import LogFile
 from mainstem_broker.protocol.batches import HEADER_BYTES, BatchHeader, parse_batch_header
+from mainstem_broker.protocol.markers import MARKER_BYTES_MAX, Marker, read_marker
+from mainstem_broker.runtime.page_cache import read_at
 
 # Between two index entries lie 4096 bytes by default, so one read finds what an index look-up left open.
 _HEADERS_READ_BYTES: Final = 4096
@@ -29,7 +30,7 @@ def scan_headers(file: LogFile, position: int, end: int) -> Iterator[tuple[int, 
     while position + HEADER_BYTES <= end:
         within = position - block_at
         if within + HEADER_BYTES > len(block):
-            block = os.pread(file.descriptor, min(_HEADERS_READ_BYTES, end - position), position)
+            block = read_at(file, min(_HEADERS_READ_BYTES, end - position), position)
             block_at, within = position, 0
         header = parse_batch_header(block, within)
         if position + header.size_bytes > end:
@@ -49,8 +50,15 @@ def header_at(file: LogFile, position: int, end: int) -> BatchHeader:
     raise CorruptMessage(f"{file.path} holds no whole batch at byte {position}.")
 
 
+def marker_at(file: LogFile, position: int, header: BatchHeader) -> Marker | None:
+    """The transaction marker in the batch at `position`; None if the batch, of `header`, holds none."""
+    if not header.is_control or header.size_bytes > MARKER_BYTES_MAX:
+        return None
+    return read_marker(header, read_at(file, header.size_bytes, position))
+
+
 def scan_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """As `scan_headers`, with the bytes of each batch; they are good until the next is asked for.
+    """As `scan_headers`, with the bytes of each batch; they are valid until the next iteration.
 
     Raises:
         CorruptMessage, UnsupportedForMessageFormat: the bytes at some position are no batch.
@@ -74,4 +82,4 @@ def scan_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, 
 
 
 def _read(file: LogFile, position: int, size_bytes: int) -> memoryview:
-    return memoryview(os.pread(file.descriptor, size_bytes, position))
+    return memoryview(read_at(file, size_bytes, position))

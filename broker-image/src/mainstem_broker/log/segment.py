@@ -1,7 +1,7 @@
-"""One segment: a file of batches with its two indexes.
+"""One segment: a file of batches with its indexes.
 
-Lives here: file names, appending to the newest segment, finding positions by offset, cutting, sealing. Must
-not: which segment an offset belongs to, when to roll or delete (`partition_log`, `retention`), and repair
+In scope: file names, appending to the newest segment, finding positions by offset, cutting, sealing. Out of
+scope: which segment an offset belongs to, when to roll or delete (`partition_log`, `retention`), and repair
 (`recovery`).
 
 `NNNNNNNNNNNNNNNNNNNN.log` holds batches one after another, nothing else; its name is the offset that its
@@ -16,20 +16,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mainstem_broker.config import INT32_MAX, TopicConfig
+from mainstem_broker.config.setting import INT32_MAX
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.log.deletion import DELETED_SUFFIX
 from mainstem_broker.log.files import LogFile, fsync_file
 from mainstem_broker.log.index import OffsetIndex, TimeIndex
 from mainstem_broker.log.scanning import header_at, scan_headers
+from mainstem_broker.log.transaction_index import TransactionIndex
 from mainstem_broker.protocol.batches import NO_TIMESTAMP, BatchHeader
 from mainstem_broker.protocol.compression import Buffer
+from mainstem_broker.runtime.page_cache import NotCached, read_at
 
 LOG_SUFFIX: Final = ".log"
 COPY_SUFFIX: Final = ".copy"
+"""Left by versions that copied a segment to truncate it, if they were killed meanwhile."""
+CLEANED_SUFFIX: Final = ".cleaned"
+"""Of a segment that compaction is writing."""
+SWAP_SUFFIX: Final = ".swap"
+"""Of a segment that compaction has written, and that takes the place of those it was made from."""
+
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OffsetIndex.SUFFIX, TimeIndex.SUFFIX, TransactionIndex.SUFFIX)
 
 # Batch boundaries remembered per segment: enough for every consumer that reads in sequence, and for the high
 # watermark, to find its position without a look-up.
 _BOUNDARIES_MAX: Final = 128
+_LOADED_AT_ONCE_BYTES_MAX: Final = 1024 * 1024
+"""How much is loaded with the end of a read: what is longer is loaded in parts, as it is sent."""
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str = LOG_SUFFIX) -> Path:
@@ -44,16 +56,19 @@ class Segment:
     `max_timestamp` (ms, -1 for none) is the largest of any batch, first reached by the batch that ends with
     `max_timestamp_offset`. `first_timestamp` (ms, -1 unknown) is the first batch's largest: `segment.ms`
     counts from it, or from `created_ms` when there is none. `modified_ms` is when the file was last written
-    before it was opened.
+    before it was opened. `aborted` are the transactions whose abort marker is in the segment.
     """
 
     __slots__ = (
         "_boundaries",
         "_bytes_since_entry",
         "_file",
+        "_has_sound_aborted",
+        "aborted",
         "base_offset",
         "created_ms",
         "directory",
+        "file_suffix",
         "first_timestamp",
         "max_timestamp",
         "max_timestamp_offset",
@@ -64,9 +79,15 @@ class Segment:
         "time_index",
     )
 
-    def __init__(self, directory: Path, base_offset: int, config: TopicConfig, now_ms: int) -> None:
-        """A segment in whatever files there are, taken for empty: `create` or recovery comes next."""
+    def __init__(
+        self, directory: Path, base_offset: int, config: TopicConfig, now_ms: int, *, file_suffix: str = ""
+    ) -> None:
+        """A segment in whatever files there are, taken for empty: `create` or recovery comes next.
+
+        `file_suffix` ends the names of all its files: one that is compacted is not part of the log yet.
+        """
         self.directory = directory
+        self.file_suffix = file_suffix
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size_bytes = 0
@@ -78,14 +99,18 @@ class Segment:
         index_bytes_max = config.segment_index_bytes
         self.offset_index = OffsetIndex(self.path(OffsetIndex.SUFFIX), index_bytes_max)
         self.time_index = TimeIndex(self.path(TimeIndex.SUFFIX), index_bytes_max)
+        self.aborted = TransactionIndex(self.path(TransactionIndex.SUFFIX))
+        self._has_sound_aborted = True
         self._bytes_since_entry = 0
         self._file: LogFile | None = None
         self._boundaries: dict[int, int] = {}
 
     @classmethod
-    def create(cls, directory: Path, base_offset: int, config: TopicConfig, now_ms: int) -> Segment:
+    def create(
+        cls, directory: Path, base_offset: int, config: TopicConfig, now_ms: int, *, file_suffix: str = ""
+    ) -> Segment:
         """A new, empty segment with its files. May raise OSError, and leaves no file then."""
-        segment = cls(directory, base_offset, config, now_ms)
+        segment = cls(directory, base_offset, config, now_ms, file_suffix=file_suffix)
         try:
             segment._file = LogFile(segment.path(LOG_SUFFIX), create=True)
             os.ftruncate(segment._file.descriptor, 0)
@@ -99,10 +124,10 @@ class Segment:
         return segment
 
     def path(self, suffix: str) -> Path:
-        return segment_path(self.directory, self.base_offset, suffix)
+        return segment_path(self.directory, self.base_offset, suffix + self.file_suffix)
 
     def paths(self) -> list[Path]:
-        return [self.path(suffix) for suffix in (LOG_SUFFIX, OffsetIndex.SUFFIX, TimeIndex.SUFFIX)]
+        return [self.path(suffix) for suffix in SEGMENT_SUFFIXES]
 
     @property
     def file(self) -> LogFile:
@@ -126,6 +151,8 @@ class Segment:
         self.modified_ms = self._file_time_ms()
         self.offset_index.create()
         self.time_index.create()
+        self.aborted.clear()
+        self._has_sound_aborted = True
         self._bytes_since_entry = 0
         self._boundaries = {self.base_offset: 0}
 
@@ -135,6 +162,11 @@ class Segment:
         self.next_offset = end_offset
         self.modified_ms = self._file_time_ms()
         self._load_max_timestamp()
+        self.load_aborted(end_offset)
+
+    def load_aborted(self, end_offset: int) -> None:
+        """Take the index of aborted transactions; the segment ends at `end_offset`. May raise OSError."""
+        self._has_sound_aborted = self.aborted.load(self.base_offset, end_offset)
 
     def measure(self) -> int:
         """Find all fields again from the indexes and the batches after their last entry.
@@ -163,8 +195,25 @@ class Segment:
         self.max_timestamp, relative_offset = entry if entry else (NO_TIMESTAMP, 0)
         self.max_timestamp_offset = self.base_offset + relative_offset
 
+    def read_first_timestamp(self) -> int:
+        """`first_timestamp`, from the first batch where it is unknown. May raise OSError.
+
+        Any thread may call it: it opens a file of its own.
+        """
+        if self.first_timestamp < 0 < self.size_bytes:
+            file = LogFile(self.path(LOG_SUFFIX), read_only=True)
+            self.first_timestamp = header_at(file, 0, self.size_bytes).max_timestamp
+        return self.first_timestamp
+
     def _file_time_ms(self) -> int:
         return self.path(LOG_SUFFIX).stat().st_mtime_ns // 1_000_000
+
+    def note_renamed(self) -> None:
+        """Take the names without a suffix, which the files have been given."""
+        self.file_suffix = ""
+        self.offset_index.path = self.path(OffsetIndex.SUFFIX)
+        self.time_index.path = self.path(TimeIndex.SUFFIX)
+        self.aborted.path = self.path(TransactionIndex.SUFFIX)
 
     def indexes_sane(self) -> bool:
         """Whether the indexes are there and name offsets and positions that the segment can have."""
@@ -172,6 +221,7 @@ class Segment:
             self.offset_index.is_whole()
             and self.time_index.is_whole()
             and self.offset_index.ends_before(self.size_bytes)
+            and self._has_sound_aborted
         )
 
     # Appending
@@ -236,6 +286,7 @@ class Segment:
         if self.offset_index.unwritten_block() or self.time_index.unwritten_block():
             self.offset_index.write()
             self.time_index.write()
+        self.aborted.write()
 
     def seal(self) -> None:
         """Complete the indexes and drop what lies past the valid bytes. May raise OSError; repeatable."""
@@ -243,6 +294,7 @@ class Segment:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.offset_index.write()
         self.time_index.write()
+        self.aborted.write()
         if os.fstat(self.file.descriptor).st_size != self.size_bytes:
             os.ftruncate(self.file.descriptor, self.size_bytes)
 
@@ -254,8 +306,14 @@ class Segment:
         file = self._file or LogFile(self.path(LOG_SUFFIX))
         file.flush()
         if sealed:
-            fsync_file(self.offset_index.path)
-            fsync_file(self.time_index.path)
+            self.flush_indexes()
+
+    def flush_indexes(self) -> None:
+        """Bring the indexes of a sealed segment to the disk for good. May raise OSError."""
+        fsync_file(self.offset_index.path)
+        fsync_file(self.time_index.path)
+        if len(self.aborted):
+            fsync_file(self.aborted.path)
 
     # Positions
 
@@ -277,12 +335,12 @@ class Segment:
 
     def find_end(self, upper_bound: int) -> tuple[int, int]:
         """The (position, offset) where the batches that begin below `upper_bound` end."""
-        found = self.find(upper_bound)
-        if found is None:
+        batch = self.find(upper_bound)
+        if batch is None:
             return self.size_bytes, self.next_offset
-        position, base_offset = found
+        position, base_offset = batch
         if base_offset >= upper_bound:
-            return found
+            return batch
         # The bound lies inside a batch, which counts whole.
         end = position + header_at(self.file, position, self.size_bytes).size_bytes
         return end, self._offset_at(end)
@@ -294,10 +352,17 @@ class Segment:
         """
         before = max(start, self.offset_index.position_before_position(start + bytes_max))
         cut, offset = before, -1
-        for position, header in scan_headers(self.file, before, end):
-            cut, offset = position, header.base_offset
-            if position + header.size_bytes > start + bytes_max:
-                break
+        try:
+            for position, header in scan_headers(self.file, before, end):
+                cut, offset = position, header.base_offset
+                if position + header.size_bytes > start + bytes_max:
+                    break
+        except NotCached as missing:
+            # The bytes before the cut are sent next, so they are loaded together with the header behind it.
+            size_bytes = missing.position + missing.size_bytes - start
+            if size_bytes > _LOADED_AT_ONCE_BYTES_MAX:
+                raise
+            raise NotCached(self.file, start, size_bytes) from None
         if cut == start:
             cut = start + header_at(self.file, start, end).size_bytes
             offset = self._offset_at(cut)
@@ -320,31 +385,16 @@ class Segment:
     def cut(self, position: int, offset: int) -> None:
         """Drop the batches from `position` on. May raise OSError.
 
-        `offset` is that of the first batch dropped. Slices stay readable: where there are any, the segment
-        moves to a copy of its file.
+        `offset` is that of the first batch dropped. Slices of what is dropped can no longer be sent: the
+        connections that hold some are those of followers, or of consumers after an unclean election.
         """
         self.offset_index.truncate_to_position(position)
         self.time_index.truncate_to_offset(offset - self.base_offset)
+        self.aborted.truncate_to(offset)
         self.size_bytes = position
-        if self.file.slices:
-            self._move_to_copy()
-        else:
-            os.ftruncate(self.file.descriptor, position)
+        self.file.note_cut(position)  # first: a thread that reads a slice looks for cuts afterwards
+        os.ftruncate(self.file.descriptor, position)
         self.measure()
-
-    def _move_to_copy(self) -> None:
-        old = self.file
-        copy_path = self.path(LOG_SUFFIX + COPY_SUFFIX)
-        copy = LogFile(copy_path, create=True)
-        os.ftruncate(copy.descriptor, 0)
-        copied = 0
-        while copied < self.size_bytes:
-            copied += os.copy_file_range(
-                old.descriptor, copy.descriptor, self.size_bytes - copied, copied, copied
-            )
-        copy.flush()
-        copy_path.rename(self.path(LOG_SUFFIX))
-        self._file = copy
 
     def _cut_file(self) -> None:
         try:
@@ -371,4 +421,4 @@ class Segment:
 def batch_at(segment: Segment, position: int) -> tuple[BatchHeader, bytes]:
     """The whole batch at `position`."""
     header = header_at(segment.file, position, segment.size_bytes)
-    return header, os.pread(segment.file.descriptor, header.size_bytes, position)
+    return header, read_at(segment.file, header.size_bytes, position)

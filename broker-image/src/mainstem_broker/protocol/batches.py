@@ -1,7 +1,7 @@
-"""Record batches (format 2) seen through their headers: parsing, checking, stamping, rewriting.
+"""Record batches (format 2) seen through their headers: parsing, stamping, rewriting, making.
 
-Lives here: everything that the produce and replication paths do to a batch as a whole. Must not: walking
-records, except where a rule of the topic asks for it (see `validate_for_append`); files, offsets of a log.
+In scope: everything that the produce and replication paths do to a batch as a whole. Out of scope: what a
+client's batch must fulfil (`batch_validation.py`), the format of records, files, offsets of a log.
 
 A batch (KIP-98), big endian:
 
@@ -29,35 +29,43 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
-from mainstem_broker.config import INT64_MAX, TopicConfig
 from mainstem_broker.errors import (
     CorruptMessage,
-    InvalidRecord,
-    InvalidTimestamp,
-    MessageTooLarge,
-    RecordListTooLarge,
-    UnsupportedCompressionType,
     UnsupportedForMessageFormat,
 )
 from mainstem_broker.protocol.compression import (
-    CODEC_OF_SETTING,
     DECOMPRESSED_BYTES_MAX,
     Buffer,
     Codec,
     codec_of_attributes,
-    compress,
     decompress,
 )
-from mainstem_broker.protocol.records import Header, Record, encode_records, parse_records
+from mainstem_broker.protocol.records import (
+    Header,
+    Record,
+    RecordHead,
+    encode_records,
+    parse_records,
+    read_heads,
+)
 
 HEADER_BYTES: Final = 61
+ATTRIBUTES_LOW_AT: Final = 22  # the lower byte
+MAX_TIMESTAMP_AT: Final = 35
 PREFIX_BYTES: Final = 12  # base offset and length: what the length does not count
 MAGIC: Final = 2
 NO_TIMESTAMP: Final = -1
+
+RECORDS_DECODED_MAX: Final = 1_000_000
+"""A client's batch with more records is refused, and none is decoded. As many take half a second;
+librdkafka's limit for a batch (`batch.num.messages`) is the same."""
+DECODED_ON_THE_LOOP_BYTES_MAX: Final = 8 * 1024
+"""An uncompressed batch up to this size is decoded in half a millisecond, which is not worth another thread.
+"""
 
 _MAGIC_AT: Final = 16
 _CRC_FROM: Final = 21
@@ -68,13 +76,11 @@ _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 STAMP_BYTES: Final = _STAMP.size
 
-_CODEC: Final = 0x07
-_LOG_APPEND_TIME: Final = 0x08
+CODEC_BITS: Final = 0x07
+LOG_APPEND_TIME_BIT: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _DELETE_HORIZON: Final = 0x40
-
-_PRODUCE_VERSION_OF_ZSTD: Final = 7  # KIP-110
 
 
 @dataclass(slots=True)
@@ -113,7 +119,7 @@ class BatchHeader:
 
     @property
     def log_append_time(self) -> bool:
-        return self.attributes & _LOG_APPEND_TIME != 0
+        return self.attributes & LOG_APPEND_TIME_BIT != 0
 
     @property
     def is_transactional(self) -> bool:
@@ -146,7 +152,7 @@ def parse_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if magic != MAGIC:
         _check_magic(magic)
     if length < HEADER_BYTES - PREFIX_BYTES:
-        raise CorruptMessage(f"A record batch says that it is {length + PREFIX_BYTES} bytes long.")
+        raise CorruptMessage(f"A record batch claims to be {length + PREFIX_BYTES} bytes long.")
     return BatchHeader(base_offset, length + PREFIX_BYTES, epoch, magic, *rest)
 
 
@@ -179,7 +185,7 @@ def split_batches(records: Buffer, *, partial_tail: bool = False) -> list[tuple[
             if partial_tail:
                 break
             raise CorruptMessage(
-                f"A record batch says that it is {header.size_bytes} bytes long, "
+                f"A record batch claims to be {header.size_bytes} bytes long, "
                 f"but only {len(view) - position} are left."
             )
         batches.append((header, view[position:end]))
@@ -231,8 +237,34 @@ def rewrite(header: BatchHeader, payload: Buffer) -> tuple[BatchHeader, bytes]:
     return replace(header, size_bytes=size_bytes, magic=MAGIC, crc=crc), b"".join((unchecked, *checked))
 
 
-def make_batch(records: Sequence[tuple[bytes | None, bytes | None, Sequence[Header]]], now_ms: int) -> bytes:
-    """A batch of the broker's own records: key, value and headers of each; all have the time `now_ms`."""
+OwnRecord = tuple[bytes | None, bytes | None, Sequence[Header]]
+"""Key, value and headers of a record that the broker writes itself."""
+
+
+def make_batch(records: Sequence[OwnRecord], now_ms: int) -> bytes:
+    """A batch of the broker's own records; all have the time `now_ms`."""
+    return _make_batch(records, now_ms, 0, -1, -1, -1)[1]
+
+
+def make_transactional_batch(
+    records: Sequence[OwnRecord], producer_id: int, producer_epoch: int, now_ms: int
+) -> tuple[BatchHeader, bytes]:
+    """As `make_batch`, as part of a client's transaction.
+
+    Sequence numbers begin with 0 in each batch, as in Apache Kafka: they are not checked, for the producer
+    does not know of these batches.
+    """
+    return _make_batch(records, now_ms, _TRANSACTIONAL, producer_id, producer_epoch, 0)
+
+
+def _make_batch(
+    records: Sequence[OwnRecord],
+    now_ms: int,
+    attributes: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> tuple[BatchHeader, bytes]:
     made = [Record(index, now_ms, key, value, headers) for index, (key, value, headers) in enumerate(records)]
     payload = encode_records(made, 0, now_ms)
     header = BatchHeader(
@@ -241,23 +273,16 @@ def make_batch(records: Sequence[tuple[bytes | None, bytes | None, Sequence[Head
         partition_leader_epoch=-1,
         magic=MAGIC,
         crc=0,
-        attributes=0,
+        attributes=attributes,
         last_offset_delta=len(made) - 1,
         base_timestamp=now_ms,
         max_timestamp=now_ms,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
         record_count=len(made),
     )
-    return rewrite(header, payload)[1]
-
-
-class ValidatedBatch(NamedTuple):
-    """A client's batch that may be appended: its header, and its bytes, rewritten where the topic asks."""
-
-    header: BatchHeader
-    batch: Buffer
+    return rewrite(header, payload)
 
 
 def read_records(
@@ -280,110 +305,18 @@ def read_records(
     )
 
 
-def validate_for_append(
-    records: Buffer | None, config: TopicConfig, *, produce_version: int, now_ms: int
-) -> ValidatedBatch:
-    """The one batch that a producer sent for one partition, checked, and rewritten where the topic asks.
-
-    The common path (codec kept, CreateTime with a max timestamp, no compaction, no timestamp bounds) costs
-    one CRC and hands the bytes on as they are. The rules are Apache Kafka's for clients' appends
-    (`LogValidator`), but for the maximal timestamp: it is believed when it is there.
-
-    Args:
-        records: the partition's field of the produce request.
-        config: the topic's settings; compression, timestamps, size and compaction are read.
-        produce_version: the request's version; zstd takes 7.
-        now_ms: the broker's clock, for LogAppendTime and the bounds on timestamps.
+def read_record_heads(header: BatchHeader, batch: Buffer) -> Iterator[RecordHead]:
+    """The heads of the batch's records, in order; costs per record, a third of `read_records`.
 
     Raises:
-        CorruptMessage: short or broken bytes, a wrong CRC, a payload that cannot be opened.
-        InvalidRecord: no batch or several, a control batch, a wrong count, a record without the key that
-            compaction needs.
-        InvalidTimestamp: outside the topic's bounds, or marked as stamped by a broker.
-        MessageTooLarge, RecordListTooLarge: over `max.message.bytes`, over `segment.bytes`.
-        UnsupportedForMessageFormat, UnsupportedCompressionType: the client is too old for this.
+        CorruptMessage: as `read_records`, or the batch costs more to decode than a broker does for a client.
     """
-    if not records:
-        raise InvalidRecord("A produce request needs one record batch for each partition.")
-    header = parse_batch_header(records)
-    _check_size(header, config)
-    if header.size_bytes > len(records):
-        raise CorruptMessage(
-            f"A record batch says that it is {header.size_bytes} bytes long, but only {len(records)} came."
-        )
-    if header.size_bytes < len(records):
-        raise InvalidRecord("A produce request carries exactly one record batch for each partition.")
-    if not crc_matches(header, records):
-        raise CorruptMessage("The record batch does not match its checksum.")
-    _check_header(header, produce_version)
-    if config.compacts or config.message_timestamp_before_max_ms != INT64_MAX:
-        _check_records(header, records, config, now_ms)
-
-    wanted = header
-    if config.log_append_time:
-        wanted = replace(header, attributes=header.attributes | _LOG_APPEND_TIME, max_timestamp=now_ms)
-    else:
-        if header.max_timestamp == NO_TIMESTAMP:
-            latest_ms = max(record.timestamp_ms for record in read_records(header, records))
-            wanted = replace(header, max_timestamp=latest_ms)
-        if wanted.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
-            raise InvalidTimestamp(
-                f"Timestamp {wanted.max_timestamp} lies more than message.timestamp.after.max.ms = "
-                f"{config.message_timestamp_after_max_ms} ms ahead of the broker's clock."
-            )
-    codec = CODEC_OF_SETTING.get(config.compression_type, header.codec)
-    if codec is header.codec and wanted is header:
-        return ValidatedBatch(header, records)
-    payload: Buffer = memoryview(records)[HEADER_BYTES:]
-    if codec is not header.codec:
-        payload = compress(codec, decompress(header.codec, payload))
-        wanted = replace(wanted, attributes=wanted.attributes & ~_CODEC | codec)
-    rewritten = ValidatedBatch(*rewrite(wanted, payload))
-    _check_size(rewritten.header, config)
-    return rewritten
+    if header.record_count > RECORDS_DECODED_MAX:
+        raise CorruptMessage(f"A batch of {header.record_count} records is not decoded.")
+    payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
+    return read_heads(decompress(header.codec, payload), header.record_count)
 
 
-def _check_size(header: BatchHeader, config: TopicConfig) -> None:
-    if header.size_bytes > config.max_message_bytes:
-        raise MessageTooLarge(
-            f"The record batch takes {header.size_bytes} bytes; "
-            f"max.message.bytes allows {config.max_message_bytes}."
-        )
-    if header.size_bytes > config.segment_bytes:
-        raise RecordListTooLarge(
-            f"The record batch takes {header.size_bytes} bytes; segment.bytes allows {config.segment_bytes}."
-        )
-
-
-def _check_header(header: BatchHeader, produce_version: int) -> None:
-    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
-        raise InvalidRecord(
-            f"The batch counts {header.record_count} records, "
-            f"but its last has offset {header.last_offset_delta}."
-        )
-    if header.is_control:
-        raise InvalidRecord("Only brokers write control batches.")
-    if header.producer_id >= 0 and header.base_sequence < 0:
-        raise InvalidRecord(f"The batch of a producer with an id has sequence number {header.base_sequence}.")
-    if header.log_append_time:
-        raise InvalidTimestamp("Only brokers mark a batch as stamped with the time of append.")
-    if header.codec is Codec.ZSTD and produce_version < _PRODUCE_VERSION_OF_ZSTD:
-        raise UnsupportedCompressionType(
-            f"zstd takes version {_PRODUCE_VERSION_OF_ZSTD} of Produce; this is version {produce_version}."
-        )
-
-
-def _check_records(header: BatchHeader, records: Buffer, config: TopicConfig, now_ms: int) -> None:
-    for index, record in enumerate(read_records(header, records)):
-        if config.compacts and record.key is None:
-            raise InvalidRecord("A compacted topic takes no record without a key.", batch_index=index)
-        if (
-            not config.log_append_time
-            and record.timestamp_ms != NO_TIMESTAMP
-            and now_ms - record.timestamp_ms > config.message_timestamp_before_max_ms
-        ):
-            raise InvalidTimestamp(
-                f"Timestamp {record.timestamp_ms} of record {index} lies more than "
-                f"message.timestamp.before.max.ms = {config.message_timestamp_before_max_ms} ms "
-                "behind the broker's clock."
-            )
+def is_decoded_quickly(batch: Buffer) -> bool:
+    """Whether decoding takes so little time that the event loop may do it. Trusts nothing in the batch."""
+    return len(batch) <= DECODED_ON_THE_LOOP_BYTES_MAX and batch[ATTRIBUTES_LOW_AT] & CODEC_BITS == 0

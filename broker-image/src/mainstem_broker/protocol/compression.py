@@ -1,6 +1,6 @@
 """The codecs of record batches: bytes to smaller bytes and back, bounded.
 
-Lives here: codec numbers and names, compressing, decompressing under a size bound. Must not: anything that
+In scope: codec numbers and names, compressing, decompressing under a size bound. Out of scope: anything that
 knows what a batch or a record is.
 
 Numbers are those of a batch's attributes, bits 0-2 (KIP-98; zstd: KIP-110). lz4 is the frame format, gzip may
@@ -14,6 +14,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final
 
 import cramjam
@@ -22,17 +23,38 @@ from mainstem_broker.errors import CorruptMessage, UnsupportedCompressionType
 
 Buffer = bytes | bytearray | memoryview
 
-# A batch that inflates past this is refused. Clients fill batches up to megabytes, so only a bomb gets here.
-DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
+DECOMPRESSED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A batch that inflates to more than this is not opened by a broker. Clients fill batches up to a few
+megabytes before they compress them, so this is met by bombs only; and one batch is opened at a time."""
+
+_INFLATION_MAX: Final = {0: 1, 1: 1_032, 2: 22, 3: 255, 4: 32_768}
+"""By codec number, how many bytes one byte of its data stands for at most. DEFLATE: 258 bytes from two bits.
+Snappy: 64 from three bytes. LZ4: 255 from one byte of a match's length. zstd: a block of 128 KiB from four
+bytes."""
+_MAGIC: Final = {1: b"\x1f\x8b", 3: b"\x04\x22\x4d\x18", 4: b"\x28\xb5\x2f\xfd"}
+"""How the data of a codec begins; a raw block of snappy begins with its size."""
 
 # Output buffers are tried in growing sizes, as most formats do not say what they inflate to.
 _FIRST_BUFFER_BYTES: Final = 64 * 1024
-_GROWTH: Final = 8
+_GROWTH: Final = 4
+_MAPPED_BYTES_MIN: Final = 1024 * 1024
+_GZIP_STEP_BYTES: Final = 1024 * 1024
 
 # xerial: 8-byte magic, version, lowest compatible version; then int32 length and raw block, repeated.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _INT32: Final = struct.Struct(">i")
+
+# The frame format of lz4: magic; version 1 with independent blocks; blocks of at most 64 KiB; the checksum of
+# these two bytes. Before each block its size, with the highest bit set if it is not compressed.
+_LZ4_FRAME_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_BLOCK_BYTES: Final = 64 * 1024
+_LZ4_BLOCK_SIZE: Final = struct.Struct("<I")
+_LZ4_UNCOMPRESSED: Final = 1 << 31
+
+
+class InflatesTooFar(CorruptMessage):
+    """The data stands for more bytes than the reader accepts."""
 
 
 class Codec(IntEnum):
@@ -69,6 +91,20 @@ def codec_of_attributes(attributes: int) -> Codec:
     raise UnsupportedCompressionType(f"The batch names compression codec {number}, which does not exist.")
 
 
+def plain_bytes_max(codec: Codec, block: Buffer) -> int:
+    """How many bytes `block` can stand for at most, known without decompressing it.
+
+    Raises:
+        CorruptMessage: `block` does not begin as the codec's data does.
+    """
+    magic = _MAGIC.get(codec)
+    if magic is not None and bytes(block[: len(magic)]) != magic:
+        raise CorruptMessage(
+            f"The batch's data is not {codec.name.lower()} data, which it names as its codec."
+        )
+    return len(block) * _INFLATION_MAX[codec]
+
+
 def compress(codec: Codec, plain: Buffer) -> bytes:
     """`plain` as one compressed block in the form Kafka's clients read."""
     match codec:
@@ -79,19 +115,36 @@ def compress(codec: Codec, plain: Buffer) -> bytes:
         case Codec.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(plain))
         case Codec.LZ4:
-            # Blocks must not refer to earlier ones: the Java client refuses such frames.
-            compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
-            compressor.compress(bytes(plain))
-            return bytes(compressor.finish())
+            return _lz4_frame(plain)
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(plain, level=3))
+
+
+def _lz4_frame(plain: Buffer) -> bytes:
+    """A frame as the Java client makes them: independent blocks, no checksums.
+
+    Block by block, because the library holds the interpreter's lock while it compresses: for a large batch in
+    one call that would be tens of milliseconds, also with its own frames.
+    """
+    view = memoryview(plain)
+    parts: list[Buffer] = [_LZ4_FRAME_HEADER]
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        block = view[start : start + _LZ4_BLOCK_BYTES]
+        compressed = cramjam.lz4.compress_block(block, store_size=False)
+        if len(compressed) < len(block):
+            parts += (_LZ4_BLOCK_SIZE.pack(len(compressed)), memoryview(compressed))
+        else:
+            parts += (_LZ4_BLOCK_SIZE.pack(len(block) | _LZ4_UNCOMPRESSED), block)
+    parts.append(_LZ4_BLOCK_SIZE.pack(0))
+    return b"".join(parts)
 
 
 def decompress(codec: Codec, block: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
     """The plain bytes of `block`; for no codec, `block` itself without a copy.
 
     Raises:
-        CorruptMessage: `block` is not what the codec writes, or inflates to more than `bytes_max`.
+        CorruptMessage: `block` is not what the codec writes.
+        InflatesTooFar: it inflates to more than `bytes_max`.
     """
     try:
         match codec:
@@ -111,20 +164,29 @@ def decompress(codec: Codec, block: Buffer, bytes_max: int = DECOMPRESSED_BYTES_
         ) from error
 
 
-def _too_large(bytes_max: int) -> CorruptMessage:
-    return CorruptMessage(f"The batch inflates to more than {bytes_max} bytes, which is refused.")
+def _too_large(bytes_max: int) -> InflatesTooFar:
+    return InflatesTooFar(f"The batch inflates to more than {bytes_max} bytes, which is refused.")
 
 
-def _inflate(decompress_into: Callable[[Buffer, bytearray], int], block: Buffer, bytes_max: int) -> Buffer:
+def _new_buffer(size: int) -> bytearray | mmap:
+    """Zeros to write into. Those of a large buffer are made by the kernel when they are written to, outside
+    of the interpreter's lock, which filling 32 MiB would hold for tens of milliseconds."""
+    return bytearray(size) if size < _MAPPED_BYTES_MIN else mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS)
+
+
+def _inflate(
+    decompress_into: Callable[[Buffer, bytearray | mmap], int], block: Buffer, bytes_max: int
+) -> Buffer:
     size = min(bytes_max, max(_FIRST_BUFFER_BYTES, _GROWTH * len(block)))
     while True:
-        plain = bytearray(size)
+        plain = _new_buffer(size)
         try:
             return memoryview(plain)[: decompress_into(block, plain)]
         except cramjam.DecompressionError as error:
-            # The library tells a full buffer from broken data by its words alone.
+            # The library distinguishes a full buffer from broken data only by its message.
             if "whole buffer" not in str(error):
                 raise
+        plain = _new_buffer(0)  # an error keeps what its traceback refers to
         if size >= bytes_max:
             raise _too_large(bytes_max)
         size = min(bytes_max, _GROWTH * size)
@@ -136,12 +198,16 @@ def _gunzip(block: Buffer, bytes_max: int) -> Buffer:
     left = bytes_max
     while rest:
         member = zlib.decompressobj(wbits=31)
-        parts.append(member.decompress(rest, left + 1))
-        left -= len(parts[-1])
-        if left < 0:
-            raise _too_large(bytes_max)
-        if not member.eof:
-            raise ValueError("the data ends too early")
+        while not member.eof:
+            # In steps: each reserves memory while it holds the interpreter's lock.
+            parts.append(member.decompress(rest, _GZIP_STEP_BYTES))
+            left -= len(parts[-1])
+            if left < 0:
+                parts.clear()  # an error keeps what its traceback refers to
+                raise _too_large(bytes_max)
+            if not parts[-1] and not member.eof:
+                raise ValueError("the data ends too early")
+            rest = member.unconsumed_tail
         rest = member.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -1,8 +1,8 @@
 """Records inside a batch: the varint encoding, read and written one by one.
 
-Lives here: walking and making a decompressed payload. Must not: batches, and anything on the common
-produce or fetch path, for this costs per record; it is for dump tools, time look-ups, compacted topics and
-coordinators.
+Belongs here: reading and writing a decompressed payload. Does not: batches, and anything on the common
+produce or fetch path, because this costs time per record. It is for dump tools, lookups by time, compacted
+topics and coordinators.
 
 A record (KIP-98): length, int8 attributes (unused), timestamp delta, offset delta, key length and key,
 value length and value, header count, and per header key length and key, value length and value. All but the
@@ -11,14 +11,22 @@ attributes are zigzag varints; a length of -1 is null. Lengths count the bytes t
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from mainstem_broker.errors import CorruptMessage
 from mainstem_broker.protocol.compression import Buffer
-from mainstem_broker.protocol.wire import encode_unsigned_varint
+from mainstem_broker.protocol.primitives import encode_unsigned_varint
 
 Header = tuple[str, bytes | None]
+
+RECORD_BYTES_MIN: Final = 7
+"""A record without key, value and headers, whose varints all take one byte."""
+RECORDS_BETWEEN_PAUSES: Final = 256
+_PAUSE_S: Final = 0.000_05
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,69 @@ def parse_records(
         position = start + length
     if position != len(view):
         raise CorruptMessage(f"The batch holds {len(view) - position} bytes after its last record.")
+
+
+class RecordHead(NamedTuple):
+    """What `read_heads` reads of a record; the deltas are to the batch's base timestamp and base offset."""
+
+    timestamp_delta: int
+    offset_delta: int
+    has_key: bool
+
+
+def read_heads(plain: Buffer, count: int) -> Iterator[RecordHead]:
+    """The heads of the `count` records of a decompressed payload, without making anything of their bodies.
+
+    Costs a third of what `parse_records` costs. In another thread than the event loop's it sleeps for a
+    moment every `RECORDS_BETWEEN_PAUSES` records: the event loop would otherwise wait for the interpreter's
+    switch interval (5 ms) at each of its system calls.
+
+    Raises:
+        CorruptMessage: as `parse_records`, but what comes after a record's key is not looked at.
+    """
+    view = memoryview(plain)
+    position = 0
+    end = len(view)
+    pauses = threading.current_thread() is not threading.main_thread()
+    for number in range(1, count + 1):
+        start = position
+        try:
+            length, position = _varint(view, position)
+            next_position = position + length
+            if length < 0 or next_position > end:
+                raise ValueError("its length leaves the batch")
+            timestamp_delta, position = _varint(view, position + 1)
+            offset_delta, position = _varint(view, position)
+            key_bytes, position = _varint(view, position)
+            if position + max(key_bytes, 0) > next_position:
+                raise ValueError("a field leaves the record")
+        except (ValueError, IndexError) as error:
+            raise CorruptMessage(f"A record at byte {start} of the batch cannot be read: {error}.") from error
+        yield RecordHead(timestamp_delta, offset_delta, key_bytes >= 0)
+        position = next_position
+        if pauses and number % RECORDS_BETWEEN_PAUSES == 0:
+            time.sleep(_PAUSE_S)
+    if position != end:
+        raise CorruptMessage(f"The batch holds {end - position} bytes after its last record.")
+
+
+def check_first_record(plain: Buffer, count: int) -> None:
+    """Check what can be known of an uncompressed payload without reading all of it: its first record.
+
+    Raises:
+        CorruptMessage: the first of `count` records leaves the payload, or is the only one and does not fill
+        it.
+    """
+    view = memoryview(plain)
+    try:
+        length, position = _varint(view, 0)
+    except (ValueError, IndexError) as error:
+        raise CorruptMessage(f"The first record of the batch cannot be read: {error}.") from error
+    end = position + length
+    if length < RECORD_BYTES_MIN - 1 or end > len(view) or (count == 1 and end != len(view)):
+        raise CorruptMessage(
+            f"The first record of the batch says that it takes {length} bytes, which do not fit."
+        )
 
 
 def encode_records(records: Sequence[Record], base_offset: int, base_timestamp_ms: int) -> bytes:

@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import isfinite
+from math import ceil, isfinite
 from typing import Final
 
+from mainstem_broker.errors import ThrottlingQuotaExceeded
 from mainstem_broker.quota.rate import Rate
+from mainstem_broker.quota.token_bucket import TokenBucket
 
 DEFAULT: Final = "<default>"
-"""In place of a name: whoever has no quota of its own."""
+"""In place of a name: all that have no quota of their own."""
 MEMORY_MAX: Final = 10_000
 """Clients whose quotas are kept at hand, and rates after which idle ones are let go of."""
+
+
+WAIT_MS_MAX: Final = 2**31 - 1
+"""What a response can say."""
 
 
 class QuotaKind(StrEnum):
@@ -28,6 +34,8 @@ class QuotaKind(StrEnum):
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
     REQUEST_PERCENTAGE = "request_percentage"
     """Of the time of one core: the broker has one event loop."""
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+    """Partitions that are created or deleted (KIP-599); only `Mutations` takes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +48,15 @@ class QuotaEntity:
 
 def quotas_in(config: Mapping[str, str]) -> dict[QuotaKind, float]:
     """The quotas among an entity's settings; there may be others, and what cannot be read sets no limit."""
-    found = {}
+    quotas = {}
     for kind in QuotaKind:
         try:
             limit = float(config.get(kind, "nan"))
         except ValueError:
             continue
         if isfinite(limit) and limit > 0:
-            found[kind] = limit
-    return found
+            quotas[kind] = limit
+    return quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +71,21 @@ class _Limit:
 class ClientQuotas:
     """All quotas of the cluster, and what this broker's clients have taken.
 
-    `window_count` and `window_ms` are quota.window.num and quota.window.size.seconds.
+    `window_count` and `window_ms` are quota.window.num and quota.window.size.seconds; those of mutations are
+    controller.quota.window.num and controller.quota.window.size.seconds.
     """
 
     window_count: int
     window_ms: int
+    mutation_window_count: int = 11
+    mutation_window_ms: int = 1_000
     are_set: bool = False
     """Whether there are any; looked at with every request."""
     _quotas: dict[QuotaEntity, dict[QuotaKind, float]] = field(default_factory=dict)
     _limits: dict[tuple[str, str], dict[QuotaKind, _Limit]] = field(default_factory=dict)
     _rates: dict[tuple[QuotaKind, str | None, str | None], Rate] = field(default_factory=dict)
     _tidy_at: int = MEMORY_MAX
+    _buckets: dict[tuple[str | None, str | None], TokenBucket] = field(default_factory=dict)
 
     def replace(self, configs: Mapping[QuotaEntity, Mapping[str, str]]) -> None:
         """Take the settings of all entities. What clients have taken stays."""
@@ -82,6 +94,7 @@ class ClientQuotas:
         self.are_set = bool(self._quotas)
         if not self.are_set:
             self._rates.clear()
+            self._buckets.clear()
 
     def charge(self, kind: QuotaKind, user: str, client_id: str, amount: float, now_ms: float) -> float:
         """A client has taken `amount`; answers for how many ms it may take no more (0: none)."""
@@ -91,7 +104,9 @@ class ClientQuotas:
         rate = self._rates.get((kind, *limit.shared_by))
         if rate is None:
             if len(self._rates) >= self._tidy_at:
-                self._rates = {key: known for key, known in self._rates.items() if not known.is_idle(now_ms)}
+                self._rates = {
+                    key: key_rate for key, key_rate in self._rates.items() if not key_rate.is_idle(now_ms)
+                }
                 self._tidy_at = max(MEMORY_MAX, 2 * len(self._rates))  # or each newcomer would cost a look
             rate = self._rates[kind, *limit.shared_by] = Rate(self.window_count, self.window_ms)
         rate.record(amount, now_ms)
@@ -109,10 +124,26 @@ class ClientQuotas:
         limit = self.limit(kind, user, client_id)
         return None if limit is None else limit * max(self.window_count - 1, 1) * self.window_ms / 1000
 
+    def mutations(self, user: str, client_id: str, now_ms: float, *, strict: bool) -> Mutations:
+        """What a request to create or delete partitions takes of its client's quota.
+
+        `strict` requests are refused when nothing is left; the others are only made to wait afterwards.
+        """
+        limit = self._limits_of(user, client_id).get(QuotaKind.CONTROLLER_MUTATION_RATE)
+        if limit is None:
+            return Mutations(None, 0.0, 0.0, now_ms, strict)
+        bucket = self._buckets.get(limit.shared_by)
+        if bucket is None:
+            if len(self._buckets) >= MEMORY_MAX:
+                del self._buckets[next(iter(self._buckets))]  # the oldest one begins anew
+            bucket = self._buckets[limit.shared_by] = TokenBucket()
+        burst = limit.per_second * self.mutation_window_count * self.mutation_window_ms / 1000
+        return Mutations(bucket, limit.per_second, burst, now_ms, strict)
+
     def _limits_of(self, user: str, client_id: str) -> dict[QuotaKind, _Limit]:
-        known = self._limits.get((user, client_id))
-        if known is not None:
-            return known
+        cached_limits = self._limits.get((user, client_id))
+        if cached_limits is not None:
+            return cached_limits
         limits: dict[QuotaKind, _Limit] = {}
         for entity in entities_of(user, client_id):
             shared_by = (user if entity.user else None, client_id if entity.client_id else None)
@@ -122,6 +153,46 @@ class ClientQuotas:
             self._limits.clear()
         self._limits[user, client_id] = limits
         return limits
+
+
+@dataclass(slots=True)
+class Mutations:
+    """What one request takes of controller_mutation_rate (KIP-599)."""
+
+    _bucket: TokenBucket | None
+    _per_second: float
+    _burst: float
+    _now_ms: float
+    _strict: bool
+    wait_ms: int = 0
+    """For how long the client should ask for nothing more."""
+
+    def take(self, partitions: int) -> None:
+        """Before that many partitions of a topic are created or deleted: all of them, or none.
+
+        As in Apache Kafka, a topic that is larger than what is left is served, and the difference is owed.
+
+        Raises:
+            ThrottlingQuotaExceeded: the client owes something.
+        """
+        if self._bucket is None:
+            return
+        available = self._bucket.fill(self._per_second, self._burst, self._now_ms)
+        if self._strict:
+            if available < 0:
+                self._owe(available)
+                raise ThrottlingQuotaExceeded(
+                    "The client has created or deleted more partitions than its controller_mutation_rate"
+                    f" of {self._per_second:g} per second allows: try again in {self.wait_ms} ms."
+                )
+            self._bucket.take(partitions)
+        else:
+            self._bucket.take(partitions)
+            self._owe(available - partitions)
+
+    def _owe(self, available: float) -> None:
+        if available < 0:
+            self.wait_ms = max(self.wait_ms, min(ceil(-available / self._per_second * 1000), WAIT_MS_MAX))
 
 
 def entities_of(user: str, client_id: str) -> list[QuotaEntity]:

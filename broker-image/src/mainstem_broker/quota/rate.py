@@ -9,7 +9,7 @@ class Rate:
     """What was recorded within the last `window_count` windows of `window_ms` each, per second.
 
     As Kafka's: a window begins with the first record after the one before it is over, so idle time costs
-    nothing; and the sum is divided by at least all windows but one, so that whoever was idle may take what
+    nothing; and the sum is divided by at least all windows but one, so that an idle client may take what
     it has saved up in that time at once, and no more.
     """
 

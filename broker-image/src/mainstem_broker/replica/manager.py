@@ -1,26 +1,29 @@
 """All replicas of this broker: opens, finds, updates and drops them as the cluster's state says.
 
-Also who is to be followed: one fetcher for each broker that leads partitions which this one holds.
+It also owns the fetchers: one for each broker that leads partitions which this one holds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 import structlog
 
-from mainstem_broker.config import TopicConfig
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import ProtocolError, StorageError
 from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.replica.fetcher import Fetcher, Leader
-from mainstem_broker.replica.office import Office
+from mainstem_broker.replica.lease import Lease
+from mainstem_broker.replica.log_flusher import LogFlusher
 from mainstem_broker.replica.partition import Partition
-from mainstem_broker.replica.state import NO_LEADER, PartitionState
-from mainstem_broker.replica.throttle import Throttle
+from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
+from mainstem_broker.replica.throttle import Throttle, is_throttled_follower
+from mainstem_broker.runtime.turns import batches_in_turns, in_turns
 
 logger = structlog.get_logger(__name__)
 
@@ -28,37 +31,39 @@ logger = structlog.get_logger(__name__)
 HANDOVER_DELAY_S: Final = 0.02
 """Between two tries to hand a partition over: while another proposal is under way, or its heir behind."""
 RETRY_DELAY_S: Final = 0.2
-"""Between two tries to learn what became of a write whose answer was lost."""
+"""Between two tries to learn what became of a write whose answer was lost: at first, doubling in between."""
+RETRY_DELAY_S_MAX: Final = 2.0
+"""And at last: an outage of ZooKeeper may leave thousands of them."""
 FEED_PATIENCE_S: Final = 1.0
 """For the feed to tell of an election: that of a thousand leaders takes some hundred milliseconds."""
 
 
 class Coordination(Protocol):
-    """What replicas need of the cluster."""
+    """The cluster as replicas need it."""
 
-    def lives(self) -> Mapping[int, int]:
-        """The present incarnation of each live broker that is not about to stop."""
+    def live_incarnations(self) -> Mapping[int, int]:
+        """The present incarnation of each live broker that is not stopping."""
         ...
 
     async def change_state(
         self, topic: str, partition: int, state: PartitionState, joined: Mapping[int, int]
     ) -> PartitionState | None:
-        """Write a leader's proposal; answer the state that holds now, or None if that is not known."""
+        """Write a leader's proposal; returns the state that holds now, or None if that is not known."""
         ...
 
     async def read_state(self, topic: str, partition: int) -> PartitionState | None:
-        """The state that holds now, or None if that cannot be learnt at the moment."""
+        """The state that holds now, or None if it cannot be read at the moment."""
         ...
 
     async def announce(self, topic: str, partition: int, state: PartitionState) -> None:
-        """Tell all brokers of a state that was written without telling them."""
+        """Announce in the feed a state that was written without an entry there."""
         ...
 
 
 class ReplicaManager:
     """Owner of the partitions map and the fetchers. Called on the event loop only.
 
-    `connect` answers a way to reach a leader; `now_ms` is the clock; `lag_ms_max` is
+    `connect` returns the connection to a leader; `now_ms` is the clock; `lag_ms_max` is
     replica.lag.time.max.ms.
     """
 
@@ -67,7 +72,7 @@ class ReplicaManager:
         broker_id: int,
         logs: LogManager,
         coordination: Coordination,
-        office: Office,
+        lease: Lease,
         connect: Callable[[int], Leader],
         now_ms: Callable[[], int],
         lag_ms_max: int,
@@ -75,23 +80,31 @@ class ReplicaManager:
         self._broker_id = broker_id
         self.logs = logs
         self._coordination = coordination
-        self._office = office
+        self.lease = lease
         self._connect = connect
         self._now_ms = now_ms
         self._lag_ms_max = lag_ms_max
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._by_topic: dict[UUID, dict[Partition, None]] = {}
+        self._by_leader: dict[int, dict[Partition, None]] = {}
+        """Those with a state, by the leader that it names (`NO_LEADER` for none). Used as ordered sets."""
+        self._leaders: dict[Partition, int] = {}
+        """Under which leader each is in `_by_leader`."""
         self.unopened: set[tuple[str, int]] = set()
         """Replicas whose log could not be opened, as on a full disk: to be tried again."""
         self.undeleted: dict[tuple[str, int], UUID] = {}
-        """Topic ids of logs without a replica that could not be deleted, as on a full disk: likewise."""
+        """Topic ids of logs without a replica that are to be deleted, or could not be, as on a full disk."""
         self.offline: dict[tuple[str, int], UUID] = {}
         """Topic ids of the replicas whose disk failed; they come back with the next start, if it is well."""
         self._fetchers: dict[int, Fetcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._heirs: dict[Partition, int] = {}
         self._stopped = False
+        self.isr_shrinks = self.isr_expansions = 0
+        """In-sync sets that lost or gained members by what this broker wrote as leader, since the start."""
         self.leader_throttle = Throttle(now_ms)
         self.follower_throttle = Throttle(now_ms)
+        self.flusher = LogFlusher(now_ms, self._flushed, self._flush_failed)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._partitions.values()))
@@ -108,8 +121,9 @@ class ReplicaManager:
         replicas: tuple[int, ...],
         config: TopicConfig,
     ) -> None:
-        """Take a partition's new state, opening its log if this broker did not have it.
+        """Take a partition's new state, creating its log if this broker did not have it.
 
+        That takes an fsync, so while requests are served the log is there already (`server/log_worker.py`).
         A log that cannot be opened is logged and left out, so that it harms no other partition.
         """
         if self.offline.get((topic, index)) == topic_id:
@@ -120,14 +134,18 @@ class ReplicaManager:
             try:
                 log = self.logs.get_or_create(topic, index, topic_id, config, now_ms)
             except (ProtocolError, OSError) as error:
-                logger.error("replica not opened", topic=topic, partition=index, reason=str(error))
-                self.unopened.add((topic, index))
+                self.not_opened(topic, index, error)
                 return
             self.unopened.discard((topic, index))
-            self.undeleted.pop((topic, index), None)  # moved back before its log was gone
+            self.undeleted.pop((topic, index), None)  # moved back before its log was deleted
+            log.update_config(config)
             mark = self.logs.high_watermarks.get((topic, index), 0)
-            partition = Partition(topic, index, topic_id, log, self._broker_id, self._office, mark)
+            partition = Partition(topic, index, topic_id, log, self._broker_id, self.lease, mark)
+            partition.request_flush = self._request_flush
             self._partitions[topic, index] = partition
+            self._by_topic.setdefault(topic_id, {})[partition] = None
+        elif partition.state is None:  # it was suspended, and has missed changes of settings
+            partition.log.update_config(config)
         is_new = state.leader == self._broker_id and state.leader_epoch > partition.leader_epoch
         if is_new and state.recovering:
             logger.warning(
@@ -137,29 +155,83 @@ class ReplicaManager:
                 from_offset=partition.log.log_end_offset,
             )
         partition.update_state(state, replicas, now_ms)
+        self._note_leader(partition)
+
+    def _note_leader(self, partition: Partition) -> None:
+        """Keep `_by_leader`; to be called after each change of a partition's state."""
+        leader = None if partition.state is None else partition.state.leader
+        before = self._leaders.get(partition)
+        if leader == before:
+            return
+        if before is not None:
+            del self._leaders[partition]
+            del self._by_leader[before][partition]
+            if not self._by_leader[before]:
+                del self._by_leader[before]
+        if leader is not None:
+            self._leaders[partition] = leader
+            self._by_leader.setdefault(leader, {})[partition] = None
+
+    def _remove(self, key: tuple[str, int]) -> None:
+        """Take a replica out, and answer the requests that wait for it."""
+        partition = self._partitions.pop(key)
+        of_topic = self._by_topic[partition.topic_id]
+        del of_topic[partition]
+        if not of_topic:
+            del self._by_topic[partition.topic_id]
+        partition.take_offline()
+        self._note_leader(partition)
+
+    def suspend(self, topic: str, index: int) -> None:
+        """Give up the role of a replica, if it is here, until the next `update`; its log stays as it is."""
+        partition = self._partitions.get((topic, index))
+        if partition is not None and partition.state is not None:
+            partition.take_offline()
+            self._note_leader(partition)
+
+    def led_here(self) -> list[Partition]:
+        """The replicas whose newest state names this broker as leader; not all of them can act on it."""
+        return list(self._by_leader.get(self._broker_id, ()))
+
+    def not_opened(self, topic: str, index: int, error: BaseException) -> None:
+        """A replica's log could not be opened; opening it is tried again."""
+        logger.error("replica not opened", topic=topic, partition=index, reason=str(error))
+        self.unopened.add((topic, index))
 
     def fail(self, directory: Path) -> None:
         """The disk of a data directory failed: its replicas are no longer here."""
         for key in self.logs.fail(directory):
             self.undeleted.pop(key, None)  # a start with this disk finds it again
-            partition = self._partitions.pop(key, None)
+            partition = self._partitions.get(key)
             if partition is not None:
-                self.offline[key] = partition.topic_id
-                partition.take_offline()
+                self.offline[key] = partition.topic_id  # first: requests that wait are answered by it
+                self._remove(key)
+
+    # --- Flushes ---
+
+    def _request_flush(self, partition: Partition) -> None:
+        self.flusher.request(partition.log)
+
+    def _flushed(self, log: PartitionLog) -> None:
+        partition = self._partitions.get((log.topic, log.partition))
+        if partition is not None and partition.log is log:
+            partition.flushed()
+
+    def _flush_failed(self, log: PartitionLog, error: StorageError) -> None:
+        """Nothing is logged: the periodic flush tries again, and reports its failure once a second."""
+        partition = self._partitions.get((log.topic, log.partition))
+        if partition is not None and partition.log is log:
+            partition.flush_failed(error)
 
     def begin_offline(self, topic: str, index: int, topic_id: UUID) -> None:
-        """At the start: a replica whose log is not in the directories that work."""
+        """At the start: a replica whose log is in a failed data directory."""
         self.offline[topic, index] = topic_id
 
     def follow_leaders(self) -> None:
         """Begin and end fetchers so that every replica follows its leader; call after updates."""
         if self._stopped:
             return
-        leaders = {
-            partition.state.leader
-            for partition in self._partitions.values()
-            if partition.state is not None and partition.state.leader not in (NO_LEADER, self._broker_id)
-        }
+        leaders = self._by_leader.keys() - {NO_LEADER, self._broker_id}
         for broker_id in self._fetchers.keys() - leaders:
             self._spawn(self._fetchers.pop(broker_id).stop())
         for broker_id in leaders:
@@ -172,35 +244,38 @@ class ReplicaManager:
                     self._now_ms,
                     self._charge_follower,
                     lambda: self.follower_throttle.is_limited,
+                    self._write_truncations,
                 )
             else:
                 fetcher.wake()
 
+    async def _write_truncations(self) -> None:
+        await asyncio.to_thread(self.logs.write_truncations)
+
     def _following(self, leader: int) -> Callable[[], list[Partition]]:
         def partitions() -> list[Partition]:
-            following = [
-                partition
-                for partition in self._partitions.values()
-                if partition.state is not None and partition.state.leader == leader
-            ]
+            following = list(self._by_leader.get(leader, ()))
             if self.follower_throttle.may_pass():
                 return following
-            return [partition for partition in following if not partition.is_throttled]
+            return [partition for partition in following if not is_throttled_follower(partition)]
 
         return partitions
 
     def _charge_follower(self, partition: Partition, size_bytes: int) -> None:
-        if self.follower_throttle.is_limited and partition.is_throttled:
+        if self.follower_throttle.is_limited and is_throttled_follower(partition):
             self.follower_throttle.charge(size_bytes)
 
     # --- The in-sync sets of partitions that are led here ---
 
     def consider_isr(self, partition: Partition) -> None:
-        """Propose another in-sync set, if it is due; called after fetches and at times."""
+        """Propose another in-sync set, if it is due; called after fetches and periodically."""
+        if partition.is_leader:
+            self._consider_isr(partition, self._coordination.live_incarnations())
+
+    def _consider_isr(self, partition: Partition, incarnations: Mapping[int, int]) -> None:
         before = partition.state
-        if before is None or not partition.is_leader:
-            return
-        proposal = partition.propose_isr(self._coordination.lives(), self._now_ms(), self._lag_ms_max)
+        assert before is not None
+        proposal = partition.propose_isr(incarnations, self._now_ms(), self._lag_ms_max)
         if proposal is not None:
             joined = {
                 broker: proposal.incarnations[broker]
@@ -209,12 +284,16 @@ class ReplicaManager:
             }
             self._spawn(self._propose(partition, before, proposal, joined))
 
-    def consider_all_isrs(self) -> None:
-        for partition in self:
-            self.consider_isr(partition)
+    async def consider_all_isrs(self) -> None:
+        """As `consider_isr`, for all partitions that are led here."""
+        async for some in batches_in_turns(self.led_here()):
+            incarnations = self._coordination.live_incarnations()
+            for partition in some:
+                if partition.is_leader:
+                    self._consider_isr(partition, incarnations)
 
     def hand_over(self, partition: Partition, heir: int) -> None:
-        """Have another in-sync replica lead a partition that is led here; the last heir named counts."""
+        """Hand a leadership over to another in-sync replica; the last call for a partition counts."""
         if not partition.is_leader or heir == self._broker_id:
             return
         is_under_way = partition in self._heirs
@@ -223,16 +302,16 @@ class ReplicaManager:
             self._spawn(self._hand_over(partition))
 
     async def _hand_over(self, partition: Partition) -> None:
-        """Try until it is done, or the heir is out of sync: one that does not fetch soon is."""
+        """Try until it is done, or the heir is out of sync, as one that stops fetching soon is."""
         try:
             while partition.is_leader and partition.state is not None:
                 heir = self._heirs[partition]
                 if heir not in partition.state.isr:
                     return
-                lives = self._coordination.lives()
-                proposal = partition.propose_handover(heir, lives)
+                incarnations = self._coordination.live_incarnations()
+                proposal = partition.propose_handover(heir, incarnations)
                 if proposal is not None:
-                    await self._propose(partition, partition.state, proposal, {heir: lives[heir]})
+                    await self._propose(partition, partition.state, proposal, {heir: incarnations[heir]})
                 await asyncio.sleep(HANDOVER_DELAY_S)
         finally:
             del self._heirs[partition]
@@ -244,21 +323,24 @@ class ReplicaManager:
         proposal: PartitionState,
         joined: Mapping[int, int],
     ) -> None:
-        """Have a proposal to replace the state `before` written, and give the partition what holds then.
+        """Write a proposal that replaces the state `before`, and give the partition the state that holds
+        then.
 
-        While it is not known whether it was written, the partition keeps to the stricter of both sets.
+        While the outcome is unknown, the partition goes by the stricter of both sets.
         """
         if partition.state is not before:
-            return  # news, or a failed disk, came before this began: nothing is under way any more
+            return  # a new state, or a failed disk, came before this began: there is no proposal any more
         try:
             held = await self._coordination.change_state(partition.topic, partition.index, proposal, joined)
         except Exception:
             logger.exception("proposal failed", partition=repr(partition))
             held = None
+        pause_s = RETRY_DELAY_S
         while held is None:
             if partition.state is not before:
                 return  # the feed has brought a newer state meanwhile
-            await asyncio.sleep(RETRY_DELAY_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_DELAY_S_MAX)
             try:
                 held = await self._coordination.read_state(partition.topic, partition.index)
             except Exception:
@@ -268,7 +350,7 @@ class ReplicaManager:
         elif held.leader_epoch != before.leader_epoch and held != proposal:
             # Others have elected since, and may have moved this replica away: that is for the feed to tell,
             # together with the assignment. Nothing may be followed on the strength of a log that is to go.
-            self._spawn(self._announce_unheard(partition, before, held))
+            self._spawn(self._announce_missing(partition, before, held))
         elif partition.state is not None:
             logger.info(
                 "partition state changed",
@@ -277,23 +359,27 @@ class ReplicaManager:
                 isr=held.isr,
                 elr=held.elr,
             )
+            self.isr_shrinks += not set(before.isr) <= set(held.isr)
+            self.isr_expansions += not set(held.isr) <= set(before.isr)
             partition.update_state(held, partition.replicas, self._now_ms())
+            self._note_leader(partition)
 
-    async def _announce_unheard(
+    async def _announce_missing(
         self, partition: Partition, before: PartitionState, held: PartitionState
     ) -> None:
-        """Have the feed tell of an election of which it has said nothing, as of a state written by hand."""
+        """Announce an election that is missing in the feed, such as a state that a person wrote."""
         await asyncio.sleep(FEED_PATIENCE_S)
         if partition.state is before:
             await self._coordination.announce(partition.topic, partition.index, held)
 
     async def stop(self) -> None:
-        """End all fetchers and proposals; none begins any more."""
+        """End all fetchers, proposals and flushes; none begins any more."""
         self._stopped = True
         fetchers, self._fetchers = list(self._fetchers.values()), {}
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*(fetcher.stop() for fetcher in fetchers), *self._tasks, return_exceptions=True)
+        await self.flusher.stop()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -303,53 +389,40 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         return {key: partition.high_watermark for key, partition in self._partitions.items()}
 
-    def update_configs(self, topics: Collection[str], config_of: Callable[[str], TopicConfig]) -> None:
+    async def update_configs(
+        self, topic_ids: Iterable[UUID], config_of: Callable[[str], TopicConfig]
+    ) -> None:
         """Give the replicas of these topics their new settings."""
-        configs: dict[str, TopicConfig] = {}
-        for partition in self:
-            topic = partition.topic
-            if topic in topics:
-                if topic not in configs:
-                    configs[topic] = config_of(topic)
-                partition.log.update_config(configs[topic])
-                partition.settings_changed()
-                self.consider_isr(partition)
+        changed = [partition for topic_id in topic_ids for partition in self._by_topic.get(topic_id, ())]
+        async for partition in in_turns(changed):
+            if partition.state is None:
+                continue  # taken away meanwhile
+            partition.log.update_config(config_of(partition.topic))
+            partition.settings_changed()
+            self.consider_isr(partition)
 
     def drop(self, topic: str, topic_id: UUID) -> None:
-        """Delete all local replicas of a topic that was deleted."""
-        gone = [partition for partition in self if partition.topic_id == topic_id]
-        self.unopened = {key for key in self.unopened if key[0] != topic}
+        """Remove all local replicas of a topic that was deleted; their logs are `undeleted` then."""
+        gone = list(self._by_topic.get(topic_id, ()))
+        if self.unopened:
+            self.unopened = {key for key in self.unopened if key[0] != topic}
         for partition in gone:
             self._delete(partition)
         if gone:
             logger.info("replicas deleted", topic=topic, topic_id=str(topic_id), count=len(gone))
 
     def drop_replica(self, topic: str, index: int, topic_id: UUID) -> None:
-        """Delete the local replica of a partition that was moved to other brokers, if there is one."""
+        """Remove the local replica of a partition that was moved to other brokers, if there is one.
+
+        Its log is `undeleted` then.
+        """
         self.unopened.discard((topic, index))
         partition = self._partitions.get((topic, index))
         if partition is not None and partition.topic_id == topic_id:
             self._delete(partition)
-            logger.info("replica moved away", partition=repr(partition))
+            logger.info("replica moved to another broker", partition=repr(partition))
 
     def _delete(self, partition: Partition) -> None:
-        del self._partitions[partition.topic, partition.index]
-        partition.take_offline()
-        self.delete_log(partition.topic, partition.index, partition.topic_id)
-
-    def delete_log(self, topic: str, index: int, topic_id: UUID) -> None:
-        """Delete a log that no replica here needs; if the disk refuses, `delete_again` comes back to it."""
-        key = topic, index
-        try:
-            self.logs.delete(topic, index)
-        except StorageError as error:
-            if key not in self.undeleted:
-                logger.error("replica not deleted", partition=f"{topic}-{index}", reason=str(error))
-            self.undeleted[key] = topic_id
-        else:
-            self.undeleted.pop(key, None)
-
-    def delete_again(self) -> None:
-        """Try once more to delete the logs that the disk kept."""
-        for (topic, index), topic_id in sorted(self.undeleted.items()):
-            self.delete_log(topic, index, topic_id)
+        key = partition.topic, partition.index
+        self._remove(key)
+        self.undeleted[key] = partition.topic_id

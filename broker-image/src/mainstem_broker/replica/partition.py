@@ -1,95 +1,82 @@
-"""One replica of a partition on this broker: its role, its offsets, and who waits for them to move.
+"""One replica of a partition on this broker: its role, its offsets, and listeners to both.
 
-Decisions only: it is told what happened (an append, a follower's fetch, a new state, the passing of time),
-changes its own log, and answers what has to be written or sent by others. It knows no network, no
-ZooKeeper and no clock.
+Decisions only: it receives events (an append, a follower's fetch, a new state, the passing of time),
+changes its own log, and returns what others have to write or send. It knows no network, no ZooKeeper and no
+clock. Elsewhere: checks of client batches (`client_batches`), waiting requests (`acknowledgements`), where
+two logs part (`divergence`), what followers grant (`follower_grants`), limits on moves (`throttle`).
 
 Offsets, lowest to highest, and what moves each:
 
 - log start offset: the first record that may be read; retention and DeleteRecords move it up.
 - high watermark: the first offset that consumers may not read yet. On the leader it is the lowest log end
-  of the *maximal* in-sync set, that is, of all who are in sync and all who are about to be, and it
-  stands still while the set is too small for acks=all (KIP-966). Followers learn it with the fetch after.
+  of the *maximal* in-sync set: all members, and all that a proposal under way would add. It
+  stands still while the set is too small for acks=all (KIP-966). Followers learn it with their next fetch.
+- last stable offset: the first offset that read_committed consumers may not read yet. It follows from the
+  high watermark and the log's transactions (`log/transactions.py`), but is never below the log start, though
+  retention may pass the start of an open transaction.
 - log end offset: the offset that the next record will get; appends move it up, truncation down.
 
-`log start <= high watermark <= log end` always.
+`log start <= last stable <= high watermark <= log end` always.
 
 A leader proposes changes of the in-sync set (`propose_isr`); they count once ZooKeeper has them. Until
-then an expanding set already holds the high watermark back, and a shrinking one does not yet let it go.
-
-A follower that comes to a new leader compares leader epochs (KIP-101, KIP-279): it says the epoch of its
-last record, and if the leader's log has that epoch end earlier, it truncates to there. Never to the high
-watermark: a follower knows that one too late, and would cut off records that others have acknowledged.
+then an expanding set already holds the high watermark back, and a shrinking one does not release it yet.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections import deque
+import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 from uuid import UUID
 
 from mainstem_broker.errors import (
     FencedLeaderEpoch,
-    InvalidTxnState,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetNotAvailable,
     OffsetOutOfRange,
+    PolicyViolation,
     ProtocolError,
-    StorageError,
     UnknownLeaderEpoch,
 )
-from mainstem_broker.log.epochs import UNDEFINED_EPOCH
 from mainstem_broker.log.files import ReadResult
-from mainstem_broker.log.partition_log import AppendInfo, DeletedSegment, PartitionLog
-from mainstem_broker.protocol.batches import parse_batch_header, validate_for_append
+from mainstem_broker.log.partition_log import AppendInfo, PartitionLog
+from mainstem_broker.log.retention import DeletedSegment
+from mainstem_broker.protocol.batches import BatchHeader
 from mainstem_broker.protocol.compression import Buffer
-from mainstem_broker.replica.office import NO_LIFE, Office
-from mainstem_broker.replica.progress import UNKNOWN_OFFSET, Progress
-from mainstem_broker.replica.state import PartitionState
-from mainstem_broker.replica.throttle import throttled_replicas
-
-
-class Divergence(NamedTuple):
-    """A follower's log does not continue the leader's: `epoch` ends at `end_offset` there."""
-
-    epoch: int
-    end_offset: int
-
-
-@dataclass(slots=True, eq=False)
-class Acknowledgement:
-    """Someone waits until everything before `offset` is below the high watermark. Never changed.
-
-    `settle` is called once, with this and None, or with this and why it will not be.
-    """
-
-    offset: int
-    settle: Callable[[Acknowledgement, ProtocolError | None], None]
+from mainstem_broker.replica.acknowledgements import Acknowledgement, Acknowledgements
+from mainstem_broker.replica.divergence import Divergence, find_divergence, truncation_offset
+from mainstem_broker.replica.follower_grants import FollowerGrants
+from mainstem_broker.replica.follower_progress import UNKNOWN_OFFSET, Progress
+from mainstem_broker.replica.lease import NO_INCARNATION, Lease
+from mainstem_broker.replica.nearest_replica import Candidate, nearest_replica
+from mainstem_broker.replica.partition_state import PartitionState
+from mainstem_broker.runtime.page_cache import CACHED_ONLY
 
 
 class Partition:
     """The local replica of `topic`-`index`."""
 
     __slots__ = (
-        "_acknowledgements",
         "_end_listeners",
         "_epoch_start_offset",
         "_high_watermark",
+        "_lease",
         "_listeners",
-        "_local_broker_id",
-        "_office",
         "_pending",
         "_progress",
+        "_rests_until_s",
+        "acknowledgements",
+        "flush_acknowledgements",
+        "grants",
         "index",
         "led_since",
+        "local_broker_id",
         "log",
         "produced_bytes",
         "replicas",
+        "request_flush",
         "state",
         "topic",
         "topic_id",
@@ -102,10 +89,10 @@ class Partition:
         topic_id: UUID,
         log: PartitionLog,
         local_broker_id: int,
-        office: Office,
+        lease: Lease,
         high_watermark: int = 0,
     ) -> None:
-        """Take a log. `high_watermark` is the last one that was written down; the log may be shorter."""
+        """Begin without a role. `high_watermark` is that of the checkpoint; the log may be shorter."""
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
@@ -113,20 +100,29 @@ class Partition:
         self.state: PartitionState | None = None
         self.replicas: tuple[int, ...] = ()
         self.produced_bytes = 0
-        """What clients have appended here, in this process."""
+        """Bytes that clients have appended since the process started."""
         self.led_since = -1
         """The leader epoch in which the present role began: since then a leader has led without a break."""
-        self._local_broker_id = local_broker_id
-        self._office = office
+        self.local_broker_id = local_broker_id
+        self._lease = lease
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
-        # Sets that keep their order: who waits for the high watermark, and who for the log's end.
+        log.producers.transactions.replicated_to(self._high_watermark)
+        # Ordered sets of what to call when the high watermark moves, and when the log's end does.
         self._listeners: dict[Callable[[], None], None] = {}
         self._end_listeners: dict[Callable[[], None], None] = {}
-        # Of a leader only: where its epoch began, its followers, the proposal under way, who waits.
+        self.grants = FollowerGrants(lease)
+        # Of a leader only: where its epoch began, its followers, the proposal under way, waiting requests.
         self._epoch_start_offset = 0
         self._progress: dict[int, Progress] = {}
+        self._rests_until_s = -math.inf
         self._pending: PartitionState | None = None
-        self._acknowledgements: deque[Acknowledgement] = deque()
+        self.acknowledgements = Acknowledgements()
+        """Of requests that wait for the high watermark."""
+        self.flush_acknowledgements = Acknowledgements()
+        """Of requests that wait for `flush.messages` only."""
+        self.request_flush: Callable[[Partition], None] = _flush_now
+        """Called when `flush.messages` requires a flush; `flushed` or `flush_failed` is to be called after
+        it. The owner flushes in a thread."""
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -135,14 +131,14 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica was elected, in the life that its broker lives now.
+        """Whether this replica was elected, in the present incarnation of its broker.
 
-        One that was elected in an earlier life may have lost records since, and leads nobody.
+        A replica that was elected in an earlier incarnation may have lost records since, and does not lead.
         """
         state = self.state
-        if state is None or state.leader != self._local_broker_id:
+        if state is None or state.leader != self.local_broker_id:
             return False
-        return self._office.is_held_by(state.incarnations.get(self._local_broker_id, NO_LIFE))
+        return self._lease.is_held_by(state.incarnations.get(self.local_broker_id, NO_INCARNATION))
 
     @property
     def leader_epoch(self) -> int:
@@ -154,52 +150,74 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark, or the first offset of the earliest transaction still open."""
-        return self._high_watermark
+        """The high watermark, or the first offset of the earliest transaction that may still be aborted.
+
+        It never moves without the high watermark or the log start offset, so listeners are called for it.
+        """
+        first_unstable_offset = self.log.producers.transactions.first_unstable_offset
+        if first_unstable_offset >= self._high_watermark:
+            return self._high_watermark
+        return max(first_unstable_offset, self.log.log_start_offset)
 
     def update_state(self, state: PartitionState, replicas: tuple[int, ...], now_ms: int) -> None:
-        """Take what ZooKeeper holds now and who holds replicas; a state older than the known one is ignored.
+        """Take the state and the assignment that ZooKeeper holds now. A state that is not newer is ignored.
 
         A new leader epoch begins the role anew: a leader knows nothing of its followers yet. A leader that
-        stays when replicas are moved away goes on, in the next epoch. A state that is known already, as when
-        only the replicas have changed, leaves a proposal under way.
+        stays when replicas are moved away continues, in the next epoch. If only the replicas have changed, a
+        proposal that is under way remains.
         """
         old, has_led = self.state, self.is_leader
+        has_other_replicas = replicas != self.replicas
         self.replicas = replicas
         if old is not None and state.partition_epoch <= old.partition_epoch:
             if self.is_leader:
                 self._know_followers(now_ms)
                 self._advance_high_watermark()  # with fewer replicas fewer have to be in sync
+                if has_other_replicas:
+                    _call_all(self._listeners)
             return
         self.state = state
         self._pending = None
         if old is not None and has_led and self.is_leader and state.leader_epoch == old.leader_epoch + 1:
             self._lead_on(state)
         elif old is None or state.leader_epoch != old.leader_epoch or state.leader != old.leader:
-            self._begin_role(state)
+            self._begin_role(state, old)
         if self.is_leader:
             self._know_followers(now_ms)
             self._advance_high_watermark()
             self._refuse_if_too_few()
-            # Followers that left the in-sync set are to be looked at again, though nothing is appended.
+            # Followers may have left the in-sync set, though nothing was appended.
             _call_all(self._end_listeners)
+            if has_other_replicas:
+                _call_all(self._listeners)
 
-    def _begin_role(self, state: PartitionState) -> None:
+    def _begin_role(self, state: PartitionState, old: PartitionState | None) -> None:
         self.led_since = state.leader_epoch
         self._progress = {}
+        self.log.producers.void_verifications()
         if state.recovering:
             self.log.producers.forget_refusals()
-        self._give_up_waiting(NotLeaderOrFollower(f"{self!r} has another leader."))
+        self._refuse_waiting(NotLeaderOrFollower(f"{self!r} has another leader."))
         if self.is_leader:
             self._epoch_start_offset = self.log.log_end_offset
             self.log.begin_epoch(state.leader_epoch)
+            self._rests_until_s = self._end_of_own_grants_s(old)
         self._notify()
 
-    def _lead_on(self, state: PartitionState) -> None:
-        """Lead in the next epoch, with the same log; nobody has led in between.
+    def _end_of_own_grants_s(self, old: PartitionState | None) -> float:
+        """Until when the former leader may act on the grants of this replica, which leads now."""
+        if old is None:
+            return self._lease.rest_until_s(NO_INCARNATION) if self.leader_epoch > 0 else -math.inf
+        if old.isr == (self.local_broker_id,) and not old.elr:
+            return -math.inf  # this broker has led before
+        membership = old.incarnations.get(self.local_broker_id, NO_INCARNATION)
+        return self._lease.rest_until_s(membership)
 
-        A replica that was let go may be back already, without the log of which it told. So what is known of
-        those outside the in-sync set counts no more, nor does what they still say in the former epoch.
+    def _lead_on(self, state: PartitionState) -> None:
+        """Lead in the next epoch, with the same log; no other broker has led in between.
+
+        A replica that was removed may be assigned again already, without the log that it reported. So the
+        progress of replicas outside the in-sync set is dropped, and fetches in the former epoch are refused.
         """
         self._progress = {
             broker: progress for broker, progress in self._progress.items() if broker in state.isr
@@ -213,32 +231,66 @@ class Partition:
         for broker in self._progress.keys() - set(self.replicas):
             del self._progress[broker]
         for broker in self.replicas:
-            if broker != self._local_broker_id and broker not in self._progress:
-                self._progress[broker] = Progress(self.state.incarnations.get(broker, NO_LIFE), now_ms)
+            if broker != self.local_broker_id and broker not in self._progress:
+                self._progress[broker] = Progress(self.state.incarnations.get(broker, NO_INCARNATION), now_ms)
 
     def take_offline(self) -> None:
-        """The replica is going away: answer whoever waits."""
+        """Give up the replica, and answer the requests that wait."""
         self.state = None
-        self._give_up_waiting(NotLeaderOrFollower(f"{self!r} is no longer on this broker."))
+        self._refuse_waiting(NotLeaderOrFollower(f"{self!r} is no longer on this broker."))
         self._notify()
 
+    def _refuse_waiting(self, error: ProtocolError) -> None:
+        self.acknowledgements.refuse(error)
+        self.flush_acknowledgements.refuse(error)
+
     def require_leader(self, client_epoch: int = -1) -> None:
-        """Let only requests of clients pass that this replica may answer as leader.
+        """Check that this replica may answer a client's request as leader.
+
+        Args:
+            client_epoch: the leader epoch that the client knows, or -1 (KIP-320).
 
         Raises:
             NotLeaderOrFollower: another broker leads, or none, or this one cannot know.
-            FencedLeaderEpoch, UnknownLeaderEpoch: the client's leader epoch is older or newer (KIP-320);
-                -1 means that the client does not know one.
+            FencedLeaderEpoch, UnknownLeaderEpoch: the client's leader epoch is older or newer.
         """
         self._require_role(client_epoch)
-        if self._pending is not None and self._pending.leader != self._local_broker_id:
+        if self._pending is not None and self._pending.leader != self.local_broker_id:
             raise NotLeaderOrFollower(f"This broker hands {self!r} over to another one.")
-        if not self._office.is_open():
+        if not self.is_served:
             raise NotLeaderOrFollower(f"This broker no longer knows whether it leads {self!r}.")
+        if self._lease.now_s() < self._rests_until_s:
+            raise NotLeaderOrFollower(
+                f"This broker leads {self!r} after an outage of ZooKeeper, and waits until the former"
+                " leader has certainly stopped."
+            )
+
+    @property
+    def is_served(self) -> bool:
+        """As leader: whether no other replica can have begun to answer clients (`replica/lease.py`)."""
+        return self._lease.is_valid() or all(
+            self.grants.is_granted_by(broker, self.leader_epoch) for broker in self._electable()
+        )
+
+    def _electable(self) -> set[int]:
+        """The brokers that can be elected in place of this leader by any state that may be written by now.
+
+        Only this leader adds to the in-sync set, so the present state and its proposal cover later states.
+        """
+        assert self.state is not None
+        if self.log.config.unclean_leader_election_enable:
+            return {*self.replicas} - {self.local_broker_id}
+        members = {*self.state.isr, *self.state.elr}
+        if self._pending is not None:
+            members.update(self._pending.isr, self._pending.elr)
+        return members - {self.local_broker_id}
 
     def _require_role(self, client_epoch: int) -> None:
         if not self.is_leader:
             raise NotLeaderOrFollower(f"This broker does not lead {self!r}.")
+        self._require_epoch(client_epoch)
+
+    def _require_epoch(self, client_epoch: int) -> None:
         if client_epoch >= 0 and client_epoch != self.leader_epoch:
             if client_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(f"{self!r} is at leader epoch {self.leader_epoch}.")
@@ -246,85 +298,59 @@ class Partition:
 
     # --- Leader: clients ---
 
-    def append(self, records: Buffer | None, *, acks: int, produce_version: int, now_ms: int) -> AppendInfo:
-        """Check a client's batch and write it at the log's end.
-
-        A batch that an idempotent producer sends again is not written again; the answer is that of its
-        first append.
+    def require_in_sync(self) -> None:
+        """Check that enough replicas can acknowledge an append. To be called on the leader.
 
         Raises:
-            NotEnoughReplicas: acks is -1 (all) and the in-sync set is smaller than min.insync.replicas.
-            ProtocolError: of the kinds that `validate_for_append`, `require_leader`, `Producers.check` and
-                the log raise.
+            NotEnoughReplicas: the in-sync set is smaller than min.insync.replicas.
         """
-        try:
-            self.require_leader()
-        except NotLeaderOrFollower:
-            self._note_refusal(records, now_ms)  # it may lead by the time the next one comes
-            raise
         assert self.state is not None
-        config = self.log.config
-        if acks == -1 and not self._has_enough_in_sync():
-            self._note_refusal(records, now_ms)
+        if not self._has_enough_in_sync():
             raise NotEnoughReplicas(
                 f"{self!r} has {len(self.state.isr)} in-sync replicas of the {self._min_insync_replicas()}"
-                " that min.insync.replicas asks for."
+                " that min.insync.replicas requires."
             )
-        valid = validate_for_append(records, config, produce_version=produce_version, now_ms=now_ms)
-        header = valid.header
-        if header.producer_id >= 0:
-            if header.is_transactional:
-                raise InvalidTxnState("This broker has no transactions yet: send without a transactional id.")
-            if self.log.producers.may_be_overtaking(header):
-                self.log.producers.note_refusal(header, now_ms)
-                raise NotLeaderOrFollower(  # clients send again after it, all of them, and soon
-                    f"Producer {header.producer_id} begins {self!r} with sequence number"
-                    f" {header.base_sequence}: it has to come again, if nothing before it does."
-                )
-            repeated = self.log.producers.check(header)
-            if repeated is not None:
-                return self.log.repeated(header, repeated)
-        try:
-            info = self.log.append_as_leader(valid.batch, header, self.leader_epoch, now_ms)
-        except StorageError:
-            self.log.producers.note_refusal(header, now_ms)
-            raise
-        if self.log.unflushed_messages >= config.flush_messages:
-            # Whoever sets flush.messages wants records on the disk before they are acknowledged.
-            self.log.mark_flushed(self.log.flush(), now_ms)
-        self.produced_bytes += header.size_bytes
+
+    def write(self, header: BatchHeader, batch: Buffer, now_ms: int) -> AppendInfo:
+        """Write a batch, which the caller has checked, at the log's end. To be called on the leader.
+
+        Raises:
+            StorageError: the disk failed or is full; nothing of the batch is in the log.
+        """
+        info = self.log.append_as_leader(batch, header, self.leader_epoch, now_ms)
         _call_all(self._end_listeners)
         self._advance_high_watermark()
         return info
 
-    def _note_refusal(self, records: Buffer | None, now_ms: int) -> None:
-        try:
-            header = parse_batch_header(records or b"")
-        except ProtocolError:
-            return  # no batch at all: nothing that could be overtaken
-        self.log.producers.note_refusal(header, now_ms)
+    def acknowledge(self, acknowledgement: Acknowledgement, acks: int = -1) -> bool:
+        """Whether everything before its offset may be acknowledged. If not, it is settled later.
 
-    def acknowledge(self, waiting: Acknowledgement) -> bool:
-        """Whether everything before the offset is below the high watermark; if not, settles it later.
-
-        To be called right after the append, before anything else may happen to this replica.
+        That is what lies below the high watermark where `acks` is -1 (all), and else what `flush.messages`
+        allows. To be called right after the append, before anything else may happen to this replica.
         """
-        if self._high_watermark >= waiting.offset:
+        if self.acknowledged_offset(acks) >= acknowledgement.offset:
             return True
-        waiters = self._acknowledgements
-        if waiters and waiters[-1].offset > waiting.offset:
-            # A batch that is sent again while later ones wait already.
-            bisect.insort(waiters, waiting, key=lambda one: one.offset)
-        else:
-            waiters.append(waiting)
+        self.waiting(acks).add(acknowledgement)
         return False
 
-    def stop_waiting(self, waiting: Acknowledgement) -> None:
-        """The one who waited has given up."""
-        try:
-            self._acknowledgements.remove(waiting)
-        except ValueError:
-            pass  # settled already
+    def acknowledged_offset(self, acks: int) -> int:
+        return self._high_watermark if acks == -1 else self.log.acknowledgeable_offset
+
+    def waiting(self, acks: int) -> Acknowledgements:
+        """The requests with these acks that wait."""
+        return self.acknowledgements if acks == -1 else self.flush_acknowledgements
+
+    def flushed(self) -> None:
+        """Acknowledge what is durable now, after a flush that has raised the log's recovery point."""
+        self.flush_acknowledgements.settle(self.log.acknowledgeable_offset)
+        if self.is_leader:
+            self._advance_high_watermark()
+
+    def flush_failed(self, error: ProtocolError) -> None:
+        """Refuse the requests that may wait for it; the records stay in the log."""
+        self.flush_acknowledgements.refuse(error)
+        if self.log.acknowledgeable_offset < self.log.log_end_offset:
+            self.acknowledgements.refuse(error)
 
     def read(
         self, offset: int, max_bytes: int, *, client_epoch: int, min_one_batch: bool, committed: bool
@@ -339,8 +365,46 @@ class Partition:
         bound = self.last_stable_offset if committed else self._high_watermark
         return self.log.read(offset, max_bytes, bound, min_one_batch)
 
+    def preferred_replica(self, offset: int, rack: str, racks: Mapping[int, str | None]) -> int | None:
+        """As leader: the follower that a consumer in `rack` should read from; None: this replica (KIP-392).
+
+        Only in-sync followers with `offset` in their logs are eligible: others would send the consumer back.
+
+        Args:
+            racks: of the brokers that the consumer can reach.
+        """
+        assert self.state is not None
+        followers = [
+            Candidate(broker, racks[broker], progress.log_end_offset, progress.caught_up_ms)
+            for broker, progress in self._progress.items()
+            if broker in self.state.isr
+            and broker in racks
+            and progress.log_start_offset <= offset <= progress.log_end_offset
+        ]
+        return nearest_replica(rack, racks.get(self.local_broker_id), followers)
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether another broker leads, or none, in the newest state that this broker has."""
+        return self.state is not None and self.state.leader != self.local_broker_id
+
+    def read_from_follower(
+        self, offset: int, max_bytes: int, *, client_epoch: int, min_one_batch: bool, committed: bool
+    ) -> ReadResult:
+        """As `read`, but on a follower, up to its own high watermark (KIP-392).
+
+        Raises:
+            NotLeaderOrFollower: this replica has been elected and cannot serve.
+            OffsetOutOfRange: outside this replica's log; the consumer returns to the leader.
+        """
+        if not self.is_follower:
+            raise NotLeaderOrFollower(f"This broker does not follow {self!r}.")
+        self._require_epoch(client_epoch)
+        bound = self.last_stable_offset if committed else self._high_watermark
+        return self.log.read(offset, max_bytes, bound, min_one_batch)
+
     def latest_offset(self, *, committed: bool) -> int:
-        """Where a consumer that starts at the end begins.
+        """The offset at which a consumer begins that starts at the end.
 
         Raises:
             OffsetNotAvailable: a new leader does not know yet how far consumers have read (KIP-207).
@@ -350,24 +414,47 @@ class Partition:
         return self.last_stable_offset if committed else self._high_watermark
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the log start offset up to `offset` (-1: the high watermark); answer the new one.
+        """Move the log start offset up to `offset` (-1: the high watermark), and return that offset.
+
+        Followers do so after their next fetches: see `low_watermark`. A log that starts later already stays
+        as it is.
 
         Raises:
+            PolicyViolation: the topic is only compacted: its latest records by key must stay.
             OffsetOutOfRange: above the high watermark or below -1.
         """
         self.require_leader()
+        if not self.log.config.deletes:
+            raise PolicyViolation(f"{self!r} keeps the last record of each key (cleanup.policy).")
         if offset == -1:
             offset = self._high_watermark
         if not 0 <= offset <= self._high_watermark:
             raise OffsetOutOfRange(
                 f"{offset} is not in {self!r}, whose high watermark is {self._high_watermark}."
             )
-        start_offset = self.log.delete_records_before(offset)
+        self.log.delete_records_before(offset)
         _call_all(self._listeners)
+        return offset
+
+    def low_watermark(self, live: Collection[int]) -> int:
+        """The lowest log start offset of this leader and of its followers among the brokers `live`.
+
+        Of a follower it is that of its last fetch; 0 before the first one of its present incarnation, and
+        of the present leader epoch. Listeners are called whenever it may have moved, but for a change of
+        `live`.
+
+        Raises:
+            NotLeaderOrFollower: this replica does not lead.
+        """
+        self._require_role(-1)
+        start_offset = self.log.log_start_offset
+        for broker, progress in self._progress.items():
+            if progress.log_start_offset < start_offset and broker in live:
+                start_offset = progress.log_start_offset
         return start_offset
 
     def apply_retention(self, now_ms: int) -> list[DeletedSegment]:
-        """Drop the segments that are due; whoever waits is told where the log starts now.
+        """Drop the segments that are due. Listeners are called if the log's start moved.
 
         Raises:
             StorageError: the disk failed.
@@ -391,63 +478,66 @@ class Partition:
         leader_epoch: int,
         min_one_batch: bool,
         now_ms: int,
+        log_start_offset: int = 0,
+        cached_only: bool = False,
     ) -> ReadResult | Divergence:
-        """Take a follower's fetch: note how far it is, and plan what it gets, up to the log's end.
+        """Take a follower's fetch: record its progress, and plan its read, up to the log's end.
 
         Args:
             offset, last_epoch: where its log ends, and the epoch of its last record (-1: it has none).
+            log_start_offset: where its log begins.
             leader_epoch: the epoch that it follows.
+            cached_only: raise NotCached before the read waits for the disk, and note nothing.
 
         Raises:
-            ProtocolError: as `require_leader`, but whether the office is open does not matter;
+            ProtocolError: as `require_leader`, but without regard to the lease;
                 NotLeaderOrFollower for a broker that holds no replica; OffsetOutOfRange.
         """
         self._require_role(leader_epoch)
         if broker not in self._progress:
             raise NotLeaderOrFollower(f"Broker {broker} holds no replica of {self!r}.")
-        diverging = self._divergence(offset, last_epoch)
+        diverging = find_divergence(self.log.epochs, self.log.log_end_offset, offset, last_epoch)
         if diverging is not None:
             return diverging
-        found = self.log.read(offset, max_bytes, self.log.log_end_offset, min_one_batch)
+        if cached_only:
+            with CACHED_ONLY:
+                planned_read = self.log.read(offset, max_bytes, self.log.log_end_offset, min_one_batch)
+        else:
+            planned_read = self.log.read(offset, max_bytes, self.log.log_end_offset, min_one_batch)
         progress = self._progress[broker]
         if progress.incarnation != incarnation:
-            # Another life: what its former one had says nothing about this one.
+            # The log of a new incarnation may be shorter than that of the former one.
             progress = self._progress[broker] = Progress(incarnation, progress.caught_up_ms)
         has_moved = progress.log_end_offset != offset
+        has_other_start = progress.log_start_offset != log_start_offset
+        progress.log_start_offset = log_start_offset
         progress.record_fetch(offset, self.log.log_end_offset, now_ms)
         if has_moved:
             self._advance_high_watermark()
-        return found
+        if has_other_start:
+            _call_all(self._listeners)
+        return planned_read
 
     def is_in_sync(self, broker: int) -> bool:
         return self.state is not None and broker in self.state.isr
 
     def was_caught_up(self, broker: int, at_ms: int) -> None:
-        """A follower that had everything has fetched on, lastly at `at_ms`, and told of no change."""
+        """A follower that had everything has continued to fetch until `at_ms`, from the same offset."""
         progress = self._progress.get(broker)
         if progress is not None:
             progress.was_at_end(at_ms)
 
-    def _divergence(self, offset: int, last_epoch: int) -> Divergence | None:
-        """Where the leader's log leaves the follower's; None if the follower's is a part of it."""
-        if last_epoch == UNDEFINED_EPOCH:
-            return None
-        epoch, end_offset = self.log.epochs.end_offset_for(last_epoch, self.log.log_end_offset)
-        if epoch < last_epoch or end_offset < offset:
-            return Divergence(epoch, end_offset)
-        return None
-
     def propose_isr(
         self, incarnations: Mapping[int, int], now_ms: int, lag_max_ms: int
     ) -> PartitionState | None:
-        """The state to write if the in-sync set should change; None if not, or if one is under way.
+        """The state to write if the in-sync set should change; None if not, or if a proposal is under way.
 
         A follower joins when it has reached the high watermark and the start of this leader's epoch, in the
-        life that its broker lives now; it leaves when it is no longer caught up. A dead broker is left to the
-        controller.
+        present incarnation of its broker. It leaves when it is no longer caught up. The controller removes
+        dead brokers.
 
         Args:
-            incarnations: the present life of each live broker.
+            incarnations: the present incarnation of each live broker.
         """
         if not self.is_leader or self._pending is not None:
             return None
@@ -458,18 +548,20 @@ class Partition:
         for broker in self.replicas:
             progress = self._progress.get(broker)
             if progress is None:
-                if broker == self._local_broker_id:
+                if broker == self.local_broker_id:
                     isr.append(broker)
                 continue
-            same_life = incarnations.get(broker) == progress.incarnation
+            is_present_incarnation = incarnations.get(broker) == progress.incarnation
             if broker in self.state.isr:
                 if broker not in incarnations or progress.is_caught_up(end_offset, now_ms, lag_max_ms):
                     isr.append(broker)
-            elif same_life and progress.log_end_offset >= max(self._high_watermark, self._epoch_start_offset):
+            elif is_present_incarnation and progress.log_end_offset >= max(
+                self._high_watermark, self._epoch_start_offset
+            ):
                 isr.append(broker)
                 joined[broker] = progress.incarnation
         min_insync_replicas = self.log.config.min_insync_replicas
-        # A setting that was lowered makes the set large enough: then nobody else may be eligible any more.
+        # A lowered setting may make the set large enough: no broker outside it is eligible from then on.
         clears_eligible = bool(self.state.elr) and len(isr) >= min_insync_replicas
         if set(isr) == set(self.state.isr) and not clears_eligible:
             return None
@@ -477,24 +569,25 @@ class Partition:
         return self._pending
 
     def propose_handover(self, leader: int, incarnations: Mapping[int, int]) -> PartitionState | None:
-        """The state to write so that another in-sync replica leads; None if it cannot, or one is under way.
+        """The state to write so that another in-sync replica leads.
 
-        From now on clients are refused until it is known what became of it: there are never two leaders.
+        None if it cannot lead, or if a proposal is under way. From now on clients are refused until the
+        outcome of the write is known: there are never two leaders.
 
         Args:
-            incarnations: the present life of each live broker.
+            incarnations: the present incarnation of each live broker.
         """
-        if not self.is_leader or self._pending is not None or leader == self._local_broker_id:
+        if not self.is_leader or self._pending is not None or leader == self.local_broker_id:
             return None
         assert self.state is not None
         progress = self._progress.get(leader)
         if leader not in self.state.isr or progress is None:
             return None
         if progress.incarnation != incarnations.get(leader) or progress.log_end_offset < self._high_watermark:
-            return None  # in its present life it has not shown yet that it has everything
-        lives = {leader: progress.incarnation}
+            return None  # in its present incarnation it has not fetched up to the high watermark yet
+        incarnation_of_leader = {leader: progress.incarnation}
         self._pending = replace(
-            self.state.with_isr(self.state.isr, lives, self.log.config.min_insync_replicas),
+            self.state.with_isr(self.state.isr, incarnation_of_leader, self.log.config.min_insync_replicas),
             leader=leader,
             leader_epoch=self.state.leader_epoch + 1,
             recovering=False,
@@ -502,40 +595,43 @@ class Partition:
         return self._pending
 
     def isr_refused(self) -> None:
-        """The proposal was not written, and it is certain that it will not be: propose anew."""
+        """Withdraw the proposal, which certainly was not and will not be written."""
         self._pending = None
         if self.is_leader:
-            self._advance_high_watermark()  # whom it would have taken in holds it back no longer
+            self._advance_high_watermark()  # brokers that it would have added no longer hold it back
 
     def _maximal_isr(self) -> Collection[int]:
         assert self.state is not None
         return self.state.isr if self._pending is None else {*self.state.isr, *self._pending.isr}
 
     def _has_enough_in_sync(self) -> bool:
-        """Whether records may count as committed: the set is large enough, and nobody outside may lead."""
+        """Whether records may count as committed: the set is large enough, and no other broker may lead."""
         assert self.state is not None
         return len(self.state.isr) >= self._min_insync_replicas() and not self.state.elr
 
     def _min_insync_replicas(self) -> int:
-        """What the setting asks for, or all replicas where there are fewer, as in Kafka.
+        """The setting, or the number of replicas where there are fewer, as in Kafka.
 
-        A topic with a single replica could otherwise never be written to where the default asks for two. Who
-        is eligible comes out the same either way. Members of the state count as replicas, so that an
-        assignment that is heard of late lowers nothing.
+        Otherwise a topic with a single replica could never be written to where the default is two. The
+        eligible brokers are the same either way. Members of the state count as replicas, so that an
+        assignment that arrives late lowers nothing.
         """
         assert self.state is not None
-        known = max(len(self.replicas), len(self.state.isr) + len(self.state.elr))
-        return min(self.log.config.min_insync_replicas, known)
+        replica_count = max(len(self.replicas), len(self.state.isr) + len(self.state.elr))
+        return min(self.log.config.min_insync_replicas, replica_count)
 
     def settings_changed(self) -> None:
-        """The log has new settings, maybe min.insync.replicas."""
+        """Take new settings of the log, which may include min.insync.replicas."""
         if self.is_leader:
             self._advance_high_watermark()
 
     def _advance_high_watermark(self) -> None:
-        mark = self.log.log_end_offset
+        # What could not be acknowledged here is not shown to consumers either.
+        mark = self.log.acknowledgeable_offset
+        if mark < self.log.log_end_offset:
+            self.request_flush(self)
         for broker in self._maximal_isr():
-            if broker != self._local_broker_id:
+            if broker != self.local_broker_id:
                 progress = self._progress.get(broker)
                 end_offset = UNKNOWN_OFFSET if progress is None else progress.log_end_offset
                 if end_offset <= self._high_watermark:
@@ -543,30 +639,20 @@ class Partition:
                 mark = min(mark, end_offset)
         if mark > self._high_watermark and self._has_enough_in_sync():
             self._high_watermark = mark
-            self._settle()
+            self.log.producers.transactions.replicated_to(mark)
+            self.acknowledgements.settle(mark)
             _call_all(self._listeners)
 
-    def _settle(self) -> None:
-        assert self.state is not None
-        while self._acknowledgements and self._acknowledgements[0].offset <= self._high_watermark:
-            acknowledgement = self._acknowledgements.popleft()
-            acknowledgement.settle(acknowledgement, None)
-
     def _refuse_if_too_few(self) -> None:
-        """Tell whoever waits at once that the in-sync set has become too small, not after a timeout."""
+        """Answer waiting requests at once if the in-sync set has become too small, not after a timeout."""
         assert self.state is not None
         if not self._has_enough_in_sync():
-            self._give_up_waiting(NotEnoughReplicasAfterAppend(f"{self!r} lost in-sync replicas."))
-
-    def _give_up_waiting(self, error: ProtocolError) -> None:
-        waiting, self._acknowledgements = self._acknowledgements, deque()
-        for acknowledgement in waiting:
-            acknowledgement.settle(acknowledgement, error)
+            self.acknowledgements.refuse(NotEnoughReplicasAfterAppend(f"{self!r} lost in-sync replicas."))
 
     # --- Follower ---
 
     def fetch_position(self) -> tuple[int, int]:
-        """(offset to fetch next, latest epoch here; one that began here may have no record yet)."""
+        """The offset to fetch next, and the latest epoch here, which may have no record yet."""
         return self.log.log_end_offset, self.log.epochs.latest_epoch
 
     def append_from_leader(
@@ -574,37 +660,32 @@ class Partition:
     ) -> None:
         """Take what the leader of `leader_epoch` sent: batches, its high watermark, where its log starts.
 
-        Nothing is taken if the role has changed since it was asked for.
+        Nothing is taken if the role has changed since the fetch was sent.
         """
         if self.is_leader or leader_epoch != self.leader_epoch:
             return
         if records:
             self.log.append_as_follower(records, now_ms)
         mark = min(high_watermark, self.log.log_end_offset)
+        has_moved = mark > self._high_watermark
         self._high_watermark = max(self._high_watermark, mark)
+        self.log.producers.transactions.replicated_to(self._high_watermark)
         if log_start_offset > self.log.log_start_offset:
-            self.log.maybe_increment_log_start_offset(min(log_start_offset, self._high_watermark))
+            has_moved |= self.log.maybe_increment_log_start_offset(
+                min(log_start_offset, self._high_watermark)
+            )
+        if has_moved and self._listeners:
+            _call_all(self._listeners)  # consumers read from followers, too
 
     def truncate_to_divergence(self, diverging: Divergence, *, leader_epoch: int) -> None:
-        """Cut off what the leader does not have.
-
-        The leader named an epoch not above ours and its end there. If this log has that epoch, both agree up
-        to the lower of the two ends; if not, up to the end of the next lower epoch here, and the next
-        fetch compares again.
-        """
+        """Drop the records that the leader of `leader_epoch` does not have."""
         if self.is_leader or leader_epoch != self.leader_epoch:
             return
-        if diverging.epoch == UNDEFINED_EPOCH:
-            self._truncate(self._high_watermark)
-            return
-        own_epoch, own_end = self.log.epochs.end_offset_for(diverging.epoch, self.log.log_end_offset)
-        if own_epoch == diverging.epoch:
-            self._truncate(min(own_end, diverging.end_offset))
-        else:
-            self._truncate(own_end if own_end >= 0 else diverging.end_offset)
+        log = self.log
+        self._truncate(truncation_offset(diverging, log.epochs, log.log_end_offset, self._high_watermark))
 
     def start_over(self, offset: int, *, leader_epoch: int) -> None:
-        """The leader no longer has what this log would need next: begin empty at the leader's log start."""
+        """Begin empty at the leader's log start: the leader no longer has the record that comes next here."""
         if self.is_leader or leader_epoch != self.leader_epoch:
             return
         self.log.truncate_fully_and_start_at(offset)
@@ -613,30 +694,16 @@ class Partition:
     def _truncate(self, offset: int) -> None:
         self.log.truncate_to(offset)
         self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
-
-    # --- Throttling ---
-
-    def throttles(self, follower: int) -> bool:
-        """As leader: whether what `follower` gets counts against the limit on moves."""
-        if self.state is None or follower in self.state.isr:
-            return False
-        named = throttled_replicas(self.log.config.leader_replication_throttled_replicas)
-        return named(self.index, self._local_broker_id)
-
-    @property
-    def is_throttled(self) -> bool:
-        """As follower: whether what this replica fetches counts against the limit on moves."""
-        if self.state is None or self._local_broker_id in self.state.isr:
-            return False
-        named = throttled_replicas(self.log.config.follower_replication_throttled_replicas)
-        return named(self.index, self._local_broker_id)
+        self.log.producers.transactions.replicated_to(self._high_watermark)
 
     # --- Waiting for progress ---
 
     def add_listener(self, listener: Callable[[], None], *, of_end: bool = False) -> None:
-        """Call `listener` whenever high watermark or log start move up, or this replica's role changes.
+        """Call `listener` whenever high watermark or log start move up, this replica's role or its replicas
+        change, or a follower reports another log start.
 
-        With `of_end` when followers have to be looked at: a batch was appended, role or in-sync set changed.
+        With `of_end`, whenever the progress of followers may matter: a batch was appended, or the role or the
+        in-sync set changed.
         """
         (self._end_listeners if of_end else self._listeners)[listener] = None
 
@@ -645,9 +712,15 @@ class Partition:
         self._end_listeners.pop(listener, None)
 
     def _notify(self) -> None:
-        """The role has changed."""
+        """Call all listeners, after a change of the role."""
         _call_all(self._end_listeners)
         _call_all(self._listeners)
+
+
+def _flush_now(partition: Partition) -> None:
+    """Flush where the caller may wait for the disk."""
+    partition.log.mark_flushed(partition.log.flush())
+    partition.flushed()
 
 
 def _call_all(listeners: dict[Callable[[], None], None]) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+from mainstem_broker.replica.partition import Partition
+
 UNLIMITED: Final = 2**63 - 1
 """Kafka's default rate."""
 WINDOW_MS: Final = 1_000
@@ -73,3 +75,19 @@ def throttled_replicas(text: str) -> Callable[[int, int], bool]:
         if partition.isdecimal() and broker.isdecimal():
             named.add((int(partition), int(broker)))
     return lambda partition, broker: (partition, broker) in named
+
+
+def is_throttled_leader(partition: Partition, follower: int) -> bool:
+    """Whether what the leader `partition` sends to `follower` counts against the limit on moves."""
+    if partition.state is None or follower in partition.state.isr:
+        return False
+    names_replica = throttled_replicas(partition.log.config.leader_replication_throttled_replicas)
+    return names_replica(partition.index, partition.local_broker_id)
+
+
+def is_throttled_follower(partition: Partition) -> bool:
+    """Whether what the follower `partition` fetches counts against the limit on moves."""
+    if partition.state is None or partition.local_broker_id in partition.state.isr:
+        return False
+    names_replica = throttled_replicas(partition.log.config.follower_replication_throttled_replicas)
+    return names_replica(partition.index, partition.local_broker_id)

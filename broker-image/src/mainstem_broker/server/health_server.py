@@ -1,7 +1,7 @@
 """The HTTP server for probes and Prometheus: GET /livez, /readyz, /status, /metrics (setting `http.port`).
 
-It runs in a thread of its own, so that it can say that the event loop has stopped turning. What it tells
-is asked for on the loop, which owns all state; it waits for that no longer than `LOOP_ANSWER_S`. Texts are
+It runs in a thread of its own, so that it can report a blocked event loop. Its content
+is collected on the loop, which owns all state; it waits for that no longer than `LOOP_ANSWER_S`. Texts are
 made of the values in this thread.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, TypeVar
@@ -84,10 +84,10 @@ class HealthServer:
         try:
             match path:
                 case "/livez":
-                    self._ask(lambda: None)
+                    self._ask(_turn)
                     return _json({"alive": True})
                 case "/readyz":
-                    reasons = self._ask(lambda: self._health.unready(self._health.standing()))
+                    reasons = self._ask(self._unready)
                     status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
                     return _json({"ready": not reasons, "reasons": reasons}, status)
                 case "/status":
@@ -95,36 +95,38 @@ class HealthServer:
                 case "/metrics":
                     return HTTPStatus.OK, CONTENT_TYPE, self._metrics.text(self._ask(self._metrics.snapshot))
                 case _:
-                    known = "/livez, /readyz, /status and /metrics"
-                    return _json({"error": f"There is no {path} here; {known} are."}, HTTPStatus.NOT_FOUND)
+                    paths = "/livez, /readyz, /status and /metrics"
+                    return _json({"error": f"There is no {path} here; {paths} are."}, HTTPStatus.NOT_FOUND)
         except TimeoutError:
             return _json({"error": "the event loop does not answer"}, HTTPStatus.SERVICE_UNAVAILABLE)
         except (CancelledError, RuntimeError):
             return _json({"error": "the broker is stopping"}, HTTPStatus.SERVICE_UNAVAILABLE)
 
-    def _ask(self, question: Callable[[], Value]) -> Value:
+    async def _unready(self) -> list[str]:
+        return self._health.unready(await self._health.standing())
+
+    def _ask(self, question: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
         """The answer of a call on the event loop.
 
         Raises:
             TimeoutError: the loop did not get to it in time.
             RuntimeError: it is closed.
         """
-        answer: Future[Value] = Future()
-
-        def call() -> None:
-            if not answer.set_running_or_notify_cancel():
-                return  # nobody waits any more
-            try:
-                answer.set_result(question())
-            except Exception as error:  # noqa: BLE001  # carried over to the thread that asked
-                answer.set_exception(error)
-
-        self._loop.call_soon_threadsafe(call)
+        answering = question()
+        try:
+            answer = asyncio.run_coroutine_threadsafe(answering, self._loop)
+        except RuntimeError:
+            answering.close()
+            raise
         try:
             return answer.result(LOOP_ANSWER_S)
         except TimeoutError:
             answer.cancel()
             raise
+
+
+async def _turn() -> None:
+    """Done in a turn of the loop."""
 
 
 def _json(content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Page:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from mainstem_broker.cluster.znodes import Endpoint
-from mainstem_broker.config import BrokerConfig
+from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.errors import StartupError
+from mainstem_broker.runtime.disk_reads import DiskReads
+from mainstem_broker.security.principals import ANONYMOUS, Principal
 from mainstem_broker.server.connection import Connection, Handle
+from mainstem_broker.server.connection_limits import ConnectionLimits, takes_reserve
+from mainstem_broker.server.listener_security import ListenerSecurity
+from mainstem_broker.server.refusal_log import RefusalLog
+from mainstem_broker.server.request_memory import RequestMemory
+from mainstem_broker.server.tls_handshakes import TlsHandshakes
+from mainstem_broker.server.tls_socket import TlsSocket
+
+if TYPE_CHECKING:
+    from mainstem_broker.server.tokens import Tokens
 
 logger = structlog.get_logger(__name__)
 
 ACCEPT_RETRY_S: Final = 1.0
+ACCEPTED_IN_A_TURN_MAX: Final = 16
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def parse_listeners(config: BrokerConfig) -> list[tuple[Endpoint, Endpoint]]:
@@ -42,17 +56,34 @@ def parse_listeners(config: BrokerConfig) -> list[tuple[Endpoint, Endpoint]]:
     by_name = {endpoint.listener: endpoint for endpoint in advertised}
     pairs = []
     for endpoint in bound:
-        if endpoint.security_protocol != "PLAINTEXT":
+        if endpoint.security_protocol not in SECURITY_PROTOCOLS:
             raise StartupError(
-                f"The listener {endpoint.listener} asks for {endpoint.security_protocol}; only PLAINTEXT is"
-                " served: change listeners or listener.security.protocol.map."
+                f"The listener {endpoint.listener} asks for {endpoint.security_protocol}; only"
+                f" {', '.join(SECURITY_PROTOCOLS)} are served: change listeners or"
+                " listener.security.protocol.map."
             )
         if endpoint.listener not in by_name:
             raise StartupError(f"The listener {endpoint.listener} is missing from advertised.listeners.")
-        told = by_name[endpoint.listener]
-        host = told.host or socket.gethostname()
-        pairs.append((endpoint, Endpoint(told.listener, told.security_protocol, host, told.port)))
+        address = by_name[endpoint.listener]
+        host = address.host or socket.gethostname()
+        pairs.append((endpoint, Endpoint(address.listener, address.security_protocol, host, address.port)))
     return pairs
+
+
+def inter_broker_protocol(config: BrokerConfig, listeners: list[tuple[Endpoint, Endpoint]]) -> str:
+    """The security protocol between brokers.
+
+    Raises:
+        StartupError: there is no listener for them.
+    """
+    name = config.inter_broker_listener
+    for bound, _ in listeners:
+        if bound.listener == name:
+            return bound.security_protocol
+    raise StartupError(
+        f"Brokers talk to each other through the listener {name}, which is missing from listeners: add it, or"
+        " set inter.broker.listener.name to one of those."
+    )
 
 
 def _parse(text: str, setting: str, protocols: dict[str, str]) -> Endpoint:
@@ -81,13 +112,50 @@ class SocketOptions:
 class Listener:
     """One listening socket and its open connections."""
 
-    def __init__(self, endpoint: Endpoint, options: SocketOptions, may_accept: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        options: SocketOptions,
+        limits: ConnectionLimits,
+        disk: DiskReads,
+        security: ListenerSecurity | None = None,
+        memory: RequestMemory | None = None,
+        *,
+        is_between_brokers: bool = False,
+    ) -> None:
+        """Bind. Without `security` clients connect in plain text; without `memory` requests take any amount.
+        `is_between_brokers`: only brokers connect here, and are not held to the limits of clients.
+
+        Raises:
+            StartupError: the address cannot be had.
+        """
+        self.security = security
+        self._refusals = RefusalLog()
+        self._handshakes: TlsHandshakes | None = None
+        if security is not None and (tls := security.tls) is not None:
+            self._handshakes = TlsHandshakes(
+                endpoint.listener,
+                lambda: tls.context,
+                self._open_encrypted,
+                limits.close,
+                RefusalLog(security.record_failed_handshake),
+            )
         self._options = options
-        self._may_accept = may_accept
+        self._limits = limits
+        self._is_between_brokers = is_between_brokers
+        self._descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._disk = disk
+        self._memory = memory
         self._handle: Handle | None = None
         self.name = endpoint.listener
         self.connections: set[Connection] = set()
         self._socket = _bind(endpoint)
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """How clients log in by tokens, where they do."""
+        logins = None if self.security is None else self.security.logins
+        return None if logins is None else logins.tokens
 
     def listen(self) -> None:
         """Let clients connect, who were refused until here; they wait in the backlog until `start`."""
@@ -99,10 +167,13 @@ class Listener:
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:
-        assert self._handle is not None
-        while True:
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTED_IN_A_TURN_MAX):  # then others have their turn
+            if self._handshakes is not None and (wait_s := self._handshakes.make_room()) > 0:
+                self._pause_accepting(wait_s)
+                return
             try:
-                connected, _ = self._socket.accept()
+                connected, peer = self._socket.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionError:
@@ -110,9 +181,16 @@ class Listener:
             except OSError as error:
                 # Too many open files, most likely: the loop would call this at once, again and again.
                 logger.warning("connection not accepted", reason=str(error))
-                self._pause_accepting()
+                self._pause_accepting(ACCEPT_RETRY_S)
                 return
-            if not self._may_accept():
+            address: str = peer[0]
+            exceeded: str | None
+            if not self._is_between_brokers and takes_reserve(connected.fileno(), self._descriptors_max):
+                exceeded = "the limit of open files (ulimit -n)"
+            else:
+                exceeded = self._limits.open(address, is_between_brokers=self._is_between_brokers)
+            if exceeded is not None:
+                logger.debug("connection refused", peer=address, setting=exceeded)
                 connected.close()
                 continue
             connected.setblocking(False)
@@ -121,19 +199,53 @@ class Listener:
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._options.send_buffer_bytes)
             if self._options.receive_buffer_bytes >= 0:
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._options.receive_buffer_bytes)
-            self.connections.add(
-                Connection(
-                    connected,
-                    self._handle,
-                    request_bytes_max=self._options.request_bytes_max,
-                    on_close=self.connections.discard,
-                )
-            )
+            if self._handshakes is None:
+                self._open(connected, address, ANONYMOUS)
+            else:
+                self._handshakes.begin(connected, address)
+            if self._is_between_brokers:
+                continue
+            wait_s = self._limits.charge(loop.time())
+            if wait_s > 0:
+                self._pause_accepting(wait_s)
+                return
 
-    def _pause_accepting(self) -> None:
+    def _open_encrypted(self, established: TlsSocket, address: str) -> None:
+        assert self.security is not None
+        principal = self.security.principal_of(established.peer_certificate, address)
+        if principal is None:
+            # The reason is in the log already.
+            established.close()
+            self._limits.close(address)
+        else:
+            self._open(established, address, principal)
+
+    def _open(self, connected: socket.socket | TlsSocket, address: str, principal: Principal) -> None:
+        assert self._handle is not None
+        connection = Connection(
+            connected,
+            self._handle,
+            request_bytes_max=self._options.request_bytes_max,
+            disk=self._disk,
+            on_close=partial(self._forget, address),
+            principal=principal,
+            memory=self._memory,
+            refusals=self._refusals,
+        )
+        self.connections.add(connection)
+        if self.security is not None and self.security.logins is not None:
+            self.security.logins.begin(connection)
+
+    def _forget(self, address: str, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self.security is not None and self.security.logins is not None:
+            self.security.logins.end(connection)
+        self._limits.close(address)
+
+    def _pause_accepting(self, duration_s: float) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket.fileno())
-        loop.call_later(ACCEPT_RETRY_S, self._resume_accepting)
+        loop.call_later(duration_s, self._resume_accepting)
 
     def _resume_accepting(self) -> None:
         if self._socket.fileno() >= 0:
@@ -152,6 +264,8 @@ class Listener:
     def close(self) -> None:
         if self._socket.fileno() >= 0:
             self.stop_accepting()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for connection in tuple(self.connections):
             connection.close()
 

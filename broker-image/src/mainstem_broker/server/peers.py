@@ -1,6 +1,6 @@
 """Connections from this broker to others: requests in the Kafka protocol, one at a time, each with a limit.
 
-Bytes and sockets only; what is asked, and what becomes of the answer, is the caller's business.
+Bytes and sockets only; the caller decides what to request, and uses the answer.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -20,13 +21,17 @@ from mainstem_broker.errors import (
     PeerUnavailable,
 )
 from mainstem_broker.protocol.codec import decode_response, encode_request
+from mainstem_broker.protocol.topic_partition import TopicIdPartition
 from mainstem_broker.protocol.wire import FETCH_KEY, Body, Entity
-from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Key
-from mainstem_broker.replica.partition import Divergence
-from mainstem_broker.timeout import Timeout
+from mainstem_broker.replica.divergence import Divergence
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom
+from mainstem_broker.replica.lease import GRANT_FETCH_WAIT_MS
+from mainstem_broker.runtime.timeout import Timeout
+from mainstem_broker.server.peer_security import PeerSecurity
 
 FETCH_VERSION: Final = 17
-"""Topics by id, the follower's life in the request (KIP-903), diverging epochs in the answer (KIP-595)."""
+"""Topics by id, the follower's incarnation in the request (KIP-903), diverging epochs in the answer
+(KIP-595)."""
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
 BUFFER_BYTES_MIN: Final = 64 * 1024
 BUFFER_BYTES_KEPT_MAX: Final = 4 * 1024 * 1024
@@ -68,7 +73,7 @@ class _Answers(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._awaited is None or self._awaited.done():
-            return  # what nobody asked for belongs to no question
+            return  # an answer without a request
         self._filled += nbytes
         if self._end == 0 and self._filled >= _SIZE.size:
             (size,) = _SIZE.unpack_from(self._buffer)
@@ -101,15 +106,23 @@ class _Answers(asyncio.BufferedProtocol):
 
 
 class Peer:
-    """A broker at an address that may change: `endpoint` is asked for before each connect."""
+    """A broker at an address that may change: `endpoint` is called before each connect."""
 
-    def __init__(self, endpoint: Callable[[], Endpoint | None], client_id: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        endpoint: Callable[[], Endpoint | None],
+        client_id: str,
+        timeout_s: float,
+        security: PeerSecurity | None = None,
+    ) -> None:
         self._endpoint = endpoint
+        self._security = security
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._correlation_id = 0
         self._connection: tuple[asyncio.Transport, _Answers] | None = None
         self._times_closed = 0
+        self._session_ends_s = math.inf
 
     async def ask(self, api_key: int, version: int, body: Body) -> Entity:
         """Send a request, wait for its answer. Not to be called again before it has come.
@@ -120,21 +133,33 @@ class Peer:
         """
         times_closed = self._times_closed
         try:
-            transport, answers = self._connection or await self._connect()
+            connection = self._connection
+            if connection is not None and asyncio.get_running_loop().time() >= self._session_ends_s:
+                connection[0].close()
+            if connection is None or connection[0].is_closing():
+                # Closed by the other side since its last answer, as by a broker that restarts. uvloop raises
+                # RuntimeError for a write to it, which would look like a fault of this broker.
+                connection = await self._connect()
             if self._times_closed != times_closed:
                 raise PeerUnavailable("The question was broken off while the connection was being made.")
-            self._correlation_id += 1
-            transport.write(encode_request(api_key, version, self._correlation_id, self._client_id, body))
-            frame = await answers.next(self._timeout_s)
-            correlation_id, answer = decode_response(api_key, version, frame)
+            answer = await self._exchange(connection, api_key, version, body)
         except (OSError, EOFError, TimeoutError, InvalidRequestBytes) as error:
             self.close()
             raise PeerUnavailable(f"{type(error).__name__} {error}".strip()) from error
         except BaseException:
-            self.close()  # an answer that nobody waits for would be taken for the next one's
+            self.close()  # its late answer would be taken for that of the next request
             raise
+        return answer
+
+    async def _exchange(
+        self, connection: tuple[asyncio.Transport, _Answers], api_key: int, version: int, body: Body
+    ) -> Entity:
+        transport, answers = connection
+        self._correlation_id += 1
+        transport.write(encode_request(api_key, version, self._correlation_id, self._client_id, body))
+        frame = await answers.next(self._timeout_s)
+        correlation_id, answer = decode_response(api_key, version, frame)
         if correlation_id != self._correlation_id:
-            self.close()
             raise PeerUnavailable("An answer came to another request than the one that was sent.")
         return answer
 
@@ -143,9 +168,15 @@ class Peer:
         if endpoint is None:
             raise PeerUnavailable("The broker is not registered.")
         loop = asyncio.get_running_loop()
+        context = None if self._security is None else self._security.context
         async with asyncio.timeout(self._timeout_s):
-            self._connection = await loop.create_connection(_Answers, endpoint.host, endpoint.port)
-        return self._connection
+            connection = await loop.create_connection(_Answers, endpoint.host, endpoint.port, ssl=context)
+        self._connection = connection
+        login = None if self._security is None else self._security.login
+        if login is not None:
+            usable_s = await login.log_in(partial(self._exchange, connection))
+            self._session_ends_s = loop.time() + usable_s
+        return connection
 
     def close(self) -> None:
         """Break off the question under way, if there is one; the next one connects anew."""
@@ -167,37 +198,47 @@ class LeaderPeer:
         wait_ms_max: int,
         bytes_max: int,
         partition_bytes_max: int,
+        grant: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`grant` says whether the fetch that is sent now grants the leader's lease (`replica/lease.py`)."""
+        self._grant = grant
         self._peer = peer
         self._broker_id = broker_id
         self._incarnation = incarnation
         self._wait_ms_max = wait_ms_max
         self._bytes_max = bytes_max
         self._partition_bytes_max = partition_bytes_max
-        self._life = -1
+        self._last_incarnation = -1
         self._session_id = 0
         self._session_epoch = 0
 
     async def fetch(
-        self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key], wait_s_max: float
+        self,
+        positions: Mapping[TopicIdPartition, FetchedFrom],
+        changed: Collection[TopicIdPartition],
+        wait_s_max: float,
     ) -> Iterable[Fetched]:
         """One fetch within a session (KIP-227), or the first of a new one, which names everything."""
-        life = self._incarnation()
-        if life != self._life:
+        incarnation = self._incarnation()
+        if incarnation != self._last_incarnation:
             self._session_id = 0
-        self._life = life
+        self._last_incarnation = incarnation
         is_new = self._session_id == 0
         if is_new:
             self._session_epoch = 0
-            body = self._body(wanted.values(), ())
+            body = self._body(positions.values(), ())
         else:
             body = self._body(
-                [wanted[key] for key in changed if key in wanted],
-                [key for key in changed if key not in wanted],
+                [positions[key] for key in changed if key in positions],
+                [key for key in changed if key not in positions],
             )
         # Until the answer has come, the leader may have taken the fetch or not.
         session_id, self._session_id = self._session_id, 0
         max_wait_ms = math.ceil(min(self._wait_ms_max, 1000 * wait_s_max))
+        # As late as possible, and after the previous answer: the leader counts from that.
+        if self._grant():
+            body["replica_state"]["grants"] = True
+            max_wait_ms = min(max_wait_ms, GRANT_FETCH_WAIT_MS)
         answer = await self._peer.ask(
             FETCH_KEY, FETCH_VERSION, body | {"session_id": session_id, "max_wait": max_wait_ms}
         )
@@ -222,7 +263,7 @@ class LeaderPeer:
             for partition in topic.partitions
         ]
 
-    def _body(self, named: Iterable[FetchedFrom], forgotten: Iterable[Key]) -> Body:
+    def _body(self, named: Iterable[FetchedFrom], forgotten: Iterable[TopicIdPartition]) -> Body:
         topics = []
         for topic_id, group in groupby(named, key=lambda item: item.topic_id):
             partitions = [
@@ -238,7 +279,7 @@ class LeaderPeer:
             ]
             topics.append({"topic_id": topic_id, "partitions": partitions})
         return {
-            "replica_state": {"replica_id": self._broker_id, "replica_epoch": self._life},
+            "replica_state": {"replica_id": self._broker_id, "replica_epoch": self._last_incarnation},
             "min_bytes": 1,
             "max_bytes": self._bytes_max,
             "isolation_level": 0,

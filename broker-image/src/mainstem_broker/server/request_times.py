@@ -29,7 +29,10 @@ BUCKET_ENDS_S: Final = (
 
 
 class RequestTimes:
-    """Of one API: `buckets[i]` counts requests of at most `BUCKET_ENDS_S[i]` that no bucket before took."""
+    """Of one API, or of the event loop's lag.
+
+    `buckets[i]` counts durations of at most `BUCKET_ENDS_S[i]` that no bucket before took.
+    """
 
     __slots__ = ("buckets", "sum_s")
 

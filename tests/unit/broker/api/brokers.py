@@ -7,6 +7,7 @@ answer is written by our writer and read by kio, and may hold only fields that t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -18,7 +19,7 @@ import uvloop
 from kio.serial import entity_reader
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.protocol.schemas import (
+from tests.unit.broker.protocol.schema_strategies import (
     Shape,
     default_of,
     encode_request,
@@ -26,22 +27,34 @@ from tests.unit.broker.protocol.schemas import (
     response_schema,
     unknown_fields,
 )
-from tests.unit.broker.replica.replicas import LIFE, PlayedCoordination, replica_manager
+from tests.unit.broker.replica.replicas import LIFE, PlayedCoordination, delete_logs, replica_manager
+from tests.unit.broker.txn.local_transactions import PlayedMarkers
 
+from mainstem_broker.api.api_table import APIS
+from mainstem_broker.api.authorization import refusal
 from mainstem_broker.api.context import BrokerContext, RequestContext
-from mainstem_broker.api.table import APIS
-from mainstem_broker.cluster.administration import Administration
+from mainstem_broker.cluster.administration import Administration, NewTopic
+from mainstem_broker.cluster.config_entities import DEFAULT_ENTITY
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
-from mainstem_broker.cluster.znodes import DEFAULT_ENTITY, BrokerRegistration, Endpoint, TopicAssignment
-from mainstem_broker.config import BrokerConfig
-from mainstem_broker.errors import RequestTimedOut, TopicAlreadyExists
+from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
+from mainstem_broker.config.broker_config import BrokerConfig
+from mainstem_broker.errors import ProtocolError, RequestTimedOut, TopicAlreadyExists
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
+from mainstem_broker.protocol.topic_partition import TopicPartition
 from mainstem_broker.protocol.wire import Body, Entity
+from mainstem_broker.quota.client_quotas import ClientQuotas
+from mainstem_broker.replica.client_batches import append_batch
+from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition import Partition
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.partition_state import PartitionState
+from mainstem_broker.security.acl import ResourcePattern, Rule
+from mainstem_broker.security.principals import ANONYMOUS
+from mainstem_broker.server.authorization import authorizer_of
+from mainstem_broker.server.groups import group_coordinator
+from mainstem_broker.server.transactions import transaction_coordinator
 
 BROKER_ID: Final = 1
 NOW_MS: Final = 1_750_000_000_000
@@ -54,7 +67,7 @@ def run(test: Coroutine[Any, Any, Result]) -> Result:
     """Run an asynchronous test on the loop that the broker uses, and not for ever."""
 
     async def bounded() -> Result:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await test
 
     return uvloop.run(bounded())
@@ -67,10 +80,13 @@ class PlayedCluster:
         self.view = ClusterView(cluster_id="the-cluster", controller_id=2)
         self.administration = self
         self.producer_ids = self
+        self.outage: str | None = None
         self.controller_is_down = False
         self.failure: Exception | None = None
         self.on_catch_up: Callable[[], None] | None = None
         self.times_caught_up = 0
+        self.topics_per_call: list[int] = []
+        self.removal_failure: ProtocolError | None = None
         self._broker = broker
 
     async def wait_until(self, reached: Callable[[], bool], timeout_ms: float) -> None:
@@ -79,42 +95,85 @@ class PlayedCluster:
             if not reached():
                 raise RequestTimedOut("It was not carried out.")
 
-    async def catch_up(self, timeout_ms: float) -> None:
+    async def with_patience(self, step: Callable[[], Awaitable[Result]]) -> Result:
+        return await step()
+
+    async def catch_up(self, timeout_ms: float) -> bool:
         self.times_caught_up += 1
         if self.on_catch_up is not None:
             self.on_catch_up()
+        return True
 
     def _may_fail(self) -> None:
         if self.failure is not None:
             raise self.failure
 
-    async def create_topic(self, assignment: TopicAssignment, config: Mapping[str, str]) -> None:
-        self._may_fail()
-        if assignment.topic in self.view.topics:
-            raise TopicAlreadyExists("It was faster.")
-        self.view.set_topic(assignment, config)
-        if not self.controller_is_down:
-            self._broker.elect(assignment.topic)
+    async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, ProtocolError]:
+        errors: dict[str, ProtocolError] = {}
+        self.topics_per_call.append(len(list(topics)))
+        for assignment, config in topics:
+            try:
+                self._may_fail()
+                if assignment.topic in self.view.topics:
+                    raise TopicAlreadyExists("It was faster.")
+            except ProtocolError as error:
+                errors[assignment.topic] = error
+                continue
+            self.view.set_topic(assignment, config)
+            if not self.controller_is_down:
+                self._broker.elect(assignment.topic)
+        return errors
 
-    async def grow_topic(self, topic: str, added: Mapping[int, tuple[int, ...]]) -> None:
+    async def grow_topics(
+        self, added: Mapping[str, Mapping[int, tuple[int, ...]]]
+    ) -> dict[str, ProtocolError]:
+        self.topics_per_call.append(len(added))
+        try:
+            for topic, partitions in added.items():
+                self._grow(topic, partitions)
+        except ProtocolError as error:
+            return dict.fromkeys(added, error)
+        return {}
+
+    def _grow(self, topic: str, added: Mapping[int, tuple[int, ...]]) -> None:
         self._may_fail()
-        known = self.view.topics[topic].assignment
-        grown = TopicAssignment(topic, known.topic_id, {**known.replicas, **added}, version=known.version + 1)
+        current = self.view.topics[topic].assignment
+        grown = TopicAssignment(
+            topic, current.topic_id, {**current.replicas, **added}, version=current.version + 1
+        )
         self.view.set_topic(grown, self.view.topics[topic].config)
         if not self.controller_is_down:
             self._broker.elect(topic)
 
-    async def delete_topic(self, topic: str, topic_id: UUID) -> None:
+    async def change_assignment(
+        self, topic: str, topic_id: UUID, change: Callable[[TopicAssignment], TopicAssignment]
+    ) -> int:
         self._may_fail()
-        if self.controller_is_down:
-            self.view.pending_deletions.add(topic)
-        else:
-            self._broker.delete(topic)
+        current = self.view.topics[topic].assignment
+        assert current.topic_id == topic_id
+        changed = replace(change(current), version=current.version + 1)
+        self.view.set_topic(changed, self.view.topics[topic].config)
+        return changed.version
+
+    async def delete_topics(self, topics: Mapping[str, UUID]) -> dict[str, ProtocolError]:
+        self.topics_per_call.append(len(topics))
+        for topic in topics:
+            try:
+                self._may_fail()
+            except ProtocolError as error:
+                return dict.fromkeys(topics, error)
+            if self.controller_is_down:
+                self.view.pending_deletions.add(topic)
+            else:
+                self._broker.delete(topic)
+        return {}
 
     async def wait_removed(
         self, topic_id: UUID, live: Callable[[], Collection[int]], timeout_ms: float
     ) -> None:
         assert BROKER_ID in live()
+        if self.removal_failure is not None:
+            raise self.removal_failure
 
     async def change_config(
         self, entity: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -133,10 +192,66 @@ class PlayedCluster:
                 self.view.broker_configs.get(DEFAULT_ENTITY, {}),
             )
 
+    async def change_rules(
+        self, pattern: ResourcePattern, change: Callable[[frozenset[Rule]], frozenset[Rule]]
+    ) -> None:
+        self._may_fail()
+        self._broker.set_rules(pattern, change(self.view.acls.get(pattern, frozenset())))
+
     async def take(self) -> int:
         """An id for a producer."""
         self._may_fail()
         return 1000
+
+
+class PlayedVerifier:
+    """A coordinator that knows every partition as part of its transaction, or answers `codes`."""
+
+    def __init__(self) -> None:
+        self.requested: list[tuple[str, int, int, list[TopicPartition], bool]] = []
+        self.codes: dict[TopicPartition, int] = {}
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        add: bool,
+    ) -> Mapping[TopicPartition, int]:
+        self.requested.append((transactional_id, producer_id, producer_epoch, list(partitions), add))
+        await asyncio.sleep(0)
+        self.meanwhile()
+        return {partition: self.codes.get(partition, 0) for partition in partitions}
+
+
+def context_of(config: BrokerConfig, member: ClusterMember, replicas: ReplicaManager) -> BrokerContext:
+    """What handlers of broker `BROKER_ID` are given, with groups and quotas of its settings."""
+    groups = group_coordinator(
+        config,
+        member.view,
+        replicas.find,
+        lambda group_id: context.group_config(group_id).session_timeout_ms,
+        lambda: int(time.time() * 1000),
+    )
+    quotas = ClientQuotas(
+        config.integer("quota.window.num"), 1000 * config.integer("quota.window.size.seconds")
+    )
+    transactions = transaction_coordinator(
+        config,
+        member.view,
+        replicas.find,
+        lambda: member.producer_ids.take(),  # noqa: PLW0108  # members that some tests play have none
+        PlayedMarkers(),
+        lambda: int(time.time() * 1000),
+    )
+    verifier = PlayedVerifier()
+    context = BrokerContext(
+        BROKER_ID, config, member, replicas, groups, transactions, quotas, verifier, authorizer_of(config)
+    )
+    return context
 
 
 class LocalBroker:
@@ -154,9 +269,10 @@ class LocalBroker:
         self.coordination = PlayedCoordination()
         self.replicas = replica_manager(logs, self.coordination, broker_id=BROKER_ID, now_ms=lambda: NOW_MS)
         self.cluster = PlayedCluster(self)
-        self.context = BrokerContext(BROKER_ID, config, cast(ClusterMember, self.cluster), self.replicas)
+        self.context = context_of(config, cast(ClusterMember, self.cluster), self.replicas)
         self.context.member.administration = cast(Administration, self.cluster)
         self.client_id = "client"
+        self.principal = ANONYMOUS
         self.set_live(1, 2, 3)
 
     @property
@@ -170,6 +286,12 @@ class LocalBroker:
             )
             for broker in brokers
         )
+
+    def set_rules(self, pattern: ResourcePattern, rules: Iterable[Rule]) -> None:
+        """As the feed would bring them."""
+        self.view.set_acls(pattern, frozenset(rules))
+        if self.context.authorizer is not None:
+            self.context.authorizer.set_rules(pattern, rules)
 
     def create(
         self,
@@ -207,19 +329,23 @@ class LocalBroker:
         topic_id = self.view.topics[name].topic_id
         self.view.remove_topic(name, topic_id)
         self.replicas.drop(name, topic_id)
+        delete_logs(self.replicas)
 
     def partition(self, topic: str, index: int = 0) -> Partition:
-        found = self.replicas.find(topic, index)
-        assert found is not None
-        return found
+        position = self.replicas.find(topic, index)
+        assert position is not None
+        return position
 
     def append(self, topic: str, values: Iterable[bytes], index: int = 0, timestamp_ms: int = NOW_MS) -> int:
         """Append one batch; answers its first offset."""
-        return (
-            self.partition(topic, index)
-            .append(batch(values, timestamp_ms), acks=1, produce_version=9, now_ms=NOW_MS)
-            .first_offset
+        appended = append_batch(
+            self.partition(topic, index),
+            batch(values, timestamp_ms),
+            acks=1,
+            produce_version=9,
+            now_ms=NOW_MS,
         )
+        return appended.first_offset
 
     async def answer(self, name: str, version: int, request: Mapping[str, Any]) -> Body:
         """The body that the API called `name` answers, after a way through the codec."""
@@ -232,8 +358,9 @@ class LocalBroker:
         frame = memoryview(encode_request(make(request_schema(api.key, version), request), 1, self.client_id))
         header, position = decode_header(frame)
         entity = decode_request(header, frame, position, api.model_for(version))
-        context = RequestContext(version, header.client_id, "127.0.0.1:1", LISTENER)
-        answer = api.handler(self.context, entity, context)
+        context = RequestContext(version, header.client_id, "127.0.0.1:1", LISTENER, self.principal)
+        refused = refusal(self.context, api.key, api.access, entity, context)
+        answer = refused or api.handler(self.context, entity, context)
         # As a task of its own, as a connection does: what comes between must not be missed.
         body = await asyncio.ensure_future(answer) if isinstance(answer, Awaitable) else answer
         if body is not None:

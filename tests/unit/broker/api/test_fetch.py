@@ -11,7 +11,8 @@ from tests.unit.broker.api.brokers import LocalBroker, run
 
 from mainstem_broker.log.files import FileSlice
 from mainstem_broker.protocol.wire import Body
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.consumer_sessions import ConsumerSessions
+from mainstem_broker.replica.partition_state import PartitionState
 
 LONG_MS = 60_000
 
@@ -70,40 +71,34 @@ def test_whole_batches_are_answered_as_slices_of_a_file(broker: LocalBroker, ver
     assert (answer["high_watermark"], answer["last_stable_offset"], answer["log_start_offset"]) == (4, 4, 0)
 
 
-def test_offsets_from_the_start_to_the_end_are_valid_and_no_others(broker: LocalBroker) -> None:
+async def test_offsets_from_the_start_to_the_end_are_valid_and_no_others(broker: LocalBroker) -> None:
     """redpanda#10799."""
     broker.create("t")
     broker.append("t", [b"a", b"b", b"c"])
     broker.partition("t").delete_records_before(1)
 
-    async def test() -> None:
-        for offset, expected in (
-            (0, "offset_out_of_range"),
-            (1, "none"),
-            (3, "none"),
-            (4, "offset_out_of_range"),
-        ):
-            answer = answers(await broker.answer("Fetch", 11, request({0: offset})))[0]
-            assert code(answer) == expected
-            assert (answer["high_watermark"] == -1) == (expected != "none")
-        assert answers(await broker.answer("Fetch", 11, request({0: 3})))[0]["records"] == b""
-
-    run(test())
+    for offset, expected in (
+        (0, "offset_out_of_range"),
+        (1, "none"),
+        (3, "none"),
+        (4, "offset_out_of_range"),
+    ):
+        answer = answers(await broker.answer("Fetch", 11, request({0: offset})))[0]
+        assert code(answer) == expected
+        assert (answer["high_watermark"] == -1) == (expected != "none")
+    assert answers(await broker.answer("Fetch", 11, request({0: 3})))[0]["records"] == b""
 
 
-def test_errors_are_told_per_partition_and_at_once(broker: LocalBroker) -> None:
+async def test_errors_are_told_per_partition_and_at_once(broker: LocalBroker) -> None:
     broker.create("t", (1, 2, 1))
     broker.set_state("t", 2, PartitionState(1, 5, (1,), 1, 1))
 
-    async def test() -> None:
-        body = await broker.answer("Fetch", 11, request({0: 0, 1: 0, 9: 0}, max_wait=LONG_MS))
-        assert {index: code(answer) for index, answer in answers(body).items()} == {
-            0: "none",
-            1: "not_leader_or_follower",
-            9: "unknown_topic_or_partition",
-        }
-
-    run(test())
+    body = await broker.answer("Fetch", 11, request({0: 0, 1: 0, 9: 0}, max_wait=LONG_MS))
+    assert {index: code(answer) for index, answer in answers(body).items()} == {
+        0: "none",
+        1: "not_leader_or_follower",
+        9: "unknown_topic_or_partition",
+    }
 
 
 @pytest.mark.parametrize(
@@ -116,9 +111,9 @@ def test_a_clients_leader_epoch_must_be_the_present_one_if_it_knows_one(
     """KIP-320."""
     broker.create("t")
     broker.set_state("t", 0, PartitionState(1, 5, (1,), 1, 1))
-    asked = request({0: 0})
-    asked["topics"][0]["partitions"][0]["current_leader_epoch"] = epoch
-    assert code(answers(run(broker.answer("Fetch", 9, asked)))[0]) == expected
+    requested = request({0: 0})
+    requested["topics"][0]["partitions"][0]["current_leader_epoch"] = epoch
+    assert code(answers(run(broker.answer("Fetch", 9, requested)))[0]) == expected
 
 
 @pytest.mark.parametrize(("level", "aborted"), [(0, None), (1, ())])
@@ -135,8 +130,11 @@ def test_read_committed_gets_a_list_of_aborted_transactions_and_others_none(
 # --- Sessions ---
 
 
-def test_a_request_to_make_a_session_is_answered_in_full_without_one(broker: LocalBroker) -> None:
+def test_a_request_to_make_a_session_is_answered_in_full_without_one_where_there_is_no_room(
+    broker: LocalBroker,
+) -> None:
     """KIP-227 lets a broker refuse by session id 0."""
+    broker.context.consumer_sessions = ConsumerSessions(0)
     broker.create("t")
     broker.append("t", [b"a"])
     body = run(broker.answer("Fetch", 11, request({0: 0}, session_id=0, session_epoch=0)))
@@ -153,20 +151,17 @@ def test_a_session_that_was_never_made_is_not_found(broker: LocalBroker) -> None
 # --- Limits ---
 
 
-def test_the_first_batch_comes_whole_however_small_the_limits(broker: LocalBroker) -> None:
+async def test_the_first_batch_comes_whole_however_small_the_limits(broker: LocalBroker) -> None:
     """KIP-74; aio-libs/aiokafka#1173: other partitions give whole batches or nothing."""
     broker.create("t", (1, 1, 1))
     for index in (1, 2):
         broker.append("t", [b"x" * 500], index=index)
         broker.append("t", [b"x" * 500], index=index)
 
-    async def test() -> None:
-        every: list[dict[str, Any]] = [{"max_bytes": 1}, {"partition_max_bytes": 1}, {"max_bytes": 0}]
-        for limits in every:
-            body = await broker.answer("Fetch", 11, request({0: 0, 1: 0, 2: 0}, **limits))
-            assert [offsets_in(answer) for answer in answers(body).values()] == [[], [(0, 0)], []]
-
-    run(test())
+    every: list[dict[str, Any]] = [{"max_bytes": 1}, {"partition_max_bytes": 1}, {"max_bytes": 0}]
+    for limits in every:
+        body = await broker.answer("Fetch", 11, request({0: 0, 1: 0, 2: 0}, **limits))
+        assert [offsets_in(answer) for answer in answers(body).values()] == [[], [(0, 0)], []]
 
 
 def test_the_limit_of_the_request_is_shared_by_its_partitions(broker: LocalBroker) -> None:
@@ -191,9 +186,9 @@ def test_the_brokers_own_limit_holds_as_well(broker: LocalBroker) -> None:
 # --- Long poll (R13) ---
 
 
-async def begin(broker: LocalBroker, asked: dict[str, Any]) -> asyncio.Task[Body]:
+async def begin(broker: LocalBroker, requested: dict[str, Any]) -> asyncio.Task[Body]:
     """A fetch that waits."""
-    task = asyncio.create_task(broker.answer("Fetch", 11, asked))
+    task = asyncio.create_task(broker.answer("Fetch", 11, requested))
     for _ in range(3):
         await asyncio.sleep(0)
     assert not task.done()
@@ -204,147 +199,168 @@ def listeners(broker: LocalBroker, index: int = 0) -> int:
     return len(broker.partition("t", index)._listeners)
 
 
-def test_an_append_wakes_a_fetch_that_waits(broker: LocalBroker) -> None:
+async def test_an_append_wakes_a_fetch_that_waits(broker: LocalBroker) -> None:
     broker.create("t", (1, 1))
 
-    async def test() -> None:
-        task = await begin(broker, request({0: 0, 1: 0}, max_wait=LONG_MS))
-        assert (listeners(broker, 0), listeners(broker, 1)) == (1, 1)
-        broker.append("t", [b"a"], index=1)
-        assert [offsets_in(answer) for answer in answers(await task).values()] == [[], [(0, 0)]]
-        assert (listeners(broker, 0), listeners(broker, 1)) == (0, 0)
-
-    run(test())
+    task = await begin(broker, request({0: 0, 1: 0}, max_wait=LONG_MS))
+    assert (listeners(broker, 0), listeners(broker, 1)) == (1, 1)
+    broker.append("t", [b"a"], index=1)
+    assert [offsets_in(answer) for answer in answers(await task).values()] == [[], [(0, 0)]]
+    assert (listeners(broker, 0), listeners(broker, 1)) == (0, 0)
 
 
-def test_an_append_between_the_first_look_and_the_wait_is_not_missed(broker: LocalBroker) -> None:
+async def test_an_append_between_the_first_look_and_the_wait_is_not_missed(broker: LocalBroker) -> None:
     broker.create("t")
 
-    async def test() -> None:
-        task = asyncio.create_task(broker.answer("Fetch", 11, request({0: 0}, max_wait=LONG_MS)))
-        loop = asyncio.get_running_loop()
-        loop.call_soon(broker.append, "t", [b"a"])
-        assert offsets_in(answers(await task)[0]) == [(0, 0)]
-
-    run(test())
+    task = asyncio.create_task(broker.answer("Fetch", 11, request({0: 0}, max_wait=LONG_MS)))
+    loop = asyncio.get_running_loop()
+    loop.call_soon(broker.append, "t", [b"a"])
+    assert offsets_in(answers(await task)[0]) == [(0, 0)]
 
 
-def test_less_than_min_bytes_waits_for_more(broker: LocalBroker) -> None:
+async def test_less_than_min_bytes_waits_for_more(broker: LocalBroker) -> None:
     broker.create("t")
 
-    async def test() -> None:
-        task = await begin(broker, request({0: 0}, min_bytes=600, max_wait=LONG_MS))
-        broker.append("t", [b"x" * 300])
-        await asyncio.sleep(0.005)
-        assert not task.done()
-        broker.append("t", [b"x" * 300])
-        assert offsets_in(answers(await task)[0]) == [(0, 0), (1, 1)]
-
-    run(test())
+    task = await begin(broker, request({0: 0}, min_bytes=600, max_wait=LONG_MS))
+    broker.append("t", [b"x" * 300])
+    await asyncio.sleep(0.005)
+    assert not task.done()
+    broker.append("t", [b"x" * 300])
+    assert offsets_in(answers(await task)[0]) == [(0, 0), (1, 1)]
 
 
-def test_at_its_deadline_a_fetch_answers_what_there_is(broker: LocalBroker) -> None:
+async def test_at_its_deadline_a_fetch_answers_what_there_is(broker: LocalBroker) -> None:
     broker.create("t")
 
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        task = await begin(broker, request({0: 0}, min_bytes=1000, max_wait=50))
-        broker.append("t", [b"a"])
-        assert offsets_in(answers(await task)[0]) == [(0, 0)]
-        assert 0.045 <= loop.time() - begun < 1
-        empty = await broker.answer("Fetch", 11, request({0: 1}, max_wait=10))
-        assert offsets_in(answers(empty)[0]) == []
-        assert listeners(broker) == 0
-
-    run(test())
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    task = await begin(broker, request({0: 0}, min_bytes=1000, max_wait=50))
+    broker.append("t", [b"a"])
+    assert offsets_in(answers(await task)[0]) == [(0, 0)]
+    assert 0.045 <= loop.time() - begun < 1
+    empty = await broker.answer("Fetch", 11, request({0: 1}, max_wait=10))
+    assert offsets_in(answers(empty)[0]) == []
+    assert listeners(broker) == 0
 
 
-@pytest.mark.parametrize("asked", [{"min_bytes": 0, "max_wait": LONG_MS}, {"min_bytes": 1, "max_wait": 0}])
+@pytest.mark.parametrize(
+    "requested", [{"min_bytes": 0, "max_wait": LONG_MS}, {"min_bytes": 1, "max_wait": 0}]
+)
 def test_a_fetch_that_does_not_want_to_wait_is_answered_at_once(
-    broker: LocalBroker, asked: dict[str, Any]
+    broker: LocalBroker, requested: dict[str, Any]
 ) -> None:
     broker.create("t")
-    assert offsets_in(answers(run(broker.answer("Fetch", 11, request({0: 0}, **asked))))[0]) == []
+    assert offsets_in(answers(run(broker.answer("Fetch", 11, request({0: 0}, **requested))))[0]) == []
 
 
 def test_a_fetch_of_nothing_is_answered_at_once(broker: LocalBroker) -> None:
-    asked = {**request({}, max_wait=LONG_MS), "topics": []}
-    assert run(broker.answer("Fetch", 11, asked))["responses"] == []
+    requested = {**request({}, max_wait=LONG_MS), "topics": []}
+    assert run(broker.answer("Fetch", 11, requested))["responses"] == []
 
 
-def test_limits_that_are_reached_below_min_bytes_end_the_wait(broker: LocalBroker) -> None:
+async def test_limits_that_are_reached_below_min_bytes_end_the_wait(broker: LocalBroker) -> None:
     """fetch.min.bytes equal to max.partition.fetch.bytes: whole batches stay a little below both."""
     broker.create("t")
     for _ in range(10):
         broker.append("t", [b"x" * 400])
 
-    async def test() -> None:
-        body = await broker.answer(
-            "Fetch", 11, request({0: 0}, min_bytes=1000, partition_max_bytes=1000, max_wait=LONG_MS)
-        )
-        assert offsets_in(answers(body)[0]) == [(0, 0), (1, 1)]
-
-    run(test())
+    body = await broker.answer(
+        "Fetch", 11, request({0: 0}, min_bytes=1000, partition_max_bytes=1000, max_wait=LONG_MS)
+    )
+    assert offsets_in(answers(body)[0]) == [(0, 0), (1, 1)]
 
 
-def test_more_than_max_bytes_is_never_waited_for(broker: LocalBroker) -> None:
+async def test_more_than_max_bytes_is_never_waited_for(broker: LocalBroker) -> None:
     broker.create("t")
     broker.append("t", [b"x" * 400])
 
-    async def test() -> None:
-        body = await broker.answer(
-            "Fetch", 11, request({0: 0}, min_bytes=1 << 30, max_bytes=300, max_wait=LONG_MS)
-        )
-        assert offsets_in(answers(body)[0]) == [(0, 0)]
-
-    run(test())
+    body = await broker.answer(
+        "Fetch", 11, request({0: 0}, min_bytes=1 << 30, max_bytes=300, max_wait=LONG_MS)
+    )
+    assert offsets_in(answers(body)[0]) == [(0, 0)]
 
 
-def test_a_partition_that_ceases_to_be_led_here_is_told_at_once(broker: LocalBroker) -> None:
+async def test_a_partition_that_ceases_to_be_led_here_is_told_at_once(broker: LocalBroker) -> None:
     broker.create("t", (1, 1))
 
-    async def test() -> None:
-        task = await begin(broker, request({0: 0, 1: 0}, max_wait=LONG_MS))
-        broker.set_state("t", 1, PartitionState(2, 1, (1, 2), 1, 1))
-        assert [code(answer) for answer in answers(await task).values()] == ["none", "not_leader_or_follower"]
-        assert listeners(broker, 0) == 0
-
-    run(test())
+    task = await begin(broker, request({0: 0, 1: 0}, max_wait=LONG_MS))
+    broker.set_state("t", 1, PartitionState(2, 1, (1, 2), 1, 1))
+    assert [code(answer) for answer in answers(await task).values()] == ["none", "not_leader_or_follower"]
+    assert listeners(broker, 0) == 0
 
 
-def test_the_deletion_of_its_topic_ends_a_fetch(broker: LocalBroker) -> None:
+async def test_the_deletion_of_its_topic_ends_a_fetch(broker: LocalBroker) -> None:
     broker.create("t")
 
-    async def test() -> None:
-        task = await begin(broker, request({0: 0}, max_wait=LONG_MS))
-        broker.delete("t")
-        assert code(answers(await task)[0]) == "unknown_topic_or_partition"
-
-    run(test())
+    task = await begin(broker, request({0: 0}, max_wait=LONG_MS))
+    broker.delete("t")
+    assert code(answers(await task)[0]) == "unknown_topic_or_partition"
 
 
-def test_a_topic_made_anew_while_a_fetch_waits_is_not_read_as_the_old_one(broker: LocalBroker) -> None:
+async def test_a_topic_made_anew_while_a_fetch_waits_is_not_read_as_the_old_one(broker: LocalBroker) -> None:
     broker.create("t")
     broker.append("t", [b"old"] * 5)
 
-    async def test() -> None:
-        task = await begin(broker, request({0: 5}, max_wait=LONG_MS))
-        broker.delete("t")
-        broker.create("t")
-        assert code(answers(await task)[0]) == "offset_out_of_range"
-
-    run(test())
+    task = await begin(broker, request({0: 5}, max_wait=LONG_MS))
+    broker.delete("t")
+    broker.create("t")
+    assert code(answers(await task)[0]) == "offset_out_of_range"
 
 
-def test_a_cancelled_fetch_leaves_no_listener(broker: LocalBroker) -> None:
+async def test_a_cancelled_fetch_leaves_no_listener(broker: LocalBroker) -> None:
     broker.create("t")
 
-    async def test() -> None:
-        task = await begin(broker, request({0: 0}, max_wait=LONG_MS))
-        assert listeners(broker) == 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert listeners(broker) == 0
+    task = await begin(broker, request({0: 0}, max_wait=LONG_MS))
+    assert listeners(broker) == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert listeners(broker) == 0
 
-    run(test())
+
+# --- Sessions (KIP-227) ---
+
+
+@pytest.mark.parametrize("version", [7, 11, 12])
+async def test_a_consumer_with_a_session_names_and_is_answered_only_what_has_changed(
+    broker: LocalBroker, version: int
+) -> None:
+    broker.create("s", (1, 1))
+    broker.append("s", [b"a"], index=0)
+
+    def fetch(positions: dict[int, int], **session: int) -> dict[str, Any]:
+        named = request(positions, topic="s", **session)
+        return named if positions else {**named, "topics": []}
+
+    body = await broker.answer("Fetch", version, fetch({0: 0, 1: 0}, session_id=0, session_epoch=0))
+    session_id = body["session_id"]
+    assert session_id > 0
+    assert [one["partition_index"] for one in body["responses"][0]["partitions"]] == [0, 1]
+
+    body = await broker.answer("Fetch", version, fetch({0: 1}, session_id=session_id, session_epoch=1))
+    assert (body["error_code"], body["session_id"], list(body["responses"])) == (0, session_id, [])
+
+    broker.append("s", [b"b"], index=1)
+    body = await broker.answer("Fetch", version, fetch({}, session_id=session_id, session_epoch=2))
+    (topic,) = body["responses"]
+    assert [one["partition_index"] for one in topic["partitions"]] == [1]
+
+    body = await broker.answer("Fetch", version, fetch({}, session_id=session_id, session_epoch=2))
+    assert ErrorCode(body["error_code"]).name == "invalid_fetch_session_epoch"
+    body = await broker.answer("Fetch", version, fetch({0: 1}, session_id=session_id, session_epoch=-1))
+    assert body["session_id"] == 0
+    assert len(broker.context.consumer_sessions) == 0
+    body = await broker.answer("Fetch", version, fetch({}, session_id=session_id, session_epoch=3))
+    assert ErrorCode(body["error_code"]).name == "fetch_session_id_not_found"
+
+
+async def test_a_fetch_in_a_session_waits_for_partitions_that_it_does_not_name(broker: LocalBroker) -> None:
+    broker.create("s", (1, 1))
+    first = request({0: 0, 1: 0}, topic="s", session_id=0, session_epoch=0)
+    session_id = (await broker.answer("Fetch", 12, first))["session_id"]
+    later = request({}, max_wait=5_000, session_id=session_id, session_epoch=1) | {"topics": []}
+    waiting = asyncio.ensure_future(broker.answer("Fetch", 12, later))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    broker.append("s", [b"a"], index=1)
+    (topic,) = (await waiting)["responses"]
+    assert [one["partition_index"] for one in topic["partitions"]] == [1]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.unit.broker.api.brokers import LocalBroker, run
+from tests.unit.broker.api.brokers import LocalBroker
 from tests.unit.broker.replica.replicas import LIFE, state_of
 
-from mainstem_broker.api.follower_fetch import end_sessions_of_the_gone
+from mainstem_broker.api import follower_fetch
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.log.files import FileSlice
+from mainstem_broker.protocol.fetch_codec import FetchRequest, ForgottenTopic, ReplicaState
 from mainstem_broker.protocol.wire import Body
+from mainstem_broker.replica.follower_sessions import FollowerSession
 
 US, FOLLOWER, OTHER = 1, 2, 3
 TOPIC_ID = UUID(int=7)
@@ -90,6 +93,12 @@ class Following:
         }
 
 
+def session_of(broker: LocalBroker) -> FollowerSession:
+    session = broker.context.follower_sessions.find(FOLLOWER)
+    assert session is not None
+    return session
+
+
 def size_of(records: Any) -> int:
     return records.size_bytes if isinstance(records, FileSlice) else len(records)
 
@@ -99,194 +108,184 @@ def error_of(body: Body) -> str:
     return name
 
 
-def test_the_first_fetch_is_told_everything_and_the_next_only_what_is_new(led: LocalBroker) -> None:
-    async def test() -> None:
-        session = Following(led)
-        assert await session.told({0: 0, 1: 0}) == {0: (0, 0), 1: (0, 0)}
-        assert await session.told({}) == {}
-        led.append("t", [b"a"], 1)
-        (size_bytes, mark) = (await session.told({}))[1]
-        assert size_bytes > 0
-        assert mark == 0, "the follower does not have it yet"
-        assert await session.told({1: 1}) == {1: (0, 1)}, "now it does"
-        assert await session.told({}) == {}
-
-    run(test())
+async def test_the_first_fetch_is_told_everything_and_the_next_only_what_is_new(led: LocalBroker) -> None:
+    session = Following(led)
+    assert await session.told({0: 0, 1: 0}) == {0: (0, 0), 1: (0, 0)}
+    assert await session.told({}) == {}
+    led.append("t", [b"a"], 1)
+    (size_bytes, mark) = (await session.told({}))[1]
+    assert size_bytes > 0
+    assert mark == 0, "the follower does not have it yet"
+    assert await session.told({1: 1}) == {1: (0, 1)}, "now it does"
+    assert await session.told({}) == {}
 
 
-def test_a_fetch_that_waits_is_answered_by_an_append_and_by_no_other_news(led: LocalBroker) -> None:
-    async def test() -> None:
-        session = Following(led)
-        await session.fetch({0: 0, 1: 0})
-        led.append("t", [b"a"], 0)
-        await session.fetch({})
-        waiting = asyncio.ensure_future(session.told({0: 1}, wait_ms=LONG_MS))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert led.partition("t", 0).high_watermark == 1
-        assert not waiting.done()
-        led.append("t", [b"b"], 1)
-        told = await waiting
-        assert (told[0], list(told)) == ((0, 1), [1, 0]), "what is new of others is told with it"
-
-    run(test())
-
-
-def test_a_fetch_that_waits_in_vain_is_told_what_has_moved(led: LocalBroker) -> None:
-    async def test() -> None:
-        session = Following(led)
-        await session.fetch({0: 0, 1: 0})
-        led.append("t", [b"a", b"b"], 0)
-        await session.fetch({})
-        assert await session.told({0: 2}, wait_ms=20) == {0: (0, 2)}
-        led.partition("t", 0).delete_records_before(1)
-        (topic,) = (await session.fetch({}, wait_ms=20))["responses"]
-        assert [answer["log_start_offset"] for answer in topic["partitions"]] == [1]
-
-    run(test())
-
-
-def test_where_the_log_starts_after_retention_is_told(led: LocalBroker) -> None:
-    async def test() -> None:
-        partition = led.partition("t", 0)
-        partition.log.update_config(
-            led.context.config.topic({"segment.bytes": "100", "retention.bytes": "0"})
-        )
-        session = Following(led)
-        await session.fetch({0: 0})
-        for _ in range(2):
-            led.append("t", [b"a"], 0)
-        await session.fetch({0: 2})
-        await session.fetch({})
-        assert partition.apply_retention(led.context.now_ms())
-        start = partition.log.log_start_offset
-        assert start > 0
-        (topic,) = (await session.fetch({}))["responses"]
-        assert [answer["log_start_offset"] for answer in topic["partitions"]] == [start]
-
-    run(test())
-
-
-def test_partitions_take_turns_when_not_all_fit_into_an_answer(led: LocalBroker) -> None:
-    async def test() -> None:
-        session = Following(led)
-        for index in (0, 1):
-            for _ in range(2):
-                led.append("t", [bytes(200)], index)
-        served = [await session.told({0: 0, 1: 0}, max_bytes=300)]
-        served.append(await session.told({0: 1}, max_bytes=300))
-        assert [[index for index, (size, _) in told.items() if size] for told in served] == [[0], [1]]
-
-    run(test())
-
-
-def test_a_partition_that_is_forgotten_is_told_no_more(led: LocalBroker) -> None:
-    async def test() -> None:
-        session = Following(led)
-        await session.fetch({0: 0, 1: 0})
-        await session.fetch({}, forgotten=[1])
-        led.append("t", [b"a"], 1)
-        assert await session.told({}) == {}
-        assert led.partition("t", 1)._end_listeners == {}
-
-    run(test())
-
-
-def test_an_error_is_told_until_the_partition_is_forgotten(led: LocalBroker) -> None:
-    async def test() -> None:
-        session = Following(led)
-        await session.fetch({0: 0})
-        led.set_state("t", 0, state_of(FOLLOWER, 1, (US, FOLLOWER), 1))
-        for _ in range(2):
-            ((answer,),) = [topic["partitions"] for topic in (await session.fetch({}))["responses"]]
-            assert error_of(answer) == "not_leader_or_follower"
-        assert await session.told({}, forgotten=[0]) == {}
-
-    run(test())
-
-
-def test_a_new_session_ends_the_one_before_and_whoever_waits_in_it(led: LocalBroker) -> None:
-    async def test() -> None:
-        old, new = Following(led), Following(led)
-        await old.fetch({0: 0})
-        waiting = asyncio.ensure_future(old.fetch({}, wait_ms=LONG_MS))
+async def test_a_fetch_that_waits_is_answered_by_an_append_and_by_no_other_news(led: LocalBroker) -> None:
+    session = Following(led)
+    await session.fetch({0: 0, 1: 0})
+    led.append("t", [b"a"], 0)
+    await session.fetch({})
+    waiting = asyncio.ensure_future(session.told({0: 1}, wait_ms=LONG_MS))
+    for _ in range(5):
         await asyncio.sleep(0)
-        await new.fetch({0: 0})
-        assert error_of(await waiting) == "fetch_session_id_not_found"
-        assert new.session_id not in (0, old.session_id)
-        assert len(led.partition("t", 0)._end_listeners) == 1
-
-    run(test())
-
-
-def test_the_session_of_a_broker_that_is_gone_ends(led: LocalBroker) -> None:
-    async def test() -> None:
-        session = Following(led)
-        await session.fetch({0: 0})
-        end_sessions_of_the_gone(led.context)
-        assert await session.told({}) == {}
-        led.set_live(US, OTHER)
-        end_sessions_of_the_gone(led.context)
-        assert led.context.follower_sessions == {}
-        partition = led.partition("t", 0)
-        assert (partition._listeners, partition._end_listeners) == ({}, {})
-
-    run(test())
+    assert led.partition("t", 0).high_watermark == 1
+    assert not waiting.done()
+    led.append("t", [b"b"], 1)
+    reported = await waiting
+    assert (reported[0], list(reported)) == ((0, 1), [1, 0]), "what is new of others is told with it"
 
 
-def test_what_moved_beside_an_error_is_told_after_it(led: LocalBroker) -> None:
-    async def test() -> None:
-        session = Following(led)
-        await session.fetch({0: 0})
+async def test_a_fetch_that_waits_in_vain_is_told_what_has_moved(led: LocalBroker) -> None:
+    session = Following(led)
+    await session.fetch({0: 0, 1: 0})
+    led.append("t", [b"a", b"b"], 0)
+    await session.fetch({})
+    assert await session.told({0: 2}, wait_ms=20) == {0: (0, 2)}
+    led.partition("t", 0).delete_records_before(1)
+    (topic,) = (await session.fetch({}, wait_ms=20))["responses"]
+    assert [answer["log_start_offset"] for answer in topic["partitions"]] == [1]
+
+
+async def test_where_the_log_starts_after_retention_is_told(led: LocalBroker) -> None:
+    partition = led.partition("t", 0)
+    partition.log.update_config(led.context.config.topic({"segment.bytes": "100", "retention.bytes": "0"}))
+    session = Following(led)
+    await session.fetch({0: 0})
+    for _ in range(2):
         led.append("t", [b"a"], 0)
-        await session.fetch({0: 1})
-        replicas = led.replicas._partitions
-        hidden = replicas.pop(("t", 0))
-        state, hidden.state = hidden.state, None
-        ((answer,),) = [topic["partitions"] for topic in (await session.fetch({0: 1}))["responses"]]
+    await session.fetch({0: 2})
+    await session.fetch({})
+    assert partition.apply_retention(led.context.now_ms())
+    start = partition.log.log_start_offset
+    assert start > 0
+    (topic,) = (await session.fetch({}))["responses"]
+    assert [answer["log_start_offset"] for answer in topic["partitions"]] == [start]
+
+
+async def test_partitions_take_turns_when_not_all_fit_into_an_answer(led: LocalBroker) -> None:
+    session = Following(led)
+    for index in (0, 1):
+        for _ in range(2):
+            led.append("t", [bytes(200)], index)
+    served = [await session.told({0: 0, 1: 0}, max_bytes=300)]
+    served.append(await session.told({0: 1}, max_bytes=300))
+    assert [[index for index, (size, _) in reported.items() if size] for reported in served] == [[0], [1]]
+
+
+async def test_a_partition_that_is_forgotten_is_told_no_more(led: LocalBroker) -> None:
+    session = Following(led)
+    await session.fetch({0: 0, 1: 0})
+    await session.fetch({}, forgotten=[1])
+    led.append("t", [b"a"], 1)
+    assert await session.told({}) == {}
+    assert led.partition("t", 1)._end_listeners == {}
+
+
+async def test_an_error_is_told_until_the_partition_is_forgotten(led: LocalBroker) -> None:
+    session = Following(led)
+    await session.fetch({0: 0})
+    led.set_state("t", 0, state_of(FOLLOWER, 1, (US, FOLLOWER), 1))
+    for _ in range(2):
+        ((answer,),) = [topic["partitions"] for topic in (await session.fetch({}))["responses"]]
         assert error_of(answer) == "not_leader_or_follower"
-        replicas["t", 0], hidden.state = hidden, state
-        assert await session.told({}) == {0: (0, 1)}
-
-    run(test())
+    assert await session.told({}, forgotten=[0]) == {}
 
 
-def test_a_session_of_another_life_or_out_of_step_is_refused(led: LocalBroker) -> None:
-    async def test() -> None:
-        session = Following(led)
-        await session.fetch({0: 0})
-        session_id = session.session_id
-        assert error_of(await session.fetch({}, life=LIFE + 1)) == "fetch_session_id_not_found"
-        session.session_id, session.epoch = session_id, 2
-        assert error_of(await session.fetch({})) == "invalid_fetch_session_epoch"
-        session.session_id, session.epoch = session_id + 1, 1
-        assert error_of(await session.fetch({})) == "fetch_session_id_not_found"
-
-    run(test())
+async def test_a_new_session_ends_the_one_before_and_whoever_waits_in_it(led: LocalBroker) -> None:
+    old, new = Following(led), Following(led)
+    await old.fetch({0: 0})
+    waiting = asyncio.ensure_future(old.fetch({}, wait_ms=LONG_MS))
+    await asyncio.sleep(0)
+    await new.fetch({0: 0})
+    assert error_of(await waiting) == "fetch_session_id_not_found"
+    assert new.session_id not in (0, old.session_id)
+    assert len(led.partition("t", 0)._end_listeners) == 1
 
 
-def test_who_is_no_broker_of_the_cluster_gets_no_session(led: LocalBroker) -> None:
-    async def test() -> None:
-        body = await Following(led, follower=99).fetch({0: 0})
-        assert body["session_id"] == 0
-        assert led.context.follower_sessions == {}
+async def test_the_session_of_a_broker_that_is_gone_ends(led: LocalBroker) -> None:
+    session = Following(led)
+    await session.fetch({0: 0})
+    led.context.follower_sessions.close_absent(led.view.brokers.keys())
+    assert await session.told({}) == {}
+    led.set_live(US, OTHER)
+    led.context.follower_sessions.close_absent(led.view.brokers.keys())
+    assert len(led.context.follower_sessions) == 0
+    partition = led.partition("t", 0)
+    assert (partition._listeners, partition._end_listeners) == ({}, {})
 
-    run(test())
+
+async def test_what_moved_beside_an_error_is_told_after_it(led: LocalBroker) -> None:
+    session = Following(led)
+    await session.fetch({0: 0})
+    led.append("t", [b"a"], 0)
+    await session.fetch({0: 1})
+    replicas = led.replicas._partitions
+    hidden = replicas.pop(("t", 0))
+    state, hidden.state = hidden.state, None
+    ((answer,),) = [topic["partitions"] for topic in (await session.fetch({0: 1}))["responses"]]
+    assert error_of(answer) == "not_leader_or_follower"
+    replicas["t", 0], hidden.state = hidden, state
+    assert await session.told({}) == {0: (0, 1)}
 
 
-def test_a_follower_that_had_everything_until_an_append_is_in_sync_for_the_whole_time_it_is_allowed(
+async def test_a_session_of_another_life_or_out_of_step_is_refused(led: LocalBroker) -> None:
+    session = Following(led)
+    await session.fetch({0: 0})
+    session_id = session.session_id
+    assert error_of(await session.fetch({}, life=LIFE + 1)) == "fetch_session_id_not_found"
+    session.session_id, session.epoch = session_id, 2
+    assert error_of(await session.fetch({})) == "invalid_fetch_session_epoch"
+    session.session_id, session.epoch = session_id + 1, 1
+    assert error_of(await session.fetch({})) == "fetch_session_id_not_found"
+
+
+async def test_who_is_no_broker_of_the_cluster_gets_no_session(led: LocalBroker) -> None:
+    body = await Following(led, follower=99).fetch({0: 0})
+    assert body["session_id"] == 0
+    assert len(led.context.follower_sessions) == 0
+
+
+async def test_a_broker_that_registers_again_has_a_session_meanwhile(led: LocalBroker) -> None:
+    """What it grants counts within a session only, and leaders need it after an outage."""
+    led.set_live(US, OTHER)
+    led.view.absent_incarnations = {FOLLOWER: LIFE}
+    body = await Following(led).fetch({0: 0}, life=-1)
+    assert body["session_id"] != 0
+
+
+async def test_a_follower_that_had_everything_until_an_append_is_in_sync_for_the_whole_time_it_is_allowed(
     led: LocalBroker,
 ) -> None:
     """It is not named in its fetches while nothing happens; that says that it is caught up."""
 
-    async def test() -> None:
-        session = Following(led)
-        await session.fetch({0: 0})
-        progress = led.partition("t", 0)._progress[FOLLOWER]
-        progress.caught_up_ms = progress.last_fetch_ms = 0
-        await session.fetch({})
-        assert progress.caught_up_ms == 0, "nothing was looked at"
-        led.append("t", [b"a"], 0)
-        assert progress.caught_up_ms == led.context.follower_sessions[FOLLOWER]._fetched_ms
+    session = Following(led)
+    await session.fetch({0: 0})
+    progress = led.partition("t", 0)._progress[FOLLOWER]
+    progress.caught_up_ms = progress.last_fetch_ms = 0
+    await session.fetch({})
+    assert progress.caught_up_ms == 0, "nothing was looked at"
+    led.append("t", [b"a"], 0)
+    assert progress.caught_up_ms == session_of(led)._fetched_ms
 
-    run(test())
+
+async def test_a_fetch_grants_nothing_for_a_partition_that_it_forgets(led: LocalBroker) -> None:
+    """The follower may have been elected since its last fetch, and answer clients already."""
+    lease = led.context.replicas.lease
+    lease.lose_session()
+    session = Following(led)
+    await session.fetch({0: 0, 1: 0})
+    assert not led.partition("t", 0).is_served
+    request = FetchRequest(
+        ReplicaState(FOLLOWER, LIFE, grants=True),
+        max_wait=timedelta(),
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=0,
+        session_id=session.session_id,
+        session_epoch=session.epoch,
+        topics=[],
+        forgotten_topics_data=[ForgottenTopic(TOPIC_ID, (0,))],
+        rack_id="",
+    )
+    follower_fetch.handle(led.context, request)
+    assert [led.partition("t", index).is_served for index in (0, 1)] == [False, True]

@@ -14,7 +14,7 @@ from tests.unit.broker.server.peers import until
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.wire import Body
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.partition_state import PartitionState
 
 
 def request(partitions: dict[int, bytes | None], acks: int = -1, topic: str = "t") -> dict[str, Any]:
@@ -33,54 +33,46 @@ def codes(body: Body) -> dict[int, str]:
 
 @pytest.mark.parametrize("version", range(3, 12))
 @pytest.mark.parametrize("acks", [1, -1])
-def test_batches_get_the_next_offsets(broker: LocalBroker, version: int, acks: int) -> None:
-    async def test() -> None:
-        broker.create("t", (1, 1))
-        broker.append("t", [b"earlier"], index=1)
-        body = await broker.answer(
-            "Produce", version, request({0: batch([b"a", b"b"]), 1: batch([b"c"])}, acks)
-        )
-        assert codes(body) == {0: "none", 1: "none"}
-        assert [answer["base_offset"] for answer in answers(body).values()] == [0, 1]
-        assert [answer["log_append_time"] for answer in answers(body).values()] == [-1, -1]
-        assert broker.partition("t", 0).high_watermark == 2
-
-    run(test())
+async def test_batches_get_the_next_offsets(broker: LocalBroker, version: int, acks: int) -> None:
+    broker.create("t", (1, 1))
+    broker.append("t", [b"earlier"], index=1)
+    body = await broker.answer("Produce", version, request({0: batch([b"a", b"b"]), 1: batch([b"c"])}, acks))
+    assert codes(body) == {0: "none", 1: "none"}
+    assert [answer["base_offset"] for answer in answers(body).values()] == [0, 1]
+    assert [answer["log_append_time"] for answer in answers(body).values()] == [-1, -1]
+    assert broker.partition("t", 0).high_watermark == 2
 
 
-def test_partitions_fail_one_by_one(broker: LocalBroker) -> None:
-    async def test() -> None:
-        broker.create("t", (1, 2, 1, 1, 1))
-        damaged = bytearray(batch([b"a"]))
-        damaged[-1] ^= 1
-        body = await broker.answer(
-            "Produce",
-            9,
-            request(
-                {
-                    0: batch([b"fine"]),
-                    1: batch([b"led elsewhere"]),
-                    2: bytes(damaged),
-                    3: None,
-                    4: batch([b"x"]) + batch([b"y"]),
-                    7: batch([b"no such partition"]),
-                }
-            ),
-        )
-        assert codes(body) == {
-            0: "none",
-            1: "not_leader_or_follower",
-            2: "corrupt_message",
-            3: "invalid_record",
-            4: "invalid_record",
-            7: "unknown_topic_or_partition",
-        }
-        assert answers(body)[1]["base_offset"] == -1
-        assert "t-1" in answers(body)[1]["error_message"]
-        assert broker.partition("t", 0).high_watermark == 1
-        assert broker.partition("t", 2).high_watermark == 0
-
-    run(test())
+async def test_partitions_fail_one_by_one(broker: LocalBroker) -> None:
+    broker.create("t", (1, 2, 1, 1, 1))
+    damaged = bytearray(batch([b"a"]))
+    damaged[-1] ^= 1
+    body = await broker.answer(
+        "Produce",
+        9,
+        request(
+            {
+                0: batch([b"fine"]),
+                1: batch([b"led elsewhere"]),
+                2: bytes(damaged),
+                3: None,
+                4: batch([b"x"]) + batch([b"y"]),
+                7: batch([b"no such partition"]),
+            }
+        ),
+    )
+    assert codes(body) == {
+        0: "none",
+        1: "not_leader_or_follower",
+        2: "corrupt_message",
+        3: "invalid_record",
+        4: "invalid_record",
+        7: "unknown_topic_or_partition",
+    }
+    assert answers(body)[1]["base_offset"] == -1
+    assert "t-1" in answers(body)[1]["error_message"]
+    assert broker.partition("t", 0).high_watermark == 1
+    assert broker.partition("t", 2).high_watermark == 0
 
 
 def test_an_unknown_topic_is_told_per_partition(broker: LocalBroker) -> None:
@@ -113,39 +105,38 @@ def test_a_failure_with_acks_0_closes_the_connection_after_the_others_were_writt
     assert broker.partition("t", 1).high_watermark == 1
 
 
-def test_acks_all_needs_min_insync_replicas_and_acks_one_does_not(broker: LocalBroker) -> None:
-    async def test() -> None:
-        topic_id = broker.create("t", config={"min.insync.replicas": "2"})
-        assignment = TopicAssignment("t", topic_id, {0: (BROKER_ID, BROKER_ID + 1)}, version=1)
-        broker.view.set_topic(assignment, {"min.insync.replicas": "2"})
-        broker.set_state("t", 0, PartitionState(BROKER_ID, 0, (BROKER_ID,), 1, partition_epoch=1))
-        refused = await broker.answer("Produce", 9, request({0: batch([b"a"])}, acks=-1))
-        assert codes(refused) == {0: "not_enough_replicas"}
-        assert (
-            "1 in-sync replicas of the 2 that min.insync.replicas asks for"
-            in answers(refused)[0]["error_message"]
-        )
-        assert broker.partition("t").high_watermark == 0, "refused before it was written"
-        taken = await broker.answer("Produce", 9, request({0: batch([b"a"])}, acks=1))
-        assert codes(taken) == {0: "none"}
-
-    run(test())
+async def test_acks_all_needs_min_insync_replicas_and_acks_one_does_not(broker: LocalBroker) -> None:
+    topic_id = broker.create("t", config={"min.insync.replicas": "2"})
+    assignment = TopicAssignment("t", topic_id, {0: (BROKER_ID, BROKER_ID + 1)}, version=1)
+    broker.view.set_topic(assignment, {"min.insync.replicas": "2"})
+    broker.set_state("t", 0, PartitionState(BROKER_ID, 0, (BROKER_ID,), 1, partition_epoch=1))
+    refused = await broker.answer("Produce", 9, request({0: batch([b"a"])}, acks=-1))
+    assert codes(refused) == {0: "not_enough_replicas"}
+    assert (
+        "1 in-sync replicas of the 2 that min.insync.replicas requires"
+        in answers(refused)[0]["error_message"]
+    )
+    assert broker.partition("t").high_watermark == 0, "refused before it was written"
+    taken = await broker.answer("Produce", 9, request({0: batch([b"a"])}, acks=1))
+    assert codes(taken) == {0: "none"}
 
 
-def test_the_record_that_breaks_a_rule_is_named(broker: LocalBroker) -> None:
+async def test_all_records_that_break_a_rule_are_named(broker: LocalBroker) -> None:
     """KIP-467: version 8 on; earlier ones get the code alone."""
     broker.create("t", config={"cleanup.policy": "compact"})
-    without_key = encode_batch([Message(b"1", b"key", (), NOW_MS), Message(b"2", None, (), NOW_MS)])
+    without_key = encode_batch(
+        [
+            Message(b"0", None, (), NOW_MS),
+            Message(b"1", b"key", (), NOW_MS),
+            Message(b"2", None, (), NOW_MS),
+        ]
+    )
 
-    async def test() -> None:
-        for version in (7, 8):
-            body = await broker.answer("Produce", version, request({0: without_key}))
-            assert codes(body) == {0: "invalid_record"}
-        (record_error,) = answers(body)[0]["record_errors"]
-        assert record_error["batch_index"] == 1
-        assert record_error["batch_index_error_message"]
-
-    run(test())
+    for version in (7, 8):
+        body = await broker.answer("Produce", version, request({0: without_key}))
+        assert codes(body) == {0: "invalid_record"}
+    assert [error["batch_index"] for error in answers(body)[0]["record_errors"]] == [0, 2]
+    assert answers(body)[0]["error_message"]
 
 
 def test_a_batch_larger_than_the_topic_allows_is_refused(broker: LocalBroker) -> None:
@@ -168,18 +159,6 @@ def test_a_broker_that_lost_the_lead_refuses(broker: LocalBroker) -> None:
     assert codes(body) == {0: "not_leader_or_follower"}
 
 
-def test_flush_messages_puts_records_on_the_disk_before_the_answer(broker: LocalBroker) -> None:
-    broker.create("t", config={"flush.messages": "2"})
-
-    async def test() -> None:
-        await broker.answer("Produce", 9, request({0: batch([b"a"])}))
-        assert broker.partition("t").log.recovery_point == 0
-        await broker.answer("Produce", 9, request({0: batch([b"b"])}))
-        assert broker.partition("t").log.recovery_point == 2
-
-    run(test())
-
-
 # --- Waiting for replicas (R10, R22) ---
 
 
@@ -196,64 +175,51 @@ def fetched_by_follower(broker: LocalBroker, topic: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_only_acks_all_waits_for_replicas(broker: LocalBroker, acks: int) -> None:
-    async def test() -> None:
-        replicated(broker, "t")
-        body = await broker.answer_or_none("Produce", 9, request({0: batch([b"a"])}, acks))
-        assert (body is None) == (acks == 0)
-        assert broker.partition("t").high_watermark == 0
-
-    run(test())
+async def test_only_acks_all_waits_for_replicas(broker: LocalBroker, acks: int) -> None:
+    replicated(broker, "t")
+    body = await broker.answer_or_none("Produce", 9, request({0: batch([b"a"])}, acks))
+    assert (body is None) == (acks == 0)
+    assert broker.partition("t").high_watermark == 0
 
 
-def test_acks_all_is_answered_when_the_in_sync_replicas_have_the_records(broker: LocalBroker) -> None:
-    async def test() -> None:
-        replicated(broker, "t")
-        answering = asyncio.create_task(broker.answer("Produce", 9, request({0: batch([b"a", b"b"])})))
-        await until(lambda: broker.partition("t").log.log_end_offset == 2)
-        fetched_by_follower(broker, "t", 1)
-        await asyncio.sleep(0)
-        assert not answering.done()
-        fetched_by_follower(broker, "t", 2)
-        body = await answering
-        assert codes(body) == {0: "none"}
-        assert answers(body)[0]["base_offset"] == 0
-
-    run(test())
+async def test_acks_all_is_answered_when_the_in_sync_replicas_have_the_records(broker: LocalBroker) -> None:
+    replicated(broker, "t")
+    answering = asyncio.create_task(broker.answer("Produce", 9, request({0: batch([b"a", b"b"])})))
+    await until(lambda: broker.partition("t").log.log_end_offset == 2)
+    fetched_by_follower(broker, "t", 1)
+    await asyncio.sleep(0)
+    assert not answering.done()
+    fetched_by_follower(broker, "t", 2)
+    body = await answering
+    assert codes(body) == {0: "none"}
+    assert answers(body)[0]["base_offset"] == 0
 
 
-def test_acks_all_is_refused_when_the_time_is_over_and_nobody_waits_on(broker: LocalBroker) -> None:
-    async def test() -> None:
-        replicated(broker, "t")
-        body = await broker.answer("Produce", 9, {**request({0: batch([b"a"])}), "timeout": 10})
-        assert codes(body) == {0: "request_timed_out"}
-        assert not broker.partition("t")._acknowledgements
-        assert broker.partition("t").log.log_end_offset == 1, "it may still be replicated"
-
-    run(test())
+async def test_acks_all_is_refused_when_the_time_is_over_and_nobody_waits_on(broker: LocalBroker) -> None:
+    replicated(broker, "t")
+    body = await broker.answer("Produce", 9, {**request({0: batch([b"a"])}), "timeout": 10})
+    assert codes(body) == {0: "request_timed_out"}
+    assert not broker.partition("t").acknowledgements
+    assert broker.partition("t").log.log_end_offset == 1, "it may still be replicated"
 
 
-def test_acks_all_is_refused_when_another_leader_is_elected_meanwhile(broker: LocalBroker) -> None:
-    async def test() -> None:
-        replicated(broker, "t")
-        answering = asyncio.create_task(broker.answer("Produce", 9, request({0: batch([b"a"])})))
-        await until(lambda: broker.partition("t").log.log_end_offset == 1)
-        broker.set_state("t", 0, PartitionState(2, 1, (2,), 1, 1))
-        assert codes(await answering) == {0: "not_leader_or_follower"}
-
-    run(test())
+async def test_acks_all_is_refused_when_another_leader_is_elected_meanwhile(broker: LocalBroker) -> None:
+    replicated(broker, "t")
+    answering = asyncio.create_task(broker.answer("Produce", 9, request({0: batch([b"a"])})))
+    await until(lambda: broker.partition("t").log.log_end_offset == 1)
+    broker.set_state("t", 0, PartitionState(2, 1, (2,), 1, 1))
+    assert codes(await answering) == {0: "not_leader_or_follower"}
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
-def test_clients_do_not_write_to_what_brokers_keep_for_themselves(broker: LocalBroker, topic: str) -> None:
+async def test_clients_do_not_write_to_what_brokers_keep_for_themselves(
+    broker: LocalBroker, topic: str
+) -> None:
     """Apache Kafka's tools may, by the name that their admin client has."""
     broker.create(topic)
 
-    async def test() -> None:
-        asked = request({0: batch([b"a"])}, topic=topic)
-        assert codes(await broker.answer("Produce", 9, asked)) == {0: "invalid_topic_exception"}
-        assert broker.partition(topic).log.log_end_offset == 0
-        broker.client_id = "__admin_client"
-        assert codes(await broker.answer("Produce", 9, asked)) == {0: "none"}
-
-    run(test())
+    requested = request({0: batch([b"a"])}, topic=topic)
+    assert codes(await broker.answer("Produce", 9, requested)) == {0: "invalid_topic_exception"}
+    assert broker.partition(topic).log.log_end_offset == 0
+    broker.client_id = "__admin_client"
+    assert codes(await broker.answer("Produce", 9, requested)) == {0: "none"}

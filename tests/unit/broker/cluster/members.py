@@ -12,12 +12,12 @@ from uuid import UUID, uuid4
 from kazoo.client import KazooClient
 
 from mainstem_broker.cluster.controller import ElectionPolicy
-from mainstem_broker.cluster.member import ClusterMember
+from mainstem_broker.cluster.member import BeginLease, ClusterMember
 from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
 from mainstem_broker.cluster.zookeeper import ZooKeeper
-from mainstem_broker.replica.office import Office
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.lease import Lease
+from mainstem_broker.replica.partition_state import PartitionState
 
 SESSION_TIMEOUT_MS: Final = 4000
 WAIT_MS: Final = 8000
@@ -30,7 +30,7 @@ class Member(ClusterMember):
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", host, 9090 + broker_id)
         self.news: list[Delta] = []
         self.broker_id = broker_id
-        self.office = Office(time.monotonic)
+        self.lease = Lease(time.monotonic, session_timeout_ms / 1000)
         self.unclean = False
         """`unclean.leader.election.enable` for all topics, as set for all brokers."""
         self._may_pass = asyncio.Event()
@@ -39,17 +39,23 @@ class Member(ClusterMember):
         super().__init__(
             BrokerRegistration(broker_id, (endpoint,), None),
             lambda listener: ZooKeeper(servers, session_timeout_ms, listener),
-            self.office,
+            self.lease,
             now_s=time.monotonic,
             session_timeout_ms=session_timeout_ms,
             connection_timeout_ms=WAIT_MS,
             on_settings=self._take_settings,
-            on_change=self.news.append,
+            on_change=self._take_news,
             policy_of=lambda topic: ElectionPolicy(
                 int(topic.config.get("min.insync.replicas", "1")),
                 self.unclean or topic.config.get("unclean.leader.election.enable") == "true",
             ),
         )
+
+    async def _take_news(self, delta: Delta, begin_lease: BeginLease | None) -> None:
+        if begin_lease is not None:
+            begin_lease()
+        if delta:
+            self.news.append(delta)
 
     def _take_settings(self) -> None:
         _, for_all = self.view.dynamic_broker_config(self.broker_id)
@@ -82,11 +88,11 @@ class Member(ClusterMember):
 
     def knows(self, topic: str, topic_id: UUID | None = None) -> bool:
         """Whether it knows the topic, and all its partitions are led."""
-        known = self.view.topics.get(topic)
+        current = self.view.topics.get(topic)
         return (
-            known is not None
-            and (topic_id is None or known.topic_id == topic_id)
-            and known.all_led(known.assignment.replicas)
+            current is not None
+            and (topic_id is None or current.topic_id == topic_id)
+            and current.all_led(current.assignment.replicas)
         )
 
     def states_of(self, topic: str) -> dict[int, PartitionState]:
@@ -136,6 +142,12 @@ def client_of(member: Member) -> KazooClient:
     """The client of a member's session."""
     assert isinstance(member._zookeeper, ZooKeeper)
     return member._zookeeper._client
+
+
+def is_registered(shell: KazooClient, member: Member) -> bool:
+    """Whether the member's present session owns the registration of its broker."""
+    stat = shell.exists(f"/brokers/ids/{member.broker_id}")
+    return stat is not None and stat.ephemeralOwner == member.session_id != 0
 
 
 async def end_session(member: Member, servers: str) -> None:

@@ -12,7 +12,7 @@ from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServe
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.zookeeper import Create
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.partition_state import PartitionState
 
 TOPIC_ID = UUID(int=1)
 ENDPOINT = znodes.Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092)
@@ -34,7 +34,7 @@ async def session_with(
     running = asyncio.Event()
     running.set()
     zookeeper = SimulatedZooKeeper(server, random.Random(1), 1.0, listener, running)
-    await zookeeper.start(1000)
+    await zookeeper.start(1)
     return zookeeper
 
 

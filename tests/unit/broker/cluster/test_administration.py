@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID, uuid4
 
 import pytest
 from kazoo.client import KazooClient
 from tests.unit.broker.cluster.members import Member, joined
-from tests.unit.broker.server.peers import run
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.znodes import TopicAssignment
@@ -22,80 +21,65 @@ from mainstem_broker.errors import (
 pytestmark = pytest.mark.processes
 
 
-def test_a_topic_is_created_once_however_many_ask(servers: str) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as one, joined(2, servers) as two:
-            results = await asyncio.gather(
-                *(member.create("t", [1], {"retention.ms": "5"}) for member in (one, two) * 3),
-                return_exceptions=True,
-            )
-            made = [result for result in results if isinstance(result, UUID)]
-            refused = [result for result in results if isinstance(result, TopicAlreadyExists)]
-            assert (len(made), len(refused)) == (1, 5)
-            await two.until(lambda: two.knows("t", made[0]))
-            assert two.view.topics["t"].config == {"retention.ms": "5"}
-
-    run(test())
+async def test_a_topic_is_created_once_however_many_ask(servers: str) -> None:
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        results = await asyncio.gather(
+            *(member.create("t", [1], {"retention.ms": "5"}) for member in (one, two) * 3),
+            return_exceptions=True,
+        )
+        made = [result for result in results if isinstance(result, UUID)]
+        refused = [result for result in results if isinstance(result, TopicAlreadyExists)]
+        assert (len(made), len(refused)) == (1, 5)
+        await two.until(lambda: two.knows("t", made[0]))
+        assert two.view.topics["t"].config == {"retention.ms": "5"}
 
 
-def test_settings_left_over_do_not_stand_in_the_way(servers: str, shell: KazooClient) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as member:
-            shell.create("/config/topics/t", znodes.encode_config({"retention.ms": "1"}))
-            await member.create("t", [1], {"segment.ms": "2"})
-            await member.until(lambda: member.knows("t"))
-            assert member.view.topics["t"].config == {"segment.ms": "2"}
-
-    run(test())
+async def test_settings_left_over_do_not_stand_in_the_way(servers: str, shell: KazooClient) -> None:
+    async with joined(1, servers) as member:
+        shell.create("/config/topics/t", znodes.encode_config({"retention.ms": "1"}))
+        await member.create("t", [1], {"segment.ms": "2"})
+        await member.until(lambda: member.knows("t"))
+        assert member.view.topics["t"].config == {"segment.ms": "2"}
 
 
-def test_a_topic_made_while_its_predecessor_vanishes_is_made(servers: str, shell: KazooClient) -> None:
+async def test_a_topic_made_while_its_predecessor_vanishes_is_made(servers: str, shell: KazooClient) -> None:
     """The settings were there when they were looked for and gone when they were written."""
 
-    async def test() -> None:
-        async with joined(1, servers) as member:
-            shell.create("/config/topics/t", b"{}")
-            zookeeper = member._zookeeper
-            get = zookeeper.get
+    async with joined(1, servers) as member:
+        shell.create("/config/topics/t", b"{}")
+        zookeeper = member._zookeeper
+        get = zookeeper.get
 
-            async def vanishing(path: str, on_change: Callable[[], None] | None = None) -> Node | None:
-                node = await get(path, on_change)
-                if path == "/config/topics/t" and node is not None:
-                    shell.delete("/config/topics/t")
-                return node
+        async def vanishing(path: str, on_change: Callable[[], None] | None = None) -> Node | None:
+            node = await get(path, on_change)
+            if path == "/config/topics/t" and node is not None:
+                shell.delete("/config/topics/t")
+            return node
 
-            zookeeper.get = vanishing  # type: ignore[method-assign]  # stands in between
-            await member.create("t", [1])
-            zookeeper.get = get  # type: ignore[method-assign]  # as it was
-            await member.until(lambda: member.knows("t"))
-
-    run(test())
+        zookeeper.get = vanishing  # type: ignore[method-assign]  # stands in between
+        await member.create("t", [1])
+        zookeeper.get = get  # type: ignore[method-assign]  # as it was
+        await member.until(lambda: member.knows("t"))
 
 
-def test_a_topic_grows_and_old_assignments_stay(servers: str) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as member:
-            await member.create("t", [1])
-            await member.administration.grow_topic("t", {1: (1,), 2: (1,)})
-            await member.until(lambda: member.knows("t") and len(member.states_of("t")) == 3)
-
-    run(test())
+async def test_a_topic_grows_and_old_assignments_stay(servers: str) -> None:
+    async with joined(1, servers) as member:
+        await member.create("t", [1])
+        await member.administration.grow_topic("t", {1: (1,), 2: (1,)})
+        await member.until(lambda: member.knows("t") and len(member.states_of("t")) == 3)
 
 
-def test_growth_of_nothing_and_growth_that_comes_too_late_are_refused(servers: str) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as member:
-            with pytest.raises(UnknownTopicOrPartition, match="Topic 't' does not exist"):
-                await member.administration.grow_topic("t", {1: (1,)})
-            await member.create("t", [1])
-            results = await asyncio.gather(
-                *(member.administration.grow_topic("t", {1: (1,)}) for _ in range(4)), return_exceptions=True
-            )
-            refused = [result for result in results if isinstance(result, InvalidPartitions)]
-            assert (len(refused), results.count(None)) == (3, 1)
-            await member.until(lambda: member.knows("t") and len(member.states_of("t")) == 2)
-
-    run(test())
+async def test_growth_of_nothing_and_growth_that_comes_too_late_are_refused(servers: str) -> None:
+    async with joined(1, servers) as member:
+        with pytest.raises(UnknownTopicOrPartition, match="Topic 't' does not exist"):
+            await member.administration.grow_topic("t", {1: (1,)})
+        await member.create("t", [1])
+        results = await asyncio.gather(
+            *(member.administration.grow_topic("t", {1: (1,)}) for _ in range(4)), return_exceptions=True
+        )
+        refused = [result for result in results if isinstance(result, InvalidPartitions)]
+        assert (len(refused), results.count(None)) == (3, 1)
+        await member.until(lambda: member.knows("t") and len(member.states_of("t")) == 2)
 
 
 # --- Deletion ---
@@ -105,172 +89,146 @@ async def markers(member: Member) -> list[str]:
     return await member._zookeeper.children(znodes.DELETE_TOPICS)
 
 
-def test_to_ask_for_a_deletion_twice_is_the_same_as_once(servers: str) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as member:
-            topic_id = await member.create("t", [1])
-            await member.until(lambda: member.knows("t"))
-            await asyncio.gather(*(member.administration.delete_topic("t", topic_id) for _ in range(4)))
-            await member.until(lambda: "t" not in member.view.topics)
-            assert await markers(member) == []
-
-    run(test())
+async def test_to_ask_for_a_deletion_twice_is_the_same_as_once(servers: str) -> None:
+    async with joined(1, servers) as member:
+        topic_id = await member.create("t", [1])
+        await member.until(lambda: member.knows("t"))
+        await asyncio.gather(*(member.administration.delete_topic("t", topic_id) for _ in range(4)))
+        await member.until(lambda: "t" not in member.view.topics)
+        assert await markers(member) == []
 
 
-def test_a_deletion_that_comes_too_late_leaves_no_marker_for_the_next_topic_of_that_name(
+async def test_a_deletion_that_comes_too_late_leaves_no_marker_for_the_next_topic_of_that_name(
     servers: str,
 ) -> None:
     """It would be deleted, with its records, by whoever loads the cluster next."""
 
-    async def test() -> None:
-        async with joined(1, servers) as member:
-            old = await member.create("t", [1])
-            await member.until(lambda: member.knows("t"))
-            await member.administration.delete_topic("t", old)
-            await member.until(lambda: "t" not in member.view.topics)
-            await member.administration.delete_topic("t", old)
-            assert await markers(member) == []
-            new = await member.create("t", [1])
-            await member.administration.delete_topic("t", old)
-            assert await markers(member) == []
-            await member.until(lambda: member.knows("t", new))
-        async with joined(2, servers) as later:
-            assert "t" in later.view.topics
-
-    run(test())
+    async with joined(1, servers) as member:
+        old = await member.create("t", [1])
+        await member.until(lambda: member.knows("t"))
+        await member.administration.delete_topic("t", old)
+        await member.until(lambda: "t" not in member.view.topics)
+        await member.administration.delete_topic("t", old)
+        assert await markers(member) == []
+        new = await member.create("t", [1])
+        await member.administration.delete_topic("t", old)
+        assert await markers(member) == []
+        await member.until(lambda: member.knows("t", new))
+    async with joined(2, servers) as later:
+        assert "t" in later.view.topics
 
 
-def test_a_deletion_overtaken_by_another_leaves_no_marker(servers: str) -> None:
+async def test_a_deletion_overtaken_by_another_leaves_no_marker(servers: str) -> None:
     """The topic was there when it was looked for, and gone when the wish was written."""
 
-    async def test() -> None:
-        async with joined(1, servers) as one, joined(2, servers) as two:
-            topic_id = await one.create("t", [1])
-            await one.until(lambda: one.knows("t"))
-            get = two._zookeeper.get
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        topic_id = await one.create("t", [1])
+        await one.until(lambda: one.knows("t"))
+        get_many = two._zookeeper.get_many
+        overtaken_once: list[bool] = []
 
-            async def overtaken(path: str, on_change: Callable[[], None] | None = None) -> Node | None:
-                node = await get(path, on_change)
-                if path == "/brokers/topics/t" and node is not None:
-                    await one.administration.delete_topic("t", topic_id)
-                    await one.until(lambda: "t" not in one.view.topics)
-                return node
+        async def overtaken(paths: Sequence[str]) -> list[Node | None]:
+            nodes = await get_many(paths)
+            if list(paths) == [znodes.deletion_path("t")] and not overtaken_once:  # read after the topic
+                overtaken_once.append(True)
+                await one.administration.delete_topic("t", topic_id)
+                await one.until(lambda: "t" not in one.view.topics)
+            return nodes
 
-            two._zookeeper.get = overtaken  # type: ignore[method-assign]  # stands in between
-            await two.administration.delete_topic("t", topic_id)
-            assert await markers(one) == []
+        two._zookeeper.get_many = overtaken  # type: ignore[method-assign]  # stands in between
+        await two.administration.delete_topic("t", topic_id)
+        assert overtaken_once
+        assert await markers(one) == []
 
-    run(test())
+
+async def test_a_deleted_topic_is_noted_until_every_holder_has_removed_its_files(servers: str) -> None:
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        topic_id = await one.create("t", [1, 2])
+        await two.until(lambda: two.knows("t"))
+        await one.administration.delete_topic("t", topic_id)
+        await two.until(lambda: "t" not in two.view.topics)
+        assert await two.administration.deleted_topics() == {topic_id: "t"}
+
+        waiting = asyncio.create_task(one.administration.wait_removed(topic_id, lambda: {1, 2}, 8000))
+        await two.administration.forget_deleted_topic(topic_id)
+        await two.administration.forget_deleted_topic(topic_id)
+        assert await one.administration.deleted_topics() == {topic_id: "t"}
+        await one.administration.wait_removed(topic_id, lambda: {2}, 8000)
+        await one.administration.forget_deleted_topic(topic_id)
+        assert await one.administration.deleted_topics() == {}
+        await waiting
+        await one.administration.forget_deleted_topic(topic_id)
 
 
-def test_a_deleted_topic_is_noted_until_every_holder_has_removed_its_files(servers: str) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as one, joined(2, servers) as two:
-            topic_id = await one.create("t", [1, 2])
-            await two.until(lambda: two.knows("t"))
-            await one.administration.delete_topic("t", topic_id)
-            await two.until(lambda: "t" not in two.view.topics)
-            assert await two.administration.deleted_topics() == {topic_id: "t"}
-
-            waiting = asyncio.create_task(one.administration.wait_removed(topic_id, lambda: {1, 2}, 8000))
-            await two.administration.forget_deleted_topic(topic_id)
-            await two.administration.forget_deleted_topic(topic_id)
-            assert await one.administration.deleted_topics() == {topic_id: "t"}
-            await one.administration.wait_removed(topic_id, lambda: {2}, 8000)
-            await one.administration.forget_deleted_topic(topic_id)
+async def test_holders_that_forget_at_the_same_time_leave_nothing(servers: str) -> None:
+    async with joined(1, servers) as one, joined(2, servers) as two, joined(3, servers) as three:
+        for _ in range(5):
+            topic_id = uuid4()
+            path = f"{znodes.DELETED_TOPICS}/{znodes.encode_uuid(topic_id)}"
+            data = znodes.encode_deleted_topic("t", frozenset({1, 2, 3}))
+            assert await one._zookeeper.create(path, data)
+            await asyncio.gather(
+                *(member.administration.forget_deleted_topic(topic_id) for member in (one, two, three))
+            )
             assert await one.administration.deleted_topics() == {}
-            await waiting
-            await one.administration.forget_deleted_topic(topic_id)
-
-    run(test())
 
 
-def test_holders_that_forget_at_the_same_time_leave_nothing(servers: str) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as one, joined(2, servers) as two, joined(3, servers) as three:
-            for _ in range(5):
-                topic_id = uuid4()
-                path = f"{znodes.DELETED_TOPICS}/{znodes.encode_uuid(topic_id)}"
-                data = znodes.encode_deleted_topic("t", frozenset({1, 2, 3}))
-                assert await one._zookeeper.create(path, data)
-                await asyncio.gather(
-                    *(member.administration.forget_deleted_topic(topic_id) for member in (one, two, three))
-                )
-                assert await one.administration.deleted_topics() == {}
-
-    run(test())
-
-
-def test_to_wait_for_a_holder_that_does_nothing_ends_with_the_time(servers: str) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as member:
-            topic_id = await member.create("t", [1])
-            await member.until(lambda: member.knows("t"))
-            await member.administration.delete_topic("t", topic_id)
-            await member.until(lambda: "t" not in member.view.topics)
-            await member.administration.wait_removed(topic_id, lambda: {1}, 20)
-            await member.administration.wait_removed(topic_id, set, 8000)
-
-    run(test())
+async def test_to_wait_for_a_holder_that_does_nothing_ends_with_the_time(servers: str) -> None:
+    async with joined(1, servers) as member:
+        topic_id = await member.create("t", [1])
+        await member.until(lambda: member.knows("t"))
+        await member.administration.delete_topic("t", topic_id)
+        await member.until(lambda: "t" not in member.view.topics)
+        await member.administration.wait_removed(topic_id, lambda: {1}, 20)
+        await member.administration.wait_removed(topic_id, set, 8000)
 
 
 # --- Settings ---
 
 
-def test_settings_changed_by_many_at_once_lose_nothing(servers: str) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as one, joined(2, servers) as two:
-            await one.create("t", [1])
+async def test_settings_changed_by_many_at_once_lose_nothing(servers: str) -> None:
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        await one.create("t", [1])
 
-            def adding(name: str) -> object:
-                def change(settings: Mapping[str, str]) -> Mapping[str, str]:
-                    return {**settings, name: "1"}
+        def adding(name: str) -> object:
+            def change(settings: Mapping[str, str]) -> Mapping[str, str]:
+                return {**settings, name: "1"}
 
-                return change
+            return change
 
-            names = ["retention.ms", "segment.ms", "flush.ms"]
-            await asyncio.gather(
-                *(
-                    member.administration.change_config("topics/t", adding(name))  # type: ignore[arg-type]  # it is one
-                    for member, name in zip((one, two, one), names, strict=True)
-                )
+        names = ["retention.ms", "segment.ms", "flush.ms"]
+        await asyncio.gather(
+            *(
+                member.administration.change_config("topics/t", adding(name))  # type: ignore[arg-type]  # it is one
+                for member, name in zip((one, two, one), names, strict=True)
             )
-            await two.until(
-                lambda: "t" in two.view.topics and two.view.topics["t"].config.keys() == set(names)
-            )
-
-    run(test())
+        )
+        await two.until(lambda: "t" in two.view.topics and two.view.topics["t"].config.keys() == set(names))
 
 
-def test_settings_that_others_change_without_end_are_given_up_with_a_word(
+async def test_settings_that_others_change_without_end_are_given_up_with_a_word(
     servers: str, shell: KazooClient
 ) -> None:
-    async def test() -> None:
-        async with joined(1, servers) as member:
-            shell.create("/config/brokers/1", znodes.encode_config({}))
+    async with joined(1, servers) as member:
+        shell.create("/config/brokers/1", znodes.encode_config({}))
 
-            def change(settings: Mapping[str, str]) -> Mapping[str, str]:
-                shell.set("/config/brokers/1", znodes.encode_config({}))
-                return settings
+        def change(settings: Mapping[str, str]) -> Mapping[str, str]:
+            shell.set("/config/brokers/1", znodes.encode_config({}))
+            return settings
 
-            with pytest.raises(InvalidConfig, match="settings of brokers/1 are being changed by others"):
-                await member.administration.change_config("brokers/1", change)
-
-    run(test())
+        with pytest.raises(InvalidConfig, match="settings of brokers/1 are being changed by others"):
+            await member.administration.change_config("brokers/1", change)
 
 
-def test_what_is_written_is_what_zookeeper_shell_shows(servers: str, shell: KazooClient) -> None:
+async def test_what_is_written_is_what_zookeeper_shell_shows(servers: str, shell: KazooClient) -> None:
     """R18."""
 
-    async def test() -> None:
-        async with joined(1, servers) as member:
-            topic_id = await member.create("t", [1], {"retention.ms": "5"})
-            await member.until(lambda: member.knows("t"))
-            data, stat = shell.get("/brokers/topics/t")
-            assert TopicAssignment.decode("t", data, stat.version).topic_id == topic_id
-            assert shell.get("/config/topics/t")[0] == b'{"version":1,"config":{"retention.ms":"5"}}'
-            assert shell.get("/brokers/topics/t/partitions/0/state")[0] == (
-                b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1],"incarnations":{"1":0}}'
-            )
-
-    run(test())
+    async with joined(1, servers) as member:
+        topic_id = await member.create("t", [1], {"retention.ms": "5"})
+        await member.until(lambda: member.knows("t"))
+        data, stat = shell.get("/brokers/topics/t")
+        assert TopicAssignment.decode("t", data, stat.version).topic_id == topic_id
+        assert shell.get("/config/topics/t")[0] == b'{"version":1,"config":{"retention.ms":"5"}}'
+        assert shell.get("/brokers/topics/t/partitions/0/state")[0] == (
+            b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1],"incarnations":{"1":0}}'
+        )

@@ -15,7 +15,7 @@ from mainstem_broker.errors import (
     EligibleLeadersNotAvailable,
     PreferredLeaderNotAvailable,
 )
-from mainstem_broker.replica.state import NO_LEADER, PartitionState
+from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 

@@ -11,7 +11,7 @@ from mainstem_broker.cluster.controller import (
     ElectionPolicy,
     StateChange,
     elected,
-    holds_office,
+    has_valid_leader,
     plan_states,
 )
 from mainstem_broker.cluster.reassignment import (
@@ -25,7 +25,7 @@ from mainstem_broker.cluster.reassignment import (
 )
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import BrokerRegistration, TopicAssignment
-from mainstem_broker.replica.state import NO_LEADER, PartitionState
+from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
 EPOCH = 9
 POLICY = ElectionPolicy(min_insync_replicas=1)
@@ -257,7 +257,7 @@ class Cluster:
         """One pass of the controller, after the leader has handed over if it has to."""
         state = self.view.topics["t"].states.get(0)
         heir = None if state is None else successor(state, self.move, self.view.brokers)
-        if state is not None and heir is not None and holds_office(state, self.view.brokers):
+        if state is not None and heir is not None and has_valid_leader(state, self.view.brokers):
             assert heir in state.isr, "whoever leads has every acknowledged record"
             self.view.set_state("t", 0, elected(state, heir, state.isr, self.view.brokers, self.policy))
         for change in plan_states(self.view, EPOCH, lambda _: self.policy):
@@ -273,8 +273,8 @@ class Cluster:
         assert plan_completions(self.view, EPOCH, lambda _: self.policy) == {}, "nothing is left"
 
     def _carry_out(self, change: StateChange) -> None:
-        known = self.view.topics["t"].states.get(0)
-        assert change.expected_version == (None if known is None else known.partition_epoch)
+        current = self.view.topics["t"].states.get(0)
+        assert change.expected_version == (None if current is None else current.partition_epoch)
         assert self.view.set_state("t", 0, change.state)
 
     def check(self) -> None:

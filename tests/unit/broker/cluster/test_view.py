@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.partition_state import PartitionState
 
 T = UUID(int=1)
 

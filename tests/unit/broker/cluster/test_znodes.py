@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.znodes import BrokerRegistration, Change, Endpoint, TopicAssignment
-from mainstem_broker.quota.client_quotas import QuotaEntity
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.partition_state import PartitionState
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 TOPIC_ID_TEXT = "ABEiM0RVZneImaq7zN3u_w"
@@ -214,36 +213,6 @@ def test_a_change_is_numbered_by_its_name(name: str, number: int) -> None:
 def test_a_partition_has_its_node_below_its_topics() -> None:
     assert znodes.partitions_path("t") == "/brokers/topics/t/partitions"
     assert znodes.partition_path("t", 3) == "/brokers/topics/t/partitions/3"
-    assert znodes.config_path("brokers/<default>") == "/config/brokers/<default>"
-
-
-@pytest.mark.parametrize(
-    ("entity", "path"),
-    [
-        (QuotaEntity("alice", None), "users/alice"),
-        (QuotaEntity(None, "app"), "clients/app"),
-        (QuotaEntity("alice", "app"), "users/alice/clients/app"),
-        (QuotaEntity(znodes.DEFAULT_ENTITY, znodes.DEFAULT_ENTITY), "users/<default>/clients/<default>"),
-        (QuotaEntity("CN=a b,O=*~/+", None), "users/CN%3Da%20b%2CO%3D%2A%7E%2F%2B"),
-        (QuotaEntity("grüße", ".."), "users/gr%C3%BC%C3%9Fe/clients/%2E%2E"),
-    ],
-)
-def test_quotas_lie_where_kafka_keeps_them(entity: QuotaEntity, path: str) -> None:
-    assert znodes.quota_path(entity) == path
-    assert znodes.quota_entity(path) == entity
-
-
-@pytest.mark.parametrize("path", ["groups/g", "users", "users/a/clients", "users/a/groups/g", "ips/10.0.0.1"])
-def test_other_settings_are_no_quotas(path: str) -> None:
-    assert znodes.quota_entity(path) is None
-
-
-@given(name=st.text(min_size=1))
-def test_any_name_of_a_group_is_one_name_of_a_znode(name: str) -> None:
-    path = znodes.group_path(name)
-    assert path.count("/") == 1
-    assert path.partition("/")[2] not in (".", "..", "<default>")
-    assert znodes.group_of(path) == name
 
 
 def test_a_node_without_content_has_no_settings() -> None:

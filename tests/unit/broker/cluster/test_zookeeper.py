@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from kazoo.client import KazooClient
+from structlog.testing import capture_logs
 from tests.unit.broker.server.peers import run, until
 
 from mainstem_broker.cluster.zookeeper import (
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.processes
 @asynccontextmanager
 async def session(servers: str, states: list[str] | None = None) -> AsyncIterator[ZooKeeper]:
     zookeeper = ZooKeeper(servers, 2000, (states if states is not None else []).append)
-    await zookeeper.start(10_000)
+    await zookeeper.start(10)
     try:
         yield zookeeper
     finally:
@@ -38,17 +40,33 @@ async def session(servers: str, states: list[str] | None = None) -> AsyncIterato
 # --- Life ---
 
 
-def test_nobody_there_is_told_with_what_to_do() -> None:
-    async def test() -> None:
-        zookeeper = ZooKeeper("127.0.0.1:1", 2000, lambda _: None)
-        with pytest.raises(
-            StartupError,
-            match=r"did not answer at 127\.0\.0\.1:1 within 300 ms: start it, or correct zookeeper",
-        ):
-            await zookeeper.start(300)
-        await zookeeper.stop()
+async def test_nobody_there_is_told_with_what_to_do() -> None:
+    zookeeper = ZooKeeper("127.0.0.1:1", 2000, lambda _: None)
+    with pytest.raises(
+        StartupError,
+        match=r"did not answer at 127\.0\.0\.1:1 within 0\.3 s: start it, or correct zookeeper",
+    ):
+        await zookeeper.start(0.3)
+    await zookeeper.stop()
 
-    run(test())
+
+async def test_a_start_waits_for_a_server_says_so_and_can_be_given_up_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also for one that takes connections and answers nothing, which kazoo by itself waits for."""
+    monkeypatch.setattr("mainstem_broker.cluster.zookeeper.WAIT_REPORT_INTERVAL_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute, capture_logs() as lines:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        zookeeper = ZooKeeper(address, 60_000, lambda _: None)
+        starting = asyncio.ensure_future(zookeeper.start(None))
+        await until(lambda: len(lines) >= 2)
+        assert not starting.done()
+        starting.cancel()
+        begun_s = time.monotonic()
+        await zookeeper.stop()
+        assert time.monotonic() - begun_s < 10  # the session that it would wait for lasts a minute
+    assert lines[0]["event"] == "waiting for ZooKeeper: start it, or correct zookeeper.connect"
+    assert lines[0]["servers"] == address
 
 
 def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again_within_the_session() -> None:
@@ -67,133 +85,111 @@ def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again_within
         async def test() -> None:
             tried = asyncio.get_running_loop().run_in_executor(beside, second_try_s)
             with pytest.raises(StartupError, match="did not answer"):
-                await ZooKeeper(address, int(session_s * 1000), lambda _: None).start(int(session_s * 1000))
+                await ZooKeeper(address, int(session_s * 1000), lambda _: None).start(session_s)
             assert await tried < session_s / 2
 
         run(test())
 
 
 @pytest.mark.parametrize("servers", ["", "host:port", ":2181", "host:99999"])
-def test_servers_that_cannot_be_read_are_told(servers: str) -> None:
-    async def test() -> None:
-        with pytest.raises(
-            StartupError, match=r"zookeeper\.connect is .*: write it as host:port,host:port/chroot"
-        ):
-            await ZooKeeper(servers, 2000, lambda _: None).start(300)
-
-    run(test())
+async def test_servers_that_cannot_be_read_are_told(servers: str) -> None:
+    with pytest.raises(
+        StartupError, match=r"zookeeper\.connect is .*: write it as host:port,host:port/chroot"
+    ):
+        await ZooKeeper(servers, 2000, lambda _: None).start(0.3)
 
 
 @pytest.mark.filterwarnings("ignore:No chroot path exists")
-def test_a_chroot_that_is_missing_is_made(servers: str, shell: KazooClient) -> None:
-    async def test() -> None:
-        async with session(servers + "/below/that") as zookeeper:
-            assert await zookeeper.create("/a", b"1")
-        assert shell.get("/below/that/a")[0] == b"1"
-
-    run(test())
+async def test_a_chroot_that_is_missing_is_made(servers: str, shell: KazooClient) -> None:
+    async with session(servers + "/below/that") as zookeeper:
+        assert await zookeeper.create("/a", b"1")
+    assert shell.get("/below/that/a")[0] == b"1"
 
 
-def test_the_listener_hears_of_the_sessions_state(servers: str) -> None:
+async def test_the_listener_hears_of_the_sessions_state(servers: str) -> None:
     states: list[str] = []
 
-    async def test() -> None:
-        async with session(servers, states) as zookeeper:
-            await until(lambda: states == ["connected"])
-            assert zookeeper.session_id != 0
-        assert zookeeper.session_id == 0
-        await until(lambda: states[-1] == "lost")
-
-    run(test())
+    async with session(servers, states) as zookeeper:
+        await until(lambda: states == ["connected"])
+        assert zookeeper.session_id != 0
+    assert zookeeper.session_id == 0
+    await until(lambda: states[-1] == "lost")
 
 
-def test_a_session_that_ended_answers_with_an_error_that_clients_retry(servers: str) -> None:
-    async def test() -> None:
-        async with session(servers) as zookeeper:
-            client = zookeeper._client
-            client.stop()
-            with pytest.raises(ZooKeeperUnavailable, match="ZooKeeper gave no answer"):
-                await zookeeper.get("/")
-        assert issubclass(ZooKeeperUnavailable, RequestTimedOut)
-
-    run(test())
+async def test_a_session_that_ended_answers_with_an_error_that_clients_retry(servers: str) -> None:
+    async with session(servers) as zookeeper:
+        client = zookeeper._client
+        client.stop()
+        with pytest.raises(ZooKeeperUnavailable, match="The connection to ZooKeeper broke"):
+            await zookeeper.get("/")
+    assert issubclass(ZooKeeperUnavailable, RequestTimedOut)
 
 
 # --- Reading ---
 
 
-def test_nodes_are_read_with_their_version_and_owner(servers: str, shell: KazooClient) -> None:
+async def test_nodes_are_read_with_their_version_and_owner(servers: str, shell: KazooClient) -> None:
     shell.create("/a", b"1")
     shell.set("/a", b"2")
     shell.create("/mine", b"", ephemeral=True)
 
-    async def test() -> None:
-        async with session(servers) as zookeeper:
-            node = await zookeeper.get("/a")
-            assert node is not None
-            assert (node.data, node.version, node.ephemeral_owner) == (b"2", 1, 0)
-            assert node.czxid == shell.get("/a")[1].czxid
-            mine = await zookeeper.get("/mine")
-            assert mine is not None
-            assert mine.ephemeral_owner == shell.client_id[0]
-            assert await zookeeper.get("/b") is None
-
-    run(test())
+    async with session(servers) as zookeeper:
+        node = await zookeeper.get("/a")
+        assert node is not None
+        assert (node.data, node.version, node.ephemeral_owner) == (b"2", 1, 0)
+        assert node.czxid == shell.get("/a")[1].czxid
+        mine = await zookeeper.get("/mine")
+        assert mine is not None
+        assert mine.ephemeral_owner == shell.client_id[0]
+        assert await zookeeper.get("/b") is None
 
 
-def test_many_nodes_are_read_in_their_order_with_gaps(servers: str, shell: KazooClient) -> None:
+async def test_many_nodes_are_read_in_their_order_with_gaps(servers: str, shell: KazooClient) -> None:
     for number in range(0, 1200, 100):
         shell.create(f"/n{number}", str(number).encode())
 
-    async def test() -> None:
-        async with session(servers) as zookeeper:
-            nodes = await zookeeper.get_many([f"/n{number}" for number in range(1200)])
-            assert [None if node is None else int(node.data) for node in nodes] == [
-                number if number % 100 == 0 else None for number in range(1200)
-            ]
-            assert await zookeeper.get_many([]) == []
-
-    run(test())
+    async with session(servers) as zookeeper:
+        nodes = await zookeeper.get_many([f"/n{number}" for number in range(1200)])
+        assert [None if node is None else int(node.data) for node in nodes] == [
+            number if number % 100 == 0 else None for number in range(1200)
+        ]
+        assert await zookeeper.get_many([]) == []
 
 
-def test_children_are_sorted_and_a_missing_node_has_none(servers: str, shell: KazooClient) -> None:
+async def test_children_are_sorted_and_a_missing_node_has_none(servers: str, shell: KazooClient) -> None:
     for name in ("b", "c", "a"):
         shell.create(f"/p/{name}", makepath=True)
 
-    async def test() -> None:
-        async with session(servers) as zookeeper:
-            assert await zookeeper.children("/p") == ["a", "b", "c"]
-            assert await zookeeper.children("/q") == []
+    async with session(servers) as zookeeper:
+        assert await zookeeper.children("/p") == ["a", "b", "c"]
+        assert await zookeeper.children("/q") == []
+        assert await zookeeper.children_of_many(["/p", "/q", "/p/a"]) == [["a", "b", "c"], [], []]
+        assert await zookeeper.children_of_many([]) == []
 
-    run(test())
 
-
-def test_a_watch_tells_once_of_a_change_of_data_of_children_and_of_a_node_that_appears(
+async def test_a_watch_tells_once_of_a_change_of_data_of_children_and_of_a_node_that_appears(
     servers: str, shell: KazooClient
 ) -> None:
     shell.create("/a")
-    told: list[str] = []
+    reports: list[str] = []
 
-    async def test() -> None:
-        async with session(servers) as zookeeper:
-            await zookeeper.get("/a", lambda: told.append("data"))
-            await zookeeper.children("/a", lambda: told.append("children"))
-            await zookeeper.get("/b", lambda: told.append("appeared"))
-            assert told == []
-            shell.set("/a", b"1")
-            shell.create("/a/x")
-            shell.create("/b")
-            await until(lambda: len(told) >= 3)
-            shell.set("/a", b"2")
-            shell.create("/a/y")
-            shell.set("/b", b"2")
-            await zookeeper.sync()
-            assert sorted(told) == ["appeared", "children", "data"]
-
-    run(test())
+    async with session(servers) as zookeeper:
+        await zookeeper.get("/a", lambda: reports.append("data"))
+        await zookeeper.children("/a", lambda: reports.append("children"))
+        await zookeeper.get("/b", lambda: reports.append("appeared"))
+        assert reports == []
+        shell.set("/a", b"1")
+        shell.create("/a/x")
+        shell.create("/b")
+        await until(lambda: len(reports) >= 3)
+        shell.set("/a", b"2")
+        shell.create("/a/y")
+        shell.set("/b", b"2")
+        await zookeeper.sync()
+        assert sorted(reports) == ["appeared", "children", "data"]
 
 
-def test_watching_again_and_again_keeps_one_watch(servers: str, shell: KazooClient) -> None:
+async def test_watching_again_and_again_keeps_one_watch(servers: str, shell: KazooClient) -> None:
     class Owner:
         def __init__(self) -> None:
             self.told = 0
@@ -201,58 +197,49 @@ def test_watching_again_and_again_keeps_one_watch(servers: str, shell: KazooClie
         def tell(self) -> None:
             self.told += 1
 
-    async def test() -> None:
-        owner = Owner()
-        async with session(servers) as zookeeper:
-            for _ in range(10):
-                await zookeeper.children("/", owner.tell)
-            shell.create("/new")
-            await until(lambda: owner.told)
-            await zookeeper.sync()
-            await asyncio.sleep(0.01)
-            assert owner.told == 1
-
-    run(test())
+    owner = Owner()
+    async with session(servers) as zookeeper:
+        for _ in range(10):
+            await zookeeper.children("/", owner.tell)
+        shell.create("/new")
+        await until(lambda: owner.told)
+        await zookeeper.sync()
+        await asyncio.sleep(0.01)
+        assert owner.told == 1
 
 
 # --- Writing ---
 
 
-def test_a_node_is_created_once(servers: str) -> None:
-    async def test() -> None:
-        async with session(servers) as zookeeper:
-            assert await zookeeper.create("/a", b"1")
-            assert not await zookeeper.create("/a", b"2")
-            await zookeeper.ensure_paths(["/x/y/z", "/x/y", "/x/w"])
-            assert await zookeeper.children("/x") == ["w", "y"]
-
-    run(test())
+async def test_a_node_is_created_once(servers: str) -> None:
+    async with session(servers) as zookeeper:
+        assert await zookeeper.create("/a", b"1")
+        assert not await zookeeper.create("/a", b"2")
+        await zookeeper.ensure_paths(["/x/y/z", "/x/y", "/x/w"])
+        assert await zookeeper.children("/x") == ["w", "y"]
 
 
-def test_all_of_a_multi_is_done(servers: str, shell: KazooClient) -> None:
+async def test_all_of_a_multi_is_done(servers: str, shell: KazooClient) -> None:
     for path in ("/set", "/delete", "/check"):
         shell.create(path)
 
-    async def test() -> None:
-        async with session(servers) as zookeeper:
-            results = await zookeeper.multi(
-                [
-                    Check("/check", 0),
-                    Create("/new", b"1"),
-                    Create("/mine", b"2", ephemeral=True),
-                    Create("/seq_", b"3", sequential=True),
-                    SetData("/set", b"4", 0),
-                    Delete("/delete", 0),
-                ]
-            )
-            assert results[3] == "/seq_0000000005", "numbers count the children ever made below a node"
-            mine = await zookeeper.get("/mine")
-            assert mine is not None
-            assert mine.ephemeral_owner == zookeeper.session_id
-            assert shell.get("/set")[0] == b"4"
-            assert shell.exists("/delete") is None
-
-    run(test())
+    async with session(servers) as zookeeper:
+        results = await zookeeper.multi(
+            [
+                Check("/check", 0),
+                Create("/new", b"1"),
+                Create("/mine", b"2", ephemeral=True),
+                Create("/seq_", b"3", sequential=True),
+                SetData("/set", b"4", 0),
+                Delete("/delete", 0),
+            ]
+        )
+        assert results[3] == "/seq_0000000005", "numbers count the children ever made below a node"
+        mine = await zookeeper.get("/mine")
+        assert mine is not None
+        assert mine.ephemeral_owner == zookeeper.session_id
+        assert shell.get("/set")[0] == b"4"
+        assert shell.exists("/delete") is None
 
 
 @pytest.mark.parametrize(
@@ -266,33 +253,64 @@ def test_all_of_a_multi_is_done(servers: str, shell: KazooClient) -> None:
         (Delete("/none"), "Delete /none: NoNodeError"),
     ],
 )
-def test_if_one_operation_is_refused_none_is_done_and_the_one_is_named(
+async def test_if_one_operation_is_refused_none_is_done_and_the_one_is_named(
     servers: str, shell: KazooClient, refused: Check | Create | SetData | Delete, reason: str
 ) -> None:
     shell.create("/a")
 
-    async def test() -> None:
-        async with session(servers) as zookeeper:
-            with pytest.raises(Conflict) as raised:
-                await zookeeper.multi([Create("/before", b""), refused, Create("/after", b"")])
-            assert str(raised.value) == reason
-            assert await zookeeper.children("/") == ["a"]
-
-    run(test())
+    async with session(servers) as zookeeper:
+        with pytest.raises(Conflict) as raised:
+            await zookeeper.multi([Create("/before", b""), refused, Create("/after", b"")])
+        assert str(raised.value) == reason
+        assert await zookeeper.children("/") == ["a"]
 
 
-def test_numbers_stay_dense_when_entries_are_removed_and_when_a_multi_is_refused(servers: str) -> None:
+async def test_numbers_stay_dense_when_entries_are_removed_and_when_a_multi_is_refused(servers: str) -> None:
     """The feed of changes tells a gap by that."""
 
-    async def test() -> None:
-        async with session(servers) as zookeeper:
-            await zookeeper.ensure_paths(["/feed"])
-            for number in range(4):
-                ((path),) = await zookeeper.multi([Create("/feed/c_", b"", sequential=True)])
-                assert path == f"/feed/c_{number:010d}"
-                if number:
-                    await zookeeper.multi([Delete(f"/feed/c_{number - 1:010d}")])
-                with pytest.raises(Conflict):
-                    await zookeeper.multi([Create("/feed/c_", b"", sequential=True), Check("/none", 0)])
+    async with session(servers) as zookeeper:
+        await zookeeper.ensure_paths(["/feed"])
+        for number in range(4):
+            ((path),) = await zookeeper.multi([Create("/feed/c_", b"", sequential=True)])
+            assert path == f"/feed/c_{number:010d}"
+            if number:
+                await zookeeper.multi([Delete(f"/feed/c_{number - 1:010d}")])
+            with pytest.raises(Conflict):
+                await zookeeper.multi([Create("/feed/c_", b"", sequential=True), Check("/none", 0)])
 
-    run(test())
+
+# --- Outages (R41) ---
+
+
+async def test_what_is_asked_during_an_outage_is_refused_and_not_done_later(servers: str) -> None:
+    async with session(servers) as zookeeper:
+        zookeeper._take_state("suspended")
+        with pytest.raises(ZooKeeperUnavailable, match=r"has not answered for .* s, so nothing was changed"):
+            await zookeeper.create("/late", b"")
+        zookeeper._take_state("connected")
+        assert await zookeeper.get("/late") is None
+
+
+async def test_a_call_that_waited_for_another_while_the_connection_broke_is_refused_at_once(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kazoo would keep it until the connection is back, and every heartbeat behind it."""
+    async with session(servers) as zookeeper:
+        may_end = threading.Event()
+        first = zookeeper._submit(may_end.wait)
+        second = asyncio.ensure_future(zookeeper.create("/late", b""))
+        await asyncio.sleep(0)  # it is in the thread's queue now
+        with monkeypatch.context() as broken:
+            broken.setattr(KazooClient, "connected", False)
+            may_end.set()
+            await first
+            with pytest.raises(ZooKeeperUnavailable, match="The connection to ZooKeeper broke"):
+                await second
+        assert await zookeeper.get("/late") is None
+
+
+async def test_what_is_asked_while_the_connection_is_made_again_waits_for_it(servers: str) -> None:
+    async with session(servers) as zookeeper:
+        zookeeper._take_state("suspended")
+        asyncio.get_running_loop().call_later(0.1, zookeeper._take_state, "connected")
+        assert await zookeeper.create("/soon", b"")

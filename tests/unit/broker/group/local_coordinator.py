@@ -1,4 +1,4 @@
-"""A coordinator over real partitions in a folder, on a loop of its own; only the replication is played.
+"""A coordinator over a real partition in a folder; only the replication is played.
 
 Each partition of `__consumer_offsets` is led by broker 1. With `followers`, broker 2 is in sync and takes
 nothing by itself: `replicate` lets it have all there is.
@@ -7,44 +7,33 @@ nothing by itself: `replicate` lets it have all there is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID, uuid4
 
-import uvloop
-from tests.unit.broker.replica.replicas import open_office
+from tests.unit.broker.replica.replicas import valid_lease
 
-from mainstem_broker.config import BrokerConfig
-from mainstem_broker.group.consumer_group import ConsumerPolicy
+from mainstem_broker.config.broker_config import BrokerConfig
+from mainstem_broker.group.bridge.migration import MigrationPolicy
+from mainstem_broker.group.classic.rebalancing import ClassicPolicy
+from mainstem_broker.group.consumer.group import ConsumerPolicy
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings, GroupCoordinator
-from mainstem_broker.group.membership import GroupPolicy
-from mainstem_broker.group.messages import Join, JoinAnswer, Sync, SyncAnswer
-from mainstem_broker.group.migration import MigrationPolicy
-from mainstem_broker.group.records import CommittedOffset
-from mainstem_broker.group.shard import GroupPolicies
+from mainstem_broker.group.messages import Commit, Join, JoinAnswer, Sync, SyncAnswer
+from mainstem_broker.group.offsets.records import CommittedOffset
+from mainstem_broker.group.shard import GroupPolicies, GroupShard
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.replica.partition import Partition
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.partition_state import PartitionState
 
-Result = TypeVar("Result")
 NOW_MS = 1_750_000_000_000
 SUBSCRIPTION = bytes.fromhex("0001 00000001 0001 74 ffffffff")
 """Of the topic "t"."""
 
 _numbers = count(1)
-
-
-def run(test: Coroutine[Any, Any, Result]) -> Result:
-    """Run a test on the loop that the broker uses, and not for ever."""
-
-    async def bounded() -> Result:
-        async with asyncio.timeout(20):
-            return await test
-
-    return uvloop.run(bounded())
 
 
 @dataclass
@@ -57,7 +46,7 @@ class PlayedTopics:
         return self.ids.get(name)
 
     def name(self, topic_id: UUID) -> str | None:
-        return next((name for name, known in self.ids.items() if known == topic_id), None)
+        return next((name for name, other_id in self.ids.items() if other_id == topic_id), None)
 
     def names(self) -> Iterable[str]:
         return self.ids
@@ -98,12 +87,12 @@ class LocalCoordinator:
         )
         self.now_ms = NOW_MS
         self.topics = PlayedTopics()
-        self.partition = Partition(OFFSETS_TOPIC, 0, uuid4(), log, 1, open_office())
+        self.partition = Partition(OFFSETS_TOPIC, 0, uuid4(), log, 1, valid_lease())
         self._replicas: tuple[int, ...] = (1, 2) if followers else (1,)
         self.isr: tuple[int, ...] = self._replicas
         self._settings = CoordinatorSettings(
             GroupPolicies(
-                GroupPolicy(0, members_max),
+                ClassicPolicy(0, members_max),
                 ConsumerPolicy(lambda _: 10_000, members_max, ("uniform", "range")),
                 migration,
             ),
@@ -145,22 +134,28 @@ class LocalCoordinator:
             leader, self.epoch, self.isr, 1, self.partition_epoch, incarnations={1: 0, 2: 0}
         )
         self.partition.update_state(state, self._replicas, self.now_ms)
-        self.coordinator.follow(0)
+        self.coordinator.shards.follow(0)
 
     async def load(self) -> None:
         """Lead, and wait until the groups are there."""
         self.lead()
-        loading = self.coordinator._loading[0]
+        loading = self.coordinator.shards.loading(0)
         while self.isr != (1,) and not loading.done():
             self.replicate()
             await asyncio.sleep(0)
         await loading
 
     async def restart(self) -> None:
-        await self.coordinator.stop()
+        await self.coordinator.shards.stop()
         self.follow()
         self.coordinator = self._new()
         await self.load()
+
+    @property
+    def shard(self) -> GroupShard:
+        shard = self.coordinator.shards.find(0)
+        assert shard is not None
+        return shard
 
     def replicate(self) -> None:
         """Broker 2 has fetched everything."""
@@ -180,7 +175,7 @@ class LocalCoordinator:
         subscription: bytes = SUBSCRIPTION,
         instance_id: str | None = None,
     ) -> asyncio.Future[JoinAnswer]:
-        def asked(number: int) -> Join:
+        def make_request(number: int) -> Join:
             return Join(
                 number,
                 member_id,
@@ -196,7 +191,7 @@ class LocalCoordinator:
                 may_skip_assignment=False,
             )
 
-        return self.coordinator.join(group_id, asked)
+        return self.coordinator.join(group_id, make_request)
 
     def ask_sync(self, group_id: str, joined: JoinAnswer) -> asyncio.Future[SyncAnswer]:
         return self.coordinator.sync(
@@ -229,8 +224,20 @@ class LocalCoordinator:
     ) -> asyncio.Future[None]:
         value = CommittedOffset(offset, 3, metadata, self.now_ms, expire_ms, self.topics.topic_id(topic))
         member_id, generation = ("", -1) if member is None else (member.member_id, member.generation)
-        return self.coordinator.commit(group_id, member_id, None, generation, 9, {(topic, partition): value})
+        commit = Commit(member_id, None, generation, 9)
+        return self.coordinator.commit(group_id, commit, {(topic, partition): value})
 
     def committed(self, group_id: str, topic: str = "t", partition: int = 0) -> int | None:
-        found = self.coordinator.committed(group_id, [(topic, partition)])
-        return found[topic, partition].offset if found else None
+        offsets = self.coordinator.committed(group_id, [(topic, partition)])
+        return offsets[topic, partition].offset if offsets else None
+
+
+@asynccontextmanager
+async def loaded(directory: Path, **options: Any) -> AsyncIterator[LocalCoordinator]:
+    """A coordinator that has loaded an empty partition; the options are those of `LocalCoordinator`."""
+    local = LocalCoordinator(directory, **options)
+    await local.load()
+    try:
+        yield local
+    finally:
+        await local.coordinator.shards.stop()

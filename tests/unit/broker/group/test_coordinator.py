@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.unit.broker.group.local_coordinator import LocalCoordinator, run
+from tests.unit.broker.group.local_coordinator import LocalCoordinator, loaded
 
+from mainstem_broker.coordinator import shard as shard_module
+from mainstem_broker.coordinator.journal import Journal
 from mainstem_broker.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -26,10 +28,11 @@ from mainstem_broker.errors import (
     StorageError,
     UnknownMemberId,
 )
-from mainstem_broker.group import shard as shard_module
-from mainstem_broker.group.membership import State
-from mainstem_broker.protocol.records import Record
-from mainstem_broker.replica.journal import Journal
+from mainstem_broker.group import shard as group_shard
+from mainstem_broker.group.classic.rebalancing import ClassicState
+from mainstem_broker.group.offsets.group_offsets import GroupOffsets
+from mainstem_broker.group.offsets.records import CommittedOffset
+from mainstem_broker.protocol.topic_partition import TopicPartition
 
 
 @pytest.fixture
@@ -52,28 +55,11 @@ async def eventually(condition: Callable[[], bool]) -> None:
     raise AssertionError("It never came true.")
 
 
-def alone(tmp_path: Path, test: Callable[[LocalCoordinator], Awaitable[None]], **settings: Any) -> None:
-    """Run a test with a coordinator that has loaded an empty partition without followers."""
-
-    async def work() -> None:
-        local = LocalCoordinator(tmp_path, **settings)
-        await local.load()
-        await test(local)
-        await local.coordinator.stop()
-
-    run(work())
-
-
-def replicated(tmp_path: Path, test: Callable[[LocalCoordinator], Awaitable[None]]) -> None:
-    """Likewise, with a follower in sync."""
-    alone(tmp_path, test, followers=True)
-
-
 # --- Commits ---
 
 
-def test_a_commit_is_answered_and_seen_only_when_the_replicas_have_it(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_a_commit_is_answered_and_seen_only_when_the_replicas_have_it(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True) as local:
         stored = local.commit("g", 5)
         await asyncio.sleep(0)
         assert not stored.done()
@@ -82,11 +68,9 @@ def test_a_commit_is_answered_and_seen_only_when_the_replicas_have_it(tmp_path: 
         await stored
         assert local.committed("g") == 5
 
-    replicated(tmp_path, test)
 
-
-def test_commits_under_way_are_taken_in_the_order_of_the_log(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_commits_under_way_are_taken_in_the_order_of_the_log(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True) as local:
         stored = [local.commit("g", offset) for offset in (5, 6, 4)]
         local.replicate()
         await asyncio.gather(*stored)
@@ -94,13 +78,11 @@ def test_commits_under_way_are_taken_in_the_order_of_the_log(tmp_path: Path) -> 
         await local.restart()
         assert local.committed("g") == 4
 
-    replicated(tmp_path, test)
 
-
-def test_t27_a_commit_that_is_cut_off_by_a_change_of_leaders_says_that_the_coordinator_moved(
+async def test_t27_a_commit_that_is_cut_off_by_a_change_of_leaders_says_that_the_coordinator_moved(
     tmp_path: Path,
 ) -> None:
-    async def test(local: LocalCoordinator) -> None:
+    async with loaded(tmp_path, followers=True) as local:
         stored = local.commit("g", 5)
         local.follow()
         with pytest.raises(NotCoordinator):
@@ -110,43 +92,99 @@ def test_t27_a_commit_that_is_cut_off_by_a_change_of_leaders_says_that_the_coord
         with pytest.raises(NotCoordinator):
             local.committed("g")
 
-    replicated(tmp_path, test)
 
-
-def test_t27_a_commit_while_too_few_replicas_are_in_sync_says_to_try_again(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_t27_a_commit_while_too_few_replicas_are_in_sync_says_to_try_again(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True) as local:
         log = local.partition.log
         log.update_config(replace(log.config, min_insync_replicas=2))
         local.isr = (1,)
         local._set_state(1)
         with pytest.raises(CoordinatorNotAvailable):
             local.commit("g", 5)
-        assert not local.coordinator._shards[0].groups["g"].commits_under_way
-
-    replicated(tmp_path, test)
+        assert not local.shard.groups["g"].commits_under_way
 
 
-def test_a_commit_that_is_larger_than_a_batch_may_be_has_an_error_of_its_own(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_a_commit_that_too_few_replicas_have_is_seen_when_enough_of_them_have_it(
+    tmp_path: Path,
+) -> None:
+    async with loaded(tmp_path, followers=True, min_insync_replicas=2) as local:
+        committed = local.commit("g", 5)
+        local.set_in_sync((1,))
+        with pytest.raises(CoordinatorNotAvailable):
+            await committed
+        assert local.committed("g") is None
+        local.set_in_sync((1, 2))
+        assert local.committed("g") is None
+        local.replicate()
+        assert local.committed("g") == 5
+        assert not local.shard.groups["g"].commits_under_way
+
+
+async def test_a_commit_that_too_few_replicas_have_does_not_replace_a_later_one(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True, min_insync_replicas=2) as local:
+        failed = local.commit("g", 5)
+        local.set_in_sync((1,))
+        with pytest.raises(CoordinatorNotAvailable):
+            await failed
+        local.set_in_sync((1, 2))
+        later = local.commit("g", 7)
+        local.replicate()
+        await later
+        assert local.committed("g") == 7
+        await local.restart()
+        assert local.committed("g") == 7
+
+
+async def test_an_offset_that_is_lost_with_its_leader_was_never_seen(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True, min_insync_replicas=2) as local:
+        first = local.commit("g", 5)
+        local.replicate()
+        await first
+        lost = local.commit("g", 9)
+        local.set_in_sync((1,))
+        with pytest.raises(CoordinatorNotAvailable):
+            await lost
+        seen = local.committed("g")
+        local.follow()  # broker 2 leads, without the second commit
+        assert seen == 5
+
+
+async def test_a_deletion_that_too_few_replicas_have_takes_effect_when_enough_of_them_have_it(
+    tmp_path: Path,
+) -> None:
+    async with loaded(tmp_path, followers=True, min_insync_replicas=2) as local:
+        committed = local.commit("g", 5)
+        local.replicate()
+        await committed
+        deleted, _ = local.coordinator.delete_offsets("g", [("t", 0)])
+        local.set_in_sync((1,))
+        with pytest.raises(CoordinatorNotAvailable):
+            await deleted
+        assert local.committed("g") == 5
+        local.set_in_sync((1, 2))
+        local.replicate()
+        assert local.committed("g") is None
+
+
+async def test_a_commit_that_is_larger_than_a_batch_may_be_has_an_error_of_its_own(tmp_path: Path) -> None:
+    async with loaded(tmp_path, max_message_bytes=1_000) as local:
         with pytest.raises(InvalidCommitOffsetSize):
             local.commit("g", 5, metadata="x" * 2_000)
 
-    alone(tmp_path, test, max_message_bytes=1_000)
 
-
-def test_a_generation_of_a_group_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_a_generation_of_a_group_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         joined = await local.member("g")
         with pytest.raises(IllegalGeneration):
             local.commit("other", 5, member=joined)
         await local.commit("g", 5, member=joined)
         assert local.committed("g") == 5
 
-    alone(tmp_path, test)
 
-
-def test_t37_a_topic_that_was_made_again_starts_clean_also_at_the_next_coordinator(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_t37_a_topic_that_was_made_again_starts_clean_also_at_the_next_coordinator(
+    tmp_path: Path,
+) -> None:
+    async with loaded(tmp_path) as local:
         await local.commit("g", 5)
         await local.commit("g", 7, topic="u")
         local.topics.ids["t"] = uuid4()
@@ -155,11 +193,9 @@ def test_t37_a_topic_that_was_made_again_starts_clean_also_at_the_next_coordinat
         assert local.committed("g") is None
         assert list(local.coordinator.committed("g", None)) == [("u", 0)]
 
-    alone(tmp_path, test)
 
-
-def test_what_was_committed_for_a_deleted_topic_is_taken_from_the_log(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_what_was_committed_for_a_deleted_topic_is_taken_from_the_log(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         await local.commit("g", 5)
         end = local.partition.log.log_end_offset
         topic_id = local.topics.ids.pop("t")
@@ -170,14 +206,12 @@ def test_what_was_committed_for_a_deleted_topic_is_taken_from_the_log(tmp_path: 
         local.topics.ids["t"] = topic_id  # even then it is gone
         assert local.committed("g") is None
 
-    alone(tmp_path, test)
-
 
 # --- A change of leaders ---
 
 
-def test_the_next_coordinator_knows_members_and_offsets(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_the_next_coordinator_knows_members_and_offsets(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True) as local:
         joined = await local.member("g")
         stored = local.commit("g", 5, member=joined)
         local.replicate()
@@ -187,224 +221,191 @@ def test_the_next_coordinator_knows_members_and_offsets(tmp_path: Path) -> None:
         assert local.committed("g") == 5
         assert (await local.ask_sync("g", joined)).assignment == b"all"
 
-    replicated(tmp_path, test)
+
+async def test_t21_nothing_is_answered_before_the_groups_are_loaded(tmp_path: Path) -> None:
+    local = LocalCoordinator(tmp_path)
+    local.lead()
+    with pytest.raises(CoordinatorLoadInProgress):
+        local.committed("g")
+    with pytest.raises(CoordinatorLoadInProgress):
+        local.commit("g", 1)
+    with pytest.raises(CoordinatorLoadInProgress):
+        local.ask_join("g")
+    with pytest.raises(CoordinatorLoadInProgress):
+        list(local.coordinator.groups())
+    local.coordinator.heartbeat("g", "anyone", None, 1)  # nobody has to join anew because of that
+    await local.coordinator.shards.loading(0)
+    assert local.committed("g") is None
+    await local.coordinator.shards.stop()
 
 
-def test_t21_nothing_is_answered_before_the_groups_are_loaded(tmp_path: Path) -> None:
-    async def work() -> None:
-        local = LocalCoordinator(tmp_path)
-        local.lead()
+async def test_t21_what_is_not_replicated_yet_is_not_told_by_the_next_coordinator(tmp_path: Path) -> None:
+    local = LocalCoordinator(tmp_path, followers=True)
+    await local.load()
+    stored = local.commit("g", 5)
+    local.lead()  # elected anew, before the follower has it
+    with pytest.raises(NotCoordinator):
+        await stored
+    with pytest.raises(CoordinatorLoadInProgress):
+        local.committed("g")
+    loading = local.coordinator.shards.loading(0)
+    while not loading.done():
         with pytest.raises(CoordinatorLoadInProgress):
             local.committed("g")
-        with pytest.raises(CoordinatorLoadInProgress):
-            local.commit("g", 1)
-        with pytest.raises(CoordinatorLoadInProgress):
-            local.ask_join("g")
-        with pytest.raises(CoordinatorLoadInProgress):
-            list(local.coordinator.groups())
-        local.coordinator.heartbeat("g", "anyone", None, 1)  # nobody has to join anew because of that
-        await local.coordinator._loading[0]
-        assert local.committed("g") is None
-        await local.coordinator.stop()
-
-    run(work())
+        local.replicate()
+        await asyncio.sleep(0)
+    assert local.committed("g") == 5
+    await local.coordinator.shards.stop()
 
 
-def test_t21_what_is_not_replicated_yet_is_not_told_by_the_next_coordinator(tmp_path: Path) -> None:
-    async def work() -> None:
-        local = LocalCoordinator(tmp_path, followers=True)
-        await local.load()
-        stored = local.commit("g", 5)
-        local.lead()  # elected anew, before the follower has it
-        with pytest.raises(NotCoordinator):
-            await stored
-        with pytest.raises(CoordinatorLoadInProgress):
-            local.committed("g")
-        loading = local.coordinator._loading[0]
-        while not loading.done():
-            with pytest.raises(CoordinatorLoadInProgress):
-                local.committed("g")
-            local.replicate()
-            await asyncio.sleep(0)
-        assert local.committed("g") == 5
-        await local.coordinator.stop()
-
-    run(work())
-
-
-def test_a_partition_that_is_lost_while_it_is_loaded_is_let_go(tmp_path: Path) -> None:
-    async def work() -> None:
-        local = LocalCoordinator(tmp_path)
-        local.lead()
-        loading = local.coordinator._loading[0]
-        local.follow()
-        await asyncio.gather(loading, return_exceptions=True)
-        with pytest.raises(NotCoordinator):
-            local.committed("g")
-        await local.load()
-        assert local.committed("g") is None
-        await local.coordinator.stop()
-
-    run(work())
+async def test_a_partition_that_is_lost_while_it_is_loaded_is_let_go(tmp_path: Path) -> None:
+    local = LocalCoordinator(tmp_path)
+    local.lead()
+    loading = local.coordinator.shards.loading(0)
+    local.follow()
+    await asyncio.gather(loading, return_exceptions=True)
+    with pytest.raises(NotCoordinator):
+        local.committed("g")
+    await local.load()
+    assert local.committed("g") is None
+    await local.coordinator.shards.stop()
 
 
 @pytest.mark.usefixtures("soon_loaded_again")
-def test_a_partition_that_cannot_be_read_is_read_again_as_long_as_this_broker_leads(
+async def test_a_partition_that_cannot_be_read_is_read_again_as_long_as_this_broker_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = 3
+    read = Journal.replay
 
-    async def replay(journal: Journal, take: Callable[[Record], None]) -> None:
+    async def replay(journal: Journal, *takers: Any) -> None:
         nonlocal failures
         if failures:
             failures -= 1
             raise StorageError("The disk does not answer.")
-        await read(journal, take)
+        await read(journal, *takers)
 
-    async def work() -> None:
-        local = LocalCoordinator(tmp_path)
-        await local.load()
-        await local.commit("g", 5)
-        monkeypatch.setattr(Journal, "replay", replay)
-        local.lead()
-        await asyncio.sleep(0)
-        with pytest.raises(CoordinatorLoadInProgress):
-            local.committed("g")
-        await local.coordinator._loading[0]
-        assert failures == 0
-        assert local.committed("g") == 5
-        await local.coordinator.stop()
-
-    read = Journal.replay
-    run(work())
+    local = LocalCoordinator(tmp_path)
+    await local.load()
+    await local.commit("g", 5)
+    monkeypatch.setattr(Journal, "replay", replay)
+    local.lead()
+    await asyncio.sleep(0)
+    with pytest.raises(CoordinatorLoadInProgress):
+        local.committed("g")
+    await local.coordinator.shards.loading(0)
+    assert failures == 0
+    assert local.committed("g") == 5
+    await local.coordinator.shards.stop()
 
 
 @pytest.mark.usefixtures("soon_loaded_again")
-def test_t21_what_too_few_replicas_have_is_not_told_though_the_partition_was_read(
+async def test_t21_what_too_few_replicas_have_is_not_told_though_the_partition_was_read(
     tmp_path: Path,
 ) -> None:
     """The last follower leaves the in-sync set while the groups are loaded: another leader may lack them."""
 
-    async def work() -> None:
-        local = LocalCoordinator(tmp_path, followers=True, min_insync_replicas=2)
-        await local.load()
-        stored = local.commit("g", 5)
-        local.lead()  # elected anew, before the follower has it
-        with pytest.raises(NotCoordinator):
-            await stored
-        loading = local.coordinator._loading[0]
-        await eventually(lambda: bool(local.partition._acknowledgements))
-        local.set_in_sync((1,))
-        await asyncio.sleep(0.02)
-        with pytest.raises(CoordinatorLoadInProgress):
-            local.committed("g")
-        local.set_in_sync((1, 2))
-        while not loading.done():
-            local.replicate()
-            await asyncio.sleep(0.001)
-        assert local.committed("g") == 5
-        await local.coordinator.stop()
-
-    run(work())
+    local = LocalCoordinator(tmp_path, followers=True, min_insync_replicas=2)
+    await local.load()
+    stored = local.commit("g", 5)
+    local.lead()  # elected anew, before the follower has it
+    with pytest.raises(NotCoordinator):
+        await stored
+    loading = local.coordinator.shards.loading(0)
+    await eventually(lambda: bool(local.partition.acknowledgements))
+    local.set_in_sync((1,))
+    await asyncio.sleep(0.02)
+    with pytest.raises(CoordinatorLoadInProgress):
+        local.committed("g")
+    local.set_in_sync((1, 2))
+    while not loading.done():
+        local.replicate()
+        await asyncio.sleep(0.001)
+    assert local.committed("g") == 5
+    await local.coordinator.shards.stop()
 
 
-def test_an_epoch_that_goes_on_leaves_the_groups_alone(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_an_epoch_that_goes_on_leaves_the_groups_alone(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         joined = await local.member("g")
-        shard = local.coordinator._shards[0]
-        local.coordinator.follow(0)
-        local.coordinator.follow_all()
-        assert local.coordinator._shards[0] is shard
+        shard = local.shard
+        local.coordinator.shards.follow(0)
+        local.coordinator.shards.follow_all()
+        assert local.shard is shard
         local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
 
-    alone(tmp_path, test)
 
-
-def test_who_waits_for_others_is_sent_to_the_next_coordinator(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_who_waits_for_others_is_sent_to_the_next_coordinator(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         await local.member("g")
         newcomer = local.ask_join("g")
         assert not newcomer.done()
         local.follow()
         assert (await newcomer).error_code == NotCoordinator.code
 
-    alone(tmp_path, test)
 
-
-def test_records_that_are_none_of_ours_do_not_keep_groups_from_being_loaded(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_records_that_are_none_of_ours_do_not_keep_groups_from_being_loaded(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         await local.commit("g", 5)
-        local.coordinator._shards[0].journal.append(
-            [(b"?", b"?", ()), (b"\0\7", None, ())], local.now_ms, lambda _: None
+        local.shard.journal.append(
+            [(b"?", b"?", ()), (b"\0\7", None, ())], local.now_ms, lambda _: None, lambda: None
         )
         await local.restart()
         assert local.committed("g") == 5
 
-    alone(tmp_path, test)
 
+async def test_a_long_log_is_loaded_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainstem_broker.coordinator.journal.READ_BYTES", 300)
 
-def test_a_long_log_is_loaded_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainstem_broker.replica.journal.READ_BYTES", 300)
-
-    async def test(local: LocalCoordinator) -> None:
+    async with loaded(tmp_path) as local:
         for offset in range(50):
             await local.commit(f"g{offset % 7}", offset)
         await local.restart()
         assert [local.committed(f"g{number}") for number in range(7)] == [49, 43, 44, 45, 46, 47, 48]
 
-    alone(tmp_path, test)
-
 
 # --- Members ---
 
 
-def test_an_assignment_is_answered_when_the_replicas_have_it(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_an_assignment_is_answered_when_the_replicas_have_it(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True) as local:
         synced = local.ask_sync("g", await local.ask_join("g"))
         await asyncio.sleep(0)
         assert not synced.done()
         local.replicate()
         assert (await synced).assignment == b"all"
 
-    replicated(tmp_path, test)
 
-
-def test_a_silent_member_is_dropped_by_the_clock(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_a_silent_member_is_dropped_by_the_clock(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         joined = await local.member("g", session_ms=30)
-        await eventually(lambda: local.coordinator.group("g").state is State.EMPTY)
+        await eventually(lambda: local.coordinator.group("g").state is ClassicState.EMPTY)
         with pytest.raises(UnknownMemberId):
             local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
         await local.restart()
-        assert local.coordinator.group("g").state is State.EMPTY
-
-    alone(tmp_path, test)
+        assert local.coordinator.group("g").state is ClassicState.EMPTY
 
 
-def test_a_member_whose_client_went_away_while_it_waited_harms_nobody(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_a_member_whose_client_went_away_while_it_waited_harms_nobody(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         first = await local.member("g")
         gone = local.ask_join("g")
         gone.cancel()
         again = await local.ask_join("g", first.member_id)
         assert len(again.members) == 2
 
-    alone(tmp_path, test)
-
 
 @pytest.mark.parametrize("session_ms", [9, 60_001])
-def test_t32_a_session_timeout_outside_the_bounds_is_refused(tmp_path: Path, session_ms: int) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_t32_a_session_timeout_outside_the_bounds_is_refused(tmp_path: Path, session_ms: int) -> None:
+    async with loaded(tmp_path) as local:
         with pytest.raises(InvalidSessionTimeout):
             local.ask_join("g", session_ms=session_ms)
         with pytest.raises(GroupIdNotFound):
             local.coordinator.group("g")
 
-    alone(tmp_path, test)
 
-
-def test_groups_of_members_need_a_name_and_groups_of_offsets_do_not(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_groups_of_members_need_a_name_and_groups_of_offsets_do_not(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         with pytest.raises(InvalidGroupId):
             local.ask_join("")
         with pytest.raises(InvalidGroupId):
@@ -412,11 +413,9 @@ def test_groups_of_members_need_a_name_and_groups_of_offsets_do_not(tmp_path: Pa
         await local.commit("", 5)
         assert local.committed("") == 5
 
-    alone(tmp_path, test)
 
-
-def test_members_of_a_group_that_does_not_exist_are_unknown(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_members_of_a_group_that_does_not_exist_are_unknown(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         with pytest.raises(UnknownMemberId):
             local.ask_join("g", "member")
         with pytest.raises(UnknownMemberId):
@@ -424,14 +423,12 @@ def test_members_of_a_group_that_does_not_exist_are_unknown(tmp_path: Path) -> N
         with pytest.raises(UnknownMemberId):
             local.coordinator.leave("g", "member", None)
 
-    alone(tmp_path, test)
-
 
 # --- Deleting and expiring ---
 
 
-def test_a_group_is_deleted_with_its_offsets_for_good(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_a_group_is_deleted_with_its_offsets_for_good(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         joined = await local.member("g")
         await local.commit("g", 5, member=joined)
         with pytest.raises(NonEmptyGroup):
@@ -447,11 +444,9 @@ def test_a_group_is_deleted_with_its_offsets_for_good(tmp_path: Path) -> None:
             await local.restart()
         assert (await local.member("g")).generation == 1
 
-    alone(tmp_path, test)
 
-
-def test_a_group_is_deleted_with_what_is_being_committed(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_a_group_is_deleted_with_what_is_being_committed(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True) as local:
         stored = local.commit("g", 5)
         deleted = local.coordinator.delete_group("g")
         local.replicate()
@@ -460,11 +455,9 @@ def test_a_group_is_deleted_with_what_is_being_committed(tmp_path: Path) -> None
         await local.restart()
         assert local.committed("g") is None
 
-    replicated(tmp_path, test)
 
-
-def test_only_offsets_of_topics_that_nobody_reads_are_deleted_kip_496(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_only_offsets_of_topics_that_nobody_reads_are_deleted_kip_496(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         joined = await local.member("g")
         await local.commit("g", 5, member=joined)
         await local.commit("g", 6, topic="u", member=joined)
@@ -476,46 +469,169 @@ def test_only_offsets_of_topics_that_nobody_reads_are_deleted_kip_496(tmp_path: 
         with pytest.raises(GroupIdNotFound):
             local.coordinator.delete_offsets("other", [])
 
-    alone(tmp_path, test)
 
-
-def test_offsets_and_then_the_group_expire(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_offsets_and_then_the_group_expire(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         await local.commit("simple", 5)
         joined = await local.member("g")
         await local.commit("g", 5, member=joined)
         await local.commit("g", 5, topic="u", member=joined)
-        shard = local.coordinator._shards[0]
+        shard = local.shard
         local.now_ms += 10_000
-        shard.drop_expired(10_000)
+        await shard.expire(10_000)
         assert (local.committed("g"), local.committed("g", "u")) == (5, None)
         with pytest.raises(GroupIdNotFound):
             local.coordinator.group("simple")
         local.coordinator.leave("g", joined.member_id, None)
         local.now_ms += 9_999
-        shard.drop_expired(10_000)
+        await shard.expire(10_000)
         assert local.committed("g") == 5
         local.now_ms += 1
-        shard.drop_expired(10_000)
+        await shard.expire(10_000)
         await local.restart()
         assert list(local.coordinator.groups()) == []
 
-    alone(tmp_path, test)
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> int:
+    """So that few offsets take several turns."""
+    monkeypatch.setattr(group_shard, "OFFSETS_AT_ONCE", 3)
+    return 3
 
 
-def test_expiry_is_looked_for_at_its_interval(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def commit_many(local: LocalCoordinator, group_id: str, count: int) -> None:
+    for number in range(count):
+        await local.commit(group_id, number, topic=f"t{number}")
+
+
+async def turns_of(work: Coroutine[Any, Any, None]) -> int:
+    """How many turns of the loop it takes."""
+    turns = 0
+    task = asyncio.create_task(work)
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await task
+    return turns
+
+
+async def test_a_group_with_many_offsets_is_restored_in_turns(
+    tmp_path: Path, few_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R40: one of a million offsets does not hold up the clients of all other groups."""
+    count = 9 * few_at_once
+    put_in_turn = most = 0
+    put = GroupOffsets.put
+
+    def note(
+        offsets: GroupOffsets, partition: TopicPartition, offset: CommittedOffset, record_offset: int
+    ) -> None:
+        nonlocal put_in_turn, most
+        put_in_turn += 1
+        most = max(most, put_in_turn)
+        put(offsets, partition, offset, record_offset)
+
+    async with loaded(tmp_path) as local:
+        await commit_many(local, "g", count)
+        await local.coordinator.shards.stop()
+        local.follow()
+        local.coordinator = local._new()
+        monkeypatch.setattr(GroupOffsets, "put", note)
+        local.lead()
+        loading = local.coordinator.shards.loading(0)
+        while not loading.done():
+            put_in_turn = 0
+            with pytest.raises(CoordinatorLoadInProgress):
+                local.coordinator.require_coordinated("g")
+            await asyncio.sleep(0)
+        assert most == few_at_once
+        assert [local.committed("g", f"t{number}") for number in range(count)] == [*range(count)]
+
+
+async def test_a_leadership_that_ends_while_groups_are_restored_leaves_none(
+    tmp_path: Path, few_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R40: what comes between two turns."""
+    async with loaded(tmp_path) as local:
+        await commit_many(local, "g", 9 * few_at_once)
+        await local.coordinator.shards.stop()
+        local.follow()
+        local.coordinator = local._new()
+        local.lead()
+        shard, loading = local.shard, local.coordinator.shards.loading(0)
+        restored = 0
+        count_turns = group_shard._Turns.count
+
+        async def end_at_the_fifth(turns: group_shard._Turns, offsets: int) -> None:
+            nonlocal restored
+            restored += 1
+            if restored == 5:
+                local.follow()
+            await count_turns(turns, offsets)
+
+        monkeypatch.setattr(group_shard._Turns, "count", end_at_the_fifth)
+        await asyncio.gather(loading, return_exceptions=True)
+        assert loading.cancelled()
+        assert restored == 6, "the pause after the sixth offset is the first since the end"
+        assert shard.groups == {}
+
+
+async def test_many_offsets_expire_in_turns_and_then_the_group(tmp_path: Path, few_at_once: int) -> None:
+    """R15, R40."""
+    async with loaded(tmp_path) as local:
+        await commit_many(local, "g", 4 * few_at_once)
+        local.now_ms += 10_000
+        assert await turns_of(local.shard.expire(10_000)) >= 4
+        await local.shard.expire(10_000)
+        assert list(local.coordinator.groups()) == []
+        await local.restart()
+        assert list(local.coordinator.groups()) == []
+
+
+async def test_an_offset_that_is_committed_while_others_expire_stays(
+    tmp_path: Path, few_at_once: int
+) -> None:
+    """R15, R40: each turn goes by what holds then."""
+    async with loaded(tmp_path) as local:
+        last = 4 * few_at_once - 1
+        await commit_many(local, "g", last + 1)
+        local.now_ms += 10_000
+        expiry = asyncio.create_task(local.shard.expire(10_000))
+        await asyncio.sleep(0)
+        await local.commit("g", 77, topic=f"t{last}")
+        await expiry
+        await local.restart()
+        left = {f"t{number}": local.committed("g", f"t{number}") for number in range(last + 1)}
+        assert {topic for topic, offset in left.items() if offset is not None} == {f"t{last}"}
+        assert left[f"t{last}"] == 77
+
+
+async def test_groups_that_are_deleted_while_others_expire_do_no_harm(
+    tmp_path: Path, few_at_once: int
+) -> None:
+    """R40: also when the leadership ends."""
+    async with loaded(tmp_path) as local:
+        for group_id in ("a", "b", "c"):
+            await commit_many(local, group_id, 2 * few_at_once)
+        local.now_ms += 10_000
+        expiry = asyncio.create_task(local.shard.expire(10_000))
+        await asyncio.sleep(0)
+        shard = local.shard
+        await shard.delete(shard.groups["b"])
+        local.follow()
+        await expiry
+        assert shard.groups == {}
+
+
+async def test_expiry_is_looked_for_at_its_interval(tmp_path: Path) -> None:
+    async with loaded(tmp_path, check_interval_ms=5) as local:
         await local.commit("g", 5, expire_ms=local.now_ms)
         await eventually(lambda: not list(local.coordinator.groups()))
 
-    alone(tmp_path, test, check_interval_ms=5)
 
-
-def test_a_group_with_members_does_not_expire(tmp_path: Path) -> None:
-    async def test(local: LocalCoordinator) -> None:
+async def test_a_group_with_members_does_not_expire(tmp_path: Path) -> None:
+    async with loaded(tmp_path) as local:
         joined = await local.member("g")
         local.now_ms += 1_000_000
-        local.coordinator._shards[0].drop_expired(1)
+        await local.shard.expire(1)
         local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
-
-    alone(tmp_path, test)

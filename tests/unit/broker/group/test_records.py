@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from copy import deepcopy
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainstem_broker.errors import NewerFormat
+from mainstem_broker.group.classic.records import GroupKey, GroupMetadata, MemberMetadata
 from mainstem_broker.group.loading import LoadedGroups
-from mainstem_broker.group.records import (
-    TOPIC_ID_HEADER,
-    CommittedOffset,
-    GroupKey,
-    GroupMetadata,
-    MemberMetadata,
-    OffsetKey,
-    decode_key,
-)
+from mainstem_broker.group.offsets.records import TOPIC_ID_HEADER, CommittedOffset, OffsetKey
+from mainstem_broker.group.records import decode_key
 from mainstem_broker.protocol.records import Record
 
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
@@ -146,7 +143,8 @@ def test_bytes_that_are_no_record_harm_nothing(key: bytes, version: int, value: 
     for each in (key, bytes((0, version)) + key):
         for content in (None, value, bytes((0, version)) + value):
             loaded.take(Record(7, 0, each, content))
-            loaded.decode()
+            with suppress(NewerFormat):
+                loaded.decode()
     assert set(loaded.unreadable) <= {7}
 
 
@@ -164,12 +162,30 @@ def test_of_several_records_the_last_one_counts_and_a_tombstone_takes_away() -> 
     take(OffsetKey("g", "t", 0), second)
     take(OffsetKey("g", "t", 1), first)
     take(GroupKey("g"), group)
-    assert loaded.decode()["g"].offsets == {("t", 0): second, ("t", 1): first}
-    assert loaded.decode()["g"].metadata == group
+    assert deepcopy(loaded).decode()["g"].offsets == {("t", 0): (second, 0), ("t", 1): (first, 0)}
+    assert deepcopy(loaded).decode()["g"].metadata == group
     take(GroupKey("g"), None)
     take(OffsetKey("g", "t", 0), None)
-    assert loaded.decode()["g"].offsets == {("t", 1): first}
-    assert loaded.decode()["g"].metadata is None
+    assert deepcopy(loaded).decode()["g"].offsets == {("t", 1): (first, 0)}
+    assert deepcopy(loaded).decode()["g"].metadata is None
     take(OffsetKey("g", "t", 1), None)
     take(OffsetKey("other", "t", 1), None)
-    assert (loaded.decode(), loaded.unreadable) == ({}, [])
+    assert (deepcopy(loaded).decode(), loaded.unreadable) == ({}, [])
+
+
+def test_a_value_of_a_later_version_stops_the_load() -> None:
+    """R44, R15: without it a consumer would begin elsewhere."""
+    loaded = LoadedGroups()
+    loaded.take(Record(7, 0, OffsetKey("g", "t", 0).encode(), b"\0\5newer", ()))
+    with pytest.raises(NewerFormat, match="version 5 of a record's value is newer than 4"):
+        loaded.decode()
+
+
+def test_records_of_unknown_kinds_are_left_alone_and_reported() -> None:
+    """R44: as in Apache Kafka. Kinds that are known and not read are not worth a line."""
+    loaded = LoadedGroups()
+    for kind in (4, 16, 17, 99):
+        loaded.take(Record(kind, 0, bytes((0, kind)) + b"\0\1g", b"\0\0anything", ()))
+    assert loaded.decode() == {}
+    assert loaded.unreadable == []
+    assert loaded.unknown_kinds == {17, 99}

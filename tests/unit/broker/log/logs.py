@@ -14,8 +14,17 @@ import cramjam
 from tests.support.messages import Message
 from tests.support.record_batches import HEADER, encode_batch
 
-from mainstem_broker.config import BrokerConfig, TopicConfig
+from mainstem_broker.config.broker_config import BrokerConfig
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.log.partition_log import AppendInfo, PartitionLog
+from mainstem_broker.log.time_lookup import (
+    Stretch,
+    TimestampOffset,
+    first_record,
+    largest_in_batch,
+    largest_in_stretch,
+    walk,
+)
 from mainstem_broker.protocol.batches import parse_batch_header, read_records, split_batches
 from mainstem_broker.protocol.compression import Codec
 
@@ -29,6 +38,10 @@ class Stored(NamedTuple):
 
     offset: int
     value: bytes | None
+
+
+WALKED_BYTES = 300
+"""Of a few batches: so lookups by time have to walk on."""
 
 
 def settings(**changes: object) -> TopicConfig:
@@ -90,12 +103,12 @@ def read_batches(log: PartitionLog, offset: int | None = None, max_bytes: int = 
     batches: list[bytes] = []
     position = log.log_start_offset if offset is None else offset
     while True:
-        found = log.read(position, max_bytes, log.log_end_offset, True)
-        if found.slice is None:
+        fetched = log.read(position, max_bytes, log.log_end_offset, True)
+        if fetched.slice is None:
             return batches
-        batches += [bytes(batch) for _, batch in split_batches(found.slice.read())]
-        assert found.end_offset > position
-        position = found.end_offset
+        batches += [bytes(batch) for _, batch in split_batches(fetched.slice.read())]
+        assert fetched.end_offset > position
+        position = fetched.end_offset
 
 
 def read_all(log: PartitionLog, max_bytes: int = 1 << 20) -> list[Stored]:
@@ -106,3 +119,32 @@ def read_all(log: PartitionLog, max_bytes: int = 1 << 20) -> list[Stored]:
         for record in read_records(parse_batch_header(batch), batch)
         if record.offset >= log.log_start_offset
     ]
+
+
+def find_by_time(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | None:
+    """The first record at or after `timestamp_ms`, as ListOffsets looks it up, but in one thread."""
+    from_offset = log.log_start_offset
+    while (stored := log.first_batch_for_timestamp(timestamp_ms, from_offset)) is not None:
+        end_offset = from_offset
+        while isinstance(stored, Stretch):
+            end_offset = stored.end_offset
+            stored = walk(stored, timestamp_ms, WALKED_BYTES)
+        if stored is None:
+            from_offset = end_offset
+            continue
+        record = first_record(stored, timestamp_ms, from_offset)
+        if record is not None:
+            return record
+        from_offset = stored.header.next_offset
+    return None
+
+
+def find_latest(log: PartitionLog) -> TimestampOffset | None:
+    """The record with the largest timestamp, the first of several."""
+    timestamp_ms, cut_batch, rest = log.largest_timestamp()
+    while rest is not None:
+        in_stretch, rest = largest_in_stretch(rest, WALKED_BYTES)
+        timestamp_ms = max(timestamp_ms, in_stretch)
+    if cut_batch is not None:
+        timestamp_ms = max(timestamp_ms, largest_in_batch(cut_batch, log.log_start_offset))
+    return find_by_time(log, timestamp_ms) if timestamp_ms >= 0 else None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mainstem_broker.errors import InvalidSetting
 from mainstem_broker.log import checkpoints
-from mainstem_broker.log.epochs import EpochEntry
+from mainstem_broker.log.leader_epochs import EpochEntry
 
 TOPIC_ID = uuid.UUID("5f4c0a4e-8d0b-4a2e-9c3b-0a1b2c3d4e5f")
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mainstem_broker.log.deletion import DELETED_DIRECTORY_SUFFIX, unique_directory_name, unlink_all
+from mainstem_broker.log.deletion import unlink_all
+from mainstem_broker.log.directory_names import DELETED_DIRECTORY_SUFFIX, unique_directory_name
 
 
 def test_files_and_directories_go_and_missing_ones_are_no_error(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.broker.log import appender
 from tests.unit.broker.log.logs import Stored, open_log, read_all
 
-from mainstem_broker.log.dump import verify_log
+from mainstem_broker.log.verification import verify_log
 
 ROOT = Path(__file__).parents[4]
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[4]
 def test_every_acknowledged_record_survives_kill_minus_nine(tmp_path: Path) -> None:
     acknowledged = -1
     for _ in range(5):
-        wanted = random.randrange(1, 200)  # seeded by the test run, which prints its seed
+        expected = random.randrange(1, 200)  # seeded by the test run, which prints its seed
         with subprocess.Popen(
             [sys.executable, "-m", "tests.unit.broker.log.appender", str(tmp_path / "t-0")],
             cwd=ROOT,
@@ -28,7 +28,7 @@ def test_every_acknowledged_record_survives_kill_minus_nine(tmp_path: Path) -> N
         ) as process:
             try:
                 assert process.stdout is not None
-                for _ in range(wanted):
+                for _ in range(expected):
                     acknowledged = int(process.stdout.readline())
                 process.kill()
                 for line in process.stdout.read().split(b"\n")[:-1]:
@@ -39,5 +39,5 @@ def test_every_acknowledged_record_survives_kill_minus_nine(tmp_path: Path) -> N
         stored = read_all(log)
         assert stored == [Stored(offset, b"%d" % offset) for offset in range(len(stored))]
         assert log.log_end_offset == len(stored) > acknowledged
-        assert verify_log(log.directory) == []
+        assert verify_log(log.directory).problems == []
         assert log.epochs.epoch_of(acknowledged) == log.epochs.latest_epoch

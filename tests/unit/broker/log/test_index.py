@@ -127,8 +127,8 @@ def test_an_index_agrees_with_a_list(
             keep = bisect.bisect_left(positions, number)
             del offsets[keep:], positions[keep:]
         assert index.count == len(offsets)
-        found = bisect.bisect_right(offsets, number) - 1
-        assert index.position_before_offset(number) == (positions[found] if found >= 0 else 0)
+        match = bisect.bisect_right(offsets, number) - 1
+        assert index.position_before_offset(number) == (positions[match] if match >= 0 else 0)
     assert [index.entry(number) for number in range(index.count)] == list(
         zip(offsets, positions, strict=True)
     )

@@ -3,18 +3,19 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.broker.log.logs import DEFAULTS, NOW_MS, Stored, append, read_all, settings
 
-from mainstem_broker.config import TopicConfig
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import InconsistentTopicId, StartupError, StorageError
-from mainstem_broker.log import checkpoints, log_manager
+from mainstem_broker.log import checkpoints, data_directory
 from mainstem_broker.log.deletion import unlink_now
 from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.protocol.topic_partition import TopicPartition
 
 TOPIC_ID = uuid.UUID(int=7)
 
@@ -110,7 +111,9 @@ def test_a_broken_recovery_point_checkpoint_costs_a_full_recovery_only(
     assert read_all(again) == [Stored(0, b"x")]
 
 
-def test_new_logs_go_to_the_directory_that_has_fewest(tmp_path: Path, brokers: Brokers) -> None:
+def test_of_directories_on_one_file_system_new_logs_go_to_the_one_that_has_fewest(
+    tmp_path: Path, brokers: Brokers
+) -> None:
     """R8."""
     directories = [tmp_path / name for name in "abc"]
     manager = brokers.start(*directories)
@@ -236,17 +239,17 @@ def test_progress_tells_how_many_logs_are_open(tmp_path: Path, brokers: Brokers)
     for partition in range(3):
         create(manager, partition=partition)
     manager.close({})
-    asked: list[str] = []
-    told: list[tuple[int, int]] = []
+    requests: list[str] = []
+    reports: list[tuple[int, int]] = []
 
     def config_of(topic: str) -> TopicConfig:
-        asked.append(topic)
+        requests.append(topic)
         return settings(retention_ms=5)
 
     manager = brokers.prepared(tmp_path)
-    manager.load_all(config_of, NOW_MS, lambda done, total: told.append((done, total)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
-    assert asked == ["flights"]
+    manager.load_all(config_of, NOW_MS, lambda done, total: reports.append((done, total)))
+    assert reports == [(1, 3), (2, 3), (3, 3)]
+    assert requests == ["flights"]
     assert {log.config.retention_ms for log in manager.logs.values()} == {5}
 
 
@@ -276,18 +279,81 @@ def test_each_directory_has_the_checkpoints_of_its_own_logs(tmp_path: Path, brok
         assert checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS) == {key: partition + 3}
 
 
-def test_a_truncation_below_the_recovery_point_is_written_down_at_once(
-    tmp_path: Path, brokers: Brokers
+@pytest.mark.parametrize("is_asked", [True, False], ids=["when asked to", "before the next append"])
+def test_a_truncation_below_the_recovery_point_is_written_down(
+    tmp_path: Path, brokers: Brokers, is_asked: bool
 ) -> None:
     """R6."""
     manager = brokers.start(tmp_path)
     log = create(manager)
-    for _ in range(4):
-        append(log, [b"x"])
+    for epoch in range(4):
+        append(log, [b"x"], leader_epoch=epoch)
     log.mark_flushed(log.flush())
     manager.checkpoint_recovery_points()
     log.truncate_to(1)
+    if is_asked:
+        manager.write_truncations()
+        assert log.truncations_written == 1
+    else:
+        append(log, [b"y"], leader_epoch=4)
     assert checkpoints.read_offsets(tmp_path, checkpoints.RECOVERY_POINTS) == {("flights", 0): 1}
+    assert [entry.epoch for entry in checkpoints.read_epochs(log.directory).entries] == [0]
+
+
+def test_truncations_are_written_down_together(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = brokers.start(tmp_path)
+    logs = [create(manager, partition=partition) for partition in range(3)]
+    for log in logs:
+        append(log, [b"x"])
+        log.mark_flushed(log.flush())
+        log.truncate_to(0)
+    written: list[str] = []
+    write_offsets = checkpoints.write_offsets
+
+    def noting(directory: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        written.append(name)
+        write_offsets(directory, name, offsets)
+
+    monkeypatch.setattr(checkpoints, "write_offsets", noting)
+    manager.write_truncations()
+    manager.write_truncations()
+    assert written == [checkpoints.RECOVERY_POINTS, checkpoints.FIRST_DIRTY_OFFSETS]
+
+
+def test_a_log_counts_for_its_directory_while_it_is_being_created(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path / "a", tmp_path / "b")
+    first, second = (manager.begin_creation("t", partition, TOPIC_ID, DEFAULTS) for partition in (0, 1))
+    assert first.parent != second.parent
+    assert manager.finish_creation(first, first.create(NOW_MS))
+    assert not manager.finish_creation(second, None)
+    assert manager.begin_creation("t", 2, TOPIC_ID, DEFAULTS).parent == second.parent
+
+
+def test_a_log_whose_disk_fails_while_it_is_being_created_is_not_used(
+    tmp_path: Path, brokers: Brokers
+) -> None:
+    manager = brokers.start(tmp_path / "a", tmp_path / "b")
+    new = manager.begin_creation("t", 0, TOPIC_ID, DEFAULTS)
+    log = new.create(NOW_MS)
+    manager.fail(new.parent)
+    assert not manager.finish_creation(new, log)
+    assert manager.get("t", 0) is None
+
+
+def test_a_log_that_is_being_deleted_is_out_of_view_and_comes_back_if_its_disk_keeps_it(
+    tmp_path: Path, brokers: Brokers
+) -> None:
+    manager = brokers.start(tmp_path)
+    log = create(manager)
+    doomed = manager.begin_deletion("flights", 0)
+    assert doomed is not None
+    assert manager.get("flights", 0) is None
+    manager.finish_deletion(doomed, is_deleted=False)
+    assert manager.get("flights", 0) is log
+    assert manager.topic_id("flights", 0) == TOPIC_ID
+    assert manager.begin_deletion("flights", 1) is None
 
 
 def test_a_log_that_cannot_be_closed_leaves_its_directory_unclean(
@@ -328,7 +394,7 @@ def test_a_disk_that_fails_under_a_checkpoint_is_a_storage_error(
     ):
         with pytest.raises(StorageError, match="Input/output error"):
             write()
-    monkeypatch.setattr(log_manager, "fsync_directory", fail)
+    monkeypatch.setattr(data_directory, "fsync_directory", fail)
     (tmp_path / ".kafka_cleanshutdown").touch()
     with pytest.raises(StorageError, match="looking for logs"):
         manager.load_all(lambda topic: DEFAULTS, NOW_MS)

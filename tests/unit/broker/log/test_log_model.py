@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.log.logs import NOW_MS, open_log, settings
+from tests.unit.broker.log.logs import NOW_MS, find_by_time, open_log, settings
 
-from mainstem_broker.log.dump import verify_log
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.segment import Segment
+from mainstem_broker.log.verification import verify_log
 from mainstem_broker.protocol.batches import split_batches
 
 
@@ -99,6 +99,7 @@ class LogModel(RuleBasedStateMachine):
         self.batches = [batch for batch in self.batches if batch.next_offset <= offset]
         self.end_moved()
         assert self.end <= offset
+        self.log.write_truncations(self.log)
         self.flushed = min(self.flushed, self.end)
 
     def end_moved(self) -> None:
@@ -185,24 +186,24 @@ class LogModel(RuleBasedStateMachine):
     def read_somewhere(self, share: float, max_bytes: int, bound_share: float) -> None:
         offset = self.start + int((self.end - self.start) * share)
         bound = self.start + int((self.end - self.start) * bound_share)
-        found = self.log.read(offset, max_bytes, bound, True)
-        if found.slice is None:
+        fetched = self.log.read(offset, max_bytes, bound, True)
+        if fetched.slice is None:
             expected = [one for one in self.batches if one.next_offset > offset and one.base_offset < bound]
             assert offset >= bound or not expected
             return
-        read = split_batches(found.slice.read())
+        read = split_batches(fetched.slice.read())
         headers = [header for header, _ in read]
         candidates = [one for one in self.batches if one.next_offset > offset]
         assert [header.base_offset for header in headers] == [
             one.base_offset for one in candidates[: len(headers)]
         ]
         assert all(header.base_offset < bound for header in headers)
-        assert found.size_bytes <= max_bytes or len(headers) == 1
-        assert found.slice.base_offset == headers[0].base_offset
+        assert fetched.size_bytes <= max_bytes or len(headers) == 1
+        assert fetched.slice.base_offset == headers[0].base_offset
 
     @rule(delta_ms=st.integers(-1, 101))
     def look_up_a_time(self, delta_ms: int) -> None:
-        found = self.log.offset_for_timestamp(NOW_MS + delta_ms)
+        match = find_by_time(self.log, NOW_MS + delta_ms)
         expected = next(
             (
                 (batch.base_offset + n, at, batch.epoch)
@@ -212,7 +213,7 @@ class LogModel(RuleBasedStateMachine):
             ),
             None,
         )
-        assert (found and (found.offset, found.timestamp, found.leader_epoch)) == expected
+        assert (match and (match.offset, match.timestamp, match.leader_epoch)) == expected
 
     @invariant()
     def says_what_the_model_says(self) -> None:
@@ -222,8 +223,8 @@ class LogModel(RuleBasedStateMachine):
         for batch in self.batches:
             if batch.next_offset > self.start:
                 assert log.epochs.epoch_of(max(batch.base_offset, self.start)) == batch.epoch
-        assert verify_log(log.directory) == []
+        assert verify_log(log.directory).problems == []
 
 
 TestLogModel = LogModel.TestCase
-TestLogModel.settings = example_settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLogModel.settings = example_settings(max_examples=60, stateful_step_count=30)

@@ -21,9 +21,10 @@ from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
 
 from mainstem_broker.errors import OutOfOrderSequenceNumber
 from mainstem_broker.log import partition_log
-from mainstem_broker.log.dump import NotALog, ProducerDump, dump_snapshot, verify_log
+from mainstem_broker.log.dump import NotALog, ProducerDump, dump_snapshot
 from mainstem_broker.log.partition_log import PartitionLog
-from mainstem_broker.log.producers import Producers
+from mainstem_broker.log.producer_snapshot_format import decode_snapshot, encode_snapshot
+from mainstem_broker.log.verification import verify_log
 from mainstem_broker.protocol.batches import parse_batch_header
 
 SMALL: Final = settings(segment_bytes=300)
@@ -48,8 +49,8 @@ def send(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, epo
     """The first offset of a client's batch, whether it is written now or was before."""
     batch = encode(producer_id, sequence, count, epoch)
     header = parse_batch_header(batch)
-    found = log.producers.check(header)
-    info = log.append_as_leader(batch, header, 0, NOW_MS) if found is None else log.repeated(header, found)
+    result = log.producers.check(header)
+    info = log.append_as_leader(batch, header, 0, NOW_MS) if result is None else log.repeated(header, result)
     return info.first_offset
 
 
@@ -78,7 +79,7 @@ def test_every_segment_but_the_first_begins_with_a_snapshot_of_what_was_before(t
     fill(log, 10)
     assert snapshots(log) == bases(log)[1:] != []
     for offset in snapshots(log):
-        held = Producers.decode(path_of(log, offset).read_bytes())
+        held = decode_snapshot(path_of(log, offset).read_bytes())
         assert held.states[7].batches[-1].last_offset == offset - 1
 
 
@@ -88,7 +89,7 @@ def test_a_follower_that_gets_many_batches_at_once_snapshots_what_was_before_the
         records = b"".join(encode(7, at, base_offset=at) for at in range(start, start + 4))
         log.append_as_follower(records, NOW_MS)
     assert snapshots(log) == bases(log)[1:] == [4, 8]
-    assert Producers.decode(path_of(log, 8).read_bytes()).states[7].last_sequence == 7
+    assert decode_snapshot(path_of(log, 8).read_bytes()).states[7].last_sequence == 7
     assert send(log, 7, 9) == 9
 
 
@@ -233,7 +234,7 @@ def test_after_a_crash_snapshots_past_the_recovery_point_are_not_believed(tmp_pa
     wrong = open_log(tmp_path / "other", SMALL)
     fill(wrong, 10, producer_id=8)
     offset = snapshots(log)[-1]
-    path_of(log, offset).write_bytes(wrong.producers.encode())
+    path_of(log, offset).write_bytes(encode_snapshot(wrong.producers))
     again = open_log(tmp_path, SMALL, clean=False, recovery_point=offset - 1)
     assert again.producers.states.keys() == {7}
     assert snapshots(again) == bases(again)[1:]
@@ -306,11 +307,11 @@ def test_duplicates_are_answered_with_the_brokers_stamp_only_where_it_stamps(tmp
     header = parse_batch_header(batch)
     written = log.append_as_leader(batch, header, 0, NOW_MS + 50)
     assert written.log_append_time_ms == header.max_timestamp
-    found = log.producers.check(header)
-    assert found is not None
-    assert log.repeated(header, found) == written
+    result = log.producers.check(header)
+    assert result is not None
+    assert log.repeated(header, result) == written
     log.update_config(settings())
-    assert log.repeated(header, found).log_append_time_ms == -1
+    assert log.repeated(header, result).log_append_time_ms == -1
 
 
 # --- Looking into them ---
@@ -329,11 +330,11 @@ def test_a_broken_snapshot_is_a_problem_of_its_log(tmp_path: Path) -> None:
     log = open_log(tmp_path, settings())
     fill(log, 3)
     log.close()
-    assert verify_log(log.directory) == []
+    assert verify_log(log.directory).problems == []
     path = path_of(log, 3)
     path.write_bytes(path.read_bytes()[:-1])
-    for problems in (verify_log(log.directory), verify_log(path), dump_snapshot(path).problems):
-        assert [str(problem) for problem in problems] == [
+    for result in (verify_log(log.directory), verify_log(path), dump_snapshot(path)):
+        assert [str(problem) for problem in result.problems] == [
             f"{path}: it does not match its checksum; a restart does without it"
         ]
     with pytest.raises(NotALog, match=r"name a \.snapshot file"):
@@ -490,9 +491,9 @@ class ProducersModel(RuleBasedStateMachine):
             own = [one for one in self.batches if one.producer_id == producer_id]
             of_epoch = [one for one in own if one.epoch == own[-1].epoch]
             assert (state.epoch, state.next_sequence) == (own[-1].epoch, own[-1].next_sequence)
-            known = [(one.first_offset, one.last_offset + 1) for one in state.batches]
-            assert known
-            assert known == [(one.base_offset, one.next_offset) for one in of_epoch[-len(known) :]]
+            expected = [(one.first_offset, one.last_offset + 1) for one in state.batches]
+            assert expected
+            assert expected == [(one.base_offset, one.next_offset) for one in of_epoch[-len(expected) :]]
 
     @invariant()
     def snapshots_belong_to_the_log(self) -> None:
@@ -501,4 +502,4 @@ class ProducersModel(RuleBasedStateMachine):
 
 
 TestProducersModel = ProducersModel.TestCase
-TestProducersModel.settings = example_settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestProducersModel.settings = example_settings(max_examples=40, stateful_step_count=40)

@@ -11,12 +11,21 @@ from hypothesis import given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.log.logs import NOW_MS, Stored, append, messages, open_log, read_all, settings
+from tests.unit.broker.log.logs import (
+    NOW_MS,
+    Stored,
+    append,
+    find_by_time,
+    messages,
+    open_log,
+    read_all,
+    settings,
+)
 
-from mainstem_broker.log import checkpoints
-from mainstem_broker.log.dump import verify_log
-from mainstem_broker.log.epochs import EpochEntry
+from mainstem_broker.log import checkpoints, recovery
+from mainstem_broker.log.leader_epochs import EpochEntry
 from mainstem_broker.log.partition_log import PartitionLog
+from mainstem_broker.log.verification import verify_log
 
 CONFIG = settings(segment_bytes=400, index_interval_bytes=100)
 SIZE_BYTES = len(encode_batch(messages([b"x"])))
@@ -49,7 +58,7 @@ def check(log: PartitionLog, count: int) -> None:
     append(log, [b"%d" % count], timestamp_ms=NOW_MS + count, leader_epoch=count // 4)
     assert read_all(log) == values(count + 1)
     log.close()
-    assert verify_log(log.directory) == []
+    assert verify_log(log.directory).problems == []
 
 
 def test_a_killed_broker_loses_nothing(tmp_path: Path) -> None:
@@ -82,7 +91,7 @@ def test_a_batch_torn_at_any_byte_is_cut(tmp_path: Path) -> None:
         shutil.rmtree(torn)
 
 
-@example_settings(max_examples=100, deadline=None)
+@example_settings(max_examples=100)
 @given(data=st.data())
 def test_a_bit_flipped_anywhere_in_the_unflushed_tail_cuts_the_log_there(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -94,13 +103,13 @@ def test_a_bit_flipped_anywhere_in_the_unflushed_tail_cuts_the_log_there(
     recovery_point = data.draw(st.integers(0, 19))
     victim = data.draw(st.integers(recovery_point, 19))
     segment = max(segment.base_offset for segment in log.segments if segment.base_offset <= victim)
-    found = log.read(victim, 1, 20, True)
-    assert found.slice is not None
-    bit = data.draw(st.integers(16 * 8, found.slice.size_bytes * 8 - 1))
+    fetched = log.read(victim, 1, 20, True)
+    assert fetched.slice is not None
+    bit = data.draw(st.integers(16 * 8, fetched.slice.size_bytes * 8 - 1))
     with log_file(directory, segment).open("r+b") as file:
-        file.seek(found.slice.position + bit // 8)
+        file.seek(fetched.slice.position + bit // 8)
         byte = file.read(1)[0]
-        file.seek(found.slice.position + bit // 8)
+        file.seek(fetched.slice.position + bit // 8)
         file.write(bytes([byte ^ 1 << bit % 8]))
     check(open_log(directory, CONFIG, clean=False, recovery_point=recovery_point), victim)
 
@@ -182,9 +191,9 @@ def test_indexes_that_a_segment_got_after_its_last_flush_are_not_believed(tmp_pa
     for suffix in (".index", ".timeindex"):
         sealed.path(suffix).write_bytes(b"")
     log = open_log(tmp_path, CONFIG, clean=False, recovery_point=20)
-    found = log.offset_for_timestamp(NOW_MS + 19)
-    assert found is not None
-    assert found.offset == 19
+    match = find_by_time(log, NOW_MS + 19)
+    assert match is not None
+    assert match.offset == 19
     check(log, 20)
 
 
@@ -234,7 +243,7 @@ def test_a_finished_compaction_is_completed(tmp_path: Path) -> None:
     assert not log_file(tmp_path, second).exists()
     assert [stored.offset for stored in read_all(log)] == [0, *range(third - 1, 20)]
     log.close()
-    assert verify_log(log.directory) == []
+    assert verify_log(log.directory).problems == []
 
 
 def test_a_compaction_that_was_not_finished_is_forgotten(tmp_path: Path) -> None:
@@ -307,6 +316,22 @@ def test_the_log_starts_with_its_first_segment_at_least(tmp_path: Path) -> None:
     assert open_log(tmp_path, CONFIG).log_start_offset == second
 
 
+def test_a_new_log_is_what_recovery_makes_of_an_empty_directory(tmp_path: Path) -> None:
+    recovered, begun = tmp_path / "recovered", tmp_path / "begun"
+    for directory in (recovered, begun):
+        directory.mkdir()
+    of_nothing = recovery.recover(
+        recovered, CONFIG, clean_shutdown=True, recovery_point=0, log_start_offset=0, now_ms=NOW_MS
+    )
+    new = recovery.begin(begun, CONFIG, NOW_MS)
+    assert sorted(path.name for path in begun.iterdir()) == sorted(path.name for path in recovered.iterdir())
+    for each in (of_nothing, new):
+        (segment,) = each.segments
+        assert (segment.base_offset, segment.next_offset, segment.size_bytes) == (0, 0, 0)
+        assert (each.log_start_offset, each.recovery_point) == (0, 0)
+        assert (list(each.epochs.entries), each.producers.states, each.snapshots.offsets) == ([], {}, [])
+
+
 def test_a_log_that_ends_before_its_start_begins_afresh_there(tmp_path: Path) -> None:
     """Nothing that could still be read is lost by that: all of it lay before the start."""
     filled(tmp_path, 3)
@@ -318,7 +343,7 @@ def test_a_log_that_ends_before_its_start_begins_afresh_there(tmp_path: Path) ->
 
 def test_files_that_are_not_of_the_log_are_left_alone(tmp_path: Path) -> None:
     filled(tmp_path, 3).close()
-    for name in ("notes.txt", "partition.metadata", "backup.log", "00000000000000000003.snapshot"):
+    for name in ("notes.txt", "backup.log", "00000000000000000003.snapshot"):
         (tmp_path / "t-0" / name).write_bytes(b"mine")
     check(open_log(tmp_path, CONFIG, clean=False), 3)
     assert (tmp_path / "t-0" / "backup.log").read_bytes() == b"mine"

@@ -8,7 +8,7 @@ from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages, settings
 
 from mainstem_broker.log.dump import dump_segment
-from mainstem_broker.log.files import FileSlice
+from mainstem_broker.log.files import FileSlice, TruncatedSlice
 from mainstem_broker.log.segment import Segment, batch_at
 from mainstem_broker.protocol.batches import parse_batch_header
 
@@ -146,18 +146,35 @@ def test_cutting_takes_indexes_and_timestamps_back(tmp_path: Path, kept: int) ->
     assert dump.problems == []
 
 
-def test_a_slice_stays_as_it_was_when_the_segment_is_cut_and_written_anew(tmp_path: Path) -> None:
+def test_a_slice_of_what_was_cut_is_never_sent_whatever_is_written_in_its_place(tmp_path: Path) -> None:
     segment = segment_of(tmp_path, [2, 2, 2])
     content = segment.path(".log").read_bytes()
-    part = FileSlice(segment.file, 0, len(content), 100)
-    segment.cut(positions(segment)[102], 102)
+    at_102, at_104 = positions(segment)[102], positions(segment)[104]
+    whole = FileSlice(segment.file, 0, len(content), 100)
+    kept, later = FileSlice(segment.file, 0, at_102, 100), FileSlice(segment.file, 0, at_104, 100)
+    segment.cut(at_104, 104)
     add(segment, 5, NOW_MS)
-    assert part.read() == content
+    with pytest.raises(TruncatedSlice):
+        whole.require_whole()
+    assert later.read() == content[:at_104]
+    new = FileSlice(segment.file, 0, segment.size_bytes, 100)
+    segment.cut(at_102, 102)
+    add(segment, 5, NOW_MS)
+    for part in (whole, later, new):
+        with pytest.raises(TruncatedSlice):
+            part.read()
+    assert kept.read() == content[:at_102]
     assert [batch.base_offset for batch in dump_segment(segment.path(".log"))] == [100, 102]
+
+
+def test_cuts_are_forgotten_when_no_slice_is_left(tmp_path: Path) -> None:
+    segment = segment_of(tmp_path, [2, 2, 2])
+    part = FileSlice(segment.file, 0, segment.size_bytes, 100)
+    segment.cut(positions(segment)[104], 104)
+    assert len(segment.file.cuts) == 1
     del part
     segment.cut(0, 100)
-    assert segment.size_bytes == 0
-    assert not list(tmp_path.glob("*.copy"))
+    assert segment.file.cuts == []
 
 
 @pytest.mark.parametrize("failure", ["short write", "error"])

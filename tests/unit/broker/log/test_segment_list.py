@@ -7,7 +7,7 @@ import pytest
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages, settings
 
-from mainstem_broker.config import TopicConfig
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.log import segment_list
 from mainstem_broker.log.segment import Segment
 from mainstem_broker.log.segment_list import SegmentList
@@ -135,9 +135,9 @@ def test_an_offset_is_found_in_the_segment_that_holds_it(tmp_path: Path) -> None
     for _ in range(7):
         add(segments, config)
     for offset in range(7):
-        found = segments.find(offset)
-        assert found is not None
-        assert (found[0].base_offset, found[2]) == (offset // 2 * 2, offset)
+        position = segments.find(offset)
+        assert position is not None
+        assert (position[0].base_offset, position[2]) == (offset // 2 * 2, offset)
     assert segments.find(7) is None
 
 
@@ -146,9 +146,9 @@ def test_a_hole_between_segments_leads_to_the_next_batch(tmp_path: Path) -> None
     add(segments, CONFIG)
     segments.roll(10, CONFIG, NOW_MS)
     add(segments, CONFIG, offset=12)
-    found = segments.find(5)
-    assert found is not None
-    assert (found[0].base_offset, found[2]) == (10, 12)
+    position = segments.find(5)
+    assert position is not None
+    assert (position[0].base_offset, position[2]) == (10, 12)
 
 
 def test_only_a_few_sealed_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +158,9 @@ def test_only_a_few_sealed_files_stay_open(tmp_path: Path, monkeypatch: pytest.M
     for _ in range(6):
         add(segments, config)
     for offset in (0, 1, 2, 0, 3):
-        found = segments.find(offset)
-        assert found is not None
-        assert found[0].file
+        position = segments.find(offset)
+        assert position is not None
+        assert position[0].file
     opened = [segment.base_offset for segment in segments.all if segment._file is not None]
     assert opened == [0, 3, 5]
 

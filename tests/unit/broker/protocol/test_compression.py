@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 
 import cramjam
@@ -74,8 +75,26 @@ def test_snappy_in_the_blocks_of_the_java_client_is_read() -> None:
 
 
 def test_lz4_frames_have_independent_blocks_as_the_java_client_wants_them() -> None:
-    flags = compress(Codec.LZ4, bytes(200_000))[4]
+    frame = compress(Codec.LZ4, bytes(200_000))
+    flags, block_descriptor = frame[4:6]
     assert flags & 0b0010_0000
+    assert (
+        block_descriptor == 0x40
+    )  # blocks of at most 64 KiB: each holds the interpreter's lock for a moment
+    blocks, position = 0, 7
+    while size := struct.unpack_from("<I", frame, position)[0]:
+        blocks += 1
+        position += 4 + size
+    assert blocks == 4
+    assert position + 4 == len(frame)
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537])
+def test_lz4_blocks_that_would_grow_are_stored_as_they_are(size: int) -> None:
+    plain = random.Random(size).randbytes(size)
+    frame = compress(Codec.LZ4, plain)
+    assert len(frame) == 7 + size + 4 * (-(-size // 65_536)) + 4
+    assert bytes(decompress(Codec.LZ4, frame)) == plain
 
 
 def test_gzip_of_several_members_is_read_whole() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mainstem_broker.errors import ThrottlingQuotaExceeded
 from mainstem_broker.quota.client_quotas import (
     DEFAULT,
     MEMORY_MAX,
@@ -44,8 +45,8 @@ def test_a_client_belongs_to_eight_entities_in_kafkas_order() -> None:
 
 @pytest.mark.parametrize("index", range(8))
 def test_the_most_specific_quota_counts(index: int) -> None:
-    known = MOST_TO_LEAST_SPECIFIC[index:]
-    made = quotas({entity: {PRODUCE: str(100 + place)} for place, entity in enumerate(known)})
+    current = MOST_TO_LEAST_SPECIFIC[index:]
+    made = quotas({entity: {PRODUCE: str(100 + place)} for place, entity in enumerate(current)})
     assert made.limit(PRODUCE, "alice", "app") == 100
 
 
@@ -55,6 +56,52 @@ def test_each_kind_of_quota_is_looked_for_by_itself() -> None:
     assert made.limit(CONSUME, "alice", "app") == 2
     assert made.limit(REQUEST, "alice", "app") is None
     assert made.limit(CONSUME, "bob", "other") is None
+
+
+MUTATIONS = QuotaKind.CONTROLLER_MUTATION_RATE
+
+
+def test_strict_mutations_are_refused_once_something_is_owed_and_told_for_how_long() -> None:
+    """KIP-599: eleven windows of a second save up; the request that exceeds them is still served."""
+    made = quotas({QuotaEntity("alice", None): {MUTATIONS: "2"}})
+    request = made.mutations("alice", "app", NOW_MS, strict=True)
+    request.take(20)
+    request.take(5)
+    assert request.wait_ms == 0
+    with pytest.raises(ThrottlingQuotaExceeded, match="try again in 1500 ms"):
+        request.take(1)
+    assert request.wait_ms == 1_500
+    with pytest.raises(ThrottlingQuotaExceeded):
+        made.mutations("alice", "other", NOW_MS + 1_499, strict=True).take(1)
+    made.mutations("alice", "other", NOW_MS + 1_500, strict=True).take(1)
+
+
+def test_other_mutations_only_make_their_client_wait() -> None:
+    made = quotas({QuotaEntity("alice", None): {MUTATIONS: "2"}})
+    request = made.mutations("alice", "app", NOW_MS, strict=False)
+    request.take(22)
+    assert request.wait_ms == 0
+    request.take(4)
+    request.take(4)
+    assert request.wait_ms == 4_000
+
+
+def test_mutations_without_a_quota_are_unlimited() -> None:
+    made = quotas({QuotaEntity("alice", None): {PRODUCE: "2"}})
+    request = made.mutations("alice", "app", NOW_MS, strict=True)
+    request.take(1_000_000)
+    request.take(1_000_000)
+    assert request.wait_ms == 0
+
+
+def test_those_who_share_a_quota_of_mutations_take_of_one_bucket() -> None:
+    each, all_of_them = QuotaEntity(None, DEFAULT), QuotaEntity("alice", None)
+    made = quotas({all_of_them: {MUTATIONS: "1"}, each: {MUTATIONS: "1"}})
+    made.mutations("alice", "a", NOW_MS, strict=True).take(100)
+    with pytest.raises(ThrottlingQuotaExceeded):
+        made.mutations("alice", "b", NOW_MS, strict=True).take(1)
+    made.mutations("bob", "a", NOW_MS, strict=True).take(100)
+    made.mutations("bob", "b", NOW_MS, strict=True).take(1)
 
 
 def test_without_quotas_there_is_nothing_to_ask() -> None:

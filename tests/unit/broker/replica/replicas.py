@@ -1,19 +1,21 @@
 """What replicas need around them, played.
 
-An office that is open, a cluster that grants every wish, and leaders that cannot be reached.
+A lease that is valid, a cluster that grants every wish, and leaders that cannot be reached.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
-from mainstem_broker.errors import PeerUnavailable
+from mainstem_broker.errors import PeerUnavailable, StorageError
 from mainstem_broker.log.log_manager import LogManager
-from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Key, Leader
+from mainstem_broker.protocol.topic_partition import TopicIdPartition
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Leader
+from mainstem_broker.replica.lease import Lease
 from mainstem_broker.replica.manager import ReplicaManager
-from mainstem_broker.replica.office import Office
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.partition_state import PartitionState
 
 LIFE: Final = 0
 """The life in which every broker is, unless a test says otherwise."""
@@ -29,12 +31,12 @@ def state_of(
     return PartitionState(leader, leader_epoch, isr, 1, partition_epoch, **given)  # type: ignore[arg-type]  # names are fields
 
 
-def open_office() -> Office:
-    """An office in `LIFE` that does not run out."""
-    office = Office(lambda: 0.0)
-    office.begin(LIFE)
-    office.extend(1.0)
-    return office
+def valid_lease() -> Lease:
+    """A lease in `LIFE` that does not run out."""
+    lease = Lease(lambda: 0.0, 1.0)
+    lease.begin(LIFE)
+    lease.answered(0.0)
+    return lease
 
 
 class PlayedCoordination:
@@ -45,7 +47,7 @@ class PlayedCoordination:
         self.written: list[tuple[str, int, PartitionState, Mapping[int, int]]] = []
         self.announced: list[tuple[str, int, PartitionState]] = []
 
-    def lives(self) -> Mapping[int, int]:
+    def live_incarnations(self) -> Mapping[int, int]:
         return self.live
 
     async def change_state(
@@ -69,13 +71,24 @@ class UnreachableLeader:
         self.closed = False
 
     async def fetch(
-        self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key], wait_s_max: float
+        self,
+        positions: Mapping[TopicIdPartition, FetchedFrom],
+        changed: Collection[TopicIdPartition],
+        wait_s_max: float,
     ) -> Iterable[Fetched]:
-        self.asked.append(list(wanted.values()))
+        self.asked.append(list(positions.values()))
         raise PeerUnavailable("Nobody plays this leader.")
 
     def close(self) -> None:
         self.closed = True
+
+
+def delete_logs(replicas: ReplicaManager) -> None:
+    """What `server/log_worker.py` does in threads; logs that the disk keeps stay `undeleted`."""
+    for key in list(replicas.undeleted):
+        with suppress(StorageError):
+            replicas.logs.delete(*key)
+            del replicas.undeleted[key]
 
 
 def replica_manager(
@@ -88,5 +101,5 @@ def replica_manager(
 ) -> ReplicaManager:
     """The manager of a broker's replicas in that company."""
     return ReplicaManager(
-        broker_id, logs, coordination or PlayedCoordination(), open_office(), connect, now_ms, LAG_MS_MAX
+        broker_id, logs, coordination or PlayedCoordination(), valid_lease(), connect, now_ms, LAG_MS_MAX
     )

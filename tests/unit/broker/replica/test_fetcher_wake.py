@@ -19,7 +19,8 @@ from mainstem_broker.errors import (
     ProtocolError,
     UnknownLeaderEpoch,
 )
-from mainstem_broker.replica.fetcher import BACKOFF_S, Fetched, FetchedFrom, Fetcher, Key
+from mainstem_broker.protocol.topic_partition import TopicIdPartition
+from mainstem_broker.replica.fetcher import BACKOFF_S, Fetched, FetchedFrom, Fetcher
 from mainstem_broker.replica.partition import Partition
 
 LEADER = 2
@@ -38,10 +39,13 @@ class QuietLeader:
         self._waiting: asyncio.Future[None] | None = None
 
     async def fetch(
-        self, wanted: Mapping[Key, FetchedFrom], changed: Collection[Key], wait_s_max: float
+        self,
+        positions: Mapping[TopicIdPartition, FetchedFrom],
+        changed: Collection[TopicIdPartition],
+        wait_s_max: float,
     ) -> Iterable[Fetched]:
-        self.asked.put_nowait([(item.topic, item.leader_epoch) for item in wanted.values()])
-        refused = [item for item in wanted.values() if (item.topic, item.leader_epoch) in self.refused]
+        self.asked.put_nowait([(item.topic, item.leader_epoch) for item in positions.values()])
+        refused = [item for item in positions.values() if (item.topic, item.leader_epoch) in self.refused]
         if refused:
             return [Fetched(item.topic_id, item.partition, self.code, -1, -1, None, b"") for item in refused]
         self._waiting = asyncio.get_running_loop().create_future()
@@ -97,73 +101,58 @@ async def refuse_in_the_next_epoch(
     assert await leader.asked.get() == [(quiet.topic, 1)], "it rests"
 
 
-def test_a_partition_that_comes_to_a_leader_is_asked_for_at_once() -> None:
-    async def scenario() -> None:
-        replicas = [EmptyReplica("quiet")]
-        async with waiting_fetch(replicas) as (leader, fetcher):
-            replicas.append(EmptyReplica("busy"))
-            fetcher.wake()
-            assert await leader.asked.get() == [("quiet", 1), ("busy", 1)]
-
-    asyncio.run(scenario())
+async def test_a_partition_that_comes_to_a_leader_is_asked_for_at_once() -> None:
+    replicas = [EmptyReplica("quiet")]
+    async with waiting_fetch(replicas) as (leader, fetcher):
+        replicas.append(EmptyReplica("busy"))
+        fetcher.wake()
+        assert await leader.asked.get() == [("quiet", 1), ("busy", 1)]
 
 
-def test_so_is_one_that_was_refused_before_the_news_of_the_election_came() -> None:
-    async def scenario() -> None:
-        replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
-        async with waiting_fetch(replicas) as (leader, fetcher):
-            leader.refused.add(("busy", 1))
-            leader.close()
-            fetcher.wake()
-            assert await leader.asked.get() == [("quiet", 1), ("busy", 1)]
-            assert await leader.asked.get() == [("quiet", 1)], "it rests"
-            replicas[1].leader_epoch = 2
-            fetcher.wake()
-            assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
-
-    asyncio.run(scenario())
+async def test_so_is_one_that_was_refused_before_the_news_of_the_election_came() -> None:
+    replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
+    async with waiting_fetch(replicas) as (leader, fetcher):
+        leader.refused.add(("busy", 1))
+        leader.close()
+        fetcher.wake()
+        assert await leader.asked.get() == [("quiet", 1), ("busy", 1)]
+        assert await leader.asked.get() == [("quiet", 1)], "it rests"
+        replicas[1].leader_epoch = 2
+        fetcher.wake()
+        assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
 
 
 @pytest.mark.parametrize("error", [UnknownLeaderEpoch, NotLeaderOrFollower])
-def test_a_fetch_waits_no_longer_than_others_rest(error: type[ProtocolError]) -> None:
+async def test_a_fetch_waits_no_longer_than_others_rest(error: type[ProtocolError]) -> None:
     """A leader that had not heard of its election will in a moment; its producers wait for this follower."""
 
-    async def scenario() -> None:
-        replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
-        async with waiting_fetch(replicas) as (leader, fetcher):
-            leader.code = error.code
-            await refuse_in_the_next_epoch(replicas, leader, fetcher)
-            leader.refused.clear()
-            assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
-            assert not fetcher._resting
-
-    asyncio.run(scenario())
+    replicas = [EmptyReplica("quiet"), EmptyReplica("busy")]
+    async with waiting_fetch(replicas) as (leader, fetcher):
+        leader.code = error.code
+        await refuse_in_the_next_epoch(replicas, leader, fetcher)
+        leader.refused.clear()
+        assert await leader.asked.get() == [("quiet", 1), ("busy", 2)]
+        assert not fetcher._resting
 
 
-def test_a_partition_that_went_away_while_it_rested_hurries_nobody() -> None:
-    async def scenario() -> None:
-        replicas = [EmptyReplica("quiet"), EmptyReplica("gone")]
-        async with waiting_fetch(replicas) as (leader, fetcher):
-            await refuse_in_the_next_epoch(replicas, leader, fetcher)
-            replicas.pop()  # as when moves are throttled: without a word
-            assert await leader.asked.get() == [("quiet", 1)]
-            await asyncio.sleep(2 * BACKOFF_S)
-            assert leader.asked.empty()
-
-    asyncio.run(scenario())
+async def test_a_partition_that_went_away_while_it_rested_hurries_nobody() -> None:
+    replicas = [EmptyReplica("quiet"), EmptyReplica("gone")]
+    async with waiting_fetch(replicas) as (leader, fetcher):
+        await refuse_in_the_next_epoch(replicas, leader, fetcher)
+        replicas.pop()  # as when moves are throttled: without a word
+        assert await leader.asked.get() == [("quiet", 1)]
+        await asyncio.sleep(2 * BACKOFF_S)
+        assert leader.asked.empty()
 
 
-def test_other_changes_let_a_fetch_wait_on() -> None:
+async def test_other_changes_let_a_fetch_wait_on() -> None:
     """Also another epoch of a leader that is asked already: it answers when it hears of that itself."""
 
-    async def scenario() -> None:
-        replicas = [EmptyReplica("quiet"), EmptyReplica("moved"), EmptyReplica("gone")]
-        async with waiting_fetch(replicas) as (leader, fetcher):
-            replicas.pop()
-            replicas[1].leader_epoch = 2
-            fetcher.wake()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert leader.asked.empty()
-
-    asyncio.run(scenario())
+    replicas = [EmptyReplica("quiet"), EmptyReplica("moved"), EmptyReplica("gone")]
+    async with waiting_fetch(replicas) as (leader, fetcher):
+        replicas.pop()
+        replicas[1].leader_epoch = 2
+        fetcher.wake()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert leader.asked.empty()

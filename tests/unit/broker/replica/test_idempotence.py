@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +22,12 @@ from mainstem_broker.errors import (
 )
 from mainstem_broker.log.partition_log import AppendInfo
 from mainstem_broker.log.segment import Segment
-from mainstem_broker.replica.office import Office
-from mainstem_broker.replica.partition import Acknowledgement, Divergence, Partition
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.acknowledgements import Acknowledgement
+from mainstem_broker.replica.client_batches import append_batch
+from mainstem_broker.replica.divergence import Divergence
+from mainstem_broker.replica.lease import Lease
+from mainstem_broker.replica.partition import Partition
+from mainstem_broker.replica.partition_state import PartitionState
 
 US, THEM = 1, 2
 LIFE = 1
@@ -34,10 +36,10 @@ LIFE = 1
 def replica(directory: Path, broker: int = US, **config: object) -> Partition:
     """The replica of t-0 on `broker`, before it has any role; its log is below `directory`."""
     log = open_log(directory / str(broker), settings(**config))
-    office = Office(lambda: 0.0)
-    office.begin(LIFE)
-    office.extend(math.inf)
-    return Partition("t", 0, UUID(int=1), log, broker, office)
+    lease = Lease(lambda: 0.0, 1.0)
+    lease.begin(LIFE)
+    lease.answered(0.0)
+    return Partition("t", 0, UUID(int=1), log, broker, lease)
 
 
 def lead(partition: Partition, leader: int, epoch: int, isr: tuple[int, ...] = (US, THEM)) -> None:
@@ -64,7 +66,7 @@ def send(
         base_sequence=sequence,
         attributes=attributes,
     )
-    return to.append(batch, acks=acks, produce_version=9, now_ms=NOW_MS)
+    return append_batch(to, batch, acks=acks, produce_version=9, now_ms=NOW_MS)
 
 
 def copy(leader: Partition, follower: Partition) -> None:
@@ -215,8 +217,8 @@ def test_a_batch_that_the_disk_did_not_take_counts_as_not_sent(
     assert [send(led, at).first_offset for at in (0, 1)] == [0, 1]
 
 
-def test_batches_of_transactions_are_refused(led: Partition) -> None:
-    with pytest.raises(InvalidTxnState, match="no transactions yet"):
+def test_batches_of_transactions_that_are_not_verified_are_refused(led: Partition) -> None:
+    with pytest.raises(InvalidTxnState, match="not part of an open transaction of producer 7"):
         send(led, 0, attributes=0x10)
     assert led.log.log_end_offset == 0
 

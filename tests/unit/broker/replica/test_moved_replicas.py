@@ -12,9 +12,12 @@ from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
 
 from mainstem_broker.errors import FencedLeaderEpoch, NotLeaderOrFollower, ProtocolError
 from mainstem_broker.log.files import ReadResult
-from mainstem_broker.replica.office import Office
-from mainstem_broker.replica.partition import Acknowledgement, Partition
-from mainstem_broker.replica.state import PartitionState
+from mainstem_broker.replica.acknowledgements import Acknowledgement
+from mainstem_broker.replica.client_batches import append_batch
+from mainstem_broker.replica.lease import Lease
+from mainstem_broker.replica.partition import Partition
+from mainstem_broker.replica.partition_state import PartitionState
+from mainstem_broker.replica.throttle import is_throttled_follower, is_throttled_leader
 
 US, THEM, NEW = 1, 2, 3
 LIFE = 7
@@ -30,30 +33,30 @@ def state(leader: int, *isr: int, leader_epoch: int = 3, version: int = 3) -> Pa
 @pytest.fixture
 def led(tmp_path: Path) -> Partition:
     """t-0, led here, held here and by THEM; one record."""
-    office = Office(lambda: 0.0)
-    office.begin(LIFE)
-    office.extend(1.0)
+    lease = Lease(lambda: 0.0, 1.0)
+    lease.begin(LIFE)
+    lease.answered(0.0)
     config = replace(settings(), leader_replication_throttled_replicas="0:1")
-    made = Partition("t", 0, UUID(int=1), open_log(tmp_path, config), US, office)
+    made = Partition("t", 0, UUID(int=1), open_log(tmp_path, config), US, lease)
     made.update_state(state(US, US, THEM), (US, THEM), NOW_MS)
     append(made)
     return made
 
 
 def append(to: Partition) -> None:
-    to.append(encode_batch(messages([b"v"])), acks=-1, produce_version=9, now_ms=NOW_MS)
+    append_batch(to, encode_batch(messages([b"v"])), acks=-1, produce_version=9, now_ms=NOW_MS)
 
 
 def fetch(leader: Partition, follower: int, offset: int, max_bytes: int = 1 << 20) -> ReadResult:
     last_epoch = leader.leader_epoch if offset else -1
-    found = leader.read_as_follower(
+    fetched = leader.read_as_follower(
         *(follower, LIFE, offset, last_epoch, max_bytes),
         leader_epoch=leader.leader_epoch,
         min_one_batch=max_bytes > 0,
         now_ms=NOW_MS,
     )
-    assert isinstance(found, ReadResult)
-    return found
+    assert isinstance(fetched, ReadResult)
+    return fetched
 
 
 def test_a_new_replica_may_fetch_as_soon_as_the_assignment_names_it(led: Partition) -> None:
@@ -175,23 +178,23 @@ def test_an_heir_must_have_shown_in_its_present_life_that_it_has_everything(led:
 def test_only_followers_out_of_sync_are_throttled(led: Partition) -> None:
     assert led.state is not None
     led.update_state(led.state, (NEW, US, THEM), NOW_MS)
-    assert (led.throttles(NEW), led.throttles(THEM)) == (True, False)
+    assert (is_throttled_leader(led, NEW), is_throttled_leader(led, THEM)) == (True, False)
     led.log.update_config(settings())
-    assert not led.throttles(NEW), "the topic names no replicas"
+    assert not is_throttled_leader(led, NEW), "the topic names no replicas"
 
 
 def test_a_follower_that_is_held_back_is_known_to_fetch(led: Partition) -> None:
     assert led.state is not None
     led.update_state(led.state, (NEW, US, THEM), NOW_MS)
-    found = fetch(led, NEW, 0, max_bytes=0)
-    assert (found.slice, found.end_offset) == (None, 0)
+    result = fetch(led, NEW, 0, max_bytes=0)
+    assert (result.slice, result.end_offset) == (None, 0)
 
 
 def test_a_follower_is_throttled_until_it_is_in_sync(tmp_path: Path) -> None:
     config = replace(settings(), follower_replication_throttled_replicas="0:1")
-    partition = Partition("t", 0, UUID(int=1), open_log(tmp_path, config), US, Office(lambda: 0.0))
-    seen = [partition.is_throttled]
+    partition = Partition("t", 0, UUID(int=1), open_log(tmp_path, config), US, Lease(lambda: 0.0, 1.0))
+    seen = [is_throttled_follower(partition)]
     for version, isr in enumerate([(THEM,), (THEM, US)], start=3):
         partition.update_state(state(THEM, *isr, version=version), (US, THEM), NOW_MS)
-        seen.append(partition.is_throttled)
+        seen.append(is_throttled_follower(partition))
     assert seen == [False, True, False]

@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
-from tests.unit.broker.replica.replicas import open_office, state_of
+from tests.unit.broker.replica.replicas import state_of, valid_lease
 
-from mainstem_broker.config import TopicConfig
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import (
     CorruptMessage,
     FencedLeaderEpoch,
@@ -17,6 +17,7 @@ from mainstem_broker.errors import (
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
+from mainstem_broker.replica.client_batches import append_batch
 from mainstem_broker.replica.partition import Partition
 
 US, THEM = 1, 2
@@ -25,21 +26,21 @@ REPLICAS = (US, THEM)
 
 def partition(directory: Path, config: TopicConfig | None = None, leader: int = US) -> Partition:
     """t-0 at leader epoch 3."""
-    made = Partition("t", 0, UUID(int=1), open_log(directory, config or settings()), US, open_office())
+    made = Partition("t", 0, UUID(int=1), open_log(directory, config or settings()), US, valid_lease())
     made.update_state(state_of(leader, 3, (US,), 3), REPLICAS, NOW_MS)
     return made
 
 
 def append(to: Partition, *values: bytes, acks: int = 1) -> int:
     batch = encode_batch(messages(values))
-    return to.append(batch, acks=acks, produce_version=9, now_ms=NOW_MS).first_offset
+    return append_batch(to, batch, acks=acks, produce_version=9, now_ms=NOW_MS).first_offset
 
 
 # --- Leading ---
 
 
 def test_a_replica_without_a_state_leads_nothing(tmp_path: Path) -> None:
-    fresh = Partition("t", 0, UUID(int=1), open_log(tmp_path), US, open_office())
+    fresh = Partition("t", 0, UUID(int=1), open_log(tmp_path), US, valid_lease())
     assert (fresh.is_leader, fresh.leader_epoch) == (False, -1)
     with pytest.raises(NotLeaderOrFollower, match="does not lead t-0"):
         fresh.require_leader()
@@ -97,7 +98,7 @@ def test_a_batch_that_is_refused_leaves_nothing_and_wakes_nobody(tmp_path: Path)
     led, woken = partition(tmp_path), []
     led.add_listener(lambda: woken.append(1))
     with pytest.raises(CorruptMessage):
-        led.append(b"no batch at all" * 10, acks=1, produce_version=9, now_ms=NOW_MS)
+        append_batch(led, b"no batch at all" * 10, acks=1, produce_version=9, now_ms=NOW_MS)
     assert (led.high_watermark, woken) == (0, [])
 
 
@@ -105,9 +106,9 @@ def test_what_was_appended_is_read_up_to_the_high_watermark(tmp_path: Path) -> N
     led = partition(tmp_path)
     append(led, b"a", b"b")
     for committed in (False, True):
-        found = led.read(1, 1000, client_epoch=3, min_one_batch=True, committed=committed)
-        assert found.slice is not None
-        assert found.end_offset == led.high_watermark == led.last_stable_offset == 2
+        fetched = led.read(1, 1000, client_epoch=3, min_one_batch=True, committed=committed)
+        assert fetched.slice is not None
+        assert fetched.end_offset == led.high_watermark == led.last_stable_offset == 2
     with pytest.raises(OffsetOutOfRange):
         led.read(3, 1000, client_epoch=-1, min_one_batch=True, committed=False)
 
@@ -125,7 +126,8 @@ def test_records_are_deleted_up_to_the_high_watermark_and_not_beyond(tmp_path: P
     led = partition(tmp_path)
     append(led, b"a", b"b", b"c")
     assert led.delete_records_before(2) == 2
-    assert led.delete_records_before(1) == 2, "it never goes back"
+    assert led.delete_records_before(1) == 1
+    assert led.log.log_start_offset == 2, "it never goes back"
     for offset in (4, -2):
         with pytest.raises(OffsetOutOfRange, match=f"{offset} is not in t-0, whose high watermark is 3"):
             led.delete_records_before(offset)

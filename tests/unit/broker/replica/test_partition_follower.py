@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 from tests.unit.broker.log.logs import NOW_MS, open_log, read_all, read_batches, settings
 from tests.unit.broker.log.logs import append as append_to_log
-from tests.unit.broker.replica.replicas import open_office, state_of
+from tests.unit.broker.replica.replicas import state_of, valid_lease
 
 from mainstem_broker.log.partition_log import PartitionLog
-from mainstem_broker.replica.partition import Divergence, Partition
+from mainstem_broker.replica.divergence import Divergence
+from mainstem_broker.replica.partition import Partition
 
 US, THEM = 1, 2
 REPLICAS = (US, THEM)
@@ -28,7 +29,7 @@ def log_of(directory: Path, *epochs: int) -> PartitionLog:
 
 def following(directory: Path, *epochs: int, leader_epoch: int = 5, high_watermark: int = 0) -> Partition:
     """Our replica with those records, which follows broker 2."""
-    made = Partition("t", 0, UUID(int=1), log_of(directory, *epochs), US, open_office(), high_watermark)
+    made = Partition("t", 0, UUID(int=1), log_of(directory, *epochs), US, valid_lease(), high_watermark)
     made.update_state(state_of(THEM, leader_epoch, (THEM,), 3), REPLICAS, NOW_MS)
     return made
 
@@ -143,7 +144,7 @@ def test_any_two_logs_become_one_in_a_few_fetches(
     tmp_path: Path, ours: tuple[int, ...], theirs: tuple[int, ...]
 ) -> None:
     follower = following(tmp_path / "ours", *ours, leader_epoch=9)
-    leader = Partition("t", 0, UUID(int=1), log_of(tmp_path / "theirs", *theirs), THEM, open_office())
+    leader = Partition("t", 0, UUID(int=1), log_of(tmp_path / "theirs", *theirs), THEM, valid_lease())
     state = state_of(THEM, 9, (THEM,), 3)
     leader.update_state(state, REPLICAS, NOW_MS)
     for _ in range(2 + len(set(ours))):

@@ -9,9 +9,9 @@ import pytest
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
 from tests.unit.broker.log.logs import append as append_to_log
-from tests.unit.broker.replica.replicas import LAG_MS_MAX, LIFE, open_office, state_of
+from tests.unit.broker.replica.replicas import LAG_MS_MAX, LIFE, state_of, valid_lease
 
-from mainstem_broker.config import TopicConfig
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
@@ -23,8 +23,11 @@ from mainstem_broker.errors import (
     UnknownLeaderEpoch,
 )
 from mainstem_broker.log.files import ReadResult
-from mainstem_broker.replica.office import Office
-from mainstem_broker.replica.partition import Acknowledgement, Divergence, Partition
+from mainstem_broker.replica.acknowledgements import Acknowledgement
+from mainstem_broker.replica.client_batches import append_batch
+from mainstem_broker.replica.divergence import Divergence
+from mainstem_broker.replica.lease import Lease
+from mainstem_broker.replica.partition import Partition
 
 US, TWO, THREE = 1, 2, 3
 REPLICAS = (US, TWO, THREE)
@@ -36,18 +39,18 @@ def led(
     directory: Path,
     isr: tuple[int, ...] = (US, TWO),
     config: TopicConfig | None = None,
-    office: Office | None = None,
+    lease: Lease | None = None,
 ) -> Partition:
     """t-0 with three replicas, led by us at leader epoch 3 and partition epoch 3."""
     log = open_log(directory, config or settings())
-    made = Partition("t", 0, UUID(int=1), log, US, office or open_office())
+    made = Partition("t", 0, UUID(int=1), log, US, lease or valid_lease())
     made.update_state(state_of(US, EPOCH, isr, 3), REPLICAS, NOW_MS)
     return made
 
 
 def append(to: Partition, count: int = 1, acks: int = 1) -> None:
     for _ in range(count):
-        to.append(encode_batch(messages([b"a"])), acks=acks, produce_version=9, now_ms=NOW_MS)
+        append_batch(to, encode_batch(messages([b"a"])), acks=acks, produce_version=9, now_ms=NOW_MS)
 
 
 def fetch(
@@ -84,6 +87,11 @@ def propose(
 # --- The high watermark ---
 
 
+@pytest.fixture
+def partition(tmp_path: Path) -> Partition:
+    return led(tmp_path)
+
+
 def test_the_high_watermark_is_the_lowest_log_end_of_the_in_sync_set(tmp_path: Path) -> None:
     """R19."""
     partition = led(tmp_path, REPLICAS)
@@ -103,8 +111,7 @@ def test_who_is_not_in_sync_does_not_hold_the_high_watermark_back(tmp_path: Path
     assert partition.high_watermark == 2
 
 
-def test_a_new_leader_knows_nothing_of_its_followers_and_waits_for_them(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_new_leader_knows_nothing_of_its_followers_and_waits_for_them(partition: Partition) -> None:
     append(partition, 2)
     fetch(partition, TWO, 2)
     partition.update_state(state_of(US, 4, (US, TWO), 4), REPLICAS, NOW_MS)
@@ -114,8 +121,7 @@ def test_a_new_leader_knows_nothing_of_its_followers_and_waits_for_them(tmp_path
     assert partition.high_watermark == 3
 
 
-def test_a_follower_that_truncates_does_not_take_the_high_watermark_back(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_follower_that_truncates_does_not_take_the_high_watermark_back(partition: Partition) -> None:
     append(partition, 2)
     fetch(partition, TWO, 2)
     fetch(partition, TWO, 1)
@@ -176,7 +182,7 @@ def test_where_consumers_end_is_not_known_until_the_followers_have_come_to_a_new
     log = open_log(tmp_path, settings())
     for _ in range(3):
         append_to_log(log, [b"a"], leader_epoch=2)
-    partition = Partition("t", 0, UUID(int=1), log, US, open_office(), high_watermark=1)
+    partition = Partition("t", 0, UUID(int=1), log, US, valid_lease(), high_watermark=1)
     partition.update_state(state_of(US, EPOCH, (US, TWO), 3), REPLICAS, NOW_MS)
     with pytest.raises(OffsetNotAvailable, match="t-0 has a new leader"):
         partition.latest_offset(committed=False)
@@ -187,27 +193,26 @@ def test_where_consumers_end_is_not_known_until_the_followers_have_come_to_a_new
     assert [partition.latest_offset(committed=flag) for flag in (False, True)] == [3, 3]
 
 
-def test_consumers_read_to_the_high_watermark_and_followers_to_the_end(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_consumers_read_to_the_high_watermark_and_followers_to_the_end(partition: Partition) -> None:
     append(partition, 3)
     fetch(partition, TWO, 1)
-    found = partition.read(0, 1000, client_epoch=-1, min_one_batch=True, committed=False)
-    assert found.end_offset == 1
+    fetched = partition.read(0, 1000, client_epoch=-1, min_one_batch=True, committed=False)
+    assert fetched.end_offset == 1
     to_follower = fetch(partition, TWO, 1)
     assert isinstance(to_follower, ReadResult)
     assert to_follower.end_offset == 3
 
 
-# --- The office ---
+# --- The lease ---
 
 
-def test_a_leader_whose_office_is_closed_serves_followers_but_no_clients(tmp_path: Path) -> None:
+def test_a_leader_whose_lease_has_expired_serves_followers_but_no_clients(tmp_path: Path) -> None:
     """Another one may be elected in its place, and it would not know (R20)."""
     now_s = [0.0]
-    office = Office(lambda: now_s[0])
-    office.begin(LIFE)
-    office.extend(1.0)
-    partition = led(tmp_path, office=office)
+    lease = Lease(lambda: now_s[0], 1.0)
+    lease.begin(LIFE)
+    lease.answered(0.0)
+    partition = led(tmp_path, lease=lease)
     append(partition)
     now_s[0] = 1.0
     with pytest.raises(NotLeaderOrFollower, match="no longer knows whether it leads t-0"):
@@ -217,8 +222,7 @@ def test_a_leader_whose_office_is_closed_serves_followers_but_no_clients(tmp_pat
     assert isinstance(fetch(partition, TWO, 0), ReadResult)
 
 
-def test_a_leadership_of_a_former_life_is_void(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_leadership_of_a_former_life_is_void(partition: Partition) -> None:
     state = state_of(US, 4, (US,), 4, incarnations={US: LIFE + 1})
     partition.update_state(state, REPLICAS, NOW_MS)
     with pytest.raises(NotLeaderOrFollower, match="does not lead"):
@@ -228,8 +232,7 @@ def test_a_leadership_of_a_former_life_is_void(tmp_path: Path) -> None:
 # --- What followers are told ---
 
 
-def test_a_follower_of_another_epoch_or_without_a_replica_is_turned_away(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_follower_of_another_epoch_or_without_a_replica_is_turned_away(partition: Partition) -> None:
     with pytest.raises(FencedLeaderEpoch):
         fetch(partition, TWO, 0, leader_epoch=2)
     with pytest.raises(UnknownLeaderEpoch):
@@ -246,7 +249,7 @@ def with_epochs(directory: Path) -> Partition:
     log = open_log(directory, settings())
     for epoch in (1, 1, 3, 3):
         append_to_log(log, [b"a"], leader_epoch=epoch)
-    made = Partition("t", 0, UUID(int=1), log, US, open_office())
+    made = Partition("t", 0, UUID(int=1), log, US, valid_lease())
     made.update_state(state_of(US, 5, (US, TWO), 3), REPLICAS, NOW_MS)
     append(made)
     return made
@@ -286,15 +289,13 @@ def test_a_diverging_fetch_or_one_out_of_range_says_nothing_of_the_followers_pro
 # --- The in-sync set ---
 
 
-def test_nothing_is_proposed_while_all_is_well_or_by_who_does_not_lead(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_nothing_is_proposed_while_all_is_well_or_by_who_does_not_lead(partition: Partition) -> None:
     assert propose(partition) is None
     partition.update_state(state_of(TWO, 4, (TWO,), 4), REPLICAS, NOW_MS)
     assert propose(partition, NOW_MS + 10 * LAG_MS_MAX) is None
 
 
-def test_a_follower_joins_when_it_has_reached_the_high_watermark(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_follower_joins_when_it_has_reached_the_high_watermark(partition: Partition) -> None:
     append(partition, 3)
     fetch(partition, TWO, 2)
     fetch(partition, THREE, 1)
@@ -313,7 +314,7 @@ def test_a_follower_joins_only_when_it_has_reached_the_start_of_the_leaders_epoc
     log = open_log(tmp_path, settings())
     for _ in range(3):
         append_to_log(log, [b"a"], leader_epoch=2)
-    partition = Partition("t", 0, UUID(int=1), log, US, open_office(), high_watermark=1)
+    partition = Partition("t", 0, UUID(int=1), log, US, valid_lease(), high_watermark=1)
     partition.update_state(state_of(US, EPOCH, (US, TWO), 3), REPLICAS, NOW_MS)
     fetch(partition, THREE, 2, last_epoch=2)
     assert propose(partition) is None
@@ -321,9 +322,8 @@ def test_a_follower_joins_only_when_it_has_reached_the_start_of_the_leaders_epoc
     assert propose(partition) == REPLICAS
 
 
-def test_a_follower_joins_only_in_the_life_that_its_broker_lives_now(tmp_path: Path) -> None:
+def test_a_follower_joins_only_in_the_life_that_its_broker_lives_now(partition: Partition) -> None:
     """KIP-903: its fetch may have been sent before the crash that took its records."""
-    partition = led(tmp_path)
     fetch(partition, THREE, 0, life=4)
     assert propose(partition, lives={US: LIFE, TWO: LIFE, THREE: 5}) is None
     assert propose(partition, lives={US: LIFE, TWO: LIFE}) is None, "it is dead, or about to stop"
@@ -334,10 +334,9 @@ def test_a_follower_joins_only_in_the_life_that_its_broker_lives_now(tmp_path: P
 
 
 def test_a_member_that_begins_another_life_stays_and_the_state_goes_on_naming_the_earlier_one(
-    tmp_path: Path,
+    partition: Partition,
 ) -> None:
     """Whether that life began after an unclean stop is for the controller to see, and to act on."""
-    partition = led(tmp_path)
     append(partition)
     fetch(partition, TWO, 1)
     fetch(partition, TWO, 1, life=LIFE + 1)
@@ -349,22 +348,19 @@ def test_a_member_that_begins_another_life_stays_and_the_state_goes_on_naming_th
     assert proposal.incarnations == {US: LIFE, TWO: LIFE, THREE: LIFE}
 
 
-def test_a_follower_that_lags_for_too_long_leaves_and_not_before(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_follower_that_lags_for_too_long_leaves_and_not_before(partition: Partition) -> None:
     append(partition)
     assert propose(partition, NOW_MS + LAG_MS_MAX) is None
     assert propose(partition, NOW_MS + LAG_MS_MAX + 1) == (US,)
 
 
-def test_a_follower_with_every_record_stays_however_silent(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_follower_with_every_record_stays_however_silent(partition: Partition) -> None:
     append(partition)
     fetch(partition, TWO, 1)
     assert propose(partition, NOW_MS + 10 * LAG_MS_MAX) is None
 
 
-def test_a_dead_follower_is_left_to_the_controller(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_dead_follower_is_left_to_the_controller(partition: Partition) -> None:
     append(partition)
     assert propose(partition, NOW_MS + 10 * LAG_MS_MAX, {US: LIFE}) is None
 
@@ -382,8 +378,7 @@ def test_a_new_life_begins_without_the_log_end_of_the_former_one(tmp_path: Path)
     assert partition.high_watermark == 3
 
 
-def test_a_refused_proposal_is_made_anew(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_refused_proposal_is_made_anew(partition: Partition) -> None:
     fetch(partition, THREE, 0)
     assert propose(partition) == REPLICAS
     assert propose(partition) is None
@@ -409,8 +404,7 @@ class Waiting:
         self.ends.append(None if error is None else type(error))
 
 
-def test_an_acknowledgement_comes_when_all_in_sync_have_the_records(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_an_acknowledgement_comes_when_all_in_sync_have_the_records(partition: Partition) -> None:
     append(partition, 2, acks=-1)
     first, second = Waiting(partition, 1), Waiting(partition, 2)
     assert not (first.at_once or second.at_once)
@@ -423,8 +417,7 @@ def test_an_acknowledgement_comes_when_all_in_sync_have_the_records(tmp_path: Pa
     assert (late.at_once, late.ends) == (True, [])
 
 
-def test_a_member_that_leaves_lets_the_acknowledgement_come(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_member_that_leaves_lets_the_acknowledgement_come(partition: Partition) -> None:
     append(partition, acks=-1)
     waiting = Waiting(partition, 1)
     partition.update_state(state_of(US, EPOCH, (US,), 4), REPLICAS, NOW_MS)
@@ -457,29 +450,26 @@ def test_a_topic_with_fewer_replicas_than_the_minimum_needs_all_that_it_has(tmp_
 
 
 @pytest.mark.parametrize(("leader", "epoch"), [(US, 5), (TWO, 4), (-1, 4)])
-def test_a_change_of_leadership_refuses_who_waits(tmp_path: Path, leader: int, epoch: int) -> None:
+def test_a_change_of_leadership_refuses_who_waits(partition: Partition, leader: int, epoch: int) -> None:
     """Also for the same leader two epochs later: another one may have cut the records off in between."""
-    partition = led(tmp_path)
     append(partition, acks=-1)
     waiting = Waiting(partition, 1)
     partition.update_state(state_of(leader, epoch, (US, TWO), 4), REPLICAS, NOW_MS)
     assert waiting.ends == [NotLeaderOrFollower]
 
 
-def test_a_replica_that_goes_away_refuses_who_waits(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_a_replica_that_goes_away_refuses_who_waits(partition: Partition) -> None:
     append(partition, acks=-1)
     waiting = Waiting(partition, 1)
     partition.take_offline()
     assert waiting.ends == [NotLeaderOrFollower]
 
 
-def test_who_has_given_up_hears_nothing_and_may_give_up_twice(tmp_path: Path) -> None:
-    partition = led(tmp_path)
+def test_who_has_given_up_hears_nothing_and_may_give_up_twice(partition: Partition) -> None:
     append(partition, acks=-1)
     gone, other = Waiting(partition, 1), Waiting(partition, 1)
-    partition.stop_waiting(gone.acknowledgement)
-    partition.stop_waiting(gone.acknowledgement)
+    partition.acknowledgements.remove(gone.acknowledgement)
+    partition.acknowledgements.remove(gone.acknowledgement)
     fetch(partition, TWO, 1)
     assert (gone.ends, other.ends) == ([], [None])
-    partition.stop_waiting(other.acknowledgement)
+    partition.acknowledgements.remove(other.acknowledgement)

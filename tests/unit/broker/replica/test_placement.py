@@ -49,36 +49,38 @@ def placements(draw: st.DrawFn, racks: st.SearchStrategy[Racks] = ANY) -> Asked:
 
 
 @given(placements())
-def test_every_partition_has_as_many_distinct_live_replicas_as_asked(asked: Asked) -> None:
-    assignment = asked.assign()
-    first = asked.first_partition
-    assert sorted(assignment) == list(range(first, first + asked.partition_count))
+def test_every_partition_has_as_many_distinct_live_replicas_as_asked(requested: Asked) -> None:
+    assignment = requested.assign()
+    first = requested.first_partition
+    assert sorted(assignment) == list(range(first, first + requested.partition_count))
     for brokers in assignment.values():
-        assert len(brokers) == len(set(brokers)) == asked.replication_factor
-        assert set(brokers) <= asked.racks.keys()
+        assert len(brokers) == len(set(brokers)) == requested.replication_factor
+        assert set(brokers) <= requested.racks.keys()
 
 
 @given(placements())
-def test_leaders_are_balanced_within_one(asked: Asked) -> None:
-    led = Counter(brokers[0] for brokers in asked.assign().values())
-    loads = [led[broker] for broker in asked.racks]
+def test_leaders_are_balanced_within_one(requested: Asked) -> None:
+    led = Counter(brokers[0] for brokers in requested.assign().values())
+    loads = [led[broker] for broker in requested.racks]
     assert max(loads) - min(loads) <= 1
 
 
 @given(placements(), st.integers(1, 30))
-def test_a_topic_that_grows_goes_on_as_if_it_had_been_made_that_large(asked: Asked, grown_by: int) -> None:
-    small = asked._replace(first_partition=0)
-    added = asked._replace(first_partition=small.partition_count, partition_count=grown_by)
+def test_a_topic_that_grows_goes_on_as_if_it_had_been_made_that_large(
+    requested: Asked, grown_by: int
+) -> None:
+    small = requested._replace(first_partition=0)
+    added = requested._replace(first_partition=small.partition_count, partition_count=grown_by)
     large = small._replace(partition_count=small.partition_count + grown_by)
     assert small.assign() | added.assign() == large.assign()
 
 
 @given(placements(WITH_RACKS))
-def test_no_rack_holds_two_replicas_while_another_holds_none(asked: Asked) -> None:
-    rack_count = len(set(asked.racks.values()))
-    for brokers in asked.assign().values():
-        used = {asked.racks[broker] for broker in brokers}
-        assert len(used) == min(asked.replication_factor, rack_count)
+def test_no_rack_holds_two_replicas_while_another_holds_none(requested: Asked) -> None:
+    rack_count = len(set(requested.racks.values()))
+    for brokers in requested.assign().values():
+        used = {requested.racks[broker] for broker in brokers}
+        assert len(used) == min(requested.replication_factor, rack_count)
 
 
 def test_neighbouring_leaders_are_in_different_racks() -> None:

@@ -16,9 +16,11 @@ import uvloop
 
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.log.files import FileSlice, LogFile
-from mainstem_broker.pending import Pending
 from mainstem_broker.protocol.wire import Frame
+from mainstem_broker.runtime.disk_reads import DiskReads
+from mainstem_broker.runtime.pending import Pending
 from mainstem_broker.server.connection import Answer, Connection, Handle, Hold, Later
+from mainstem_broker.server.request_memory import RequestMemory
 
 TIMEOUT_S: Final = 10
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -59,7 +61,7 @@ class Script:
         self.gates: dict[str, asyncio.Future[None]] = {}
         self.pending: dict[str, Pending[Frame]] = {}
         self.cancelled: list[str] = []
-        self._file = None if file_path is None else LogFile(file_path)
+        self.file = None if file_path is None else LogFile(file_path)
 
     def handle(self, connection: Connection, frame: memoryview) -> Answer:
         assert frame.readonly
@@ -110,11 +112,11 @@ class Script:
             self.gates[name].set_result(None)
 
     def _slices(self, argument: str) -> Frame:
-        assert self._file is not None
+        assert self.file is not None
         parts: Frame = [b"<"]
         for item in argument.split(","):
             position, size = map(int, item.split(":"))
-            parts += [FileSlice(self._file, position, size, 0), b"|"]
+            parts += [FileSlice(self.file, position, size, 0), b"|"]
         size = sum(len(part) if isinstance(part, bytes) else part.size_bytes for part in parts)
         first = parts[0]
         assert isinstance(first, bytes)
@@ -165,14 +167,21 @@ class Peer:
         *,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         send_buffer_bytes: int | None = None,
+        memory: RequestMemory | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.socket, theirs = connected_pair()
         if send_buffer_bytes is not None:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         self.closed: list[Connection] = []
+        self.disk = DiskReads()
         self.connection = Connection(
-            theirs, handle, request_bytes_max=request_bytes_max, on_close=self.closed.append
+            theirs,
+            handle,
+            request_bytes_max=request_bytes_max,
+            disk=self.disk,
+            on_close=self.closed.append,
+            memory=memory,
         )
         self._received = b""
 
@@ -182,6 +191,7 @@ class Peer:
     def __exit__(self, *_: object) -> None:
         self.connection.close()
         self.socket.close()
+        self.disk.close()
 
     def is_read_from(self) -> bool:
         return self.connection._reading

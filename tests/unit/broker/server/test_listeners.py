@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Self
 
 import pytest
-from tests.unit.broker.server.peers import Script, frame_of, run, until
+from tests.unit.broker.server.peers import Script, frame_of, until
 
 from mainstem_broker.cluster.znodes import Endpoint
-from mainstem_broker.config import BrokerConfig
+from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.errors import StartupError
+from mainstem_broker.runtime.disk_reads import DiskReads
 from mainstem_broker.server import listeners as module
+from mainstem_broker.server.connection_limits import ConnectionLimits
 from mainstem_broker.server.listeners import Listener, SocketOptions, parse_listeners
 
 OPTIONS = SocketOptions(-1, -1, 50, 1_000_000)
@@ -35,9 +38,9 @@ def test_without_advertised_listeners_the_bound_ones_are_told() -> None:
 
 
 def test_an_empty_host_listens_everywhere_and_tells_the_hosts_name() -> None:
-    ((bound, told),) = parsed(listeners="PLAINTEXT://:9092")
+    ((bound, reported),) = parsed(listeners="PLAINTEXT://:9092")
     assert bound.host == ""
-    assert told.host == socket.gethostname()
+    assert reported.host == socket.gethostname()
 
 
 def test_each_listener_is_told_under_its_own_address_whatever_the_order() -> None:
@@ -50,7 +53,10 @@ def test_each_listener_is_told_under_its_own_address_whatever_the_order() -> Non
         ("INTERNAL", "", 9092),
         ("EXTERNAL", "::1", 9093),
     ]
-    assert [(told.host, told.port) for _, told in pairs] == [("10.0.0.1", 9092), ("k.example", 19093)]
+    assert [(reported.host, reported.port) for _, reported in pairs] == [
+        ("10.0.0.1", 9092),
+        ("k.example", 19093),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,10 @@ def test_each_listener_is_told_under_its_own_address_whatever_the_order() -> Non
         ({"listeners": "PLAINTEXT://h:70000"}, "write it as NAME://host:port"),
         ({"listeners": ""}, "write it as NAME://host:port"),
         ({"listeners": "OTHER://h:1"}, "OTHER has no security protocol: add it to"),
-        ({"listeners": "SSL://h:1"}, "SSL asks for SSL; only PLAINTEXT is served"),
+        (
+            {"listeners": "X://h:1", "listener_security_protocol_map": "X:KERBEROS"},
+            "X asks for KERBEROS; only PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL are served",
+        ),
         ({"advertised_listeners": "x"}, "advertised.listeners has 'x'"),
         (
             {"listeners": "PLAINTEXT://h:1", "advertised_listeners": "SSL://h:1"},
@@ -85,12 +94,11 @@ def taken_port() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
-def test_a_port_that_is_taken_is_told_by_its_number(taken_port: int) -> None:
-    async def test() -> None:
-        with pytest.raises(StartupError, match=f"Port {taken_port} is taken: stop what listens there"):
-            Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", taken_port), OPTIONS, lambda: True)
-
-    run(test())
+async def test_a_port_that_is_taken_is_told_by_its_number(taken_port: int) -> None:
+    with pytest.raises(StartupError, match=f"Port {taken_port} is taken: stop what listens there"):
+        Listener(
+            Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", taken_port), OPTIONS, unlimited(), DiskReads()
+        )
 
 
 @pytest.mark.parametrize(
@@ -100,24 +108,41 @@ def test_a_port_that_is_taken_is_told_by_its_number(taken_port: int) -> None:
         ("no-such-host.invalid", r"Cannot listen on no-such-host\.invalid:9092 \((?!Unknown error).+\)"),
     ],
 )
-def test_an_address_that_is_not_ours_is_told_with_the_reason(host: str, reason: str) -> None:
-    async def test() -> None:
-        with pytest.raises(StartupError, match=reason):
-            Listener(Endpoint("PLAINTEXT", "PLAINTEXT", host, 9092), OPTIONS, lambda: True)
-
-    run(test())
+async def test_an_address_that_is_not_ours_is_told_with_the_reason(host: str, reason: str) -> None:
+    with pytest.raises(StartupError, match=reason):
+        Listener(Endpoint("PLAINTEXT", "PLAINTEXT", host, 9092), OPTIONS, unlimited(), DiskReads())
 
 
 # --- Accepting ---
+
+
+def limits(**settings: int) -> ConnectionLimits:
+    """Underscores stand for dots."""
+    static = {"broker.id": "1", "zookeeper.connect": "z:2181"}
+    config = BrokerConfig(static | {name.replace("_", "."): str(value) for name, value in settings.items()})
+    return ConnectionLimits(lambda: config)
+
+
+unlimited = limits
 
 
 class Listening:
     """A listener on a free port of loopback, started."""
 
     def __init__(
-        self, may_accept: Callable[[], bool] = lambda: True, options: SocketOptions = OPTIONS
+        self,
+        limits: ConnectionLimits | None = None,
+        options: SocketOptions = OPTIONS,
+        *,
+        is_between_brokers: bool = False,
     ) -> None:
-        self.listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), options, may_accept)
+        self.listener = Listener(
+            Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0),
+            options,
+            limits or unlimited(),
+            DiskReads(),
+            is_between_brokers=is_between_brokers,
+        )
         self.address = self.listener._socket.getsockname()
         self.listener.listen()
         self.listener.start(Script().handle)
@@ -142,133 +167,163 @@ class Listening:
         self.writer.close()
 
 
-def test_clients_are_refused_before_the_start() -> None:
-    async def test() -> None:
-        listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), OPTIONS, lambda: True)
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(*listener._socket.getsockname())
-        listener.close()
-
-    run(test())
-
-
-def test_clients_that_come_between_listening_and_the_start_wait_and_are_served_then() -> None:
-    async def test() -> None:
-        listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), OPTIONS, lambda: True)
-        listener.listen()
-        reader, writer = await asyncio.open_connection(*listener._socket.getsockname())
-        writer.write(frame_of(b"echo early"))
-        assert not listener.connections
-        listener.start(Script().handle)
-        size = int.from_bytes(await reader.readexactly(4))
-        assert await reader.readexactly(size) == b"early"
-        writer.close()
-        listener.close()
-
-    run(test())
+async def test_brokers_connect_at_once_where_clients_have_used_up_their_limits() -> None:
+    """R40"""
+    used_up = limits(max_connections=1, max_connection_creation_rate=1)
+    with Listening(used_up) as for_clients, Listening(used_up, is_between_brokers=True) as for_brokers:
+        assert await for_clients.ask("echo first") == b"first"
+        async with asyncio.timeout(0.5):  # a second connection by the rate would wait for one
+            for _ in range(3):
+                assert await for_brokers.ask("echo follower") == b"follower"
+                for_brokers.hang_up()
+        for_clients.hang_up()
 
 
-def test_a_client_is_served_and_forgotten_when_it_goes() -> None:
-    async def test() -> None:
-        with Listening() as listening:
-            assert await listening.ask("echo hello") == b"hello"
-            assert len(listening.listener.connections) == 1
+async def test_a_client_that_would_take_the_last_descriptors_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R40"""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
+    with Listening() as for_clients, Listening(is_between_brokers=True) as for_brokers:
+        assert await for_clients.ask("echo refused") == b""
+        assert await for_brokers.ask("echo served") == b"served"
+        for_brokers.hang_up()
+
+
+async def test_clients_are_refused_before_the_start() -> None:
+    listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), OPTIONS, unlimited(), DiskReads())
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*listener._socket.getsockname())
+    listener.close()
+
+
+async def test_clients_that_come_between_listening_and_the_start_wait_and_are_served_then() -> None:
+    listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), OPTIONS, unlimited(), DiskReads())
+    listener.listen()
+    reader, writer = await asyncio.open_connection(*listener._socket.getsockname())
+    writer.write(frame_of(b"echo early"))
+    assert not listener.connections
+    listener.start(Script().handle)
+    size = int.from_bytes(await reader.readexactly(4))
+    assert await reader.readexactly(size) == b"early"
+    writer.close()
+    listener.close()
+
+
+async def test_a_client_is_served_and_forgotten_when_it_goes() -> None:
+    with Listening() as listening:
+        assert await listening.ask("echo hello") == b"hello"
+        assert len(listening.listener.connections) == 1
+        listening.hang_up()
+        await until(lambda: not listening.listener.connections)
+
+
+async def test_accepted_sockets_send_at_once_and_have_the_buffers_of_the_settings() -> None:
+    with Listening(options=SocketOptions(50_000, 60_000, 5, 1000)) as listening:
+        await listening.ask("echo x")
+        (connection,) = listening.listener.connections
+        accepted = connection._socket
+        assert isinstance(accepted, socket.socket)
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000, "Linux doubles it"
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
+        listening.hang_up()
+
+
+async def test_beyond_max_connections_new_ones_are_closed_and_old_ones_stay() -> None:
+    with Listening(limits(max_connections=1)) as listening:
+        assert await listening.ask("echo 1") == b"1"
+        first = listening.writer
+        assert await listening.ask("echo 2") == b""
+        assert len(listening.listener.connections) == 1
+        first.close()
+        listening.hang_up()
+
+
+async def test_a_connection_that_is_closed_makes_room_for_another_of_its_address() -> None:
+    with Listening(limits(max_connections_per_ip=1)) as listening:
+        assert await listening.ask("echo 1") == b"1"
+        first = listening.writer
+        assert await listening.ask("echo 2") == b""
+        first.close()
+        await until(lambda: not listening.listener.connections)
+        assert await listening.ask("echo 3") == b"3"
+        listening.hang_up()
+
+
+async def test_connections_over_the_rate_wait_and_are_served() -> None:
+    with Listening(limits(max_connection_creation_rate=5)) as listening:
+        begun_s = asyncio.get_running_loop().time()
+        for number in range(7):
+            assert await listening.ask(f"echo {number}") == str(number).encode()
             listening.hang_up()
-            await until(lambda: not listening.listener.connections)
-
-    run(test())
-
-
-def test_accepted_sockets_send_at_once_and_have_the_buffers_of_the_settings() -> None:
-    async def test() -> None:
-        with Listening(options=SocketOptions(50_000, 60_000, 5, 1000)) as listening:
-            await listening.ask("echo x")
-            (connection,) = listening.listener.connections
-            accepted = connection._socket
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000, "Linux doubles it"
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
-            listening.hang_up()
-
-    run(test())
+        assert asyncio.get_running_loop().time() - begun_s > 0.3, (
+            "five at once, two after a fifth of a second each"
+        )
 
 
-def test_beyond_max_connections_new_ones_are_closed_and_old_ones_stay() -> None:
-    async def test() -> None:
-        allowed = [True, False]
-        with Listening(lambda: allowed.pop(0)) as listening:
-            assert await listening.ask("echo 1") == b"1"
-            first = listening.writer
-            assert await listening.ask("echo 2") == b""
-            assert len(listening.listener.connections) == 1
-            first.close()
-            listening.hang_up()
-
-    run(test())
+async def test_many_connections_at_once_are_accepted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ACCEPTED_IN_A_TURN_MAX", 2)
+    with Listening() as listening:
+        others = [await asyncio.open_connection(*listening.address) for _ in range(7)]
+        await until(lambda: len(listening.listener.connections) == 7)
+        for _, writer in others:
+            writer.close()
 
 
-def test_without_file_descriptors_accepting_pauses_instead_of_spinning(
+async def test_without_file_descriptors_accepting_pauses_instead_of_spinning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "ACCEPT_RETRY_S", 0.05)
 
-    async def test() -> None:
-        with Listening() as listening:
-            real = listening.listener._socket
-            failures: list[int] = []
+    with Listening() as listening:
+        real = listening.listener._socket
+        failures: list[int] = []
 
-            class Exhausted:
-                def __getattr__(self, name: str) -> object:
-                    return getattr(real, name)
+        class Exhausted:
+            def __getattr__(self, name: str) -> object:
+                return getattr(real, name)
 
-                def accept(self) -> tuple[socket.socket, object]:
-                    if len(failures) < 2:
-                        failures.append(1)
-                        raise OSError(errno.EMFILE, "Too many open files")
-                    return real.accept()
+            def accept(self) -> tuple[socket.socket, object]:
+                if len(failures) < 2:
+                    failures.append(1)
+                    raise OSError(errno.EMFILE, "Too many open files")
+                return real.accept()
 
-            listening.listener._socket = Exhausted()  # type: ignore[assignment]  # stands in for the socket
-            begun = asyncio.get_running_loop().time()
-            assert await listening.ask("echo at last") == b"at last"
-            assert asyncio.get_running_loop().time() - begun >= 0.09, "two pauses"
-            assert len(failures) == 2
-            listening.hang_up()
-
-    run(test())
+        listening.listener._socket = Exhausted()  # type: ignore[assignment]  # stands in for the socket
+        begun = asyncio.get_running_loop().time()
+        assert await listening.ask("echo at last") == b"at last"
+        assert asyncio.get_running_loop().time() - begun >= 0.09, "two pauses"
+        assert len(failures) == 2
+        listening.hang_up()
 
 
-def test_idle_connections_are_closed_and_those_that_wait_for_an_answer_are_not() -> None:
-    async def test() -> None:
-        with Listening() as listening:
-            await listening.ask("echo idle")
-            idle = listening.writer
-            waiting = asyncio.create_task(listening.ask("later x"))
-            await until(lambda: sum(c.requests_under_way for c in listening.listener.connections) == 1)
-            listening.listener.close_idle(60)
-            assert len(listening.listener.connections) == 2
-            await asyncio.sleep(0.01)
-            listening.listener.close_idle(0.005)
-            (left,) = listening.listener.connections
-            assert left.requests_under_way == 1
-            idle.close()
-            left.close()
-            assert await waiting == b""
-            listening.hang_up()
-
-    run(test())
+async def test_idle_connections_are_closed_and_those_that_wait_for_an_answer_are_not() -> None:
+    with Listening() as listening:
+        await listening.ask("echo idle")
+        idle = listening.writer
+        waiting = asyncio.create_task(listening.ask("later x"))
+        await until(lambda: sum(c.requests_under_way for c in listening.listener.connections) == 1)
+        listening.listener.close_idle(60)
+        assert len(listening.listener.connections) == 2
+        await asyncio.sleep(0.01)
+        listening.listener.close_idle(0.005)
+        (left,) = listening.listener.connections
+        assert left.requests_under_way == 1
+        idle.close()
+        left.close()
+        assert await waiting == b""
+        listening.hang_up()
 
 
-def test_to_close_is_to_refuse_and_to_hang_up_on_everyone() -> None:
-    async def test() -> None:
-        with Listening() as listening:
-            await listening.ask("echo x")
-            (connection,) = listening.listener.connections
-            listening.listener.close()
-            assert connection.is_closed
-            assert listening.listener.connections == set()
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection(*listening.address)
-            listening.listener.close()
-            listening.hang_up()
-
-    run(test())
+async def test_to_close_is_to_refuse_and_to_hang_up_on_everyone() -> None:
+    with Listening() as listening:
+        await listening.ask("echo x")
+        (connection,) = listening.listener.connections
+        listening.listener.close()
+        assert connection.is_closed
+        assert listening.listener.connections == set()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*listening.address)
+        listening.listener.close()
+        listening.hang_up()

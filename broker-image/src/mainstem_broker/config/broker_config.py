@@ -1,0 +1,200 @@
+"""A broker's settings: what the file, ZooKeeper and the defaults give together, and the typed views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from mainstem_broker.config.broker_settings import BROKER_SETTINGS, RACK_AWARE_REPLICA_SELECTOR
+from mainstem_broker.config.group_settings import GROUP_SETTINGS, GroupConfig
+from mainstem_broker.config.listener_config import ListenerConfig, overridden_setting
+from mainstem_broker.config.setting import Setting, Source, Value
+from mainstem_broker.config.topic_settings import TOPIC_SETTINGS, TopicConfig, check_topic_overrides
+from mainstem_broker.errors import InvalidSetting
+
+
+def readable_settings(
+    layer: Mapping[str, str], before: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """What brokers can take of a dynamic layer; and of the rest, what is wrong with each.
+
+    Args:
+        before: the layer as it was taken last: what it had in place of a wrong value goes on to hold.
+    """
+    taken, wrong = {}, []
+    for name, text in layer.items():
+        setting = BROKER_SETTINGS.get(name)
+        try:
+            if setting is not None and setting.dynamic != "read-only":
+                setting.parse(text)
+            taken[name] = text
+        except InvalidSetting as error:
+            wrong.append(str(error))
+            if name in before:
+                taken[name] = before[name]
+    return taken, wrong
+
+
+class BrokerConfig:
+    """A broker's settings: the file's (static), and the dynamic ones that ZooKeeper adds.
+
+    Immutable: `with_dynamic` answers a new one. `values` holds every known setting's parsed value. What
+    the dynamic layers say of read-only settings does not count.
+    """
+
+    def __init__(
+        self,
+        static: Mapping[str, str],
+        dynamic: Mapping[str, str] | None = None,
+        dynamic_default: Mapping[str, str] | None = None,
+    ) -> None:
+        """Check and take the settings.
+
+        Raises:
+            InvalidSetting: a known setting's value does not fit, or a required one is missing.
+                Unknown names are kept aside in `unknown`, as Kafka only warns of them.
+        """
+        self.static = dict(static)
+        self.dynamic = dict(dynamic or {})
+        self.dynamic_default = dict(dynamic_default or {})
+        self.unknown = []
+        for name in sorted(self.static.keys() - BROKER_SETTINGS.keys()):
+            overridden = overridden_setting(name)
+            if overridden is None:
+                self.unknown.append(name)
+            else:
+                replace(overridden, name=name).parse(self.static[name])
+        self.values: dict[str, Value | None] = {}
+        for name, setting in BROKER_SETTINGS.items():
+            text, _ = self._text_and_source(name)
+            self.values[name] = setting.default if text is None else setting.parse(text)
+        for name in ("broker.id", "zookeeper.connect"):
+            if self.values[name] is None:
+                raise InvalidSetting(f"The setting {name} is missing: add it to the properties file.")
+
+    def layers(self, *names: str) -> Iterator[tuple[str, str, Source]]:
+        """(name, text, source) of each place where one of these broker settings is set, the one that
+        counts first; the default last."""
+        for source, layer in (
+            (Source.DYNAMIC_BROKER, self.dynamic),
+            (Source.DYNAMIC_DEFAULT_BROKER, self.dynamic_default),
+            (Source.STATIC_BROKER, self.static),
+        ):
+            for name in names:
+                is_dynamic = BROKER_SETTINGS[name].dynamic != "read-only"
+                if name in layer and (is_dynamic or source is Source.STATIC_BROKER):
+                    yield name, layer[name], source
+        for name in names:
+            default = BROKER_SETTINGS[name].text(BROKER_SETTINGS[name].default)
+            if default is not None:
+                yield name, default, Source.DEFAULT
+
+    def _text_and_source(self, name: str) -> tuple[str | None, Source]:
+        _, text, source = next(self.layers(name), ("", None, Source.DEFAULT))
+        return (None if source is Source.DEFAULT else text), source
+
+    def source(self, name: str) -> Source:
+        """Where the value of the broker setting `name` comes from."""
+        return self._text_and_source(name)[1]
+
+    def with_dynamic(self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str]) -> BrokerConfig:
+        return BrokerConfig(self.static, dynamic, dynamic_default)
+
+    def integer(self, name: str) -> int:
+        value = self.values[name]
+        assert isinstance(value, int)
+        return value
+
+    def number(self, name: str) -> float:
+        """The value of a setting that is a number with a fraction."""
+        value = self.values[name]
+        assert isinstance(value, int | float)
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        return self.values[name] is True
+
+    def string(self, name: str) -> str:
+        value = self.values[name]
+        assert isinstance(value, str)
+        return value
+
+    def optional_string(self, name: str) -> str | None:
+        value = self.values[name]
+        return value if isinstance(value, str) else None
+
+    def listener(self, name: str) -> ListenerConfig:
+        """The settings as the listener of that name has them."""
+        return ListenerConfig(self.static, name)
+
+    @property
+    def reads_by_rack(self) -> bool:
+        """Whether consumers that name their rack may read from followers (KIP-392)."""
+        return self.values["replica.selector.class"] == RACK_AWARE_REPLICA_SELECTOR
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener through which brokers talk to each other."""
+        name = self.optional_string("inter.broker.listener.name")
+        return (name or self.string("security.inter.broker.protocol")).upper()
+
+    def topic_value(self, name: str, overrides: Mapping[str, str]) -> tuple[Value | None, Source]:
+        """The effective value of topic setting `name` and where it comes from."""
+        if name in overrides:
+            return TOPIC_SETTINGS[name].parse(overrides[name]), Source.TOPIC
+        return self._fallback(TOPIC_SETTINGS[name])
+
+    def group_value(self, name: str, overrides: Mapping[str, str]) -> tuple[Value | None, Source]:
+        """The effective value of group setting `name` and where it comes from."""
+        if name in overrides:
+            return GROUP_SETTINGS[name].parse(overrides[name]), Source.GROUP
+        return self._fallback(GROUP_SETTINGS[name])
+
+    def _fallback(self, setting: Setting) -> tuple[Value | None, Source]:
+        for fallback, factor in setting.fallbacks:
+            text, source = self._text_and_source(fallback)
+            if text is not None:
+                value = BROKER_SETTINGS[fallback].parse(text)
+                if isinstance(value, int) and factor != 1 and value > 0:  # -1 is "no bound" in every unit
+                    value *= factor
+                return value, source
+        return setting.default, Source.DEFAULT
+
+    def check_group_overrides(self, overrides: Mapping[str, str]) -> None:
+        """Raise InvalidSetting for the first that is no group setting or does not fit."""
+        for name, text in overrides.items():
+            setting = GROUP_SETTINGS.get(name)
+            if setting is None:
+                raise InvalidSetting(f"Unknown group config name: {name}.")
+            value = setting.parse(text)
+            assert isinstance(value, int)
+            for bound in ("min", "max"):
+                bound_name = f"group.consumer.{bound}.{name.removeprefix('consumer.')}"
+                limit = self.integer(bound_name)
+                if (value < limit) if bound == "min" else (value > limit):
+                    comparison = "at least" if bound == "min" else "at most"
+                    raise InvalidSetting(
+                        f"Invalid value {text} for {name}: it must be {comparison} {bound_name} = {limit}."
+                    )
+        group = self.group(overrides)
+        if group.session_timeout_ms <= group.heartbeat_interval_ms:
+            raise InvalidSetting(
+                f"consumer.session.timeout.ms ({group.session_timeout_ms}) must be more than"
+                f" consumer.heartbeat.interval.ms ({group.heartbeat_interval_ms})."
+            )
+
+    def group(self, overrides: Mapping[str, str]) -> GroupConfig:
+        """All settings of a group that overrides these. Raises InvalidSetting for what cannot be read."""
+        values = [self.group_value(name, overrides)[0] for name in sorted(GROUP_SETTINGS)]
+        heartbeat_interval_ms, session_timeout_ms = (int(value or 0) for value in values)
+        return GroupConfig(heartbeat_interval_ms, session_timeout_ms)
+
+    def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """All settings of a topic that overrides these.
+
+        Raises:
+            InvalidSetting: as `check_topic_overrides`.
+        """
+        check_topic_overrides(overrides)
+        values = {name.replace(".", "_"): self.topic_value(name, overrides)[0] for name in TOPIC_SETTINGS}
+        return TopicConfig(**values)  # type: ignore[arg-type]  # the tests hold fields and table equal

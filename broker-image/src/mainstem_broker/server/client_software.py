@@ -1,0 +1,50 @@
+"""Which software clients say they are (KIP-511), counted for the metrics.
+
+A client chooses its own words, so nothing in them is trusted: words of another form count as unknown, and
+only the most frequent ones become series of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+SERIES_MAX: Final = 50
+"""Each series costs a metrics store memory for months."""
+_WORD: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,62}[a-zA-Z0-9])?")
+"""The form that KIP-511 demands, and a length."""
+
+
+class ClientSoftware(NamedTuple):
+    """Such as librdkafka 2.11.0."""
+
+    name: str
+    version: str
+
+
+UNKNOWN: Final = ClientSoftware("unknown", "unknown")
+"""Clients that have said nothing (yet), or something of another form; brokers among them."""
+OTHER: Final = ClientSoftware("other", "other")
+
+
+@lru_cache(maxsize=256)  # connections of the same software share one value
+def client_software(name: str, version: str) -> ClientSoftware:
+    """What an ApiVersions request says."""
+    if _WORD.fullmatch(name) and _WORD.fullmatch(version):
+        return ClientSoftware(name, version)
+    return UNKNOWN
+
+
+def count_software(connections: Iterable[ClientSoftware]) -> Mapping[ClientSoftware, int]:
+    """The number of connections by software: the most frequent `SERIES_MAX`, and the others together."""
+    counts = Counter(connections)
+    if len(counts) <= SERIES_MAX:
+        return counts
+    # By name where as many have it, so that series do not come and go.
+    ranked = sorted(counts, key=lambda software: (-counts[software], software))
+    kept = {software: counts[software] for software in ranked[:SERIES_MAX]}
+    kept[OTHER] = kept.get(OTHER, 0) + sum(counts[software] for software in ranked[SERIES_MAX:])
+    return kept

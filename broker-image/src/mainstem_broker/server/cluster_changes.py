@@ -1,0 +1,405 @@
+"""Carries what the member has learnt of the cluster to this broker's own replicas, and acts on nothing else.
+
+The member awaits `take` whenever its view has changed; `open` is called once before. There may be ten
+thousand partitions, and a broker that dies changes all of them: what goes over many of them does so in turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+
+from mainstem_broker.api.context import BrokerContext
+from mainstem_broker.cluster.config_entities import quota_entity
+from mainstem_broker.cluster.controller import ElectionPolicy, has_valid_leader, heir_of, must_claim
+from mainstem_broker.cluster.reassignment import move_of, moving_partitions, successor
+from mainstem_broker.cluster.view import Delta, Topic
+from mainstem_broker.cluster.znodes import Claim
+from mainstem_broker.config.broker_config import readable_settings
+from mainstem_broker.config.topic_settings import TopicConfig
+from mainstem_broker.group.coordinator import OFFSETS_TOPIC
+from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.protocol.topic_partition import TopicPartition
+from mainstem_broker.replica.partition import Partition
+from mainstem_broker.runtime.turns import in_turns
+from mainstem_broker.security.acl import ResourcePattern
+from mainstem_broker.security.authorizer import UNREADABLE
+from mainstem_broker.server.log_worker import LogWorker
+from mainstem_broker.txn.coordinator import TRANSACTIONS_TOPIC
+
+logger = structlog.get_logger(__name__)
+
+FOLLOWING_INTERVAL_S: Final = 0.25
+"""Between two times that fetchers look for new followers while many logs are created: each look goes over all
+partitions, and breaks off a fetch that is waiting."""
+
+
+class ClusterChanges:
+    """From the view to replicas and settings."""
+
+    def __init__(self, broker: BrokerContext, logs: LogManager) -> None:
+        self._broker = broker
+        self._logs = logs
+        self._background: set[asyncio.Task[None]] = set()
+        self._worker = LogWorker(broker, logs, self.topic_config, self._take_created, self._take_deleted)
+        self._followed_s = -math.inf
+        self._is_open = False
+        self._awaiting_lease: dict[TopicPartition, None] | None = None
+        """Between a new registration and the beginning of its lease: the partitions to lead then, in order. A
+        replica that is elected in an incarnation without a lease would not take the role."""
+        self._unled: set[TopicPartition] = set()
+        """Partitions that this broker could claim one day: no leader, or one that is gone (see `_claim`)."""
+
+    async def open(self) -> None:
+        """Open the replicas that the view gives to this broker, and remove the files of deleted topics."""
+        await self._remove_deleted()
+        topics = self._broker.view.topics.values()
+        replicas = [(topic, index) for topic in topics for index in topic.states]
+        async for topic, index in in_turns(replicas):
+            self._open_replica(topic, index)
+            self._follow_coordinated(topic.name, index)
+        await self._worker.idle()
+        self._is_open = True
+        self._broker.replicas.follow_leaders()
+        self._report_offline()
+
+    async def stop(self) -> None:
+        await self._worker.stop()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def take(self, delta: Delta, begin_lease: Callable[[], None] | None = None) -> None:
+        """Follow what has changed in the view.
+
+        `begin_lease` is given after a new registration (see `ClusterMember`). A replica whose leadership has
+        ended loses it before. One that was elected since gets it in the same turn, so that it leads in no
+        epoch but the last one.
+        """
+        replicas, view = self._broker.replicas, self._broker.view
+        for topic, topic_id in delta.deleted:
+            replicas.drop(topic, topic_id)
+            self._broker.topic_configs.forget(topic)
+            await asyncio.sleep(0)
+        if delta.deleted:
+            deleted = {topic_id for _, topic_id in delta.deleted}
+            # Also if there was none here: the deletion waits for all brokers that were to hold the topic.
+            self._forget_deleted(deleted)
+            self._broker.groups.topics_deleted(deleted)
+            self._broker.groups.shards.follow_all()
+            self._broker.transactions.shards.follow_all()
+        topics: Collection[str] = {
+            name for kind, _, name in (entity.partition("/") for entity in delta.configs) if kind == "topics"
+        }
+        if any(entity.startswith("brokers/") for entity in delta.configs):
+            self.take_broker_config()
+            topics = view.topics
+        if any(entity.startswith(("users/", "clients/")) for entity in delta.configs):
+            self.take_quotas()
+        self.take_acls(delta.acls)
+        await replicas.update_configs(
+            [view.topics[name].topic_id for name in topics if name in view.topics], self.topic_config
+        )
+        await self._update_replicas(sorted(delta.partitions), begin_lease)
+        if replicas.undeleted:
+            self._worker.delete()
+        replicas.follow_leaders()
+        await self._hand_over(delta)
+        if delta.brokers:
+            self._broker.follower_sessions.close_absent(view.brokers.keys())
+            await replicas.consider_all_isrs()
+            await self._look_for_unled(replicas)
+        elif delta.partitions:
+            await self._look_for_unled(
+                partition
+                for name, index in delta.partitions
+                if (partition := replicas.find(name, index)) is not None
+            )
+
+    async def _update_replicas(
+        self, partitions: Iterable[TopicPartition], begin_lease: Callable[[], None] | None
+    ) -> None:
+        if begin_lease is not None:
+            self._awaiting_lease = {}
+        try:
+            async for key in in_turns(partitions):
+                self._update_partition(key)
+            if begin_lease is not None:
+                begin_lease()
+        finally:
+            elected, self._awaiting_lease = self._awaiting_lease or {}, None
+        for key in elected:
+            self._update_partition(key)
+
+    def _update_partition(self, key: TopicPartition) -> None:
+        if self._awaiting_lease is not None and self._is_elected(key):
+            self._awaiting_lease[key] = None
+            return
+        self._update_replica(*key)
+        self._follow_coordinated(*key)
+
+    def _is_elected(self, key: TopicPartition) -> bool:
+        """Whether this broker leads the partition, in whatever incarnation."""
+        topic = self._broker.view.topics.get(key[0])
+        state = None if topic is None else topic.states.get(key[1])
+        return state is not None and state.leader == self._broker.broker_id
+
+    def _follow_coordinated(self, name: str, index: int) -> None:
+        """Begin or end to coordinate what a partition of a coordinator's topic holds."""
+        if name == OFFSETS_TOPIC:
+            self._broker.groups.shards.follow(index)
+        elif name == TRANSACTIONS_TOPIC:
+            self._broker.transactions.shards.follow(index)
+
+    async def _hand_over(self, delta: Delta) -> None:
+        """Pass on what is led here and should be led elsewhere: by request, moved away, or at the end."""
+        view, replicas = self._broker.view, self._broker.replicas
+        async for topic_id, index in in_turns(sorted(delta.elections)):
+            name = view.topic_names.get(topic_id, "")
+            partition = replicas.find(name, index)
+            if partition is not None and partition.is_leader:
+                replicas.hand_over(partition, view.topics[name].assignment.replicas[index][0])
+        moving = [
+            (name, index)
+            for name in sorted(view.moving_topics)
+            for index in moving_partitions(view.topics[name].assignment)
+        ]
+        async for name, index in in_turns(moving):
+            partition, topic = replicas.find(name, index), view.topics.get(name)
+            if partition is None or topic is None or not partition.is_leader or partition.state is None:
+                continue
+            brokers = view.brokers_for(topic.topic_id, index)
+            leader = successor(partition.state, move_of(topic.assignment, index), brokers)
+            if leader is not None:
+                replicas.hand_over(partition, leader)
+        me = view.brokers.get(self._broker.broker_id)
+        if me is not None and me.leaving:
+            await self._hand_over_all()
+
+    async def _hand_over_all(self) -> None:
+        """This broker is about to stop."""
+        async for partition in in_turns(self._broker.replicas.led_here()):
+            if partition.is_leader and partition.state is not None:
+                brokers = self._broker.view.brokers_for(partition.topic_id, partition.index)
+                heir = heir_of(partition.state, partition.replicas, brokers)
+                if heir is not None:
+                    self._broker.replicas.hand_over(partition, heir)
+
+    def _take_created(self, partitions: Collection[TopicPartition]) -> None:
+        """Open the replicas whose logs have been created."""
+        for key in partitions:
+            self._update_partition(key)
+        if not self._is_open:
+            return
+        for name, index in partitions:
+            partition = self._broker.replicas.find(name, index)
+            if partition is not None:
+                self._claim_if_unled(partition)
+        now_s = time.monotonic()
+        if not self._broker.opening or now_s - self._followed_s > FOLLOWING_INTERVAL_S:
+            self._followed_s = now_s
+            self._broker.replicas.follow_leaders()
+
+    def _take_deleted(self, topic_ids: Collection[UUID]) -> None:
+        if self._is_open:
+            known_ids = self._broker.view.topic_names
+            self._forget_deleted(topic_id for topic_id in topic_ids if topic_id not in known_ids)
+
+    def _forget_deleted(self, topic_ids: Iterable[UUID]) -> None:
+        """Note of deleted topics that nothing of them is left here, where that is so."""
+        undeleted = self._worker.undeleted_topics()
+        for topic_id in topic_ids:
+            if topic_id not in undeleted:
+                self._spawn(self._broker.member.administration.forget_deleted_topic(topic_id))
+
+    async def try_again(self) -> None:
+        """What failed for a reason that passes, as a full disk or a lost answer; called periodically."""
+        replicas = self._broker.replicas
+        self._worker.delete(again=True)
+        async for key in in_turns(sorted(replicas.unopened)):
+            self._update_partition(key)
+        async for key in in_turns(sorted(self._unled)):
+            partition = replicas.find(*key)
+            if partition is None:
+                self._unled.discard(key)
+            else:
+                self._claim_if_unled(partition)
+
+    def disk_failed(self, directory: Path) -> None:
+        """A data directory is lost, while this broker runs: others lead what was there."""
+        self._broker.replicas.fail(directory)
+        self._broker.groups.shards.follow_all()
+        self._broker.transactions.shards.follow_all()
+        self._report_offline()
+
+    def _report_offline(self) -> None:
+        offline = self._broker.replicas.offline
+        if offline:
+            logger.error("replicas offline", count=len(offline))
+            self._broker.member.report_offline((topic_id, index) for (_, index), topic_id in offline.items())
+
+    def _open_replica(self, topic: Topic, index: int) -> None:
+        """At the start. A log that is in no directory is not made anew while one of them does not work."""
+        held = self._broker.broker_id in topic.assignment.replicas[index]
+        if held and self._logs.failed and self._logs.get(topic.name, index) is None:
+            self._broker.replicas.begin_offline(topic.name, index, topic.topic_id)
+        else:
+            self._update_replica(topic.name, index)
+
+    def _update_replica(self, name: str, index: int) -> None:
+        topic = self._broker.view.topics.get(name)
+        if topic is None or index not in topic.states:
+            return
+        if name in self._broker.view.stopped_topics:
+            self._broker.replicas.suspend(name, index)
+            return
+        replicas = topic.assignment.replicas[index]
+        if self._broker.broker_id not in replicas:
+            self._broker.replicas.drop_replica(name, index, topic.topic_id)
+            return
+        key = name, index
+        state = topic.states[index]
+        if self._worker.is_busy(key) or self._logs.get(name, index) is None:
+            if self._broker.replicas.offline.get(key) != topic.topic_id:
+                self._worker.create(key, is_led=state.leader == self._broker.broker_id)
+            return
+        if self._broker.replicas.undeleted.get(key, topic.topic_id) != topic.topic_id:
+            self._worker.create(key, is_led=state.leader == self._broker.broker_id)  # after its deletion
+            return
+        self._broker.replicas.update(name, index, topic.topic_id, state, replicas, self.topic_config(name))
+
+    async def _remove_deleted(self) -> None:
+        """Drop logs of topics that were deleted, or replicas moved away, while this broker was down.
+
+        A log whose topic neither exists nor is recorded as deleted is set aside and kept: it may be
+        all that is left of something that was lost elsewhere.
+        """
+        administration = self._broker.member.administration
+        patiently = self._broker.member.with_patience
+        deleted = await patiently(administration.deleted_topics)
+        undeleted = self._broker.replicas.undeleted
+        for topic, partition in list(self._logs.logs):
+            topic_id = self._logs.topic_id(topic, partition)
+            cluster_topic = self._broker.view.topics.get(topic)
+            if topic_id is None or topic in self._broker.view.stopped_topics:
+                continue
+            if cluster_topic is not None and cluster_topic.topic_id == topic_id:
+                holders = cluster_topic.assignment.replicas.get(partition)
+                if holders is not None and self._broker.broker_id not in holders:
+                    undeleted[topic, partition] = topic_id
+                continue
+            if topic_id in deleted:
+                undeleted[topic, partition] = topic_id
+            else:
+                self._logs.set_aside(topic, partition)
+        self._worker.delete()
+        await self._worker.idle()
+        undeleted_topics = self._worker.undeleted_topics()
+        for topic_id in deleted:
+            if topic_id not in undeleted_topics:
+                await patiently(partial(administration.forget_deleted_topic, topic_id))
+
+    # --- Settings ---
+
+    def topic_config(self, name: str) -> TopicConfig:
+        """A topic's settings: its own over the broker's."""
+        topic = self._broker.view.topics.get(name)
+        return self._broker.topic_configs.get(name, {} if topic is None else topic.config)
+
+    def election_policy(self, topic: Topic) -> ElectionPolicy:
+        config = self._broker.topic_configs.get(topic.name, topic.config)
+        return ElectionPolicy(config.min_insync_replicas, config.unclean_leader_election_enable)
+
+    def take_broker_config(self) -> None:
+        """Put the view's dynamic settings into effect, but for those that are no values of theirs.
+
+        Such were written to ZooKeeper by hand, or by brokers of another version. The others must hold, and
+        in place of the wrong ones what held before, if anything did.
+        """
+        own, for_all = self._broker.view.dynamic_broker_config(self._broker.broker_id)
+        own, wrong = readable_settings(own, self._broker.config.dynamic)
+        for_all, wrong_for_all = readable_settings(for_all, self._broker.config.dynamic_default)
+        for reason in wrong + wrong_for_all:
+            logger.error("dynamic broker settings ignored", reason=reason)
+        self._broker.config = self._broker.config.with_dynamic(own, for_all)
+        config, replicas = self._broker.config, self._broker.replicas
+        replicas.leader_throttle.set_rate(config.integer("leader.replication.throttled.rate"))
+        replicas.follower_throttle.set_rate(config.integer("follower.replication.throttled.rate"))
+
+    def take_quotas(self) -> None:
+        """Put the view's client quotas into effect."""
+        self._broker.quotas.replace(
+            {
+                entity: config
+                for path, config in self._broker.view.entity_configs.items()
+                if (entity := quota_entity(path)) is not None
+            }
+        )
+
+    # --- Authorization ---
+
+    def take_acls(self, patterns: Iterable[ResourcePattern]) -> None:
+        """Put the view's rules about the resources of these patterns into effect."""
+        authorizer, view = self._broker.authorizer, self._broker.view
+        if authorizer is None:
+            return
+        for pattern in patterns:
+            is_unreadable = pattern in view.unreadable_acls
+            authorizer.set_rules(pattern, [UNREADABLE] if is_unreadable else view.acls.get(pattern, ()))
+
+    # --- Claims ---
+
+    async def _look_for_unled(self, partitions: Iterable[Partition]) -> None:
+        """Claim those of the partitions that this broker has to claim.
+
+        Whether it has to changes with the state of a partition and with the brokers of the cluster. A change
+        of brokers concerns all partitions. Those that have no valid leader are looked at again periodically,
+        for a claim may not have been written.
+        """
+        async for partition in in_turns(partitions):
+            self._claim_if_unled(partition)
+
+    def _claim_if_unled(self, partition: Partition) -> None:
+        """Say how far the log reaches if nobody can be trusted to lead (see `controller.py`)."""
+        view = self._broker.view
+        broker_id = self._broker.broker_id
+        key = partition.topic, partition.index
+        topic = view.topics.get(partition.topic)
+        state = None if topic is None else topic.states.get(partition.index)
+        brokers = view.brokers_for(partition.topic_id, partition.index)
+        if (
+            topic is None
+            or state is None
+            or partition.topic in view.stopped_topics
+            or broker_id not in state.isr + state.elr
+            or has_valid_leader(state, brokers)
+        ):
+            self._unled.discard(key)
+            return
+        self._unled.add(key)
+        me = view.brokers.get(broker_id)
+        current_claim = topic.claims.get(partition.index, {}).get(broker_id)
+        if (
+            me is not None
+            and must_claim(state, brokers)
+            and (current_claim is None or current_claim.incarnation != me.incarnation)
+        ):
+            offset, epoch = partition.fetch_position()
+            claim = Claim(broker_id, me.incarnation, epoch, offset)
+            self._spawn(self._broker.member.states.claim(partition.topic, partition.index, claim))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("background work failed", reason=str(error))

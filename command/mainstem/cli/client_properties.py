@@ -1,0 +1,102 @@
+"""Client properties: settings of librdkafka for a connection, from `-X`, files and the environment.
+
+Secrets come from files only. The arguments of a process are visible to all users of a machine, and a shell
+remembers them.
+
+Properties of a schema registry may stand beside them, with the names of Confluent's serializers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from mainstem.errors import BadInput
+from mainstem.schema_registry import AUTHORITIES, USER_INFO
+
+FILE_VARIABLE: Final = "MAINSTEM_CLIENT_CONFIG"
+"""Names a file of client properties that apply unless an option overrides them."""
+
+REGISTRY_URL: Final = "schema.registry.url"
+_REGISTRY_PROPERTIES: Final = frozenset({REGISTRY_URL, USER_INFO, AUTHORITIES})
+
+_SECRETS: Final = frozenset(
+    {
+        USER_INFO,
+        "sasl.jaas.config",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.config",
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+    }
+)
+
+
+def properties_of_options(entries: Sequence[str] | None) -> dict[str, str]:
+    """The properties that the values of `-X` give: `NAME=VALUE`, or `@FILE`; the last value of a name counts.
+
+    Raises:
+        BadInput: an entry has another form or contains a secret, or a file cannot be read.
+    """
+    properties: dict[str, str] = {}
+    for entry in entries or ():
+        if entry.startswith("@"):
+            properties.update(properties_of_file(Path(entry[1:])))
+            continue
+        name, equals, value = (part.strip() for part in entry.partition("="))
+        if not equals or not name:
+            raise BadInput(f"--client-property takes NAME=VALUE or @FILE, not {entry!r}.")
+        if name in _SECRETS:
+            raise BadInput(
+                f"{name} is a secret, which other users of this machine could see on a command line: write"
+                f" {name}=... into a file that only you may read, and use -X @FILE."
+            )
+        properties[name] = value
+    return properties
+
+
+def kafka_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Without those of a schema registry, which librdkafka would refuse."""
+    return {name: value for name, value in properties.items() if name not in _REGISTRY_PROPERTIES}
+
+
+def registry_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Those of a schema registry."""
+    return {name: value for name, value in properties.items() if name in _REGISTRY_PROPERTIES}
+
+
+def properties_of_environment() -> dict[str, str]:
+    """The properties in the file that MAINSTEM_CLIENT_CONFIG names; none without it.
+
+    Raises:
+        BadInput: the file cannot be read.
+    """
+    path = os.environ.get(FILE_VARIABLE)
+    return properties_of_file(Path(path)) if path else {}
+
+
+def properties_of_file(path: Path) -> dict[str, str]:
+    """The properties in a file of `NAME=VALUE` lines. Empty lines and lines that begin with `#` do not count.
+
+    Raises:
+        BadInput: the file cannot be read, or a line has another form.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise BadInput(f"The client properties in {path} cannot be read: {reason}.") from error
+    properties: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not name:
+            # The line may be a secret, so that the message does not show it.
+            raise BadInput(f"{path}, line {number}: client properties are lines of the form NAME=VALUE.")
+        properties[name] = value
+    return properties

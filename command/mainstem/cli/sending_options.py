@@ -1,0 +1,26 @@
+"""Options of the commands that send records: `produce`, `bench` and `verify`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mainstem.records.sending import Acks, Compression
+
+AcksChoice = Annotated[
+    Acks, typer.Option("--acks", help="Which replicas must have a record before it counts as sent.")
+]
+CompressionChoice = Annotated[Compression, typer.Option("--compression", help="How batches are compressed.")]
+TemporaryTopicPartitions = Annotated[
+    int, typer.Option("--partitions", "-p", min=1, help="Partitions of the temporary topic.")
+]
+TemporaryTopicReplicas = Annotated[
+    int | None,
+    typer.Option(
+        "--replication-factor",
+        "-r",
+        min=1,
+        help="Replicas of the temporary topic; by default 3, or one per broker if there are fewer.",
+    ),
+]

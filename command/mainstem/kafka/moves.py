@@ -1,0 +1,108 @@
+"""Moves of replicas in a cluster: begun, listed, throttled, cancelled.
+
+The stock client cannot send these requests, so `routed_requests.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from mainstem.errors import ClusterRefused
+from mainstem.kafka.client import ADMIN_TIMEOUT_SECONDS, Cluster
+from mainstem.kafka.move_requests import Move, alter_request, list_request, moves_in, refusals_in
+from mainstem.kafka.raw_request import reason_of
+from mainstem.kafka.reassignment_plan import Replicas, TopicPartition
+from mainstem.kafka.routed_requests import ask_any
+
+_RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_THROTTLED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+
+
+def moves_under_way(cluster: Cluster) -> dict[TopicPartition, Move]:
+    """All partitions whose replicas are being moved now."""
+    answer = ask_any(cluster, list_request(ADMIN_TIMEOUT_SECONDS))
+    if answer.error_code.value != 0:
+        raise ClusterRefused(f"The moves under way could not be read: {reason_of(answer)}")
+    return moves_in(answer)
+
+
+def wish_for(
+    cluster: Cluster, targets: Mapping[TopicPartition, Replicas | None]
+) -> dict[TopicPartition, str]:
+    """Ask for these replicas, or, with None, for the end of a move; answers the refusals."""
+    answer = ask_any(cluster, alter_request(targets, ADMIN_TIMEOUT_SECONDS))
+    if answer.error_code.value != 0:
+        raise ClusterRefused(f"The replicas are not moved: {reason_of(answer)}")
+    return refusals_in(answer)
+
+
+def throttle(
+    cluster: Cluster, plan: Mapping[TopicPartition, tuple[Replicas, Replicas]], bytes_per_second: int
+) -> None:
+    """Limit what the moves of `plan` (present and new replicas) take from each broker's network (KIP-73)."""
+    live = {broker.broker_id for broker in cluster.description().brokers}
+    brokers = live & {broker for before, after in plan.values() for broker in (*before, *after)}
+    rates = [_set(name, str(bytes_per_second)) for name in _RATES]
+    changes = [_broker(broker, rates) for broker in sorted(brokers)]
+    for topic in sorted({topic for topic, _ in plan}):
+        senders, receivers = [], []
+        for (name, partition), (before, after) in sorted(plan.items()):
+            if name == topic:
+                senders += [f"{partition}:{broker}" for broker in before]
+                receivers += [f"{partition}:{broker}" for broker in after if broker not in before]
+        named = zip(_THROTTLED, (senders, receivers), strict=True)
+        changes.append(_topic(topic, [_set(setting, ",".join(replicas)) for setting, replicas in named]))
+    _alter(cluster, changes)
+
+
+def unthrottle(cluster: Cluster, topics: Iterable[str] | None) -> None:
+    """Take the limits on moves of these topics (None: of all) away again, and then those of the brokers."""
+    limited = _limited_topics(cluster, cluster.topics() if topics is None else topics)
+    if limited:
+        brokers = sorted(broker.broker_id for broker in cluster.description().brokers)
+        _alter(
+            cluster,
+            [_topic(topic, [_delete(name) for name in _THROTTLED]) for topic in limited]
+            + [_broker(broker, [_delete(name) for name in _RATES]) for broker in brokers],
+        )
+
+
+def _limited_topics(cluster: Cluster, topics: Iterable[str]) -> list[str]:
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in sorted(set(topics))]
+    if not resources:
+        return []
+    answers = cluster.admin.describe_configs(resources, request_timeout=ADMIN_TIMEOUT_SECONDS)
+    settings = {
+        resource.name: cluster.result(future, f"The settings of {resource.name} could not be read")
+        for resource, future in answers.items()
+    }
+    return [
+        topic
+        for topic, entries in settings.items()
+        if any(name in entries and entries[name].value for name in _THROTTLED)
+    ]
+
+
+def _alter(cluster: Cluster, changes: list[ConfigResource]) -> None:
+    for change in changes:  # one by one: librdkafka takes one broker per request
+        answers = cluster.admin.incremental_alter_configs([change], request_timeout=ADMIN_TIMEOUT_SECONDS)
+        cluster.result(answers[change], "The limit on moves was not changed")
+
+
+def _broker(broker: int, entries: list[ConfigEntry]) -> ConfigResource:
+    return ConfigResource(ConfigResource.Type.BROKER, str(broker), incremental_configs=entries)
+
+
+def _topic(topic: str, entries: list[ConfigEntry]) -> ConfigResource:
+    return ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+
+
+def _set(name: str, value: str) -> ConfigEntry:
+    return ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+
+
+def _delete(name: str) -> ConfigEntry:
+    return ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)

@@ -1,0 +1,78 @@
+"""Times as people write them, to milliseconds since 1970 (UTC), which is what the protocol carries."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+
+from mainstem.errors import BadInput
+
+_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d|w)")
+_INT64_MAX: Final = 2**63 - 1
+
+
+def duration_ms(text: str) -> int | None:
+    """`90s`, `10m`, `1h30m`, `2d` in milliseconds; None if `text` is not of that form."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(int(number) * _UNIT_MS[unit] for number, unit in parts)
+
+
+def duration_text(milliseconds: int) -> str:
+    """`milliseconds` in the largest unit that divides it, which `duration_ms` reads: `7d`, `1500ms`."""
+    unit = next(unit for unit in ("w", "d", "h", "m", "s", "ms") if milliseconds % _UNIT_MS[unit] == 0)
+    unit = "d" if unit == "w" else unit  # people say 7 days
+    return f"{milliseconds // _UNIT_MS[unit]}{unit}"
+
+
+def date_time_ms(text: str) -> int | None:
+    """An ISO 8601 date or date-time, in milliseconds; None if `text` is none.
+
+    Without a zone it is the local time of this machine.
+    """
+    try:
+        return _milliseconds(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        return None
+
+
+def event_time_ms(value: object) -> int:
+    """The time in a field of an event: milliseconds as a number, or ISO 8601 text (UTC if it names no zone).
+
+    Raises:
+        BadInput: it is neither; the message shows it.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _INT64_MAX:
+        return value
+    if isinstance(value, str):
+        try:
+            time = datetime.fromisoformat(value)
+            # The zone of the machine that sends an event says nothing about the event.
+            return _milliseconds(time.replace(tzinfo=UTC) if time.tzinfo is None else time)
+        except (ValueError, OverflowError):
+            pass
+    raise BadInput(
+        f"{value!r} is not a time: give milliseconds since 1970, or ISO 8601 as 2026-01-31T10:00:00Z"
+    )
+
+
+def text_of_ms(timestamp_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds, as 2026-01-31T10:00:00.000Z; the number itself beyond year 9999."""
+    second = _text_of_second(timestamp_ms // 1000)
+    return str(timestamp_ms) if second is None else f"{second}.{timestamp_ms % 1000:03}Z"
+
+
+@lru_cache(maxsize=4096)  # records come in bursts of the same second, and strftime is slow
+def _text_of_second(seconds: int) -> str | None:
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _milliseconds(time: datetime) -> int:
+    return int(time.timestamp() * 1000)

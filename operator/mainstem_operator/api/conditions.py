@@ -1,0 +1,53 @@
+"""Conditions of a status: what is so, since when, under stable reasons. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mainstem_operator.api.fields import Object
+from mainstem_operator.api.timestamps import written
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`reason` is a stable word for programs, `message` a sentence for people; `holds` None is unknown."""
+
+    type: str
+    holds: bool | None
+    reason: str
+    message: str = ""
+
+
+def merged(
+    present: Object | None, conditions: Iterable[Condition], generation: int, now: dt.datetime
+) -> list[dict[str, Any]]:
+    """`conditions` as they are written: the time of one that has not turned stays what it was.
+
+    Args:
+        present: the object's status as it is.
+    """
+    present_by_type = {item["type"]: item for item in (present or {}).get("conditions") or ()}
+    entries = []
+    for condition in conditions:
+        before = present_by_type.get(condition.type, {})
+        status = "Unknown" if condition.holds is None else str(condition.holds)
+        turned = before.get("status") != status
+        entries.append(
+            {
+                "type": condition.type,
+                "status": status,
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastTransitionTime": written(now) if turned else before["lastTransitionTime"],
+                "observedGeneration": generation,
+            }
+        )
+    return sorted(entries, key=lambda item: str(item["type"]))
+
+
+def pruned(status: Object) -> dict[str, Any]:
+    """A status without the fields that are not known."""
+    return {name: value for name, value in status.items() if value is not None}

@@ -1,0 +1,113 @@
+"""Brings the Secrets of a secured BrokerCluster about: reads them, lets the plan decide, writes what differs.
+
+The operator reads Secrets by name only. It may neither list nor watch them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from mainstem_operator.api import names
+from mainstem_operator.api.fields import Object
+from mainstem_operator.api.listeners import Security
+from mainstem_operator.api.resources import ClusterSpec
+from mainstem_operator.api.secret_data import decoded, encoded
+from mainstem_operator.certificates.plan import (
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    TRUST_FILE,
+    plan_certificates,
+    replacement_under_way,
+)
+from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.kubernetes.manifests import manifest
+
+_OWN_CERTIFICATE: Final = (KEY_FILE, CERTIFICATE_FILE, TRUST_FILE)
+
+
+class NotUsable(Exception):
+    """A Secret that is needed cannot be used; `str()` says which, and what to do."""
+
+
+async def put_certificates(
+    kube: Kube, cluster: ClusterSpec, security: Security, node_addresses: Collection[str]
+) -> str:
+    """Create or renew the Secrets where that is due; how far a replacement of authorities is, if any.
+
+    Raises:
+        NotUsable: a Secret is missing or incomplete, or a name is taken by an object of others.
+        Refused: Kubernetes refuses.
+    """
+    clients_trust = None
+    if security.certificate_secret is not None:
+        clients_trust = await _trust_of(kube, cluster, security.certificate_secret)
+    present: dict[str, Object] = {}
+    for name in (
+        names.cluster_authority(cluster.name),
+        names.clients_authority(cluster.name),
+        names.broker_certificate(cluster.name),
+        names.operator_certificate(cluster.name),
+        names.trusted_certificates(cluster.name),
+    ):
+        live = await kube.get("v1", "Secret", cluster.namespace, name)
+        if live is not None:
+            require_owner(live, cluster.identity.uid, f"the BrokerCluster {cluster.name}")
+            present[name] = live
+    planned = plan_certificates(
+        cluster,
+        {name: decoded(live) for name, live in present.items()},
+        clients_trust,
+        node_addresses,
+        dt.datetime.now(dt.UTC),
+    )
+    for name, data in planned.items():
+        # An authority is written before what it issues. A Secret that has changed meanwhile is not written.
+        secret = manifest("v1", "Secret", cluster, names.BROKER, name, type="Opaque", data=encoded(data))
+        live = present.get(name)
+        if live is None:
+            await kube.create(secret)  # fails if another replica of the operator was faster
+        elif decoded(live) != data:
+            await kube.apply(secret, live, unchanged=True)
+    authority = planned[names.cluster_authority(cluster.name)]
+    return replacement_under_way(authority, cluster.authority_replacement.overlap)
+
+
+async def _trust_of(kube: Kube, cluster: ClusterSpec, name: str) -> str:
+    live = await kube.get("v1", "Secret", cluster.namespace, name)
+    if live is None:
+        raise NotUsable(f"spec.tls.secretName names the Secret {name}, which does not exist: create it.")
+    data = decoded(live)
+    missing = [file for file in _OWN_CERTIFICATE if not data.get(file)]
+    if missing:
+        raise NotUsable(
+            f"The Secret {name} of spec.tls.secretName has no {missing[0]}: it needs"
+            f" {', '.join(_OWN_CERTIFICATE)}, as cert-manager writes them."
+        )
+    return data[TRUST_FILE]
+
+
+def require_owner(live: Object, uid: str, owner: str) -> None:
+    """Require that a Secret was made for the object of this uid: what others have made is never changed.
+
+    Raises:
+        NotUsable: it was not.
+    """
+    metadata = live["metadata"]
+    if not any(item.get("uid") == uid for item in metadata.get("ownerReferences") or ()):
+        raise NotUsable(
+            f"The Secret {metadata['name']} exists and does not belong to {owner}: delete or rename it."
+        )
+
+
+def client_properties(secret: Mapping[str, str]) -> dict[str, str] | None:
+    """The settings with which the operator connects, of what its Secret holds; None if a part is missing."""
+    if any(not secret.get(file) for file in _OWN_CERTIFICATE):
+        return None
+    return {
+        "security.protocol": "SSL",
+        "ssl.ca.pem": secret[TRUST_FILE],
+        "ssl.certificate.pem": secret[CERTIFICATE_FILE],
+        "ssl.key.pem": secret[KEY_FILE],
+    }

@@ -1,0 +1,1 @@
+"""One BrokerCluster: its reconcile, and the plans for manifests, restarts, disks, moves and status."""

@@ -1,0 +1,77 @@
+"""What to do about volumes that are too small, and about those whose node is gone. Pure.
+
+A volume of one node is lost with it, and its pod can be placed nowhere. The way back: the node is missed,
+and waited for; then, if all that was on the volume is elsewhere, the claim goes, and the pod with it, and
+the StatefulSet makes both anew on another node. One at a time; in any doubt a person decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mainstem_operator.api.resources import ClusterSpec, Storage, quantity
+from mainstem_operator.proofs import ClaimDeletion, Refusal, prove_claim_deletion
+from mainstem_operator.snapshot import Claim, Component, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class LostVolume:
+    """A volume whose node is gone; `step` gives it up, or says why not yet."""
+
+    claim: Claim
+    step: ClaimDeletion | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Disks:
+    """`missed` are claims to be marked as lost from now on, `found` such whose node is back."""
+
+    missed: tuple[Claim, ...]
+    found: tuple[Claim, ...]
+    lost: tuple[LostVolume, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Claims that are to ask for more; `refused` says why another one can't have its size, or is empty."""
+
+    claims: tuple[Claim, ...]
+    refused: str
+
+
+def plan_growth(storage: Storage, component: Component) -> Growth:
+    """The claims of a component that are smaller than its manifest says.
+
+    Whether a volume that nodes share can grow is its storage class's business, and the API server's to say.
+    """
+    size = quantity(storage.size)
+    growing, refused = [], ""
+    for claim in component.held:
+        if storage.type == "ephemeral" or not claim.size or claim.deleting or quantity(claim.size) == size:
+            continue
+        if quantity(claim.size) > size:
+            refused = refused or f"{claim.name} has {claim.size}, and volumes don't shrink."
+        elif storage.type == "local":
+            refused = refused or f"{claim.name} is on a local volume, which can't grow."
+        else:
+            growing.append(claim)
+    return Growth(tuple(growing), refused)
+
+
+def plan_disks(cluster: ClusterSpec, snapshot: Snapshot, component: Component) -> Disks:
+    """The volumes of a component that need something done."""
+    if snapshot.nodes is None:
+        return Disks((), (), ())
+    gone = [claim for claim in component.held if claim.is_lost(snapshot.nodes) and not claim.deleting]
+    return Disks(
+        missed=tuple(claim for claim in gone if claim.lost_since is None),
+        found=tuple(
+            claim
+            for claim in component.claims.values()
+            if claim.lost_since is not None and claim not in gone and not claim.deleting
+        ),
+        lost=tuple(
+            LostVolume(claim, prove_claim_deletion(cluster, snapshot, component, claim.index))
+            for claim in gone
+        ),
+    )

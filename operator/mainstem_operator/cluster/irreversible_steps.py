@@ -1,0 +1,142 @@
+"""The steps of a pass over a BrokerCluster that cannot be undone: pods, volumes and brokers that go.
+
+Each needs a proof (`proofs`) from the snapshot that was taken just before, and a pass takes at most one of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mainstem_operator.api import names
+from mainstem_operator.api.fields import Object
+from mainstem_operator.api.resources import ClusterSpec
+from mainstem_operator.api.timestamps import written
+from mainstem_operator.brokers.admin import Brokers
+from mainstem_operator.cluster.disks import plan_disks
+from mainstem_operator.cluster.moves import Drain, replicas_held
+from mainstem_operator.cluster.status import Work
+from mainstem_operator.cluster.throttles.limited_moves import LimitedMoves
+from mainstem_operator.kubernetes.manifests import Manifest
+from mainstem_operator.proofs import (
+    ClaimDeletion,
+    PodDeletion,
+    ScaleDown,
+    prove_broker_deletion,
+    prove_scale_down,
+    prove_server_deletion,
+)
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.snapshot import Claim, Snapshot
+
+
+class IrreversibleSteps:
+    """What one pass may do about `snapshot`; `manifest` is the BrokerCluster that events are about."""
+
+    def __init__(
+        self,
+        context: Context,
+        manifest: Object,
+        cluster: ClusterSpec,
+        brokers: Brokers,
+        moves: LimitedMoves,
+        snapshot: Snapshot,
+    ) -> None:
+        self._context = context
+        self._kube = context.kube
+        self._manifest = manifest
+        self._cluster = cluster
+        self._brokers = brokers
+        self._moves = moves
+        self._snapshot = snapshot
+
+    async def take(self, work: Work) -> str:
+        """Take at most one step, in the order of their weight.
+
+        Returns:
+            Which moves of a limited drain were refused, and why; empty if none were.
+        """
+        await self._mark_lost_volumes()
+        for volume in work.lost:
+            if isinstance(volume.step, ClaimDeletion):
+                await self._replace_volume(volume.claim, volume.step)
+                return ""
+        if work.lost:
+            return ""
+        for roll in (work.servers, work.brokers):
+            if isinstance(roll.step, PodDeletion):
+                await self._delete_pod(roll.step)
+            if roll.restarts:
+                return ""
+        return await self._drain(work.drain) if isinstance(work.drain, Drain) else ""
+
+    async def _delete_pod(self, proof: PodDeletion) -> None:
+        if not await self._context.may_act():
+            return
+        await self._context.event(self._manifest, "RestartingPod", proof.reason)
+        self._context.metrics.steps.labels("delete_pod").inc()
+        await self._kube.delete_pod(proof)
+
+    async def _mark_lost_volumes(self) -> None:
+        snapshot = self._snapshot
+        for component in (snapshot.zookeeper, snapshot.brokers):
+            disks = plan_disks(self._cluster, snapshot, component)
+            for claim, mark in [
+                *((claim, written(snapshot.now)) for claim in disks.missed),
+                *((claim, None) for claim in disks.found),
+            ]:
+                await self._kube.annotate(_claim_manifest(self._cluster, claim), {names.LOST_SINCE: mark})
+
+    async def _replace_volume(self, claim: Claim, proof: ClaimDeletion) -> None:
+        if not await self._context.may_act():
+            return
+        snapshot = self._snapshot
+        of_brokers = claim in snapshot.brokers.claims.values()
+        pod = (snapshot.brokers if of_brokers else snapshot.zookeeper).pods.get(claim.index)
+        prove = prove_broker_deletion if of_brokers else prove_server_deletion
+        await self._context.event(
+            self._manifest, "ReplacingVolume", f"{claim.name}: {proof.reason}", warning=True
+        )
+        self._context.metrics.steps.labels("delete_claim").inc()
+        await self._kube.delete_claim(proof)
+        if pod is not None:  # the claim goes once no pod names it
+            dispensable = prove(self._cluster, snapshot, pod, f"{claim.name} is replaced")
+            if isinstance(dispensable, PodDeletion):
+                await self._kube.delete_pod(dispensable)
+
+    async def _drain(self, drain: Drain) -> str:
+        if drain.targets:
+            refused = await self._moves.carry_out(self._cluster, drain.targets, drain.under_way)
+            brokers = ", ".join(map(str, drain.brokers))
+            if begun := len(drain.targets) - len(refused):
+                text = f"{begun} partitions move off brokers {brokers}."
+                await self._context.event(self._manifest, "Draining", text)
+            if refused:
+                topic, partition = min(refused)
+                more = f" And {len(refused) - 1} more." if len(refused) > 1 else ""
+                text = f"{topic}-{partition} is not moved: {refused[topic, partition]}{more}"
+                await self._context.event(self._manifest, "MoveRefused", text, warning=True)
+                if self._cluster.move_bytes_per_second is not None:  # else it passes, and the event is enough
+                    return text
+            return ""
+        held: Mapping[int, int] = {}
+        moving: set[int] = set()
+        anyway = self._cluster.scale_down_anyway
+        if not anyway:
+            held = replicas_held(await self._brokers.topics(await self._brokers.topic_names()))
+            moving = {broker for move in (await self._brokers.moves()).values() for broker in move.involved}
+        proof = prove_scale_down(self._cluster, self._snapshot, held, moving)
+        if isinstance(proof, ScaleDown) and await self._context.may_act():
+            text = f"Broker {proof.replicas} is removed: {proof.reason}."
+            await self._context.event(self._manifest, "RemovingBroker", text, warning=anyway)
+            self._context.metrics.steps.labels("lower_replicas").inc()
+            await self._kube.lower_replicas(proof)
+        return ""
+
+
+def _claim_manifest(cluster: ClusterSpec, claim: Claim) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": cluster.namespace, "name": claim.name},
+    }

@@ -1,0 +1,1 @@
+"""ConsumerGroups: their reconcile, lag, and offset resets."""

@@ -1,0 +1,345 @@
+"""What a ConsumerGroup's status says, and what is to be done about its reset. Pure.
+
+A group is made by its first member, so nothing makes or deletes one here: it is looked at, and its offsets
+are moved when a reset asks for it, once for each request, while it has no members.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from mainstem_operator.api import names
+from mainstem_operator.api.conditions import Condition, merged, pruned
+from mainstem_operator.api.fields import Object
+from mainstem_operator.api.resources import GroupSpec, ResetSpec
+from mainstem_operator.api.timestamps import written
+from mainstem_operator.brokers.topic_state import GroupState, TopicPartition
+from mainstem_operator.groups.reset_record import record_in
+
+LAG_AGES_SECONDS: Final = (
+    1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200,
+    86_400, 259_200, 604_800, 2_592_000,
+)  # fmt: skip
+_PARTITIONS_SHOWN: Final = 20
+
+Bounds = Mapping[TopicPartition, tuple[int, int]]
+"""The first offset and the end of partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """A group at one moment. `lag_seconds` is None where it could not be determined, 0 without lag."""
+
+    state: GroupState
+    bounds: Bounds
+    lag_seconds: int | None
+
+    def lags(self) -> dict[TopicPartition, int]:
+        """How many records each partition is behind; one without bounds is left out."""
+        return {
+            key: max(0, self.bounds[key][1] - offset)
+            for key, offset in self.state.committed.items()
+            if key in self.bounds
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """Where the group is in a partition and where it is to be; None is nowhere."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+
+    def written(self) -> dict[str, Any]:
+        return pruned(
+            {"topic": self.topic, "partition": self.partition, "before": self.before, "after": self.after}
+        )
+
+
+Word = Literal["none", "preview", "wait", "fail", "begin", "resume", "done", "repeated"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetStep:
+    """What to do about a reset now: `begin` and `resume` set `changes`, and only those.
+
+    `done` and `repeated` only note that the request has been carried out: with the offsets that the status
+    notes, or at a time of which only the group's record is left.
+    """
+
+    word: Word
+    reason: str = ""
+    changes: tuple[OffsetChange, ...] = ()
+
+
+def plan_reset(
+    spec: GroupSpec,
+    status: Object,
+    state: GroupState,
+    bounds: Bounds,
+    since: Mapping[TopicPartition, int],
+) -> ResetStep:
+    """The next step of the reset that `spec` asks for.
+
+    Args:
+        bounds: of every partition that the reset may touch.
+        since: for a reset to a time, the first offset from then on, -1 where there is none.
+    """
+    reset = spec.reset
+    if reset is None:
+        return ResetStep("none")
+    record = record_in(state.metadata)
+    last: Object = status.get("lastReset") or {}
+    is_noted = last.get("requestId") == reset.request_id
+    if is_noted and last.get("state") in ("Done", "Failed"):
+        return ResetStep("none")
+    noted = changes_of(last) if is_noted else ()
+    if noted:
+        if record.has(reset.request_id) or _are_put(noted, state):
+            return ResetStep("done", changes=noted)
+        return _with_members(reset, state, ResetStep("resume", changes=_with_befores(noted, state)))
+    # Without a note, or with one that somebody has damaged, only the record next to the offsets says whether
+    # the request was carried out: offsets are put together with it or not at all, so it may be planned anew.
+    if record.has(reset.request_id):
+        return ResetStep("repeated", "This request was carried out before: its requestId is on record.")
+    changes, problem = _changes(reset, last, state, bounds, since)
+    if problem:
+        return ResetStep("fail", problem)
+    if reset.dry_run:
+        return ResetStep("preview", changes=changes)
+    return _with_members(reset, state, ResetStep("begin", changes=changes))
+
+
+def _are_put(changes: Sequence[OffsetChange], state: GroupState) -> bool:
+    return all(state.committed.get((item.topic, item.partition)) == item.after for item in changes)
+
+
+def _with_befores(changes: Sequence[OffsetChange], state: GroupState) -> tuple[OffsetChange, ...]:
+    """Noted changes that are still to be put; where none is noted, the offset before is the present one."""
+    filled = []
+    for item in changes:
+        present = state.committed.get((item.topic, item.partition))
+        is_unknown = item.before is None and present != item.after
+        filled.append(replace(item, before=present) if is_unknown else item)
+    return tuple(filled)
+
+
+def _with_members(reset: ResetSpec, state: GroupState, step: ResetStep) -> ResetStep:
+    """`step`, unless the group has members, who would overwrite the offsets."""
+    if not state.members and state.state in ("EMPTY", "DEAD"):
+        return step
+    text = f"The group has {state.members} members, which would overwrite the offsets: stop them."
+    return ResetStep("wait" if reset.wait_for_empty else "fail", text, step.changes)
+
+
+def changes_of(last: Object) -> tuple[OffsetChange, ...]:
+    """The changes that a status has noted; none if somebody removed a part of the note."""
+    noted = last.get("offsets") or ()
+    if not all({"topic", "partition", "after"} <= item.keys() for item in noted):
+        return ()
+    return tuple(
+        OffsetChange(item["topic"], item["partition"], item.get("before"), item["after"]) for item in noted
+    )
+
+
+def undoable(state: GroupState, last: Object) -> tuple[OffsetChange, ...]:
+    """What the last reset that was carried out has changed.
+
+    The group's own record counts; without one, `last`, the note in the status, if that reset was carried out.
+    """
+    recorded = tuple(OffsetChange(*item) for item in record_in(state.metadata).undo)
+    return recorded or (changes_of(last) if last.get("state") == "Done" else ())
+
+
+def _changes(
+    reset: ResetSpec,
+    last: Object,
+    state: GroupState,
+    bounds: Bounds,
+    since: Mapping[TopicPartition, int],
+) -> tuple[tuple[OffsetChange, ...], str]:
+    """The changes, at least one, or why there are none."""
+    if reset.to == "undo":
+        undone = [item for item in undoable(state, last) if item.before is not None]
+        if not undone:
+            return (), "There is no reset to undo."
+        restored = tuple(
+            OffsetChange(
+                item.topic,
+                item.partition,
+                state.committed.get((item.topic, item.partition)),
+                _within(item.before or 0, bounds[item.topic, item.partition]),
+            )
+            for item in undone
+            if (item.topic, item.partition) in bounds
+        )
+        if not restored:
+            return (), (
+                "None of the partitions of the last reset exists and has a leader: undo it with another"
+                " requestId once they have one."
+            )
+        return restored, ""
+    changes = []
+    for key in sorted(bounds):
+        topic, partition = key
+        if reset.topics and topic not in reset.topics:
+            continue
+        if not reset.topics and key not in state.committed:
+            continue
+        target = _target(reset, state.committed.get(key), bounds[key], since.get(key, -1))
+        if target is not None:
+            changes.append(OffsetChange(topic, partition, state.committed.get(key), target))
+    if not changes:
+        return (), "The group has no offsets of these topics: name others, or let it consume first."
+    return tuple(changes), ""
+
+
+def _target(reset: ResetSpec, committed: int | None, bounds: tuple[int, int], since: int) -> int | None:
+    first, end = bounds
+    match reset.to:
+        case "earliest":
+            return first
+        case "latest":
+            return end
+        case "datetime":
+            return end if since < 0 else since
+        case "offset":
+            return _within(reset.offset or 0, bounds)
+        case "shift":
+            return None if committed is None else _within(committed + (reset.shift_by or 0), bounds)
+        case "undo":
+            return None
+
+
+def _within(offset: int, bounds: tuple[int, int]) -> int:
+    return min(max(offset, bounds[0]), bounds[1])
+
+
+# --- The status ---
+
+
+def group_status(
+    spec: GroupSpec,
+    observed: GroupSeen,
+    step: ResetStep,
+    present: Object,
+    now: dt.datetime,
+) -> dict[str, Any]:
+    """The status after a look. `present` is the status as it is, with what was noted of the reset."""
+    lags = observed.lags()
+    total = sum(lags.values())
+    conditions = _conditions(spec, observed, step, present, total)
+    greatest = sorted(lags, key=lambda key: (-lags[key], key))[:_PARTITIONS_SHOWN]
+    preview = None
+    if step.word == "preview" and spec.reset is not None:
+        offsets = [change.written() for change in step.changes]
+        preview = {"requestId": spec.reset.request_id, "offsets": offsets}
+    return pruned(
+        {
+            "observedGeneration": spec.identity.generation,
+            "groupId": spec.group,
+            "state": observed.state.state,
+            "members": observed.state.members,
+            "totalLag": total,
+            "lagSeconds": observed.lag_seconds,
+            "partitionsTotal": len(observed.state.committed),
+            "partitions": [
+                {
+                    "topic": topic,
+                    "partition": partition,
+                    "committed": observed.state.committed[topic, partition],
+                    "end": observed.bounds[topic, partition][1],
+                    "lag": lags[topic, partition],
+                }
+                for topic, partition in greatest
+            ],
+            "measured": written(now),
+            "resetPreview": preview,
+            "lastReset": present.get("lastReset"),
+            "conditions": merged(present, conditions, spec.identity.generation, now),
+        }
+    )
+
+
+def reset_note(
+    spec: GroupSpec, state: Literal["Started", "Done", "Failed"], step: ResetStep, now: dt.datetime
+) -> dict[str, Any]:
+    """`status.lastReset`: written before offsets are put, and after."""
+    reset = spec.reset
+    return pruned(
+        {
+            "requestId": reset.request_id if reset else "",
+            "to": reset.to if reset else "",
+            "state": state,
+            "at": written(now),
+            "message": step.reason or None,
+            "offsets": [change.written() for change in step.changes],
+        }
+    )
+
+
+def _conditions(
+    spec: GroupSpec, observed: GroupSeen, step: ResetStep, present: Object, total_lag: int
+) -> list[Condition]:
+    state = observed.state
+    there = state.state != "DEAD" or bool(state.committed)
+    conditions = [
+        Condition("Ready", True, "Observed", f"The group is {state.state.lower()}, lag {total_lag}.")
+        if there
+        else Condition(
+            "Ready", True, "NoSuchGroup", "No member has joined yet: the group is created when one does."
+        ),
+        Condition("Active", state.members > 0, "HasMembers" if state.members else "NoMembers"),
+        Condition("Paused", spec.paused, "Annotated" if spec.paused else "NotPaused", names.PAUSE),
+    ]
+    if spec.max_lag is not None or spec.max_lag_seconds is not None:
+        conditions.append(_within_slo(spec, observed, total_lag))
+    if spec.reset is not None:
+        conditions += _reset_conditions(spec.reset, step, present.get("lastReset") or {})
+    return conditions
+
+
+def _within_slo(spec: GroupSpec, observed: GroupSeen, total_lag: int) -> Condition:
+    name = "WithinSLO"
+    if spec.max_lag is not None and total_lag > spec.max_lag:
+        return Condition(
+            name,
+            False,
+            "LagTooGreat",
+            f"{total_lag} records are not consumed yet, and {spec.max_lag} are allowed.",
+        )
+    if spec.max_lag_seconds is not None:
+        if observed.lag_seconds is None:
+            return Condition(name, None, "NotTold", "The age of the oldest record could not be determined.")
+        if observed.lag_seconds > spec.max_lag_seconds:
+            text = (
+                f"Records wait for up to {observed.lag_seconds} s, and {spec.max_lag_seconds} s are allowed."
+            )
+            return Condition(name, False, "LagTooOld", text)
+    return Condition(name, True, "WithinLimits", f"{total_lag} records wait.")
+
+
+def _reset_conditions(reset: ResetSpec, step: ResetStep, last: Object) -> list[Condition]:
+    name = reset.request_id
+    if step.word == "preview":
+        text = f"{len(step.changes)} offsets would be set: see status.resetPreview."
+        return [Condition("ResetPending", False, "DryRun", text)]
+    if step.word == "wait":
+        return [Condition("ResetPending", True, "GroupActive", step.reason)]
+    if last.get("requestId") != name:
+        return [Condition("ResetPending", True, "Waiting", f"The reset {name} has not begun.")]
+    done = last.get("state") == "Done"
+    return [
+        Condition("ResetPending", last.get("state") == "Started", str(last.get("state"))),
+        Condition(
+            "ResetDone",
+            done,
+            "Done" if done else "Failed",
+            str(last.get("message") or f"The reset {name} set {len(last.get('offsets') or ())} offsets."),
+        ),
+    ]

@@ -1,0 +1,128 @@
+"""One look at all ConsumerGroups of a BrokerCluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.fields import InvalidSpec, Object
+from mainstem_operator.api.resources import GroupSpec, group_of, key_of
+from mainstem_operator.groups.apply import look_at_groups
+from mainstem_operator.runtime.alone import Alone
+from mainstem_operator.runtime.context import Context
+
+_MEASURE_SECONDS: Final = 30.0  # lag changes all the time, and each change is a write to etcd
+_PENDING_SECONDS: Final = 5.0
+
+
+async def reconcile_groups(
+    context: Context, namespace: str, cluster: str, manifests: Sequence[Object], there: Object | None
+) -> float | None:
+    """Reconcile the groups of a BrokerCluster; return in how many seconds to continue.
+
+    Args:
+        there: the BrokerCluster, or None if there is none.
+    """
+    alone = Alone()
+    pairs: dict[tuple[str, str], tuple[Object, GroupSpec]] = {}
+    for manifest in manifests:
+        if manifest["metadata"].get("deletionTimestamp"):
+            continue
+        try:
+            spec = group_of(manifest)
+        except InvalidSpec as error:
+            with alone(key_of(manifest)):
+                await context.say_invalid(manifest, str(error))
+        else:
+            pairs[spec.identity.key] = manifest, spec
+    pause = await _reconcile_valid(context, (namespace, cluster), pairs, there, alone) if pairs else None
+    if alone.refused:
+        return _PENDING_SECONDS if pause is None else min(pause, _PENDING_SECONDS)
+    return pause
+
+
+async def _reconcile_valid(
+    context: Context,
+    cluster: tuple[str, str],
+    pairs: Mapping[tuple[str, str], tuple[Object, GroupSpec]],
+    there: Object | None,
+    alone: Alone,
+) -> float | None:
+    """The same for those that make sense."""
+    namespace, name = cluster
+    if there is None:
+        text = f"There is no BrokerCluster {name} in the namespace {namespace}."
+        await _say_of_all(context, pairs, Condition("Ready", False, "ClusterNotFound", text), alone)
+        return None
+    if not (there.get("status") or {}).get("brokersReady"):
+        text = f"No broker of the BrokerCluster {name} is ready."
+        await _say_of_all(context, pairs, Condition("Ready", None, "ClusterNotReady", text), alone)
+        return _PENDING_SECONDS
+
+    statuses = await _fresh_statuses(context, pairs)
+    noted = dict(statuses)
+
+    async def note(spec: GroupSpec, status: Mapping[str, Any]) -> None:
+        await context.kube.apply_status(pairs[spec.identity.key][0], status)
+        noted[spec.identity.key] = status
+
+    looked_at = [spec for _, spec in pairs.values()]
+    snapshots, failed = await look_at_groups(
+        context.brokers(namespace, name), looked_at, statuses, note, context.may_act, alone
+    )
+    for key, status in snapshots.items():
+        with alone(key):
+            await _write(context, pairs[key][0], statuses[key], status)
+    for key, sentence in failed.items():
+        with alone(key):  # what was noted of a reset is part of the status
+            manifest = {**pairs[key][0], "status": noted[key]}
+            await context.say(manifest, Condition("Ready", None, "NotTold", sentence))
+    if any(_pending(status) for status in snapshots.values()) or failed:
+        return _PENDING_SECONDS
+    limited = any(spec.max_lag is not None or spec.max_lag_seconds is not None for spec in looked_at)
+    return _MEASURE_SECONDS if limited else None
+
+
+async def _say_of_all(
+    context: Context,
+    pairs: Mapping[tuple[str, str], tuple[Object, GroupSpec]],
+    condition: Condition,
+    alone: Alone,
+) -> None:
+    for key, (manifest, _) in pairs.items():
+        with alone(key):
+            await context.say(manifest, condition)
+
+
+async def _write(context: Context, manifest: Object, before: Object, status: dict[str, Any]) -> None:
+    """Write the status of one group, and tell of a reset that has ended since `before`."""
+    await context.put_status({**manifest, "status": before}, status)
+    last = status.get("lastReset") or {}
+    if last != before.get("lastReset") and last.get("state") in ("Done", "Failed"):
+        text = last.get("message") or f"The reset {last['requestId']} put {len(last['offsets'])} offsets."
+        await context.event(manifest, f"Reset{last['state']}", text, warning=last["state"] == "Failed")
+        if last["state"] == "Done":
+            context.metrics.steps.labels("move_offsets").inc()
+
+
+async def _fresh_statuses(
+    context: Context, pairs: Mapping[tuple[str, str], tuple[Object, GroupSpec]]
+) -> dict[tuple[str, str], Object]:
+    """The statuses, read again where a reset may be due: the last event of the watch may be old."""
+    statuses: dict[tuple[str, str], Object] = {}
+    for key, (manifest, spec) in pairs.items():
+        status = manifest.get("status") or {}
+        last = status.get("lastReset") or {}
+        due = spec.reset is not None and (
+            last.get("requestId") != spec.reset.request_id or last.get("state") == "Started"
+        )
+        if due:
+            fresh = await context.kube.get(manifest["apiVersion"], "ConsumerGroup", *key)
+            status = (fresh or {}).get("status") or {}
+        statuses[key] = status
+    return statuses
+
+
+def _pending(status: Mapping[str, Any]) -> bool:
+    return any(item["type"] == "ResetPending" and item["status"] == "True" for item in status["conditions"])

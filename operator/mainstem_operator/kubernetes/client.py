@@ -1,0 +1,333 @@
+"""Every call to Kubernetes but the watches, which are kopf's; nothing is decided here.
+
+Writes are server-side applies of whole manifests, and only if what is there differs: an idle operator
+writes nothing. What can't be taken back asks for a proof (`proofs.py`), whose uid the API server checks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import structlog
+from kubernetes.aio import client, config
+
+from mainstem_operator.api import names
+from mainstem_operator.api.fields import Object
+from mainstem_operator.kubernetes.manifests import Manifest, digest
+from mainstem_operator.proofs import ClaimDeletion, PodDeletion, ScaleDown
+from mainstem_operator.runtime.metrics import Metrics
+
+logger = structlog.get_logger(__name__)
+
+_APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
+_TIMEOUT_SECONDS: Final = 30
+_NOT_TYPED: Final = (
+    "failed to create typed patch object"  # a field that no schema knows: reported with status 500
+)
+_PAGE: Final = 500
+_PLURALS: Final = {
+    "Deployment": "deployments",
+    "StatefulSet": "statefulsets",
+    "Service": "services",
+    "ConfigMap": "configmaps",
+    "Secret": "secrets",
+    "Pod": "pods",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "PersistentVolume": "persistentvolumes",
+    "Node": "nodes",
+    "Namespace": "namespaces",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "NetworkPolicy": "networkpolicies",
+    "CronJob": "cronjobs",
+    "Job": "jobs",
+    "ServiceAccount": "serviceaccounts",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "Lease": "leases",
+    "Event": "events",
+    "CustomResourceDefinition": "customresourcedefinitions",
+    "BrokerCluster": names.CLUSTERS,
+    "Topic": names.TOPICS,
+    "ConsumerGroup": names.GROUPS,
+    "User": names.USERS,
+}
+
+
+class Refused(Exception):
+    """The API server said no; `status` is the HTTP status, `str()` its sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def missing(self) -> bool:
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        return self.status == 409
+
+    @property
+    def by_content(self) -> bool:
+        """Whether it is what was sent that is refused: sending it again will not help, changing it may."""
+        return self.status in (400, 403, 422) or str(self).startswith(_NOT_TYPED)
+
+
+class Kube:
+    """A connection to the API server, with the rights of the operator."""
+
+    def __init__(self, api: client.ApiClient, metrics: Metrics) -> None:
+        self._api = api
+        self._metrics = metrics
+
+    @classmethod
+    async def connect(cls, metrics: Metrics | None = None) -> Kube:
+        """Connect by the pod's service account, or else by KUBECONFIG."""
+        configuration = client.Configuration()
+        if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+            config.load_incluster_config(configuration)
+        else:
+            await config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
+        return cls(client.ApiClient(configuration), metrics or Metrics())
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    # --- Reading ---
+
+    async def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Object | None:
+        """The object, or None if there is none."""
+        try:
+            return await self._call("GET", _path(api_version, kind, namespace, name))
+        except Refused as refused:
+            if refused.missing:
+                return None
+            raise
+
+    async def find(
+        self, api_version: str, kind: str, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> Sequence[Object]:
+        """All objects with these labels, in pages."""
+        objects: list[Object] = []
+        query: dict[str, str] = {"limit": str(_PAGE)}
+        if labels:
+            query["labelSelector"] = ",".join(f"{name}={value}" for name, value in labels.items())
+        while True:
+            page = await self._call("GET", _path(api_version, kind, namespace), query=query)
+            objects += page.get("items") or []
+            more = (page.get("metadata") or {}).get("continue")
+            if not more:
+                return objects
+            query["continue"] = more
+
+    # --- Writing ---
+
+    async def apply(
+        self, manifest: Manifest, live: Object | None, *, dry: bool = False, unchanged: bool = False
+    ) -> Object:
+        """Make the object as `manifest` says, unless `live`, as it is now, already is so.
+
+        Args:
+            dry: only ask whether that would be taken, and what would come of it.
+            unchanged: refuse with 409 if the object is no more as `live`.
+        """
+        manifest_digest = digest(manifest)
+        if (
+            live is not None
+            and _annotation(live, names.APPLIED_HASH) == manifest_digest
+            and _is_as(live, manifest)
+        ):
+            return live
+        metadata = manifest["metadata"]
+        marks = {**metadata.get("annotations", {}), names.APPLIED_HASH: manifest_digest}
+        body = {**manifest, "metadata": {**metadata, "annotations": marks}}
+        if unchanged and live is not None:
+            body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
+        if not dry:
+            logger.info("applying", kind=manifest["kind"], object=_name_of(manifest))
+        return await self._patch(_path_of(manifest), body, _APPLY, dry=dry)
+
+    async def apply_status(self, manifest: Object, status: Mapping[str, Any]) -> None:
+        """Put our fields of the status of one of our own objects; those we leave out are removed."""
+        metadata = manifest["metadata"]
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": manifest["kind"],
+            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+            "status": status,
+        }
+        await self._patch(_path_of(body) + "/status", body, _APPLY)
+
+    async def set_finalizers(self, manifest: Object, finalizers: list[str]) -> None:
+        """Replace the finalizers, unless the object has changed since it was read."""
+        metadata = manifest["metadata"]
+        body = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
+        await self._patch(_path_of(manifest), body, _MERGE)
+
+    async def annotate(self, manifest: Object, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations; None takes one away."""
+        await self._patch(_path_of(manifest), {"metadata": {"annotations": dict(annotations)}}, _MERGE)
+
+    async def grow_claim(self, namespace: str, name: str, size: str) -> None:
+        body = {"spec": {"resources": {"requests": {"storage": size}}}}
+        await self._patch(_path("v1", "PersistentVolumeClaim", namespace, name), body, _MERGE)
+
+    async def delete_owned(self, manifest: Object, *, unchanged: bool = False) -> None:
+        """Delete an object of ours that is no longer used, such as the Service of a removed broker.
+
+        Args:
+            unchanged: refuse with 409 if it has changed since it was read.
+        """
+        metadata = manifest["metadata"]
+        version = metadata["resourceVersion"] if unchanged else None
+        await self._delete(_path_of(manifest), metadata["uid"], version)
+
+    async def delete_pod(self, proof: PodDeletion) -> None:
+        """Delete the very pod that was proven to be dispensable."""
+        await self._delete(_path("v1", "Pod", proof.namespace, proof.name), proof.uid)
+
+    async def delete_claim(self, proof: ClaimDeletion) -> None:
+        """Delete the very claim whose data was proven to be lost, or to be elsewhere."""
+        await self._delete(_path("v1", "PersistentVolumeClaim", proof.namespace, proof.name), proof.uid)
+
+    async def stop_deployment(self, namespace: str, name: str) -> None:
+        """Let a Deployment have no pods; one that is not there has none."""
+        try:
+            await self._patch(
+                _path("apps/v1", "Deployment", namespace, name) + "/scale", {"spec": {"replicas": 0}}, _MERGE
+            )
+        except Refused as refused:
+            if not refused.missing:
+                raise
+
+    async def stop_stateful_set(self, namespace: str, name: str) -> None:
+        """Let a StatefulSet whose pods hold no data have no pods; one that is not there has none."""
+        try:
+            await self._patch(
+                _path("apps/v1", "StatefulSet", namespace, name) + "/scale", {"spec": {"replicas": 0}}, _MERGE
+            )
+        except Refused as refused:
+            if not refused.missing:
+                raise
+
+    async def lower_replicas(self, proof: ScaleDown) -> None:
+        """Take the last pod away from a StatefulSet, if it still has as many as when it was proven."""
+        path = _path("apps/v1", "StatefulSet", proof.namespace, proof.name) + "/scale"
+        scale = await self._call("GET", path)
+        if (scale.get("spec") or {}).get("replicas") != proof.replicas + 1:
+            raise Refused(409, f"{proof.name} has been scaled meanwhile.")
+        body = {
+            "metadata": {"resourceVersion": scale["metadata"]["resourceVersion"]},
+            "spec": {"replicas": proof.replicas},
+        }
+        await self._patch(path, body, _MERGE)
+
+    async def create(self, manifest: Manifest) -> Object:
+        """Make an object that must not be there yet."""
+        metadata = manifest["metadata"]
+        path = _path(manifest["apiVersion"], manifest["kind"], metadata["namespace"])
+        return await self._call("POST", path, body=manifest)
+
+    async def replace(self, manifest: Object) -> Object:
+        """Replace an object, unless it has changed since it was read."""
+        return await self._call("PUT", _path_of(manifest), body=manifest)
+
+    # --- One request ---
+
+    async def _patch(self, path: str, body: Object, content_type: str, *, dry: bool = False) -> Object:
+        query = {"fieldManager": names.FIELD_MANAGER, **({"dryRun": "All"} if dry else {})}
+        if content_type == _APPLY:
+            query["force"] = "true"
+        return await self._call("PATCH", path, query=query, body=body, content_type=content_type)
+
+    async def _delete(self, path: str, uid: str, version: str | None = None) -> None:
+        preconditions = {"uid": uid, **({"resourceVersion": version} if version is not None else {})}
+        body = {"preconditions": preconditions, "propagationPolicy": "Background"}
+        try:
+            await self._call("DELETE", path, body=body)
+        except Refused as refused:
+            if not refused.missing:
+                raise
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        _, url, headers, sent, _ = await self._api.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            response = await self._api.call_api(
+                method, url, headers, body=sent, _request_timeout=_TIMEOUT_SECONDS
+            )
+            content = await response.read()
+        except client.ApiException as error:
+            self._metrics.requests.labels(method, error.status).inc()
+            raise Refused(error.status, _sentence(error.body, error.reason)) from error
+        self._metrics.requests.labels(method, response.status).inc()
+        if not 200 <= response.status < 300:
+            raise Refused(response.status, _sentence(content, response.reason))
+        return cast(Object, json.loads(content))
+
+
+def _sentence(body: bytes | str | None, reason: str | None) -> str:
+    """What the API server says in the body of an error."""
+    try:
+        message = json.loads(body or "{}").get("message")
+    except (ValueError, AttributeError):
+        message = None
+    return str(message or reason or "The API server refused without a reason.")
+
+
+def _path(api_version: str, kind: str, namespace: str | None, name: str | None = None) -> str:
+    root = "/api/v1" if api_version == "v1" else f"/apis/{api_version}"
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}{scope}/{_PLURALS[kind]}" + (f"/{name}" if name else "")
+
+
+def _path_of(manifest: Object) -> str:
+    metadata = manifest["metadata"]
+    return _path(manifest["apiVersion"], manifest["kind"], metadata.get("namespace"), metadata["name"])
+
+
+def _name_of(manifest: Object) -> str:
+    metadata = manifest["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _annotation(live: Object, name: str) -> str | None:
+    value: str | None = ((live.get("metadata") or {}).get("annotations") or {}).get(name)
+    return value
+
+
+def _is_as(live: Object, manifest: Manifest) -> bool:
+    """Whether `live` is as `manifest` says; items of lists don't say what they are."""
+    return covers(live, {name: manifest[name] for name in manifest if name not in ("apiVersion", "kind")})
+
+
+def covers(live: Any, desired: Any) -> bool:
+    """Whether `live` has all that `desired` names, with whatever else the API server filled in."""
+    if isinstance(desired, Mapping):
+        return isinstance(live, Mapping) and all(
+            covers(live.get(key), value) for key, value in desired.items()
+        )
+    if isinstance(desired, list):
+        if not isinstance(live, list):
+            return not desired
+        return len(live) == len(desired) and all(map(covers, live, desired))
+    return bool(live == desired) or (not desired and live is None)

@@ -1,0 +1,40 @@
+"""One object at a time: what is refused of one holds up no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from mainstem_operator.api.fields import InvalidSpec
+from mainstem_operator.brokers.errors import BrokersRefused
+from mainstem_operator.kubernetes.client import Refused
+
+logger = structlog.get_logger(__name__)
+
+
+class Alone:
+    """Takes note of what Kubernetes or the brokers refuse of an object, so that a look goes on with the next
+    one.
+
+    Errors that concern all objects, such as brokers that do not answer, end the look.
+
+    Attributes:
+        refused: the namespaces and names of the objects, to be looked at again soon. One that is gone is not
+            among them.
+    """
+
+    def __init__(self) -> None:
+        self.refused: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def __call__(self, key: tuple[str, str]) -> Iterator[None]:
+        """A block that handles the object with this namespace and name, and nothing else."""
+        try:
+            yield
+        except (Refused, BrokersRefused, InvalidSpec) as error:
+            if isinstance(error, Refused) and error.missing:
+                return
+            logger.warning("object refused", key=key, error=str(error))
+            self.refused.add(key)

@@ -1,0 +1,184 @@
+"""What every look shares: connections, the status writer, events, and whether this replica may act."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import structlog
+
+from mainstem_operator.api import names
+from mainstem_operator.api.conditions import Condition, merged
+from mainstem_operator.api.fields import Object
+from mainstem_operator.api.resources import Images
+from mainstem_operator.api.secret_data import decoded
+from mainstem_operator.api.timestamps import written
+from mainstem_operator.brokers.admin import Brokers
+from mainstem_operator.certificates.apply import client_properties
+from mainstem_operator.cluster.broker_manifests import settings_filed
+from mainstem_operator.cluster.security_steps import Step, step_filed
+from mainstem_operator.cluster.throttles.limited_moves import LimitedMoves
+from mainstem_operator.kubernetes.client import Kube, Refused
+from mainstem_operator.kubernetes.observe import Addresses, Observer
+from mainstem_operator.runtime.metrics import Metrics
+
+logger = structlog.get_logger(__name__)
+
+_VOLATILE: Final = ("measured",)
+
+
+class Context:
+    """Made once; a look gets it and keeps nothing in it. `operator_namespace`: where the operator runs."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        observer: Observer,
+        addresses: Addresses,
+        images: Images,
+        metrics: Metrics,
+        may_act: Callable[[], Awaitable[bool]],
+        operator_namespace: str,
+    ) -> None:
+        self.kube = kube
+        self.observer = observer
+        self.images = images
+        self.metrics = metrics
+        self.may_act = may_act
+        self.operator_namespace = operator_namespace
+        self._addresses = addresses
+        self._brokers: dict[tuple[str, str], Brokers] = {}
+        self._moves: dict[tuple[str, str], LimitedMoves] = {}
+        self._still_open: set[tuple[str, str]] = set()
+        self._progress: dict[tuple[str, str], tuple[str, dt.datetime]] = {}
+        self._said: dict[tuple[str, str, str], str] = {}
+
+    def brokers(self, namespace: str, cluster: str) -> Brokers:
+        """The connection to the brokers of a BrokerCluster, made when it is used."""
+        key = namespace, cluster
+        if key not in self._brokers:
+            self._brokers[key] = Brokers(self._addresses.bootstrap_servers(namespace, cluster))
+        return self._brokers[key]
+
+    async def log_in(self, cluster: Object) -> None:
+        """Let requests to the brokers of a BrokerCluster use its present keys, if it is secured.
+
+        Before its keys exist there are no brokers either. They are read again for each look, since they are
+        renewed.
+        """
+        namespace, name = cluster["metadata"]["namespace"], cluster["metadata"]["name"]
+        servers = self._addresses.bootstrap_servers(namespace, name)
+        properties: dict[str, str] = {}
+        filed = settings_filed(
+            await self.kube.get("v1", "ConfigMap", namespace, names.workload(name, names.BROKER))
+        )
+        is_wanted = bool(((cluster.get("spec") or {}).get("listeners") or {}).get("clients"))
+        # While its listeners change, brokers are reached over the one that they use themselves.
+        talks_over_tls = is_wanted if filed is None else step_filed(filed) not in (Step.OPEN, Step.BOTH)
+        self._still_open.discard((namespace, name))
+        if is_wanted and not talks_over_tls:
+            self._still_open.add((namespace, name))
+        if talks_over_tls:
+            servers = self._addresses.secured_servers(namespace, name)
+            secret = await self.kube.get("v1", "Secret", namespace, names.operator_certificate(name))
+            keys = None if secret is None else client_properties(decoded(secret))
+            if keys is None:
+                return  # they are made by the BrokerCluster's own pass
+            properties = keys
+        self.brokers(namespace, name).connect_to(servers, properties)
+
+    def is_still_open(self, namespace: str, cluster: str) -> bool:
+        """Whether brokers of a BrokerCluster that is to be secured do not all have its listeners yet."""
+        return (namespace, cluster) in self._still_open
+
+    def moves(self, namespace: str, cluster: str) -> LimitedMoves:
+        """What starts the moves of a BrokerCluster's replicas, shared by all reconciles."""
+        key = namespace, cluster
+        if key not in self._moves:
+            self._moves[key] = LimitedMoves(self.kube, self.brokers(*key), self.may_act)
+        return self._moves[key]
+
+    def forget(self, namespace: str, cluster: str) -> None:
+        """Drop the connections and the metrics of a BrokerCluster that is gone."""
+        key = namespace, cluster
+        self._brokers.pop(key, None)
+        self._moves.pop(key, None)
+        self._still_open.discard(key)
+        self._progress.pop(key, None)
+        self.metrics.forget(namespace, cluster)
+
+    async def put_status(self, manifest: Object, status: Mapping[str, Any]) -> None:
+        """Write the status, if it says anything that the present one does not."""
+        present = manifest.get("status") or {}
+        if all(present.get(name) == value for name, value in status.items() if name not in _VOLATILE) and all(
+            name in status for name in present
+        ):
+            return
+        await self.kube.apply_status(manifest, status)
+
+    async def say(self, manifest: Object, condition: Condition) -> None:
+        """Write one condition, and leave the rest of the status as it is."""
+        present = manifest.get("status") or {}
+        generation = manifest["metadata"].get("generation", 0)
+        kept = [item for item in present.get("conditions") or () if item["type"] != condition.type]
+        told = merged(present, [condition], generation, dt.datetime.now(dt.UTC))
+        conditions = sorted([*told, *kept], key=lambda item: str(item["type"]))
+        status = {**present, "observedGeneration": generation, "conditions": conditions}
+        await self.put_status(manifest, status)
+
+    async def say_invalid(self, manifest: Object, sentence: str) -> None:
+        """Tell in the status that the manifest makes no sense."""
+        await self.say(manifest, Condition("Ready", False, "InvalidSpec", sentence))
+
+    def watch_progress(
+        self, manifest: Object, status: Mapping[str, Any], stuck_after_seconds: int, now: dt.datetime
+    ) -> None:
+        """Turn the gauge on when a BrokerCluster has said the same of its progress for too long."""
+        metadata = manifest["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        progress = next(item for item in status["conditions"] if item["type"] == "Progressing")
+        # Its first sentence counts; what follows says what is waited for, and may change for ever.
+        said = f"{progress['reason']}: {progress['message'].partition('. ')[0]}"
+        text = said if progress["status"] == "True" else ""
+        before, since = self._progress.get(key, ("", now))
+        if text != before:
+            since = now
+        self._progress[key] = text, since
+        stuck = bool(text) and (now - since).total_seconds() > stuck_after_seconds
+        self.metrics.stuck.labels(*key).set(stuck)
+
+    async def event(self, manifest: Object, reason: str, message: str, *, warning: bool = False) -> None:
+        """Tell in an event, once, what is done to an object and why."""
+        metadata = manifest["metadata"]
+        key = manifest["kind"], metadata.get("uid", ""), reason
+        if self._said.get(key) == message:
+            return
+        self._said[key] = message
+        now = dt.datetime.now(dt.UTC)
+        digest = hashlib.sha256(f"{key}{message}{now}".encode()).hexdigest()[:16]
+        try:
+            await self.kube.create(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Event",
+                    "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
+                    "involvedObject": {
+                        "apiVersion": names.API_VERSION,
+                        "kind": manifest["kind"],
+                        "name": metadata["name"],
+                        "namespace": metadata["namespace"],
+                        "uid": metadata.get("uid", ""),
+                    },
+                    "reason": reason,
+                    "message": message[:1024],
+                    "type": "Warning" if warning else "Normal",
+                    "source": {"component": names.FIELD_MANAGER},
+                    "firstTimestamp": written(now),
+                    "lastTimestamp": written(now),
+                    "count": 1,
+                }
+            )
+        except Refused as refused:  # a namespace that is going takes no events; the act itself counts
+            logger.info("event not written", reason=reason, error=str(refused))

@@ -1,0 +1,253 @@
+"""The events of kopf: each updates the stored object and queues its BrokerCluster. No decisions.
+
+Only raw events are used: kopf then writes nothing of its own, neither annotations nor finalizers, and
+needs no operator to let a namespace go. Everything else is found by looking (`*/reconcile.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import kopf
+import structlog
+
+from mainstem_operator.api import names
+from mainstem_operator.api.fields import Object
+from mainstem_operator.api.resources import decisions_in
+from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
+from mainstem_operator.cluster.reconcile import reconcile_cluster
+from mainstem_operator.groups.reconcile import reconcile_groups
+from mainstem_operator.kubernetes.client import Refused
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.runtime.work_queue import Key, Kind, WorkQueue
+from mainstem_operator.topics.reconcile import reconcile_topics
+from mainstem_operator.users.reconcile import reconcile_users
+
+logger = structlog.get_logger(__name__)
+
+WORKERS: Final = 4
+_RETRY_SECONDS: Final = 10.0
+_UNREACHABLE_SECONDS: Final = 15.0
+_JITTER: Final = 0.1
+
+Store = dict[tuple[str, str], Object]
+
+_QUEUES: Final[dict[str, Kind]] = {"Topic": "topics", "ConsumerGroup": "groups", "User": "users"}
+"""The kinds whose objects name a BrokerCluster, and how they are queued: all of a BrokerCluster at once."""
+
+
+class Reconciler:
+    """The objects as the watches tell them, the queue, and the tasks that work on it."""
+
+    def __init__(self, context: Context, resync_seconds: float) -> None:
+        self.queue = WorkQueue()
+        self.heard = time.monotonic()
+        self._context = context
+        self._resync_seconds = resync_seconds
+        self._stores: dict[str, Store] = {"BrokerCluster": {}, **{kind: {} for kind in _QUEUES}}
+        self._began: dict[Key, float] = {}
+
+    def stuck_seconds(self) -> float:
+        """How long the longest look that is under way has lasted."""
+        return time.monotonic() - min(self._began.values(), default=time.monotonic())
+
+    # --- Events ---
+
+    def heard_of(self, event: Any, body: Any, kind: str) -> None:
+        """An event about one of our own objects."""
+        self.heard = time.monotonic()
+        metadata = body["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        store = self._stores[kind]
+        stored = store.get(key)
+        if event.get("type") == "DELETED":
+            store.pop(key, None)
+        else:
+            store[key] = {**body, "kind": kind, "apiVersion": names.API_VERSION}
+        if (
+            stored is not None
+            and event.get("type") != "DELETED"
+            and decisions_in(stored) == decisions_in(body)
+        ):
+            return  # our own write of the status, most of the time
+        if kind == "BrokerCluster":
+            self.queue.add(Key("cluster", *key))
+            if stored is None or event.get("type") == "DELETED":
+                for queue in _QUEUES.values():
+                    self.queue.add(Key(queue, *key))
+            else:  # listeners, authorization and warehouse decide what Users and loads get
+                self.queue.add(Key("users", *key))
+                self.queue.add(Key("topics", *key))
+            return
+        if cluster := _cluster_named_by(body):
+            self.queue.add(Key(_QUEUES[kind], metadata["namespace"], cluster))
+
+    def heard_of_part(self, body: Any) -> None:
+        """An event about a pod or a StatefulSet of a BrokerCluster."""
+        self.heard = time.monotonic()
+        metadata = body["metadata"]
+        labels = metadata.get("labels") or {}
+        cluster = labels.get(names.CLUSTER_LABEL)
+        if cluster and (metadata["namespace"], cluster) in self._stores["BrokerCluster"]:
+            is_load = labels.get(names.COMPONENT_LABEL) in (names.LOADER, names.RESIDENT_LOADER)
+            self.queue.add(Key("topics" if is_load else "cluster", metadata["namespace"], cluster))
+
+    # --- What is done ---
+
+    async def run(self, leading: Callable[[], Any]) -> None:
+        """Work, once this replica leads, until it is cancelled."""
+        await leading()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._resync())
+            for _ in range(WORKERS):
+                tasks.create_task(self.queue.work(self._look))
+
+    async def _resync(self) -> None:
+        """Reconcile everything periodically: events can be missed, and drift sends none."""
+        while True:
+            for key in self._keys():
+                self.queue.add(key, random.uniform(0, self._resync_seconds * _JITTER))
+            await asyncio.sleep(self._resync_seconds)
+
+    def _keys(self) -> set[Key]:
+        # The Topics of every BrokerCluster, too: the last one may be gone, and its loads left.
+        keys = {Key(kind, *key) for key in self._stores["BrokerCluster"] for kind in ("cluster", "topics")}
+        for store, queue in _QUEUES.items():
+            for (namespace, _), manifest in self._stores[store].items():
+                keys.add(Key(queue, namespace, _cluster_named_by(manifest)))
+        return keys
+
+    async def _look(self, key: Key) -> float | None:
+        """One reconciliation; errors are reported, and it is tried again."""
+        metrics = self._context.metrics
+        metrics.queue.set(len(self.queue))
+        began = self._began[key] = time.monotonic()
+        result, again = "ok", None
+        try:
+            again = await self._dispatch(key)
+        except BrokersUnreachable as error:
+            result, again = "unreachable", _UNREACHABLE_SECONDS
+            logger.info("brokers unreachable", key=key, error=str(error))
+        except (Refused, BrokersRefused, OSError, TimeoutError) as error:
+            result, again = "refused", _RETRY_SECONDS
+            logger.warning("look failed", key=key, error=str(error) or type(error).__name__)
+        except Exception:  # a defect in one BrokerCluster must not stop the others
+            result, again = "error", _RETRY_SECONDS
+            logger.exception("look ended by a defect", key=key)
+        del self._began[key]
+        metrics.reconciles.labels(key.kind, result).inc()
+        metrics.duration.labels(key.kind).observe(time.monotonic() - began)
+        if result == "ok" and (key.namespace, key.name) in self._stores["BrokerCluster"]:
+            metrics.last_success.labels(key.kind, key.namespace, key.name).set(time.time())
+        return again
+
+    async def _dispatch(self, key: Key) -> float | None:
+        cluster = await self._fresh_cluster(key)
+        if cluster is not None:
+            await self._context.log_in(cluster)
+        match key.kind:
+            case "cluster":
+                if cluster is None:
+                    self._context.forget(key.namespace, key.name)
+                    return None
+                return await reconcile_cluster(self._context, cluster)
+            case "topics":
+                topics = await self._fresh_objects("Topic", key)
+                return await reconcile_topics(self._context, key.namespace, key.name, topics, cluster)
+            case "groups":
+                groups = await self._fresh_objects("ConsumerGroup", key)
+                return await reconcile_groups(self._context, key.namespace, key.name, groups, cluster)
+            case "users":
+                users = await self._fresh_objects("User", key)
+                return await reconcile_users(self._context, key.namespace, key.name, users, cluster)
+
+    # A watch may miss a deletion: after a 410 (Gone) kopf lists all objects again and reports those that are
+    # left, but not those that are gone. So what is acted on is read anew; the stores only say what to queue.
+
+    async def _fresh_cluster(self, key: Key) -> Object | None:
+        cluster = await self._context.kube.get(names.API_VERSION, "BrokerCluster", key.namespace, key.name)
+        if cluster is None:
+            self._stores["BrokerCluster"].pop((key.namespace, key.name), None)
+        return cluster
+
+    async def _fresh_objects(self, kind: str, key: Key) -> list[Object]:
+        """The objects of this kind that name the cluster, as they are now."""
+        listed = await self._context.kube.find(names.API_VERSION, kind, key.namespace)
+        # The items of a list do not say what they are.
+        objects: list[Object] = [
+            {**item, "apiVersion": names.API_VERSION, "kind": kind}
+            for item in listed
+            if _cluster_named_by(item) == key.name
+        ]
+        store, present = self._stores[kind], {item["metadata"]["name"] for item in objects}
+        for other, manifest in list(store.items()):
+            of_this_cluster = other[0] == key.namespace and _cluster_named_by(manifest) == key.name
+            if of_this_cluster and other[1] not in present:
+                del store[other]
+        return objects
+
+
+def _cluster_named_by(manifest: Object) -> str:
+    """The name in `spec.clusterRef`; empty if there is none."""
+    name: str = ((manifest.get("spec") or {}).get("clusterRef") or {}).get("name", "")
+    return name
+
+
+def registry_for(reconciler: Reconciler) -> kopf.OperatorRegistry:
+    """The watches: our own kinds, and the pods and StatefulSets that carry our label."""
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(_login)
+    for plural, kind in (
+        (names.CLUSTERS, "BrokerCluster"),
+        (names.TOPICS, "Topic"),
+        (names.GROUPS, "ConsumerGroup"),
+        (names.USERS, "User"),
+    ):
+
+        def told(event: Any, body: Any, kind: str = kind, **_: Any) -> None:
+            reconciler.heard_of(event, dict(body), kind)
+
+        kopf.on.event(names.GROUP, names.VERSION, plural, id=f"{kind}-told", registry=registry)(_async(told))
+
+    def part(body: Any, **_: Any) -> None:
+        reconciler.heard_of_part(dict(body))
+
+    labels = {names.CLUSTER_LABEL: kopf.PRESENT}
+    kopf.on.event("", "v1", "pods", labels=labels, id="pod-told", registry=registry)(_async(part))
+    kopf.on.event("apps", "v1", "statefulsets", labels=labels, id="set-told", registry=registry)(_async(part))
+    return registry
+
+
+async def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
+    """By KUBECONFIG where it is set, else as the pod's service account."""
+    if "KUBECONFIG" in os.environ:
+        return kopf.login_with_kubeconfig(**arguments)
+    return kopf.login_with_service_account(**arguments)
+
+
+def _async(function: Callable[..., None]) -> Callable[..., Any]:
+    """As a coroutine: kopf runs plain functions in threads, and ours touch the queue."""
+
+    async def called(**arguments: Any) -> None:
+        function(**arguments)
+
+    return called
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf's settings; prefixes of our own, in case it ever writes."""
+    operator_settings = kopf.OperatorSettings()
+    operator_settings.posting.enabled = False
+    operator_settings.persistence.finalizer = f"{names.GROUP}/kopf"
+    operator_settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
+    operator_settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
+    operator_settings.execution.max_workers = 4
+    operator_settings.peering.standalone = True
+    for plural in ("pods", "statefulsets"):
+        operator_settings.watching.label_selectors[plural] = names.CLUSTER_LABEL
+    return operator_settings

@@ -1,0 +1,117 @@
+"""The operator's own metrics, in Prometheus' words; units are in the names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+
+class Metrics:
+    """One set per operator; tests have many."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter(
+            "mainstem_operator_kubernetes_requests_total",
+            "Requests to the API server, besides the watches.",
+            ["method", "status"],
+            registry=self.registry,
+        )
+        self.reconciles = Counter(
+            "mainstem_operator_reconcile_total",
+            "Reconciliations of BrokerClusters with their Topics and ConsumerGroups.",
+            ["kind", "result"],
+            registry=self.registry,
+        )
+        self.duration = Histogram(
+            "mainstem_operator_reconcile_duration_seconds",
+            "How long a look took.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.queue = Gauge(
+            "mainstem_operator_queue_length", "Resources waiting for reconciliation.", registry=self.registry
+        )
+        self.last_success = Gauge(
+            "mainstem_operator_last_success_timestamp_seconds",
+            "When a look last ended well.",
+            ["kind", "namespace", "cluster"],
+            registry=self.registry,
+        )
+        self.steps = Counter(
+            "mainstem_operator_steps_total",
+            "Irreversible actions.",
+            ["step"],
+            registry=self.registry,
+        )
+        self.stuck = Gauge(
+            "mainstem_operator_progress_stuck",
+            "1 while a BrokerCluster has made no progress for rolling.stuckAfterSeconds.",
+            ["namespace", "cluster"],
+            registry=self.registry,
+        )
+        self.loaded_up_to = Gauge(
+            "mainstem_topic_loaded_up_to_timestamp_seconds",
+            "The time up to which all records of a Topic are in its table.",
+            ["namespace", "cluster", "topic"],
+            registry=self.registry,
+        )
+        self.freshness_limit = Gauge(
+            "mainstem_topic_freshness_limit_seconds",
+            "How old a record of a Topic may be that is not in its table.",
+            ["namespace", "cluster", "topic"],
+            registry=self.registry,
+        )
+        self.rejecting = Gauge(
+            "mainstem_topic_records_rejected",
+            "1 while the last load of a Topic that read records rejected more than maxRejectedPercent.",
+            ["namespace", "cluster", "topic"],
+            registry=self.registry,
+        )
+        self._loaded: dict[tuple[str, str], set[str]] = {}
+        self._fresh: dict[tuple[str, str], set[str]] = {}
+        self.leading = Gauge(
+            "mainstem_operator_leading", "1 in the replica that acts.", registry=self.registry
+        )
+
+    def set_freshness(
+        self, namespace: str, cluster: str, up_to_and_limit: Mapping[str, tuple[float, int]]
+    ) -> None:
+        """Up to which time, in seconds since 1970, the Topics of a BrokerCluster are loaded, and how old that
+        may be. Other Topics of it have no such gauges any more.
+        """
+        present = self._fresh.setdefault((namespace, cluster), set())
+        for topic in present - up_to_and_limit.keys():
+            _remove(self.loaded_up_to, namespace, cluster, topic)
+            _remove(self.freshness_limit, namespace, cluster, topic)
+        for topic, (up_to_s, limit_s) in up_to_and_limit.items():
+            self.loaded_up_to.labels(namespace, cluster, topic).set(up_to_s)
+            self.freshness_limit.labels(namespace, cluster, topic).set(limit_s)
+        self._fresh[namespace, cluster] = set(up_to_and_limit)
+
+    def set_rejecting(self, namespace: str, cluster: str, is_rejecting: Mapping[str, bool]) -> None:
+        """Whether loads of the Topics of a BrokerCluster reject too many records. Other Topics of it have no
+        such gauge any more.
+        """
+        for topic in self._loaded.pop((namespace, cluster), set()) - is_rejecting.keys():
+            _remove(self.rejecting, namespace, cluster, topic)
+        for topic, holds in is_rejecting.items():
+            self.rejecting.labels(namespace, cluster, topic).set(holds)
+        self._loaded[namespace, cluster] = set(is_rejecting)
+
+    def forget(self, namespace: str, cluster: str) -> None:
+        """Remove the gauges of a BrokerCluster that is gone: their last values would be reported for ever."""
+        for kind in ("cluster", "topics", "groups"):
+            _remove(self.last_success, kind, namespace, cluster)
+        _remove(self.stuck, namespace, cluster)
+        self.set_freshness(namespace, cluster, {})
+        self.set_rejecting(namespace, cluster, {})
+
+
+def _remove(gauge: Gauge, *labels: str) -> None:
+    try:
+        gauge.remove(*labels)
+    except KeyError:  # it was never set
+        pass

@@ -1,0 +1,1 @@
+"""Topics: their reconcile, the plan, and the requests that carry it out."""

@@ -1,0 +1,465 @@
+"""Bringing the loads of Topics about: applies CronJobs, reads what came of their runs. Decides nothing.
+
+Except for CronJobs that are left over, Kubernetes is asked about loads only where a Topic has, or had, a
+warehouse.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from mainstem_operator.api import names
+from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.fields import InvalidSpec, Object
+from mainstem_operator.api.resources import ClusterSpec, LoadRequest, TopicSpec, cluster_of
+from mainstem_operator.api.secret_data import decoded
+from mainstem_operator.api.timestamps import moment
+from mainstem_operator.api.users import AclRule
+from mainstem_operator.brokers.errors import BrokersRefused
+from mainstem_operator.brokers.user_requests import UserRequests
+from mainstem_operator.certificates.apply import NotUsable, require_owner
+from mainstem_operator.certificates.plan import pair_in, trust_in
+from mainstem_operator.kubernetes.client import Refused
+from mainstem_operator.proofs import Refusal
+from mainstem_operator.runtime.alone import Alone
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.snapshot import controller_of, trouble_of
+from mainstem_operator.topics.loads.identity import (
+    gone_users,
+    identity_data,
+    identity_secret,
+    load_acls,
+    load_user,
+    plan_load_key,
+    resident_acls,
+)
+from mainstem_operator.topics.loads.maintenance import maintenance_condition, maintenance_manifest
+from mainstem_operator.topics.loads.plan import (
+    LOADED,
+    LoadStatus,
+    Run,
+    gone_loads,
+    last_good_load,
+    last_load,
+    load_conditions,
+    load_manifest,
+    load_name,
+    load_refusal,
+    loaded_up_to,
+    loader_rights,
+    logged_in_loads,
+    maintenance_name,
+    request_name,
+    retention_condition,
+    rounded_age,
+    run_of,
+)
+from mainstem_operator.topics.loads.rejections import Rejections, rejection_condition, rejections_of_runs
+from mainstem_operator.topics.loads.requests import (
+    RequestOutcome,
+    done_before,
+    is_done,
+    outcome_of,
+    request_condition,
+    request_manifest,
+)
+from mainstem_operator.topics.loads.resident import (
+    TopicPage,
+    is_resident,
+    pages_of,
+    resident_manifests,
+    resident_rejections,
+    resident_status,
+)
+
+logger = structlog.get_logger(__name__)
+
+
+async def bring_about_loads(
+    context: Context,
+    there: Object,
+    pairs: Sequence[tuple[TopicSpec, Object]],
+    topics: Sequence[Object],
+    alone: Alone,
+) -> dict[tuple[str, str], LoadStatus]:
+    """The loads of those Topics of a BrokerCluster that have a warehouse, or had one.
+
+    Args:
+        there: the BrokerCluster.
+        pairs: Topics that are not being deleted, and their statuses.
+        topics: all Topics that name the BrokerCluster; the ACLs of other loads are removed.
+        alone: has the Topics of which there is nothing to say after it, since something was refused.
+    """
+    concerned = [(spec, status) for spec, status in pairs if spec.warehouse is not None or _had_loads(status)]
+    if not concerned:
+        await stop_resident(context, there, alone)
+    try:
+        cluster = cluster_of(there)
+    except InvalidSpec:
+        return {}  # the BrokerCluster says so itself
+    if context.is_still_open(cluster.namespace, cluster.name):  # loads connect as they always did
+        cluster = replace(cluster, security=None)
+    has_acls = cluster.security is not None and cluster.security.super_users is not None
+    if not concerned and not has_acls:
+        return {}
+    requests = context.brokers(cluster.namespace, cluster.name).users() if has_acls else None
+    loads = _Loads(context, cluster, requests)
+    await loads.read_rules()
+    await loads.remove_gone_rules(topics)
+    if concerned:
+        await loads.read()
+        residents = [
+            spec for spec, _ in concerned if is_resident(spec) and load_refusal(spec, cluster) is None
+        ]
+        if residents:
+            await loads.bring_about_resident(residents)
+        else:
+            await stop_resident(context, there, alone)
+    statuses: dict[tuple[str, str], LoadStatus] = {}
+    for spec, status in concerned:
+        with alone(spec.identity.key):
+            statuses[spec.identity.key] = await loads.bring_about(spec, status)
+    return statuses
+
+
+async def stop_resident(context: Context, cluster: Object, alone: Alone) -> None:
+    """Let the resident loader of a BrokerCluster have no pod: no Topic needs it."""
+    metadata = cluster["metadata"]
+    name = names.workload(metadata["name"], names.RESIDENT_LOADER)
+    live = await context.kube.get("apps/v1", "StatefulSet", metadata["namespace"], name)
+    if live is None or controller_of(live) != metadata["uid"] or not live["spec"].get("replicas", 1):
+        return
+    if await context.may_act():
+        with alone((metadata["namespace"], f"StatefulSet {name}")):
+            await context.kube.stop_stateful_set(metadata["namespace"], name)
+
+
+async def delete_gone_loads(
+    context: Context, cluster: Object, topics: Sequence[Object], alone: Alone
+) -> None:
+    """Delete the CronJobs of Topics that are gone, and with them the runs under way.
+
+    Args:
+        cluster: the BrokerCluster.
+        topics: all Topics that name it.
+        alone: has the CronJobs that are left.
+    """
+    metadata = cluster["metadata"]
+    cron_jobs = await _cron_jobs_of(context, metadata["namespace"], metadata["name"])
+    gone = gone_loads(cron_jobs, topics, metadata["uid"])
+    if gone and await context.may_act():
+        for cron_job in gone:
+            with alone((metadata["namespace"], f"CronJob {cron_job['metadata']['name']}")):
+                await context.kube.delete_owned(cron_job)
+
+
+async def _cron_jobs_of(context: Context, namespace: str, cluster: str) -> list[Object]:
+    labels = names.pod_labels(cluster, names.LOADER)
+    # The items of a list do not say what they are.
+    return [
+        {**item, "apiVersion": "batch/v1", "kind": "CronJob"}
+        for item in await context.kube.find("batch/v1", "CronJob", namespace, labels)
+    ]
+
+
+def _had_loads(status: Object) -> bool:
+    return any(item["type"] == LOADED for item in status.get("conditions") or ())
+
+
+class _Loads:
+    """The loads of one BrokerCluster, as they are now."""
+
+    def __init__(self, context: Context, cluster: ClusterSpec, requests: UserRequests | None) -> None:
+        """`requests` is None where there is no authorization."""
+        self._context = context
+        self._cluster = cluster
+        self._requests = requests
+        self._rules: Mapping[str, frozenset[AclRule]] = {}
+        self._no_rules = ""  # why brokers do not say which ACLs there are
+        self._cron_jobs: dict[str, Object] = {}
+        self._runs: dict[str, list[Run]] = {}
+        self._has_rights = False
+        self._pages: dict[str, TopicPage] = {}
+        self._resident_trouble = ""  # why its pod cannot start
+        self._resident_refusal: Refusal | None = None
+        self._leftovers = Alone()  # has the Topics of which a CronJob is left that should be deleted
+
+    async def read(self) -> None:
+        kube, namespace = self._context.kube, self._cluster.namespace
+        labels = names.pod_labels(self._cluster.name, names.LOADER)
+        # Anybody can set our labels, so an object counts only under its owner.
+        self._cron_jobs = {
+            item["metadata"]["name"]: item
+            for item in await _cron_jobs_of(self._context, namespace, self._cluster.name)
+            if controller_of(item) == self._cluster.identity.uid
+        }
+        loads = {item["metadata"]["uid"]: item["metadata"]["name"] for item in self._cron_jobs.values()}
+        last: dict[str | None, Object] = {}  # the newest pod of each Job, by the Job's uid
+        for pod in sorted(await kube.find("v1", "Pod", namespace, labels), key=_created):
+            last[controller_of(pod)] = pod
+        for job in await kube.find("batch/v1", "Job", namespace, labels):
+            if (load := loads.get(controller_of(job) or "")) is not None:
+                pod = last.get(job["metadata"]["uid"], {})
+                self._runs.setdefault(load, []).append(run_of(job, _message_of(pod), _trouble_of(pod)))
+
+    async def bring_about_resident(self, topics: Sequence[TopicSpec]) -> None:
+        """The resident loader for these Topics, and what it says of them."""
+        try:
+            await self._put_rules(names.RESIDENT_LOADER, resident_acls(topics))
+            await self._apply_resident(topics)
+        except (NotUsable, BrokersRefused) as error:
+            self._resident_refusal = Refusal(str(error))
+        except Refused as error:
+            self._resident_refusal = Refusal(f"Kubernetes refuses an object of the resident loader: {error}")
+        labels = names.pod_labels(self._cluster.name, names.RESIDENT_LOADER)
+        for pod in await self._context.kube.find("v1", "Pod", self._cluster.namespace, labels):
+            self._resident_trouble = _trouble_of(pod)
+            pod_ip = (pod.get("status") or {}).get("podIP")
+            if pod_ip and not pod["metadata"].get("deletionTimestamp"):
+                self._pages = pages_of(await self._context.observer.loads(pod_ip))
+
+    async def _apply_resident(self, topics: Sequence[TopicSpec]) -> None:
+        """Bring the objects of the resident loader about.
+
+        Raises:
+            NotUsable, Refused: one of them cannot be had.
+        """
+        kube, namespace = self._context.kube, self._cluster.namespace
+        for wanted in resident_manifests(topics, self._cluster, self._context.images):
+            kind, name = wanted["kind"], wanted["metadata"]["name"]
+            live = await kube.get(wanted["apiVersion"], kind, namespace, name)
+            if live is not None and controller_of(live) != self._cluster.identity.uid:
+                raise NotUsable(f"{kind} {name} of the resident loader belongs to others: rename it.")
+            applied = await kube.apply(wanted, live)
+            if kind == "StatefulSet":
+                await self._put_identity(applied, names.RESIDENT_LOADER)
+
+    async def read_rules(self) -> None:
+        if self._requests is None:
+            return
+        try:
+            self._rules = await self._requests.acls()
+        except BrokersRefused as error:  # as those do that have not been restarted with authorization yet
+            self._no_rules = f"Brokers refuse to list the ACLs of its load: {error}"
+
+    async def remove_gone_rules(self, topics: Sequence[Object]) -> None:
+        """Remove the ACLs of loads that no Topic asks for any more."""
+        gone = sorted(gone_users(self._rules, logged_in_loads(topics)))
+        if self._requests is None or not gone or not await self._context.may_act():
+            return
+        for user in gone:
+            try:
+                await self._requests.remove_acls(user, self._rules[user])
+            except BrokersRefused as error:
+                logger.warning("ACLs of a load are not removed", user=user, error=str(error))
+
+    async def bring_about(self, spec: TopicSpec, status: Object) -> LoadStatus:
+        """The loads of a Topic and its requests to load again, and what the status says of both."""
+        found = await self._bring_about_load(spec, status)
+        rejections = self._rejections(spec, status)
+        entries = [
+            await self._carry_out(request, spec, status)
+            for request in (() if spec.warehouse is None else spec.warehouse.requests)
+        ]
+        more = (
+            request_condition(entries),
+            await self._bring_about_maintenance(spec),
+            retention_condition(spec, status, self._runs.get(load_name(spec.identity.name), [])),
+            rejection_condition(spec, rejections),
+        )
+        conditions = (*found.conditions, *(condition for condition in more if condition is not None))
+        has_leftovers = spec.identity.key in self._leftovers.refused
+        return replace(
+            found,
+            requests=entries,
+            conditions=conditions,
+            has_leftovers=has_leftovers,
+            last_rejection=None if rejections.last is None else rejections.last.status(),
+            is_rejecting=rejections.counts,
+        )
+
+    def _rejections(self, spec: TopicSpec, status: Object) -> Rejections:
+        if spec.warehouse is None:
+            return Rejections()
+        if is_resident(spec):
+            return resident_rejections(status, self._pages.get(spec.identity.name))
+        return rejections_of_runs(spec, status, self._runs.get(load_name(spec.identity.name), []))
+
+    async def _delete(self, cron_job: Object, spec: TopicSpec) -> None:
+        """Delete a CronJob of a Topic; the rest of its loads goes on if that is refused."""
+        with self._leftovers(spec.identity.key):
+            await self._context.kube.delete_owned(cron_job)
+
+    async def _bring_about_maintenance(self, spec: TopicSpec) -> Condition | None:
+        """The maintenance of a Topic's table, and what became of it; None if it has none."""
+        name = maintenance_name(spec.identity.name)
+        live = self._cron_jobs.get(name)
+        wanted = maintenance_manifest(spec, self._cluster, self._context.images)
+        if wanted is None:
+            if live is not None:
+                await self._delete(live, spec)
+            return None
+        refusal = await self._apply_cron_job(wanted, live, spec)
+        if refusal is not None:
+            return maintenance_condition(refusal, ())
+        return maintenance_condition(wanted, self._runs.get(name, []))
+
+    async def _carry_out(self, request: LoadRequest, spec: TopicSpec, status: Object) -> dict[str, Any]:
+        """See to it that a request is carried out, and return its entry in the status.
+
+        Its CronJob goes only when the status says so, since its runs go with it.
+        """
+        name = request_name(spec.identity.name, request.field, request.request_id)
+        live = self._cron_jobs.get(name)
+        if is_done(request, status):
+            if live is not None:
+                await self._delete(live, spec)
+            return done_before(request, status)
+        wanted = request_manifest(request, spec, self._cluster, self._context.images)
+        if isinstance(wanted, Mapping):
+            wanted = await self._apply_cron_job(wanted, live, spec) or wanted
+        if isinstance(wanted, Refusal):
+            return RequestOutcome(request.field, request.request_id, False, wanted.reason).status()
+        return outcome_of(request, self._runs.get(name, [])).status()
+
+    async def _bring_about_load(self, spec: TopicSpec, status: Object) -> LoadStatus:
+        name = load_name(spec.identity.name)
+        live = self._cron_jobs.get(name)
+        wanted = load_manifest(spec, self._cluster, self._context.images)
+        if isinstance(wanted, Mapping):
+            wanted = await self._apply_cron_job(wanted, live, spec) or wanted
+        elif live is not None:
+            await self._delete(live, spec)
+        if is_resident(spec) and not isinstance(wanted, Refusal):
+            wanted = self._resident_refusal
+        if is_resident(spec) and not isinstance(wanted, Refusal):
+            page = self._pages.get(spec.identity.name)
+            return resident_status(spec, status, page, self._resident_trouble, dt.datetime.now(dt.UTC))
+        refusal = wanted if isinstance(wanted, Refusal) else None
+        runs, up_to = self._runs.get(name, []), status.get("loadedUpTo")
+        if spec.warehouse is None:
+            return LoadStatus(None, None, None, ())
+        now, newest = dt.datetime.now(dt.UTC), loaded_up_to(runs, up_to)
+        return LoadStatus(
+            last_load(runs) or status.get("lastLoad"),
+            last_good_load(runs, status.get("lastGoodLoad")),
+            newest,
+            load_conditions(spec, refusal, runs, up_to, now),
+            freshness_seconds=None
+            if newest is None or spec.warehouse.fresh_within_seconds is None
+            else rounded_age(moment(newest), spec.warehouse.fresh_within_seconds, now),
+            newest=None if newest is None else moment(newest),
+        )
+
+    async def _apply_cron_job(
+        self, wanted: Mapping[str, Any], live: Object | None, spec: TopicSpec
+    ) -> Refusal | None:
+        """Bring a CronJob about, with the rights and the key that its runs need; why one of them cannot be
+        had.
+
+        Raises:
+            Refused: an object has changed since it was read.
+        """
+        load = load_name(spec.identity.name)
+        try:
+            await self._give_rights()
+            await self._put_rules(load, load_acls(spec))
+            cron_job = await self._context.kube.apply(dict(wanted), live)
+            await self._put_identity(cron_job, load)
+        except (NotUsable, BrokersRefused) as error:
+            return Refusal(str(error))
+        except Refused as error:
+            if error.conflict:
+                raise
+            return Refusal(f"Kubernetes refuses an object of its runs: {error}")
+        return None
+
+    async def _put_rules(self, load: str, rules: frozenset[AclRule]) -> None:
+        """Let the load do what `rules` say, and nothing else.
+
+        Raises:
+            BrokersRefused: the brokers refuse it.
+        """
+        if self._requests is None:
+            return
+        if self._no_rules:
+            raise BrokersRefused("REFUSED", self._no_rules)
+        user = load_user(load)
+        present = self._rules.get(user, frozenset())
+        if extra := present - rules:
+            await self._requests.remove_acls(user, extra)
+        if missing := rules - present:
+            await self._requests.add_acls(user, missing)
+
+    async def _put_identity(self, workload: Object, load: str) -> None:
+        """Make or renew the key of a load of a secured BrokerCluster, in a Secret that belongs to `workload`,
+        whose pods log in with it.
+
+        Raises:
+            NotUsable: the authority's Secret is missing, or the name is taken by a Secret of others.
+        """
+        if self._cluster.security is None:
+            return
+        name, now = workload["metadata"]["name"], dt.datetime.now(dt.UTC)
+        brokers_authority = await self._secret(names.cluster_authority(self._cluster.name))
+        authority = pair_in(await self._secret(names.clients_authority(self._cluster.name)))
+        if authority is None or not trust_in(brokers_authority):
+            raise NotUsable("The keys of the BrokerCluster are incomplete: they are created again soon.")
+        secret = names.load_identity(name)
+        live = await self._context.kube.get("v1", "Secret", self._cluster.namespace, secret)
+        if live is not None:
+            require_owner(live, workload["metadata"]["uid"], f"the {workload['kind']} {name}")
+        present = {} if live is None else decoded(live)
+        pair = plan_load_key(load, present, authority, now)
+        data = identity_data(pair, trust_in(brokers_authority))
+        wanted = identity_secret(self._cluster, workload, data)
+        if live is None:
+            await self._context.kube.create(wanted)
+        elif present != data:
+            await self._context.kube.apply(wanted, live, unchanged=True)
+
+    async def _secret(self, name: str) -> dict[str, str]:
+        found = await self._context.kube.get("v1", "Secret", self._cluster.namespace, name)
+        if found is None:
+            raise NotUsable(f"The Secret {name} does not exist yet.")
+        return decoded(found)
+
+    async def _give_rights(self) -> None:
+        """The service account of loads, once a look."""
+        if self._has_rights:
+            return
+        for wanted in loader_rights(self._cluster):
+            metadata = wanted["metadata"]
+            live = await self._context.kube.get(
+                wanted["apiVersion"], wanted["kind"], metadata["namespace"], metadata["name"]
+            )
+            await self._context.kube.apply(wanted, live)
+        self._has_rights = True
+
+
+def _created(item: Object) -> str:
+    created: str = item["metadata"]["creationTimestamp"]  # in UTC and of one length, so its text sorts
+    return created
+
+
+def _trouble_of(pod: Object) -> str:
+    """Why the pod's container can't start, in Kubernetes' words."""
+    status = pod.get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message") or "")
+    return trouble_of(status)
+
+
+def _message_of(pod: Object) -> str:
+    """What the pod's container left behind when it ended."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if "message" in ended:
+            return str(ended["message"])
+    return ""

@@ -1,0 +1,90 @@
+"""`python -m mainstem_operator.uninstall`: lets go of Topics and Users before the operator is uninstalled.
+
+A Topic whose topic is to be deleted with it is held by a finalizer until that is done, and so is a User,
+whose password and ACLs are removed with it. Without an operator it would not happen, and neither they nor
+their namespace could ever be deleted. The chart runs this before a release goes, and ends the operator
+before, which would hold them again: OPERATOR names its Deployment, in POD_NAMESPACE, and INSTANCE its
+release. WATCH_NAMESPACES as for the operator.
+An operator that is ended because its own namespace goes does the same for the objects there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from mainstem_operator.api import names
+from mainstem_operator.kubernetes.client import Kube, Refused
+
+_POLL_SECONDS: Final = 0.5
+
+logger = structlog.get_logger(__name__)
+
+
+async def let_go(kube: Kube, namespaces: Sequence[str]) -> list[str]:
+    """Take our finalizers off all Topics and Users there (in all namespaces, if none are named); answer
+    their names.
+    """
+    released = [
+        name
+        for kind, finalizer in (("Topic", names.FINALIZER), ("User", names.USER_FINALIZER))
+        for name in await _let_go(kube, namespaces, kind, finalizer)
+    ]
+    return sorted(released)
+
+
+async def _let_go(kube: Kube, namespaces: Sequence[str], kind: str, finalizer: str) -> set[str]:
+    released: set[str] = set()
+    # Again until none is held: one that others change as we let it go keeps the finalizer that time.
+    while held := [
+        item
+        for namespace in namespaces or (None,)
+        for item in await kube.find(names.API_VERSION, kind, namespace)
+        if finalizer in (item["metadata"].get("finalizers") or ())
+    ]:
+        for item in held:
+            metadata = item["metadata"]
+            finalizers = [name for name in metadata["finalizers"] if name != finalizer]
+            try:
+                manifest = {**item, "apiVersion": names.API_VERSION, "kind": kind}
+                await kube.set_finalizers(manifest, finalizers)
+            except Refused as refused:
+                if not (refused.missing or refused.conflict):
+                    raise
+            released.add(f"{metadata['namespace']}/{metadata['name']}")
+    return released
+
+
+async def end_operator(kube: Kube, namespace: str, deployment: str, instance: str) -> None:
+    """Stop the operator and wait until none of its pods is left."""
+    await kube.stop_deployment(namespace, deployment)
+    selector = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": instance}
+    while await kube.find("v1", "Pod", namespace, selector):  # noqa: ASYNC110  # another process sets no event
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def let_go_with(kube: Kube, namespace: str) -> list[str]:
+    """The same, if the namespace is being deleted: its Topics go, and the operator that lives there too."""
+    namespace_object = await kube.get("v1", "Namespace", None, namespace)
+    if namespace_object is None or not namespace_object["metadata"].get("deletionTimestamp"):
+        return []
+    return await let_go(kube, [namespace])
+
+
+async def _main() -> None:
+    kube = await Kube.connect()
+    try:
+        if deployment := os.environ.get("OPERATOR"):
+            await end_operator(kube, os.environ["POD_NAMESPACE"], deployment, os.environ["INSTANCE"])
+        watched = [name for name in os.environ.get("WATCH_NAMESPACES", "").split(",") if name]
+        logger.info("let go", topics=await let_go(kube, watched))
+    finally:
+        await kube.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,340 @@
+"""Avro: parsing, canonical text, and who can read what.
+
+Resolution follows the section "Schema Resolution" of the Avro specification 1.12. Logical types do not
+count: two types that are stored alike are compatible, as for Avro's Java library. fastavro judges whether a
+text is a valid schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from mainstem_registry.errors import invalid_schema
+from mainstem_registry.schemas.limits import Steps, check_shape, dump_json, load_json
+
+PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "int": frozenset(("long", "float", "double")),
+    "long": frozenset(("float", "double")),
+    "float": frozenset(("double",)),
+    "string": frozenset(("bytes",)),
+    "bytes": frozenset(("string",)),
+}
+"""A writer's type, and the other types that a reader may declare for it."""
+
+KEY_ORDER: Final = (
+    "type",
+    "name",
+    "namespace",
+    "doc",
+    "aliases",
+    "fields",
+    "symbols",
+    "size",
+    "items",
+    "values",
+)
+
+
+@dataclass(slots=True, eq=False)
+class AvroType:
+    """A type with its names resolved. Named types may contain themselves."""
+
+    kind: str
+    name: str = ""
+    """The full name of a record, enum or fixed."""
+    aliases: frozenset[str] = frozenset()
+    fields: list[AvroField] = field(default_factory=list)
+    symbols: tuple[str, ...] = ()
+    has_default: bool = False
+    size: int = 0
+    parts: list[AvroType] = field(default_factory=list)
+    """Of an array or map its one element type, of a union its branches."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AvroField:
+    name: str
+    aliases: frozenset[str]
+    type: AvroType
+    has_default: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AvroSchema:
+    """A valid schema."""
+
+    canonical: str
+    """The text without white space: what is stored, and compared by lookups."""
+    normalized: str
+    """The same for all texts that differ only in the order of attributes or the way a name is written."""
+    root: AvroType
+
+    @property
+    def identity(self) -> str:
+        return self.canonical
+
+    def problems_reading(self, writer: AvroSchema, steps: Steps) -> list[str]:
+        """Why this schema cannot read what `writer` wrote; empty if it can."""
+        problems: list[str] = []
+        _Comparison(problems, steps).compare(self.root, writer.root, "/")
+        return problems
+
+
+def parse(text: str, references: Sequence[tuple[str, str]]) -> AvroSchema:
+    """A schema from its text and the (name, text) of all that it references, in order of dependence.
+
+    Raises:
+        RegistryError: it is not valid.
+    """
+    names: dict[str, AvroType] = {}
+    known_to_fastavro: dict[str, Any] = {}
+    loaded = [(name, load_json(reference)) for name, reference in references]
+    value = load_json(text)
+    check_shape([value, *(reference for _, reference in loaded)])
+    for name, reference in loaded:
+        _validate(reference, known_to_fastavro, f"the reference {name!r}: ")
+        _build(reference, "", names)  # it was valid when it was registered
+    _validate(value, known_to_fastavro, "")
+    try:
+        root = _build(value, "", names)
+        return AvroSchema(dump_json(_simplified(value)), dump_json(_normalized(value, "")), root)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        # fastavro takes a few texts that the specification does not allow, such as a record without fields.
+        raise invalid_schema(f"an attribute is missing or of the wrong type: {error}.") from None
+
+
+def _validate(value: Any, known_names: dict[str, Any], place: str) -> None:
+    try:
+        fastavro.parse_schema(value, named_schemas=known_names)
+    except UnknownType as error:
+        raise invalid_schema(f"{place}the type {error.name!r} is not defined.") from None
+    except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        # fastavro raises what the access to a missing attribute raises, for some texts.
+        reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
+        raise invalid_schema(f"{place}{reason or type(error).__name__}.") from None
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _namespace_of(full_name: str) -> str:
+    return full_name.rpartition(".")[0]
+
+
+def _own_name(node: Mapping[str, Any], namespace: str) -> str:
+    name = str(node["name"])
+    return _full_name(name, str(node.get("namespace") or "") if "namespace" in node else namespace)
+
+
+def _build(node: Any, namespace: str, names: dict[str, AvroType]) -> AvroType:
+    """The type of a valid node; `names` gains the types that it defines.
+
+    Raises:
+        RegistryError: a name is not defined, or is defined twice.
+    """
+    if isinstance(node, str):
+        if node in PRIMITIVES:
+            return AvroType(node)
+        named_type = names.get(_full_name(node, namespace)) or names.get(node)
+        if named_type is None:
+            raise invalid_schema(f"the type {node!r} is not defined.")
+        return named_type
+    if isinstance(node, list):
+        return AvroType("union", parts=[_build(branch, namespace, names) for branch in node])
+    kind = node["type"]
+    if not isinstance(kind, str) or kind not in ("record", "error", "enum", "fixed", "array", "map"):
+        return _build(kind, namespace, names)
+    if kind in ("array", "map"):
+        element = node["items" if kind == "array" else "values"]
+        return AvroType(kind, parts=[_build(element, namespace, names)])
+    full_name = _own_name(node, namespace)
+    inner = _namespace_of(full_name)
+    aliases = frozenset(_full_name(alias, inner) for alias in node.get("aliases") or ())
+    named = AvroType("record" if kind == "error" else kind, full_name, aliases)
+    if full_name in names:
+        raise invalid_schema(f"the name {full_name!r} is defined twice.")
+    names[full_name] = named
+    if kind == "enum":
+        named.symbols, named.has_default = tuple(node["symbols"]), node.get("default") is not None
+    elif kind == "fixed":
+        named.size = int(node["size"])
+    else:
+        for item in node["fields"]:
+            item_type = _build(item["type"], inner, names)
+            field_aliases = frozenset(item.get("aliases") or ())
+            named.fields.append(AvroField(item["name"], field_aliases, item_type, "default" in item))
+    return named
+
+
+def _simplified(node: Any) -> Any:
+    """The same schema; {"type": "string"} is written "string", as Avro's Java library does."""
+    if isinstance(node, list):
+        return [_simplified(branch) for branch in node]
+    if not isinstance(node, dict):
+        return node
+    if len(node) == 1 and isinstance(node.get("type"), str):
+        return node["type"]
+    simple = dict(node)
+    for key in ("items", "values"):
+        if key in simple:
+            simple[key] = _simplified(simple[key])
+    if isinstance(simple.get("type"), (list, dict)):
+        simple["type"] = _simplified(simple["type"])
+    if isinstance(simple.get("fields"), list):
+        simple["fields"] = [
+            item | {"type": _simplified(item["type"])} if isinstance(item, dict) and "type" in item else item
+            for item in simple["fields"]
+        ]
+    return simple
+
+
+def _normalized(node: Any, namespace: str) -> Any:
+    """With full names, attributes in one order, and no attributes that say what is the default."""
+    if isinstance(node, str):
+        return node if node in PRIMITIVES else _full_name(node, namespace)
+    if isinstance(node, list):
+        return [_normalized(branch, namespace) for branch in node]
+    if not isinstance(node, dict):
+        return node  # of an attribute that means nothing here, such as the items of an int
+    simple = _simplified(node)
+    if not isinstance(simple, dict):
+        return _normalized(simple, namespace)
+    attributes = dict(simple)
+    inner = namespace
+    if "name" in attributes and attributes.get("type") in ("record", "error", "enum", "fixed"):
+        full_name = _own_name(attributes, namespace)
+        inner = _namespace_of(full_name)
+        attributes["name"] = full_name
+        attributes.pop("namespace", None)
+        if attributes.get("aliases"):
+            attributes["aliases"] = sorted(_full_name(alias, inner) for alias in attributes["aliases"])
+    if isinstance(attributes.get("type"), (list, dict)):
+        attributes["type"] = _normalized(attributes["type"], inner)
+    for key in ("items", "values"):
+        if key in attributes:
+            attributes[key] = _normalized(attributes[key], inner)
+    if "fields" in attributes:
+        attributes["fields"] = [
+            _ordered(item | {"type": _normalized(item["type"], inner)}) for item in attributes["fields"]
+        ]
+    return _ordered(attributes)
+
+
+def _ordered(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    first = {key: attributes[key] for key in KEY_ORDER if key in attributes and key != "type"}
+    rest = {key: attributes[key] for key in sorted(attributes) if key not in KEY_ORDER and key != "order"}
+    order = {} if attributes.get("order", "ascending") == "ascending" else {"order": attributes["order"]}
+    return {"type": attributes["type"]} | first | rest | order
+
+
+class _Comparison:
+    """One walk over a reader's and a writer's types.
+
+    A pair of records that is met again inside itself is taken for compatible: if it is not, the outer
+    comparison finds the reason.
+    """
+
+    def __init__(self, problems: list[str], steps: Steps) -> None:
+        self._problems = problems
+        self._steps = steps
+        self._judged: dict[tuple[int, int], bool] = {}
+
+    def compare(self, reader: AvroType, writer: AvroType, path: str) -> bool:
+        """Whether the reader can read all that the writer writes; adds reasons if not."""
+        self._steps.take()
+        if writer.kind == "union":
+            # Every branch may occur in the data.
+            fits = True
+            for branch in writer.parts:
+                fits &= self.compare(reader, branch, path)
+            return fits
+        if reader.kind == "union":
+            if any(self._matches(branch, writer) for branch in reader.parts):
+                return True
+            return self._refuse(path, f"the reader's union has no branch for the writer's {_shown(writer)}")
+        if reader.kind != writer.kind:
+            if reader.kind in PROMOTIONS.get(writer.kind, ()):
+                return True
+            return self._refuse(
+                path, f"the reader's type {_shown(reader)} cannot read the writer's {_shown(writer)}"
+            )
+        match reader.kind:
+            case "array" | "map":
+                element = "items" if reader.kind == "array" else "values"
+                return self.compare(reader.parts[0], writer.parts[0], f"{path.rstrip('/')}/{element}")
+            case "record" | "enum" | "fixed":
+                return self._compare_named(reader, writer, path)
+        return True
+
+    def _matches(self, reader: AvroType, writer: AvroType) -> bool:
+        """Like `compare`, for a branch that may or may not be the one: reasons are not kept."""
+        noted = len(self._problems)
+        matches = self.compare(reader, writer, "/")
+        del self._problems[noted:]
+        return matches
+
+    def _compare_named(self, reader: AvroType, writer: AvroType, path: str) -> bool:
+        same_name = reader.name.rpartition(".")[2] == writer.name.rpartition(".")[2]
+        if not same_name and writer.name not in reader.aliases:
+            return self._refuse(
+                path, f"the reader's name {reader.name!r} is not the writer's {writer.name!r}, nor an alias"
+            )
+        pair = id(reader), id(writer)
+        if pair in self._judged:
+            return self._judged[pair]
+        begun = len(self._judged)
+        self._judged[pair] = True
+        match reader.kind:
+            case "fixed":
+                fits = reader.size == writer.size or self._refuse(
+                    path, f"the reader's fixed has {reader.size} bytes, the writer's {writer.size}"
+                )
+            case "enum":
+                missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+                fits = (
+                    not missing
+                    or reader.has_default
+                    or self._refuse(
+                        path,
+                        f"the reader's enum {reader.name!r} has neither the symbols {', '.join(missing)} of"
+                        " the writer nor a default",
+                    )
+                )
+            case _:
+                fits = self._compare_fields(reader, writer, path)
+        if not fits:
+            # What was judged meanwhile may rest on the assumption that this pair fits.
+            for later in list(self._judged)[begun:]:
+                del self._judged[later]
+            self._judged[pair] = False
+        return fits
+
+    def _compare_fields(self, reader: AvroType, writer: AvroType, path: str) -> bool:
+        written = {item.name: item for item in writer.fields}
+        fits = True
+        for item in reader.fields:
+            self._steps.take()
+            place = f"{path.rstrip('/')}/{item.name}"
+            candidates = [name for name in (item.name, *sorted(item.aliases)) if name in written]
+            if candidates:
+                fits &= self.compare(item.type, written[candidates[0]].type, place)
+            elif not item.has_default:
+                fits &= self._refuse(
+                    place, f"the reader's field {item.name!r} is not the writer's, and has no default value"
+                )
+        return fits
+
+    def _refuse(self, path: str, reason: str) -> bool:
+        self._problems.append(f"at {path}: {reason}")
+        return False
+
+
+def _shown(avro_type: AvroType) -> str:
+    return f"{avro_type.kind} {avro_type.name!r}" if avro_type.name else avro_type.kind

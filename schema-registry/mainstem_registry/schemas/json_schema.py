@@ -1,0 +1,505 @@
+"""JSON Schema: parsing, canonical text, and who accepts what.
+
+One schema can read another's documents if it accepts every document that the other accepts. That is decided
+by the shape of both, keyword by keyword, and in doubt the answer is no: keywords whose meaning is not
+compared here (`not`, `if`, `dependentSchemas`, ...) must be the same in both. A consequence that surprises
+some: in a schema that allows additional properties, a new property with a type is a restriction.
+
+Drafts 4, 6, 7, 2019-09 and 2020-12; without `$schema`, 2020-12 with 7's `items` and `definitions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import jsonschema
+from jsonschema.validators import validator_for
+
+from mainstem_registry.errors import invalid_schema
+from mainstem_registry.schemas.limits import Steps, check_shape, dump_json, load_json
+
+TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
+ANNOTATIONS: Final = frozenset(
+    (
+        "$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "title",
+        "description", "default", "examples", "readOnly", "writeOnly", "deprecated", "format",
+        "contentEncoding", "contentMediaType", "contentSchema",
+    )
+)  # fmt: skip
+"""Keywords that reject no document. (`format` is one by default.)"""
+OLD_DRAFTS: Final = (
+    "http://json-schema.org/draft-04/",
+    "http://json-schema.org/draft-06/",
+    "http://json-schema.org/draft-07/",
+)
+"""In these, what stands beside a `$ref` does not count."""
+LOWER_BOUNDS: Final = ("minLength", "minItems", "minProperties")
+UPPER_BOUNDS: Final = ("maxLength", "maxItems", "maxProperties")
+COMPARED: Final = frozenset(
+    (
+        "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+        "multipleOf", "pattern", "items", "prefixItems", "additionalItems", "uniqueItems",
+        "properties", "required", "additionalProperties", "patternProperties", "propertyNames",
+        "allOf", "anyOf", "oneOf", "$ref", *LOWER_BOUNDS, *UPPER_BOUNDS,
+    )
+)  # fmt: skip
+APPLIES_TO: Final[Mapping[str, str]] = {
+    "minLength": "string", "maxLength": "string", "minItems": "array", "maxItems": "array",
+    "minProperties": "object", "maxProperties": "object",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JsonSchema:
+    """A valid schema."""
+
+    canonical: str
+    normalized: str
+    root: Any
+    documents: Mapping[str, Any]
+    """Name of a reference, or identifier of a schema, to what it names; "" is the schema itself."""
+
+    @property
+    def identity(self) -> str:
+        return self.canonical
+
+    def problems_reading(self, writer: JsonSchema, steps: Steps) -> list[str]:
+        """Which of the documents that `writer` accepts this schema may reject; empty if none."""
+        problems: list[str] = []
+        _Comparison(self.documents, writer.documents, problems, steps).includes(
+            _Place(self.root, ""), _Place(writer.root, ""), "#"
+        )
+        return problems
+
+
+def parse(text: str, references: Sequence[tuple[str, str]]) -> JsonSchema:
+    """A schema from its text and the (name, text) of all that it references.
+
+    Raises:
+        RegistryError: it is not valid.
+    """
+    root = load_json(text)
+    documents: dict[str, Any] = {name: load_json(reference) for name, reference in references}
+    check_shape([root, *documents.values()])
+    for name, document in [*documents.items(), ("", root)]:
+        _validate(document, f"the reference {name!r}: " if name else "")
+    for document in [*documents.values(), root]:
+        if isinstance(document, dict) and isinstance(document.get("$id", document.get("id")), str):
+            documents.setdefault(str(document.get("$id", document.get("id"))).rstrip("#"), document)
+    if isinstance(root, dict) and str(root.get("$schema", "")).startswith(OLD_DRAFTS):
+        root = _references_alone(root)
+    documents[""] = root
+    for name, document in list(documents.items()):
+        for reference in _references(document):
+            _resolve(documents, name, reference)
+    value = load_json(text)
+    return JsonSchema(dump_json(value), dump_json(value, sort=True), root, documents)
+
+
+def _validate(document: Any, place: str) -> None:
+    if not isinstance(document, (dict, bool)):
+        raise invalid_schema(f"{place}a JSON Schema is an object or a boolean.")
+    draft = document.get("$schema") if isinstance(document, dict) else None
+    if draft is not None and not isinstance(draft, str):
+        raise invalid_schema(f"{place}$schema must be a string.")
+    default = jsonschema.Draft202012Validator if draft is None else None
+    validator = validator_for(document, default=default) if draft is not None else default
+    if validator is None:
+        raise invalid_schema(f"{place}the draft {draft!r} is not supported.")
+    if draft is None and isinstance(document, dict) and isinstance(document.get("items"), list):
+        validator = jsonschema.Draft7Validator
+    try:
+        validator.check_schema(document)
+    except jsonschema.SchemaError as error:
+        raise invalid_schema(f"{place}at {error.json_path}: {error.message[:300]}.") from None
+
+
+def _references_alone(node: Any) -> Any:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            return {"$ref": node["$ref"]}
+        return {key: _references_alone(value) for key, value in node.items()}
+    return [_references_alone(item) for item in node] if isinstance(node, list) else node
+
+
+def _references(document: Any) -> list[str]:
+    references: list[str] = []
+    pending = [document]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("$ref"), str):
+                references.append(node["$ref"])
+            pending.extend(value for key, value in node.items() if key not in ("enum", "const", "default"))
+        elif isinstance(node, list):
+            pending.extend(node)
+    return references
+
+
+def _resolve(documents: Mapping[str, Any], base: str, reference: str) -> _Place:
+    """The schema that a `$ref` in the document `base` names.
+
+    Raises:
+        RegistryError: there is none.
+    """
+    document_name, _, pointer = reference.partition("#")
+    name = document_name or base
+    if name not in documents:
+        raise invalid_schema(f"the $ref {reference!r} names a document that is not among its references.")
+    node = documents[name]
+    if pointer and not pointer.startswith("/"):
+        anchored = _anchor(node, pointer)
+        if anchored is None:
+            raise invalid_schema(f"the $ref {reference!r} does not name a part of its document.")
+        return _Place(anchored, name)
+    for token in pointer.split("/")[1:]:
+        key = unquote(token).replace("~1", "/").replace("~0", "~")
+        if isinstance(node, dict) and key in node:
+            node = node[key]
+        elif isinstance(node, list) and key.isascii() and key.isdigit() and int(key[:9]) < len(node):
+            node = node[int(key)]
+        else:
+            raise invalid_schema(f"the $ref {reference!r} does not name a part of its document.")
+    return _Place(node, name)
+
+
+def _anchor(document: Any, anchor: str) -> Any:
+    pending = [document]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            if node.get("$anchor") == anchor or node.get("$id") == f"#{anchor}":
+                return node
+            pending.extend(node.values())
+        elif isinstance(node, list):
+            pending.extend(node)
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """A schema, and the document in which its `$ref`s are looked up."""
+
+    node: Any
+    base: str
+
+
+class _Comparison:
+    """Whether a reader's schema accepts all that a writer's accepts; adds the reasons why not.
+
+    A pair of schemas that is met again inside itself is taken for included, as documents are finite.
+    """
+
+    def __init__(
+        self, reader: Mapping[str, Any], writer: Mapping[str, Any], problems: list[str], steps: Steps
+    ) -> None:
+        self._reader_documents = reader
+        self._writer_documents = writer
+        self._problems = problems
+        self._steps = steps
+        self._judged: dict[tuple[int, int], bool] = {}
+        self._made: list[dict[str, Any]] = []
+        """Parts of schemas that are made here: `_judged` goes by identity, so they live as long."""
+
+    def includes(self, reader: _Place, writer: _Place, path: str) -> bool:
+        self._steps.take()
+        pair = id(reader.node), id(writer.node)
+        if not isinstance(reader.node, dict) or not isinstance(writer.node, dict):
+            return self._compare(reader, writer, path)
+        if pair in self._judged:
+            return self._judged[pair]
+        begun = len(self._judged)
+        self._judged[pair] = True
+        included = self._compare(reader, writer, path)
+        if not included:
+            for later in list(self._judged)[begun:]:
+                del self._judged[later]
+            self._judged[pair] = False
+        return included
+
+    def _tries(self, reader: _Place, writer: _Place) -> bool:
+        noted = len(self._problems)
+        included = self.includes(reader, writer, "#")
+        del self._problems[noted:]
+        return included
+
+    def _refuse(self, path: str, reason: str) -> bool:
+        self._problems.append(f"at {path}: {reason}")
+        return False
+
+    def _compare(self, reader: _Place, writer: _Place, path: str) -> bool:
+        if reader.node is True or reader.node == {} or writer.node is False:
+            return True
+        if reader.node is False:
+            return self._refuse(path, "the reader's schema accepts nothing")
+        ours: dict[str, Any] = reader.node
+        theirs: dict[str, Any] = writer.node if isinstance(writer.node, dict) else {}
+        if "$ref" in theirs and _only(theirs, "$ref"):
+            return self.includes(reader, _resolve(self._writer_documents, writer.base, theirs["$ref"]), path)
+        for union in ("anyOf", "oneOf"):
+            # The writer's documents are those of its branches, restricted by what stands beside them; so each
+            # branch that is included settles it.
+            if union in theirs and _only(theirs, union):
+                branches = [_Place(branch, writer.base) for branch in theirs[union]]
+                included = True
+                for branch in branches:
+                    included &= self.includes(reader, branch, f"{path}/{union}")
+                return included
+        return self._compare_keywords(reader, writer, ours, theirs, path)
+
+    def _compare_keywords(
+        self, reader: _Place, writer: _Place, ours: dict[str, Any], theirs: dict[str, Any], path: str
+    ) -> bool:
+        included = True
+        if "$ref" in ours:
+            included &= self.includes(
+                _resolve(self._reader_documents, reader.base, ours["$ref"]), writer, path
+            )
+        for branch in ours.get("allOf", ()):
+            included &= self.includes(_Place(branch, reader.base), writer, f"{path}/allOf")
+        for union in ("anyOf", "oneOf"):
+            if union in ours:
+                included &= self._in_a_branch(reader, writer, union, path)
+        # A part that refers to another, or combines others, accepts at most what one of those accepts.
+        if not included:
+            return False
+        own = {key: value for key, value in ours.items() if key not in ("$ref", "allOf", "anyOf", "oneOf")}
+        self._made.append(own)
+        if all(key in ANNOTATIONS for key in own):
+            return True
+        noted = len(self._problems)
+        if self._compare_own(_Place(own, reader.base), writer, own, theirs, path):
+            return True
+        narrower = [_Place(branch, writer.base) for branch in theirs.get("allOf", ())]
+        if "$ref" in theirs:
+            narrower.append(_resolve(self._writer_documents, writer.base, theirs["$ref"]))
+        alone = _Place(own, reader.base)
+        if any(self._tries(alone, place) for place in narrower):
+            del self._problems[noted:]
+            return True
+        return False
+
+    def _in_a_branch(self, reader: _Place, writer: _Place, union: str, path: str) -> bool:
+        ours = reader.node[union]
+        theirs = writer.node.get(union) if isinstance(writer.node, dict) else None
+        is_same = theirs is not None and dump_json(ours, sort=True) == dump_json(theirs, sort=True)
+        if is_same and not _references(ours):
+            return True
+        fitting = [branch for branch in ours if self._tries(_Place(branch, reader.base), writer)]
+        if not fitting:
+            return self._refuse(
+                path, f"no branch of the reader's {union} accepts all that the writer accepts"
+            )
+        if union == "anyOf":
+            return True
+        # Exactly one branch of oneOf may accept a document: the others must be of other types.
+        others = [branch for branch in ours if branch is not fitting[0]]
+        allowed = self._types(writer, self._writer_documents)
+        if any(
+            allowed & self._types(_Place(branch, reader.base), self._reader_documents) for branch in others
+        ):
+            return self._refuse(path, "more than one branch of the reader's oneOf may accept a document")
+        return True
+
+    def _types(self, place: _Place, documents: Mapping[str, Any], depth: int = 0) -> set[str]:
+        """A superset of the types of the documents that a schema accepts; "number" includes "integer"."""
+        node = place.node
+        if node is False:
+            return set()
+        if not isinstance(node, dict) or depth > 20:
+            return set(TYPES)
+        types = _declared_types(node)
+        if "$ref" in node:
+            types &= self._types(_resolve(documents, place.base, node["$ref"]), documents, depth + 1)
+        for union in ("anyOf", "oneOf"):
+            if union in node:
+                types &= set().union(
+                    *(self._types(_Place(branch, place.base), documents, depth + 1) for branch in node[union])
+                )
+        for branch in node.get("allOf", ()):
+            types &= self._types(_Place(branch, place.base), documents, depth + 1)
+        return types
+
+    def _compare_own(
+        self, reader: _Place, writer: _Place, ours: dict[str, Any], theirs: dict[str, Any], path: str
+    ) -> bool:
+        """Compare the keywords that restrict a document by themselves."""
+        types = self._types(writer, self._writer_documents)
+        if not types:
+            return True
+        excess = types - _declared_types(ours)
+        if excess:
+            return self._refuse(
+                path, f"the reader does not accept the writer's type {', '.join(sorted(excess))}"
+            )
+        included = True
+        for key in ours:
+            if key not in COMPARED and key not in ANNOTATIONS and theirs.get(key) != ours[key]:
+                included = self._refuse(
+                    path, f"the keyword {key!r} is not compared, and is not the same in both"
+                )
+        included &= self._compare_values(ours, theirs, path)
+        included &= self._compare_bounds(ours, theirs, types, path)
+        if "array" in types:
+            included &= self._compare_items(reader, writer, ours, theirs, path)
+        if "object" in types:
+            included &= self._compare_properties(reader, writer, ours, theirs, path)
+        return included
+
+    def _compare_values(self, ours: dict[str, Any], theirs: dict[str, Any], path: str) -> bool:
+        allowed = _values(ours)
+        if allowed is None:
+            return True
+        written = _values(theirs)
+        if written is None:
+            return self._refuse(path, "the reader accepts only listed values, the writer others, too")
+        missing = [value for value in written if value not in allowed]
+        return not missing or self._refuse(path, f"the reader's enum is missing {', '.join(missing)[:200]}")
+
+    def _compare_bounds(
+        self, ours: dict[str, Any], theirs: dict[str, Any], types: set[str], path: str
+    ) -> bool:
+        included = True
+        for key in LOWER_BOUNDS:
+            if key in ours and APPLIES_TO[key] in types and theirs.get(key, 0) < ours[key]:
+                included = self._refuse(path, f"the reader's {key} is {ours[key]}, the writer's is lower")
+        for key in UPPER_BOUNDS:
+            if key in ours and APPLIES_TO[key] in types and not theirs.get(key, float("inf")) <= ours[key]:
+                included = self._refuse(path, f"the reader's {key} is {ours[key]}, the writer's is higher")
+        if types & {"integer", "number"}:
+            included &= self._compare_numbers(ours, theirs, path)
+        if "string" in types and "pattern" in ours and ours["pattern"] != theirs.get("pattern"):
+            included = self._refuse(path, "the reader's pattern is not the writer's")
+        if "array" in types and ours.get("uniqueItems") and not theirs.get("uniqueItems"):
+            included = self._refuse(path, "the reader's items must be unique")
+        return included
+
+    def _compare_numbers(self, ours: dict[str, Any], theirs: dict[str, Any], path: str) -> bool:
+        included = True
+        our_lower, their_lower = (
+            _bound(ours, "minimum", "exclusiveMinimum", -1),
+            _bound(theirs, "minimum", "exclusiveMinimum", -1),
+        )
+        if our_lower > their_lower:
+            included = self._refuse(path, "the reader's minimum is above the writer's")
+        our_upper, their_upper = (
+            _bound(ours, "maximum", "exclusiveMaximum", 1),
+            _bound(theirs, "maximum", "exclusiveMaximum", 1),
+        )
+        if our_upper > their_upper:
+            included = self._refuse(path, "the reader's maximum is below the writer's")
+        divisor = ours.get("multipleOf")
+        if divisor is not None and divisor != theirs.get("multipleOf"):
+            multiple = theirs.get("multipleOf")
+            if not (isinstance(multiple, int) and isinstance(divisor, int) and multiple % divisor == 0):
+                included = self._refuse(path, "the reader's multipleOf does not divide the writer's")
+        return included
+
+    def _compare_items(
+        self, reader: _Place, writer: _Place, ours: dict[str, Any], theirs: dict[str, Any], path: str
+    ) -> bool:
+        our_first, our_rest = _items(ours)
+        their_first, their_rest = _items(theirs)
+        included = True
+        for position in range(max(len(our_first), len(their_first))):
+            ours_here = our_first[position] if position < len(our_first) else our_rest
+            theirs_here = their_first[position] if position < len(their_first) else their_rest
+            included &= self.includes(
+                _Place(ours_here, reader.base), _Place(theirs_here, writer.base), f"{path}/items/{position}"
+            )
+        return included & self.includes(
+            _Place(our_rest, reader.base), _Place(their_rest, writer.base), f"{path}/items"
+        )
+
+    def _compare_properties(
+        self, reader: _Place, writer: _Place, ours: dict[str, Any], theirs: dict[str, Any], path: str
+    ) -> bool:
+        our_properties, their_properties = ours.get("properties", {}), theirs.get("properties", {})
+        our_patterns, their_patterns = ours.get("patternProperties", {}), theirs.get("patternProperties", {})
+        our_rest, their_rest = (
+            ours.get("additionalProperties", True),
+            theirs.get("additionalProperties", True),
+        )
+        included = True
+        missing = [name for name in ours.get("required", ()) if name not in theirs.get("required", ())]
+        if missing:
+            included = self._refuse(path, f"the reader requires {', '.join(missing)}, the writer does not")
+        if "propertyNames" in ours and ours["propertyNames"] != theirs.get("propertyNames"):
+            included = self._refuse(path, "the reader's propertyNames is not the writer's")
+        if (our_patterns or their_patterns) and our_patterns.keys() != their_patterns.keys():
+            # Which names two regular expressions share is not decided here.
+            return self._refuse(path, "the patternProperties of both are not the same")
+        for pattern in our_patterns:
+            included &= self.includes(
+                _Place(our_patterns[pattern], reader.base),
+                _Place(their_patterns[pattern], writer.base),
+                f"{path}/patternProperties/{pattern}",
+            )
+        for name in our_properties.keys() | their_properties.keys():
+            ours_here = our_properties.get(name, our_rest)
+            theirs_here = their_properties.get(name, their_rest)
+            included &= self.includes(
+                _Place(ours_here, reader.base), _Place(theirs_here, writer.base), f"{path}/properties/{name}"
+            )
+        return included & self.includes(
+            _Place(our_rest, reader.base), _Place(their_rest, writer.base), f"{path}/additionalProperties"
+        )
+
+
+def _only(node: Mapping[str, Any], keyword: str) -> bool:
+    return all(key == keyword or key in ANNOTATIONS for key in node)
+
+
+def _declared_types(node: Mapping[str, Any]) -> set[str]:
+    declared = node.get("type", list(TYPES))
+    types = set(declared if isinstance(declared, list) else [declared])
+    if "type" not in node and ("enum" in node or "const" in node):
+        types = {_type_of(value) for value in ([node["const"]] if "const" in node else node["enum"])}
+    return types | {"integer"} if "number" in types else types
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
+def _values(node: Mapping[str, Any]) -> list[str] | None:
+    """The values that `enum` and `const` leave, as JSON; None for all."""
+    values = [node["const"]] if "const" in node else node.get("enum")
+    return None if values is None else [dump_json(value, sort=True) for value in values]
+
+
+def _bound(node: Mapping[str, Any], inclusive: str, exclusive: str, side: int) -> tuple[float, bool]:
+    """A bound that grows with its strictness. `side` is 1 for an upper bound, whose sign is changed.
+
+    Draft 4 writes an exclusive bound as a boolean beside the inclusive one.
+    """
+    bounds = [(float("-inf"), False)]
+    if inclusive in node:
+        bounds.append((-side * node[inclusive], node.get(exclusive) is True))
+    if exclusive in node and not isinstance(node[exclusive], bool):
+        bounds.append((-side * node[exclusive], True))
+    return max(bounds)
+
+
+def _items(node: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    """The schemas of the first items, and that of all after them."""
+    if "prefixItems" in node:
+        return list(node["prefixItems"]), node.get("items", True)
+    items = node.get("items", True)
+    if isinstance(items, list):
+        return items, node.get("additionalItems", True)
+    return [], items

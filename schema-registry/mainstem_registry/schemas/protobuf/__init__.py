@@ -1,0 +1,1 @@
+"""Protobuf: `.proto` texts to descriptors and back, imports, and who can read what. Pure."""

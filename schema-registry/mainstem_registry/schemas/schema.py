@@ -1,0 +1,63 @@
+"""A schema as it is registered, and the table of types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
+
+from mainstem_registry.schemas import avro, json_schema
+from mainstem_registry.schemas.limits import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A name in a schema's text that stands for a version of a subject."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaText:
+    """What an id stands for: equal texts of one type with equal references are one schema."""
+
+    type: str
+    text: str
+    references: tuple[Reference, ...] = ()
+
+
+class ParsedSchema(Protocol):
+    """What each type's module makes of a text.
+
+    `canonical` is the text that is stored. Texts with the same `identity` are the same version of a subject.
+    """
+
+    @property
+    def canonical(self) -> str: ...
+
+    @property
+    def normalized(self) -> str: ...
+
+    @property
+    def identity(self) -> str: ...
+
+    def problems_reading(self, writer: Self, steps: Steps) -> list[str]:
+        """Why a reader with this schema cannot read what `writer` wrote; empty if it can."""
+        ...
+
+
+def _parse_protobuf(text: str, references: Sequence[tuple[str, str]]) -> Any:
+    # A registry without Protobuf starts without its libraries.
+    from mainstem_registry.schemas.protobuf import files
+
+    return files.parse(text, references)
+
+
+PARSERS: Final[Mapping[str, Callable[[str, Sequence[tuple[str, str]]], Any]]] = {
+    "AVRO": avro.parse,
+    "JSON": json_schema.parse,
+    "PROTOBUF": _parse_protobuf,
+}
+"""Type of schema, as clients name it, to the function that parses it."""

@@ -1,0 +1,268 @@
+"""Writers' Avro schemas as trees of types, and the columns that they make.
+
+    boolean                          boolean
+    int, long                        long: a field may become long without a change of the table
+    float, double                    double
+    string, enum, uuid               string
+    bytes, fixed                     binary
+    decimal (up to 38 digits)        decimal
+    date                             date
+    timestamp-millis, -micros        timestamp
+    array, map, record               array, map, struct
+    null or one type                 that type
+    several types                    struct with a member for each, named by its type; one of them is not null
+
+Other logical types are their underlying type. A field of a recursive type is a string column with its value
+as JSON. A schema that is no record makes the column `value`. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import fastavro
+import pyarrow as pa
+
+from mainstem_loader.columns import TIMESTAMP_TYPE, TYPE_DEPTH_MAX, ColumnError
+
+VALUE_FIELD: Final = "value"
+DECIMAL_DIGITS_MAX: Final = 38
+
+_ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float64(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_LOGICAL_TYPES: Final[Mapping[tuple[str, str], pa.DataType]] = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): TIMESTAMP_TYPE,
+    ("long", "timestamp-micros"): TIMESTAMP_TYPE,
+}
+
+
+@dataclass(slots=True, eq=False)
+class AvroType:
+    """A type of a writer's schema.
+
+    Attributes:
+        kind: as in the schema, such as "long" or "record".
+        arrow: the type of its column; of a recursive type a string, of what is always null null.
+        logical: the logical type, if it is one of those above.
+        name: of a record, enum or fixed.
+        parts: of a record its fields' types, of a union its branches, of an array or map its one element.
+        names: of a record its fields' names, of a union its members' names.
+        symbols: of an enum.
+        size: of a fixed.
+        is_json: whether its values are JSON texts, as it contains itself.
+    """
+
+    kind: str
+    arrow: pa.DataType
+    logical: str = ""
+    name: str = ""
+    parts: Sequence[AvroType] = ()
+    names: Sequence[str] = ()
+    symbols: Sequence[str] = ()
+    size: int = 0
+    is_json: bool = False
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it is a union of null and one other type."""
+        return self.kind == "union" and len(self.parts) == 2 and self.null_branch >= 0
+
+    @property
+    def null_branch(self) -> int:
+        """The position of null in a union; -1 if it has none."""
+        return next((at for at, part in enumerate(self.parts) if part.kind == "null"), -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriterSchema:
+    """A schema by which records were written.
+
+    Attributes:
+        root: its type.
+        parsed: as fastavro has it.
+    """
+
+    root: AvroType
+    parsed: Any
+
+    @property
+    def fields(self) -> dict[str, AvroType]:
+        """The fields of the payload, by name."""
+        if self.root.kind != "record":
+            return {VALUE_FIELD: self.root}
+        return dict(zip(self.root.names, self.root.parts, strict=True))
+
+
+def parse_writer_schema(text: str, references: Sequence[str] = ()) -> WriterSchema:
+    """A schema from its text and the texts of what it references, in order of dependence.
+
+    Raises:
+        ColumnError: it is not valid, or has more levels than a column can have.
+    """
+    named_schemas: dict[str, Any] = {}
+    builder = _Builder()
+    try:
+        for reference in references:
+            value = _without_unknown_logical_types(json.loads(reference))
+            fastavro.parse_schema(value, named_schemas=named_schemas)
+            builder.build(value, "", 1)
+        value = _without_unknown_logical_types(json.loads(text))
+        parsed = fastavro.parse_schema(value, named_schemas=named_schemas)
+        return WriterSchema(builder.build(value, "", 1), parsed)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ColumnError(f"the schema cannot be read: {error}") from error
+    except fastavro.schema.SchemaParseException as error:
+        raise ColumnError(f"the schema cannot be read: {error}") from error
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Builds types; `_open` holds the named types that are not complete yet."""
+
+    _named: dict[str, Any] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
+
+    def build(self, node: Any, namespace: str, depth: int) -> AvroType:
+        if depth > TYPE_DEPTH_MAX:
+            raise ColumnError(f"a type is nested more than {TYPE_DEPTH_MAX} levels deep")
+        if isinstance(node, str):
+            return self._build_named(node, namespace, depth)
+        if isinstance(node, list):
+            return self._build_union([self.build(branch, namespace, depth + 1) for branch in node])
+        kind = node["type"]
+        if not isinstance(kind, str):
+            return self.build(kind, namespace, depth)
+        match kind:
+            case "array":
+                item = self.build(node["items"], namespace, depth + 1)
+                if _may_be_empty(item):
+                    # A few bytes could stand for any number of them.
+                    raise ColumnError("the schema has an array of a type whose values take no bytes")
+                return _json_if_recursive(AvroType(kind, pa.list_(_stored(item)), parts=[item]))
+            case "map":
+                value = self.build(node["values"], namespace, depth + 1)
+                return _json_if_recursive(AvroType(kind, pa.map_(pa.string(), _stored(value)), parts=[value]))
+            case "record" | "error" | "enum" | "fixed":
+                return self._define(node, namespace, depth)
+        if kind not in _ARROW_TYPES:
+            return self._build_named(kind, namespace, depth)
+        return _with_logical_type(AvroType(kind, _ARROW_TYPES[kind]), node)
+
+    def _build_named(self, name: str, namespace: str, depth: int) -> AvroType:
+        if name in _ARROW_TYPES:
+            return AvroType(name, _ARROW_TYPES[name])
+        full_name = name if "." in name or not namespace else f"{namespace}.{name}"
+        if full_name not in self._named:
+            full_name = name
+        if full_name in self._open:
+            return AvroType("record", pa.string(), name=full_name, is_json=True)
+        node, outer = self._named[full_name]
+        # Built again, as the depth differs from place to place.
+        return self._define(node, outer, depth)
+
+    def _define(self, node: Mapping[str, Any], namespace: str, depth: int) -> AvroType:
+        name, own_namespace = str(node["name"]), node.get("namespace", namespace) or ""
+        full_name = name if "." in name or not own_namespace else f"{own_namespace}.{name}"
+        self._named[full_name] = (node, namespace)
+        if node["type"] == "enum":
+            return AvroType("enum", pa.string(), name=full_name, symbols=tuple(node["symbols"]))
+        if node["type"] == "fixed":
+            fixed = AvroType("fixed", pa.binary(), name=full_name, size=int(node["size"]))
+            return _with_logical_type(fixed, node)
+        inner = full_name.rpartition(".")[0]
+        self._open.add(full_name)
+        names = [str(item["name"]) for item in node["fields"]]
+        parts = [self.build(item["type"], inner, depth + 1) for item in node["fields"]]
+        self._open.discard(full_name)
+        return AvroType("record", _struct_of(names, parts), name=full_name, parts=parts, names=names)
+
+    def _build_union(self, parts: list[AvroType]) -> AvroType:
+        names = [part.name.rpartition(".")[2] or part.kind for part in parts]
+        others = [part for part in parts if part.kind != "null"]
+        arrow = others[0].arrow if len(others) == 1 else _struct_of(names, parts)
+        return _json_if_recursive(AvroType("union", arrow, parts=parts, names=names))
+
+
+def _may_be_empty(avro_type: AvroType) -> bool:
+    match avro_type.kind:
+        case "null":
+            return True
+        case "record" | "error":
+            return not avro_type.is_json and all(map(_may_be_empty, avro_type.parts))
+        case "fixed":
+            return avro_type.size == 0
+    return False
+
+
+def _without_unknown_logical_types(node: Any) -> Any:
+    """The schema with those logical types alone that have columns: fastavro converts many others."""
+    if isinstance(node, list):
+        return [_without_unknown_logical_types(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    plain = {
+        key: value if key == "default" else _without_unknown_logical_types(value)
+        for key, value in node.items()
+    }
+    logical, kind = plain.get("logicalType"), plain.get("type")
+    if logical is None:
+        return plain
+    is_known = isinstance(kind, str) and ((kind, logical) in _LOGICAL_TYPES or _is_decimal(plain))
+    return plain if is_known else {key: value for key, value in plain.items() if key != "logicalType"}
+
+
+def _is_decimal(node: Mapping[str, Any]) -> bool:
+    precision, scale = node.get("precision"), node.get("scale", 0)
+    return (
+        node.get("logicalType") == "decimal"
+        and node.get("type") in ("bytes", "fixed")
+        and isinstance(precision, int)
+        and isinstance(scale, int)
+        and 0 < precision <= DECIMAL_DIGITS_MAX
+        and 0 <= scale <= precision
+    )
+
+
+def _struct_of(names: Sequence[str], parts: Sequence[AvroType]) -> pa.DataType:
+    """A struct of what has values; null if nothing has."""
+    members = [
+        (name, part.arrow)
+        for name, part in zip(names, parts, strict=True)
+        if not pa.types.is_null(part.arrow)
+    ]
+    return pa.struct(members) if members else pa.null()
+
+
+def _stored(element: AvroType) -> pa.DataType:
+    """Elements that are always null have a type all the same, for Parquet has none for nulls alone."""
+    return pa.string() if pa.types.is_null(element.arrow) else element.arrow
+
+
+def _json_if_recursive(built: AvroType) -> AvroType:
+    """What consists of a type that contains itself has no columns of its own either."""
+    if any(part.is_json for part in built.parts):
+        built.is_json, built.arrow = True, pa.string()
+    return built
+
+
+def _with_logical_type(built: AvroType, node: Mapping[str, Any]) -> AvroType:
+    logical = str(node.get("logicalType", ""))
+    if (built.kind, logical) in _LOGICAL_TYPES:
+        built.logical, built.arrow = logical, _LOGICAL_TYPES[built.kind, logical]
+    elif _is_decimal(node):
+        built.logical, built.arrow = logical, pa.decimal128(node["precision"], node.get("scale", 0))
+    return built

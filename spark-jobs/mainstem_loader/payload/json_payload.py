@@ -1,0 +1,314 @@
+"""JSON values to columns, read by Arrow's JSON reader many at a time.
+
+Each value is one JSON object (RFC 8259, plus NaN and Infinity as some writers have them). Its fields become
+columns: those of the table and those named by the load with their type, the others with the type that the
+first records show, see `columns`. Numbers that are no 64-bit integers are doubles. Strings stay strings
+unless the column is known to be a timestamp, date or decimal. A field that is null or empty in all records so
+far is left out. Dead are: what is not one object, a field twice in one object, a string that is not UTF-8,
+and a field whose type is not the column's (an integer fits a column of doubles; nothing else bends).
+
+Values are joined by newlines and parsed as one text. That is sound, no value can leak into the next one or
+hide another, because each begins with `{` and ends with `}`, no byte is zero, Arrow takes no line break
+inside of a string, and the count of rows must be the count of values. A block that does not parse is halved
+until the values that do not parse stand in small blocks; there each record is looked at (`json_kinds`), and
+what then still does not parse is halved on until it stands alone.
+
+Arrow's reader is recursive and dies of nesting thousands of levels deep, so that is kept from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import IO, Final, Literal, cast
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from pyarrow import json as arrow_json
+
+from mainstem_loader.arrow_arrays import (
+    Array,
+    Int64s,
+    buffer_of,
+    bytes_and_edges,
+    lines_of,
+    null_flags,
+    of_numbers,
+)
+from mainstem_loader.columns import (
+    COLUMNS_MAX,
+    REST_COLUMN,
+    ColumnError,
+    Columns,
+    check_name,
+    column_of_field,
+    field_of_column,
+    merge_types,
+    storable_type,
+)
+from mainstem_loader.payload.json_kinds import KindCheck, split_all
+from mainstem_loader.payload.readers import ParsedPayload
+
+# Arrow's reader was seen to overflow its stack between 7,000 and 10,000 levels. orjson refuses more than
+# 1,024.
+_SAFE_OPENERS: Final = 1024
+
+_OPEN_BRACE: Final = ord("{")
+_CLOSE_BRACE: Final = ord("}")
+_OPEN_BRACKET: Final = ord("[")
+_WHITESPACE: Final = b" \t\r\n"
+
+# Below this, looking at each record costs less than parsing blocks again and again.
+_LOOK_CLOSER_ROWS: Final = 1024
+
+# Carries the position of each row through concatenation; no payload column can have this name.
+_ROW: Final = "\x00row"
+
+_UNREADABLE: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, ColumnError)
+
+_REASONS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (
+        re.compile(r"Column\(/?(.*?)\) changed from (\w+) to (\w+)"),
+        r"field '\1' is \3 where the column is \2",
+    ),
+    (re.compile(r"Column\(/?(.*?)\) was specified twice"), r"field '\1' appears twice"),
+    (re.compile(r"Failed to convert JSON to (.+?), couldn't parse:(.*)"), r"\2 does not fit a column of \1"),
+    (re.compile(r"Invalid UTF8|codec can't decode"), "a string is not UTF-8"),
+    (re.compile(r"JSON parse error: (.*?)\.? in row \d+"), r"not JSON: \1"),
+)
+
+
+class JsonPayload:
+    """Reads JSON objects.
+
+    Args:
+        fixed: columns and types that stay as they are, though structs may get new members: those of the
+            table, and those the load names.
+    """
+
+    def __init__(self, fixed: Columns) -> None:
+        self._fixed = {field_of_column(column): column_type for column, column_type in fixed.items()}
+        # Fields beyond `_fixed`, and fixed structs with new members. Moved by every block that parses.
+        self._found: dict[str, pa.DataType] = {}
+
+    def found_columns(self) -> Columns:
+        return {column_of_field(field): arrow_type for field, arrow_type in self._found.items()}
+
+    def parse(self, values: Array) -> ParsedPayload:
+        texts, rows, dead = _candidates(values)
+        pieces: list[pa.Table] = []
+        rest: dict[int, str] = {}
+        self._parse_span(texts, rows, pieces, dead, rest)
+        if values.null_count:
+            pieces.append(pa.table({_ROW: np.flatnonzero(null_flags(values))}))
+        if not pieces:
+            return ParsedPayload(np.empty(0, dtype=np.int64), pa.table({}), sorted(dead))
+        table = pa.concat_tables(pieces, promote_options="permissive")
+        order = table.column(_ROW).to_numpy()
+        if np.any(np.diff(order) < 0):
+            table = table.take(of_numbers(np.argsort(order, kind="stable")))
+            order = table.column(_ROW).to_numpy()
+        columns = table.drop_columns([_ROW])
+        if rest:
+            texts_of_rest = [rest.get(row) for row in order.tolist()]
+            columns = columns.append_column(REST_COLUMN, pa.array(texts_of_rest, pa.string()))
+        return ParsedPayload(order, columns, sorted(dead))
+
+    def _parse_span(
+        self,
+        texts: Array,
+        rows: Int64s,
+        pieces: list[pa.Table],
+        dead: list[tuple[int, str]],
+        rest: dict[int, str],
+        looked_at: bool = False,
+    ) -> None:
+        if not len(texts):
+            return
+        try:
+            table = self._parse_all(texts)
+        except _UNREADABLE as error:
+            if len(texts) == 1:
+                self._parse_one(texts[0].as_py(), int(rows[0]), pieces, dead, rest, _reason(error))
+            elif looked_at or len(texts) > _LOOK_CLOSER_ROWS:
+                half = len(texts) // 2
+                self._parse_span(texts[:half], rows[:half], pieces, dead, rest, looked_at)
+                self._parse_span(texts[half:], rows[half:], pieces, dead, rest, looked_at)
+            else:
+                check = KindCheck(self._fixed, self._found)
+                fitting: dict[int, bytes] = {}
+                for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
+                    split = check.split(text or b"")
+                    if isinstance(split, str):
+                        dead.append((row, split))
+                        continue
+                    fitting[row] = split.text
+                    if split.rest is not None:
+                        rest[row] = split.rest
+                self._parse_span(
+                    pa.array(fitting.values(), pa.binary()),
+                    np.fromiter(fitting, dtype=np.int64),
+                    pieces,
+                    dead,
+                    rest,
+                    looked_at=True,
+                )
+            return
+        self._add(table, rows, pieces)
+
+    def _parse_one(
+        self,
+        text: bytes,
+        row: int,
+        pieces: list[pa.Table],
+        dead: list[tuple[int, str]],
+        rest: dict[int, str],
+        reason: str,
+    ) -> None:
+        """A record that Arrow's reader does not take as it is: without what does not fit, or with nothing."""
+        splits = (KindCheck(self._fixed, self._found).split(text), split_all(text))
+        for split in () if "appears twice" in reason else splits:
+            if isinstance(split, str) or split.rest is None or row in rest:
+                continue
+            try:
+                table = self._parse_all(pa.array([split.text], pa.binary()))
+            except _UNREADABLE:
+                continue
+            rest[row] = split.rest
+            self._add(table, np.array([row], dtype=np.int64), pieces)
+            return
+        rest.pop(row, None)
+        dead.append((row, reason))
+
+    def _add(self, table: pa.Table, rows: Int64s, pieces: list[pa.Table]) -> None:
+        names = [column_of_field(name) for name in table.column_names]
+        pieces.append(pa.Table.from_arrays([*table.columns, of_numbers(rows)], names=[*names, _ROW]))
+
+    def _parse_all(self, texts: Array) -> pa.Table:
+        """All values as one table, by field. Raises one of `_UNREADABLE` if any value must stand alone."""
+        joined = _join(texts)
+        previous = {**self._fixed, **self._found}
+        try:
+            table = _read(joined, previous, "infer", len(texts))
+            widened = self._widened(table.schema, previous)
+        except pa.ArrowInvalid:
+            if not self._found:
+                raise
+            # A type that only earlier blocks gave may have to widen: look again without it.
+            table = _read(joined, self._fixed, "infer", len(texts))
+            widened = self._widened(table.schema, previous)
+            if widened == previous:
+                raise
+        if any(
+            name in widened and widened[name] != table.schema.field(name).type for name in table.column_names
+        ):
+            table = _read(joined, widened, "ignore", len(texts))
+        self._found = {
+            field: arrow_type for field, arrow_type in widened.items() if self._fixed.get(field) != arrow_type
+        }
+        return table.select([name for name in table.column_names if name in widened])
+
+    def _widened(self, schema: pa.Schema, previous: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """The known fields with what a block's schema adds to them."""
+        widened = dict(previous)
+        for field in schema:
+            before = previous.get(field.name)
+            if field.type == before:
+                continue
+            widened_type = storable_type(field.type, before)
+            if widened_type is None:
+                continue
+            if before is None:
+                check_name(field.name, widened)
+                if len(widened) >= COLUMNS_MAX:
+                    raise ColumnError(f"there are more than {COLUMNS_MAX} columns")
+                widened[field.name] = widened_type
+            else:
+                widened[field.name] = merge_types(
+                    field.name, before, widened_type, widen=field.name not in self._fixed
+                )
+        return widened
+
+
+def _candidates(values: Array) -> tuple[Array, Int64s, list[tuple[int, str]]]:
+    """The values that may be objects, their positions, and the reasons against the others but nulls."""
+    data, edges = bytes_and_edges(values)
+    begins, lengths = edges[:-1], np.diff(edges)
+    present = ~null_flags(values)
+    braced = present & (lengths >= 2)
+    where = np.flatnonzero(braced)
+    braced[where] = (data[begins[where]] == _OPEN_BRACE) & (
+        data[begins[where] + lengths[where] - 1] == _CLOSE_BRACE
+    )
+    dead: list[tuple[int, str]] = []
+    trimmed: dict[int, bytes] = {}
+    for row in np.flatnonzero(present & ~braced).tolist():
+        text = data[begins[row] : begins[row] + lengths[row]].tobytes().strip(_WHITESPACE)
+        if text[:1] == b"{" and text[-1:] == b"}" and len(text) > 1:
+            trimmed[row] = text
+        else:
+            dead.append((row, "not a JSON object" if text else "the value is empty"))
+    for row in np.flatnonzero(braced & (lengths > _SAFE_OPENERS)).tolist():
+        long_text = data[begins[row] : begins[row] + lengths[row]]
+        if np.count_nonzero((long_text == _OPEN_BRACE) | (long_text == _OPEN_BRACKET)) > _SAFE_OPENERS:
+            try:
+                orjson.loads(long_text.tobytes())
+            except orjson.JSONDecodeError as error:
+                dead.append((row, f"not JSON, or nested too deeply: {error}"))
+                braced[row] = False
+    rows = np.flatnonzero(braced)
+    texts = values if len(rows) == len(values) else values.take(of_numbers(rows))
+    if trimmed:
+        rows = np.concatenate((rows, np.fromiter(trimmed, dtype=np.int64)))
+        texts = pa.concat_arrays([texts, pa.array(trimmed.values(), pa.binary())])
+    return texts, rows, dead
+
+
+def _join(texts: Array) -> pa.Buffer:
+    """All texts as one."""
+    lines = lines_of(texts)
+    if not lines.all():
+        # To Arrow's reader a zero byte is the end of the text.
+        raise ColumnError("not JSON: it holds a zero byte")
+    return buffer_of(lines)
+
+
+def _read(
+    text: pa.Buffer, columns: Mapping[str, pa.DataType], unexpected: Literal["ignore", "infer"], count: int
+) -> pa.Table:
+    """Parse lines of JSON into a table by field.
+
+    Raises:
+        ArrowInvalid: the text does not parse, or a value is not of its column's type.
+        ColumnError: the text holds another number of objects than `count`.
+    """
+    # Arrow reads no dates, but timestamps.
+    types = {name: pa.timestamp("s") if pa.types.is_date(kind) else kind for name, kind in columns.items()}
+    table = arrow_json.read_json(
+        cast(IO[bytes], pa.BufferReader(text)),
+        # One block, so that objects over several lines are not cut.
+        read_options=arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1),
+        parse_options=arrow_json.ParseOptions(
+            explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior=unexpected
+        ),
+    )
+    if table.num_rows != count:
+        raise ColumnError("not one JSON object, but several")
+    table.validate(full=True)
+    for position, name in enumerate(table.column_names):
+        if name in columns and pa.types.is_date(columns[name]):
+            times = table.column(name)
+            dates = times.cast(columns[name])
+            if not dates.cast(times.type).equals(times):
+                raise ColumnError(f"field {name!r} has a time of day where the column is a date")
+            table = table.set_column(position, name, dates)
+    return table
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    for pattern, reason in _REASONS:
+        if (match := pattern.search(text)) is not None:
+            return match.expand(reason)
+    return text

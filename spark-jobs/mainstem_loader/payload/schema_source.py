@@ -1,0 +1,213 @@
+"""Schemas by id, from a schema registry over HTTP. The only module of payloads that uses the network.
+
+The login and the authorities come from client properties, with the names of Confluent's serializers:
+`basic.auth.user.info` is USER:PASSWORD, and `schema.registry.ssl.ca.location` a file in PEM.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from mainstem_loader.columns import ColumnError
+from mainstem_loader.errors import RegistryUnreachableError, SettingsError
+from mainstem_loader.payload.avro_schema import WriterSchema, parse_writer_schema
+
+if TYPE_CHECKING:
+    from mainstem_loader.payload.protobuf_schema import ProtobufSchema
+
+TRIES: Final = 5
+RETRY_S: Final = 1.0
+TIMEOUT_S: Final = 20.0
+REFERENCES_MAX: Final = 200
+USER_INFO: Final = "basic.auth.user.info"
+AUTHORITIES: Final = "schema.registry.ssl.ca.location"
+_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+_ACCEPT: Final = "application/vnd.schemaregistry.v1+json"
+
+
+def check_registry_properties(properties: Mapping[str, str]) -> None:
+    """Refuse client properties by which requests to a registry would fail later.
+
+    Raises:
+        SettingsError: a property cannot be used. The message does not show what may be a password.
+    """
+    if ":" not in properties.get(USER_INFO, ":"):
+        raise SettingsError(f"The client property {USER_INFO} is not of the form USER:PASSWORD.")
+    _context(properties)
+
+
+def _context(properties: Mapping[str, str]) -> ssl.SSLContext | None:
+    """For HTTPS with authorities of one's own; None for the system's."""
+    file = properties.get(AUTHORITIES)
+    if not file:
+        return None
+    try:
+        return ssl.create_default_context(cafile=file)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SettingsError(
+            f"The client property {AUTHORITIES} cannot be used ({reason}); it names a file in PEM."
+        ) from error
+
+
+class SchemaSource:
+    """The schemas of one registry. Each id is asked for once, as its schema never changes."""
+
+    def __init__(self, url: str, properties: Mapping[str, str] = _NO_PROPERTIES) -> None:
+        self._url = url.rstrip("/")
+        self._context = _context(properties)
+        self._user_info = properties.get(USER_INFO)
+        self._schemas: dict[int, WriterSchema | ColumnError] = {}
+        self._json_verdicts: dict[int, ColumnError | None] = {}
+        self._protobuf_schemas: dict[int, ProtobufSchema | ColumnError] = {}
+
+    def writer_schema(self, schema_id: int) -> WriterSchema:
+        """The Avro schema of an id.
+
+        Raises:
+            ColumnError: the registry does not know the id, or it is none of an Avro schema that can be read.
+            RegistryUnreachableError: the registry does not answer.
+        """
+        if schema_id not in self._schemas:
+            try:
+                self._schemas[schema_id] = self._read(schema_id)
+            except ColumnError as error:
+                self._schemas[schema_id] = error
+        schema = self._schemas[schema_id]
+        if isinstance(schema, ColumnError):
+            raise schema
+        return schema
+
+    def check_json(self, schema_id: int) -> None:
+        """See that an id is of a JSON Schema.
+
+        Raises:
+            ColumnError, RegistryUnreachableError: as of `writer_schema`.
+        """
+        if schema_id not in self._json_verdicts:
+            try:
+                answer = self._get(f"/schemas/ids/{schema_id}", f"the id {schema_id} of a schema")
+                schema_type = answer.get("schemaType", "AVRO")
+                verdict = None
+                if schema_type != "JSON":
+                    verdict = ColumnError(f"schema {schema_id} is {schema_type}, not JSON")
+            except ColumnError as error:
+                verdict = error
+            self._json_verdicts[schema_id] = verdict
+        if (refusal := self._json_verdicts[schema_id]) is not None:
+            raise refusal
+
+    def protobuf_schema(self, schema_id: int) -> ProtobufSchema:
+        """The Protobuf schema of an id.
+
+        Raises:
+            ColumnError, RegistryUnreachableError: as of `writer_schema`.
+        """
+        if schema_id not in self._protobuf_schemas:
+            try:
+                self._protobuf_schemas[schema_id] = self._read_protobuf(schema_id)
+            except ColumnError as error:
+                self._protobuf_schemas[schema_id] = error
+        schema = self._protobuf_schemas[schema_id]
+        if isinstance(schema, ColumnError):
+            raise schema
+        return schema
+
+    def _read_protobuf(self, schema_id: int) -> ProtobufSchema:
+        # Loads of other formats do not wait for its libraries.
+        from mainstem_loader.payload.protobuf_schema import parse_schema
+
+        what = f"the id {schema_id} of a schema"
+        answer = self._get(f"/schemas/ids/{schema_id}?format=serialized", what)
+        schema_type = answer.get("schemaType", "AVRO")
+        if schema_type != "PROTOBUF":
+            raise ColumnError(f"schema {schema_id} is {schema_type}, not Protobuf")
+        texts: dict[tuple[str, int], str] = {}
+        names: dict[str, str] = {}
+        self._add_references(answer, texts, names, "&format=serialized")
+        try:
+            return parse_schema(str(answer["schema"]), list(names.items()))
+        except ColumnError as error:
+            raise ColumnError(f"schema {schema_id}: {error}") from error
+
+    def _read(self, schema_id: int) -> WriterSchema:
+        answer = self._get(f"/schemas/ids/{schema_id}", f"the id {schema_id} of a schema")
+        if answer.get("schemaType", "AVRO") != "AVRO":
+            raise ColumnError(f"schema {schema_id} is {answer['schemaType']}, not Avro")
+        texts: dict[tuple[str, int], str] = {}
+        self._add_references(answer, texts, {}, "")
+        try:
+            return parse_writer_schema(str(answer["schema"]), list(texts.values()))
+        except ColumnError as error:
+            raise ColumnError(f"schema {schema_id}: {error}") from error
+
+    def _add_references(
+        self, answer: Any, texts: dict[tuple[str, int], str], names: dict[str, str], query: str
+    ) -> None:
+        """Add the texts of what a schema references, what is referenced before what refers; by version, and
+        by the names that schemas have for it.
+        """
+        for reference in answer.get("references") or ():
+            place = str(reference["subject"]), int(reference["version"])
+            if place not in texts:
+                if len(texts) > REFERENCES_MAX:
+                    raise ColumnError(f"the schema references more than {REFERENCES_MAX} others")
+                subject, version = place
+                # Versions that are softly deleted still give meaning to records.
+                path = f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true{query}"
+                schema = self._get(path, f"version {version} of subject {subject!r}")
+                self._add_references(schema, texts, names, query)
+                texts[place] = str(schema["schema"])
+            names.setdefault(str(reference["name"]), texts[place])
+
+    def _get(self, path: str, what: str) -> Any:
+        reason = ""
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(RETRY_S)
+            request = urllib.request.Request(self._url + path, headers={"Accept": _ACCEPT})
+            if self._user_info is not None:
+                # Not sent on to where an answer redirects.
+                encoded = base64.b64encode(self._user_info.encode()).decode()
+                request.add_unredirected_header("Authorization", f"Basic {encoded}")
+            try:
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:
+                    content = json.loads(answer.read())
+                if isinstance(content, dict) and "schema" in content:
+                    return content
+                reason = "it did not answer with a schema"
+            except urllib.error.HTTPError as error:
+                if error.code == 404 and _is_registrys(error.read()):
+                    raise ColumnError(f"the schema registry does not know {what}") from error
+                reason = f"status {error.code}"
+                if error.code == 401:
+                    reason = f"it refuses the login; correct {USER_INFO} in the file of client properties"
+                if error.code < 500:
+                    break
+            except (OSError, ValueError) as error:
+                cause = getattr(error, "reason", error)
+                reason = str(cause)
+                if isinstance(cause, ssl.SSLCertVerificationError):
+                    reason += f"; {AUTHORITIES} in the file of client properties names whom to trust"
+                    break
+        raise RegistryUnreachableError(
+            f"The schema registry at {self._url} cannot be asked for {what} ({reason}): check its address and"
+            " that it runs, then load again. Nothing of this run was loaded."
+        )
+
+
+def _is_registrys(body: bytes) -> bool:
+    """Whether a 404 says that a schema does not exist; that of any web server says nothing."""
+    try:
+        return json.loads(body)["error_code"] in (40401, 40402, 40403)
+    except (ValueError, KeyError, TypeError):
+        return False

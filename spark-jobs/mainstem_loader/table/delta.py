@@ -1,0 +1,130 @@
+"""What all Delta tables of a warehouse have in common: opening, creating, committing, and naming files in the
+log.
+
+Only this module and its callers in `table` know deltalake. Must not live here: what a commit means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
+
+from mainstem_loader.errors import DiskFullError, WarehouseError
+from mainstem_loader.table.folder import Folder, explaining_file_errors
+from mainstem_loader.table.parquet_files import WrittenFile
+
+# Long enough to look back, short enough that opening a table stays fast.
+_CONFIGURATION: Final = {"delta.logRetentionDuration": "interval 7 days"}
+
+
+def open_table(folder: Folder) -> DeltaTable | None:
+    """The newest snapshot of the table in a folder; None if there is no table."""
+    options = folder.delta_options
+    if not DeltaTable.is_deltatable(folder.url, options):
+        return None
+    return DeltaTable(folder.url, storage_options=options)
+
+
+def create_table(folder: Folder, schema: pa.Schema, partition_by: str) -> DeltaTable:
+    """Create an empty table, or open the one that another load has just created."""
+    try:
+        return DeltaTable.create(
+            folder.url,
+            Schema.from_arrow(schema),
+            mode="error",
+            partition_by=[partition_by],
+            configuration=_CONFIGURATION,
+            storage_options=folder.delta_options,
+        )
+    except DeltaError:
+        if (table := open_table(folder)) is not None:
+            return table
+        raise
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    """The columns of a table, the partition column included."""
+    # pa.schema takes any object that exports an Arrow schema; its stubs do not know.
+    return pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]
+
+
+def commit_files(
+    table: DeltaTable,
+    adds: Sequence[AddAction],
+    partition_by: str,
+    transactions: Sequence[Transaction],
+    metadata: dict[str, Any],
+    replaced: Sequence[str] = (),
+) -> None:
+    """Add files to a table, and remove others, in one commit.
+
+    Args:
+        table: the snapshot that the commit is made from.
+        adds: the files.
+        partition_by: the table's partition column.
+        transactions: versions of applications; delta-rs refuses the commit if one of them moved since the
+            snapshot.
+        metadata: goes to the commit's `commitInfo`.
+        replaced: values of the partition column whose files, as far as the snapshot has them, are removed.
+            Files that others added since stay, and if others removed some of them, the commit is refused.
+
+    Raises:
+        CommitFailedError: another commit was faster, or the answer to this one was lost.
+    """
+    table.create_write_transaction(
+        list(adds),
+        mode="overwrite" if replaced else "append",
+        schema=table.schema(),
+        partition_by=[partition_by],
+        partition_filters=[(partition_by, "in", list(replaced))] if replaced else None,
+        commit_properties=CommitProperties(custom_metadata=metadata, app_transactions=list(transactions)),
+    )
+
+
+def json_of_add(written: WrittenFile) -> dict[str, Any]:
+    """A file as an `add` action of the Delta protocol, without `dataChange`."""
+    return {
+        "path": written.path,
+        "size": written.size_bytes,
+        "partitionValues": dict(written.partition_values),
+        "modificationTime": written.modified_ms,
+        "stats": written.statistics,
+    }
+
+
+def add_of_json(add: dict[str, Any]) -> AddAction:
+    """The inverse of `json_of_add`."""
+    return AddAction(
+        path=add["path"],
+        size=add["size"],
+        partition_values=add["partitionValues"],
+        modification_time=add["modificationTime"],
+        data_change=True,
+        stats=add["stats"],
+    )
+
+
+@contextmanager
+def explaining_table_errors(folder: Folder) -> Iterator[None]:
+    """Turns the errors of deltalake and of the file system under `folder` into the loader's."""
+    with explaining_file_errors(folder):
+        try:
+            yield
+        except DeltaError as error:
+            # What follows the first line is a backtrace of the library.
+            reason = str(error).splitlines()[0]
+            if "No space left" in str(error):
+                raise DiskFullError(
+                    f"The disk of {folder} is full; nothing of this run was loaded. Free some space, then"
+                    " load again."
+                ) from error
+            raise WarehouseError(
+                f"The table in {folder} cannot be read or written ({reason}); check that it is a Delta table"
+                " and whole."
+            ) from error

@@ -1,0 +1,197 @@
+"""A folder of the warehouse: on a disk, or in a bucket of an S3-compatible store.
+
+The only module that knows where files lie. On a disk a file is synced before `close` returns, so that no
+commit ever names data that a power loss would take. In a bucket, an upload becomes an object when it is
+complete and not before.
+
+S3 is set up by the environment, in the names that all of its clients know: AWS_ENDPOINT_URL (for a store that
+is not Amazon's), AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or whatever else the default chain of
+credentials finds. The environment of executors has to hold the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from mainstem_loader.errors import DiskFullError, WarehouseError
+
+_S3: Final = "s3://"
+_REGION: Final = "us-east-1"  # what stores other than Amazon's take for granted
+_CONNECT_TIMEOUT_S: Final = 10
+_REQUEST_TIMEOUT_S: Final = 60
+_RETRIES_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """`url` is a path, or s3://bucket/prefix; without a slash at its end."""
+
+    url: str
+
+    @classmethod
+    def of(cls, where: str | Path | Folder) -> Folder:
+        """The folder of that path or URL.
+
+        Raises:
+            WarehouseError: the URL is of no store that the warehouse can lie in.
+        """
+        if isinstance(where, Folder):
+            return where
+        text = str(where)
+        scheme, separator, rest = text.partition("://")
+        if separator and (scheme != "s3" or not rest.strip("/")):
+            raise WarehouseError(
+                f"The warehouse cannot lie in {text}; name a folder, or a bucket as s3://bucket/prefix."
+            )
+        return cls(text.rstrip("/") or "/")
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(f"{self.url}/{name}")
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+    @property
+    def is_local(self) -> bool:
+        return not self.url.startswith(_S3)
+
+    @property
+    def delta_options(self) -> dict[str, str] | None:
+        """deltalake's `storage_options`; credentials it finds by itself."""
+        if self.is_local:
+            return None
+        options = {
+            "AWS_REGION": os.environ.get("AWS_REGION", _REGION),
+            "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
+            "timeout": f"{_REQUEST_TIMEOUT_S}s",
+            "max_retries": str(_RETRIES_MAX),
+        }
+        if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+            options["AWS_ENDPOINT_URL"] = endpoint
+            options["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
+        return options
+
+    def open_file(self, path: str) -> pa.NativeFile:
+        """A new file at `path` below here; folders on the way are made."""
+        if self.is_local:
+            (Path(self.url) / path).parent.mkdir(parents=True, exist_ok=True)
+        return self._filesystem().open_output_stream(self._inside(path))
+
+    def open_to_read(self, path: str) -> pa.NativeFile:
+        """The file at `path` below here; a context manager."""
+        return self._filesystem().open_input_file(self._inside(path))
+
+    def finish(self, path: str, file: pa.NativeFile) -> None:
+        """Close a file that `open_file` made, so that it outlives what may come."""
+        file.close()
+        if self.is_local:
+            whole = Path(self.url) / path
+            _sync(whole)
+            _sync(whole.parent)  # its name, too
+
+    def delete(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        try:
+            self._filesystem().delete_file(self._inside(path))
+        except FileNotFoundError:
+            pass
+
+    def delete_all(self) -> None:
+        """Remove the folder with everything in it, if it is there."""
+        if self._filesystem().get_file_info(self._inside("")).type == fs.FileType.Directory:
+            self._filesystem().delete_dir(self._inside(""))
+
+    def holds(self, path: str) -> bool:
+        """Whether there is a file at `path` below here."""
+        info = self._filesystem().get_file_info(self._inside(path))
+        return bool(info.type == fs.FileType.File)
+
+    def subfolders(self) -> list[str]:
+        """Names of the folders right below, sorted; none if this one does not exist."""
+        selector = fs.FileSelector(self._inside(""), allow_not_found=True)
+        entries = self._filesystem().get_file_info(selector)
+        return sorted(info.base_name for info in entries if info.type == fs.FileType.Directory)
+
+    def files(self) -> list[tuple[str, float]]:
+        """All files below here except those of the Delta log: relative path, and time of the last change in
+        seconds since 1970.
+        """
+        selector = fs.FileSelector(self._inside(""), allow_not_found=True, recursive=True)
+        prefix = self._inside("").rstrip("/") + "/"
+        return [
+            (info.path.removeprefix(prefix), (info.mtime_ns or 0) / 1e9)
+            for info in self._filesystem().get_file_info(selector)
+            if info.type == fs.FileType.File and "_delta_log" not in info.path.split("/")
+        ]
+
+    def _inside(self, path: str) -> str:
+        """`path` as its file system wants it."""
+        whole = f"{self.url}/{path}" if path else self.url
+        return whole if self.is_local else whole.removeprefix(_S3)
+
+    def _filesystem(self) -> fs.FileSystem:
+        return _local() if self.is_local else _s3()
+
+
+@contextmanager
+def explaining_file_errors(folder: Folder) -> Iterator[None]:
+    """Turns the errors of a file system under `folder` into the loader's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            raise DiskFullError(
+                f"The disk of {folder} is full; nothing of this run was loaded. Free some space, then load"
+                " again."
+            ) from error
+        if not folder.is_local:
+            raise WarehouseError(
+                f"{folder} cannot be used ({str(error).splitlines()[0]}); check that the bucket exists, that"
+                " AWS_ENDPOINT_URL names the store, and that its credentials may write there."
+            ) from error
+        if isinstance(error, PermissionError):
+            raise WarehouseError(
+                f"{folder} may not be written ({error}); give the loader that right."
+            ) from error
+        raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def _local() -> fs.FileSystem:
+    return fs.LocalFileSystem()
+
+
+@cache
+def _s3() -> fs.FileSystem:
+    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
+    return fs.S3FileSystem(
+        region=os.environ.get("AWS_REGION", _REGION),
+        endpoint_override=endpoint.netloc or None,
+        scheme="http" if endpoint.scheme == "http" else "https",
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        request_timeout=_REQUEST_TIMEOUT_S,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(_RETRIES_MAX),
+    )

@@ -1,0 +1,196 @@
+"""SQL over the tables of a warehouse, without Spark.
+
+Every table is one of its name; `SHOW TABLES` lists the Delta tables. Names are taken as they are written,
+capitals too, and in double quotes if they hold dots or dashes. An Iceberg table whose name a Delta table has,
+too, is called `namespace.name`. Only questions are answered: what would write is refused, because a row that
+no load brought would have no offset.
+
+deltalake's query engine (Apache DataFusion) reads Delta tables. Statements that name an Iceberg table are
+answered by DuckDB, from what pyiceberg has read: the columns that the statement names, in memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from mainstem_loader.arrow_arrays import fields_of
+from mainstem_loader.errors import QueryError, WarehouseError
+from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.iceberg_catalog import IcebergCatalog, explaining_catalog_errors
+
+_QUESTIONS: Final = frozenset({"select", "with", "show", "describe", "explain", "values", "table", "("})
+_FIRST_WORD: Final = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*(\w+|\()", re.DOTALL)
+_UNKNOWN_TABLE: Final = re.compile(r"table '(?:datafusion\.)?(?:public\.)?(.+?)' not found")
+_UNKNOWN_COLUMN: Final = "No field named"
+_PARSER_MESSAGE: Final = re.compile(r'ParserError\("(.*)"\)')
+
+# View types are an engine's way to save copies; few consumers of Arrow know them.
+_PLAIN_TYPES: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+}
+_COUNT: Final = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
+
+
+def tables(warehouse: str | Path, catalog: IcebergCatalog | None = None) -> list[str]:
+    """The names of all tables, sorted.
+
+    Args:
+        warehouse: the folder of all tables, or s3://bucket/prefix.
+        catalog: of Iceberg tables; the one in the warehouse, if None.
+    """
+    folder = Folder.of(warehouse)
+    return sorted([*_delta_tables(folder), *iceberg_tables(folder, catalog)])
+
+
+def iceberg_tables(warehouse: str | Path | Folder, catalog: IcebergCatalog | None = None) -> dict[str, Any]:
+    """The names of all Iceberg tables, as statements have them, and what identifies each in its catalog."""
+    folder = Folder.of(warehouse)
+    if catalog is None:
+        if not folder.is_local:
+            return {}
+        catalog = IcebergCatalog()
+    if not catalog.is_there(folder):
+        return {}
+    with explaining_catalog_errors(f"{catalog.namespace}.*", folder):
+        opened = catalog.open(folder)
+        namespace = tuple(catalog.namespace.split("."))
+        identifiers = opened.list_tables(namespace) if opened.namespace_exists(namespace) else []
+    of_delta = set(_delta_tables(folder))
+    return {
+        identifier[-1] if identifier[-1] not in of_delta else ".".join(identifier): identifier
+        for identifier in identifiers
+    }
+
+
+def _delta_tables(folder: Folder) -> list[str]:
+    options = folder.delta_options
+    return [name for name in folder.subfolders() if DeltaTable.is_deltatable((folder / name).url, options)]
+
+
+def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None) -> pa.Table:
+    """Answer a question.
+
+    Args:
+        warehouse: the folder of all tables, or s3://bucket/prefix.
+        sql: one statement.
+        catalog: of Iceberg tables; the one in the warehouse, if None.
+
+    Raises:
+        QueryError: there is no such table or column, the SQL does not parse, or it would write.
+    """
+    first = _FIRST_WORD.match(sql)
+    if first is None:
+        raise QueryError("There is nothing to ask; write a statement such as SELECT count(*) FROM a table.")
+    if first.group(1).lower() not in _QUESTIONS:
+        raise QueryError(
+            f"{first.group(1).upper()} is no question; only SELECT, WITH, SHOW TABLES, DESCRIBE and EXPLAIN"
+            " are answered."
+        )
+    place = Folder.of(warehouse)
+    of_iceberg = {name: found for name, found in iceberg_tables(place, catalog).items() if _names(sql, name)}
+    if of_iceberg:
+        return _query_with_iceberg(place, sql, catalog or IcebergCatalog(), of_iceberg)
+    opened: dict[str, DeltaTable] = {}
+    names = _delta_tables(place)
+    engine = QueryBuilder({"datafusion.catalog.information_schema": "true"})
+    for name in names:
+        quoted = name.replace('"', '""')
+        try:
+            folder = place / name
+            opened[name] = DeltaTable(folder.url, storage_options=folder.delta_options)
+            engine.register(f'"{quoted}"', opened[name])
+        except (DeltaError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise QueryError(f"Table {name} cannot be opened ({reason}); check that it is whole.") from error
+    try:
+        return plain_types(pa.table(engine.execute(sql).read_all()))
+    except Exception as error:
+        # The engine's errors have no common root: some are DeltaError, some ValueError, some bare Exception.
+        columns = _columns_in(sql, opened) if _UNKNOWN_COLUMN in str(error) else ""
+        every = sorted([*names, *iceberg_tables(place, catalog)])
+        raise QueryError(_sentence(str(error), warehouse, every) + columns) from error
+
+
+def _query_with_iceberg(
+    warehouse: Folder, sql: str, catalog: IcebergCatalog, identifiers: Mapping[str, Any]
+) -> pa.Table:
+    """Answer a question about some Iceberg tables, and Delta tables beside them."""
+    import duckdb
+
+    with duckdb.connect() as engine:
+        try:
+            engine.execute("SET TimeZone = 'UTC'")
+            engine.execute("SET enable_external_access = false")  # only what is registered can be read
+            for name, identifier in identifiers.items():
+                with explaining_catalog_errors(name, warehouse):
+                    table = catalog.open(warehouse).load_table(identifier)
+                    engine.register(name, table.scan(selected_fields=_columns_of(sql, table)).to_arrow())
+            for name in _delta_tables(warehouse):
+                if name not in identifiers and _names(sql, name):
+                    folder = warehouse / name
+                    delta = DeltaTable(folder.url, storage_options=folder.delta_options)
+                    engine.register(name, delta.to_pyarrow_table())
+            return plain_types(pa.table(engine.sql(sql).arrow()))
+        except (WarehouseError, DeltaError, OSError) as error:
+            raise QueryError(str(error)) from error
+        except duckdb.Error as error:
+            raise QueryError(f"The query cannot be answered: {str(error).splitlines()[0]}") from error
+
+
+def _columns_of(sql: str, table: Any) -> tuple[str, ...]:
+    """The columns that a statement may read: those whose name is somewhere in it."""
+    names = [column.name for column in table.schema().fields]
+    first = _FIRST_WORD.match(sql)
+    reads_all = "*" in _COUNT.sub("", sql) or (first is not None and first.group(1).lower() != "select")
+    folded = sql.casefold()
+    chosen = names if reads_all else [name for name in names if name.casefold() in folded]
+    return tuple(chosen or names[:1])
+
+
+def _names(sql: str, table: str) -> bool:
+    """Whether a statement may be about a table."""
+    return re.search(rf"(?<![\w.]){re.escape(table)}(?!\w)", sql, re.IGNORECASE) is not None
+
+
+def _columns_in(sql: str, tables_by_name: Mapping[str, DeltaTable]) -> str:
+    """The columns of the tables that a statement names, to follow the message that one does not exist."""
+    return "".join(
+        f" Table {name} has {', '.join(field.name for field in table.schema().fields)}."
+        for name, table in tables_by_name.items()
+        if re.search(rf"\b{re.escape(name)}\b", sql)
+    )
+
+
+def _sentence(message: str, warehouse: str | Path, names: Sequence[str]) -> str:
+    if (unknown := _UNKNOWN_TABLE.search(message)) is not None:
+        if not names:
+            return f"There is no table {unknown.group(1)}, nor any other in {warehouse}; load a topic first."
+        there_are = ", ".join(names)
+        return (
+            f"There is no table {unknown.group(1)}, only {there_are}; put names with dots in double quotes."
+        )
+    parser = _PARSER_MESSAGE.search(message)
+    return f"The query cannot be answered: {parser.group(1) if parser else message.splitlines()[0]}"
+
+
+def plain_types(answer: pa.Table) -> pa.Table:
+    """A table whose types all consumers of Arrow know."""
+    return answer.cast(pa.schema([field.with_type(_plain_type(field.type)) for field in answer.schema]))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([member.with_type(_plain_type(member.type)) for member in fields_of(kind)])
+    return _PLAIN_TYPES.get(kind, kind)

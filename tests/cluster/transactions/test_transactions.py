@@ -1,0 +1,64 @@
+"""Transactions live through failovers, delayed markers and compaction (R9, R11, R12)."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from tests.cluster.soak import attempts_of, nothing
+from tests.cluster.transactions.bugs import BUGS, put_back
+from tests.cluster.transactions.simulation import Outcomes, run
+from tests.cluster.transactions.soak import attempt
+
+PROCESSES = os.cpu_count() or 1
+SEEDS = range(300)
+"""A history takes 0.4 to 0.5 s of a core: 75 s on two cores."""
+SEEDS_IT_TOOK = {
+    "answer_the_end_before_it_is_replicated": 58,
+    "append_repeated_batches_again": 1,
+    "begin_transactions_without_the_coordinator": 1,
+    "compact_by_records_of_aborted_transactions": 6,
+    "drop_tombstones_while_older_segments_have_their_keys": 1,
+    "forget_offsets_of_open_transactions_at_a_failover": 22,
+    "keep_the_verification_when_a_marker_is_skipped": 81,
+    "leave_decided_transactions_to_the_former_coordinator": 1,
+    "leave_transactions_open_past_their_timeout": 2,
+    "move_the_last_stable_offset_before_the_markers": 1,
+    "send_markers_before_the_decision_is_replicated": 134,
+    "send_markers_without_the_coordinators_epoch": 3,
+    "show_offsets_before_their_transaction_ends": 1,
+}
+"""By bug: the number of seeds, from 0 on, that it took when it was measured. Changes of the simulation and of
+the broker change it, so ten times as many are tried, and at least 200."""
+
+
+@pytest.mark.timeout(900)
+def test_r11_through_histories_of_trouble_transactions_are_all_or_nothing() -> None:
+    outcomes = list(attempts_of(attempt, SEEDS, PROCESSES, nothing))
+    failures = [outcome for outcome in outcomes if not isinstance(outcome, Outcomes)]
+    assert not failures, f"{len(failures)} of {len(SEEDS)} seeds failed, the first:\n{failures[0]}"
+    lived = [outcome for outcome in outcomes if isinstance(outcome, Outcomes)]
+    assert sum(outcome.committed for outcome in lived) > 3 * len(SEEDS)
+    assert sum(outcome.aborted for outcome in lived) > len(SEEDS)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_a_bug_that_is_put_back_is_found(bug: str) -> None:
+    """A simulation that finds nothing says something only if it would."""
+    seeds_max = max(200, 10 * SEEDS_IT_TOOK[bug])
+    outcomes = attempts_of(attempt, range(seeds_max), PROCESSES, partial(put_back, bug))
+    for seeds, outcome in enumerate(outcomes, start=1):
+        if isinstance(outcome, str):
+            print(f"{bug}: found after {seeds} seeds: {outcome}")  # noqa: T201
+            outcomes.close()
+            return
+    pytest.fail(f"{bug}: not found in {seeds_max} seeds")
+
+
+def test_a_seed_makes_the_same_history_again(tmp_path: Path) -> None:
+    with capture_logs():
+        assert run(3, tmp_path / "first") == run(3, tmp_path / "second")

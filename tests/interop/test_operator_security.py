@@ -1,0 +1,384 @@
+"""A secured BrokerCluster's settings, certificates and Users with real brokers and stock clients (R38)."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from tests.support.connected_kube import connected
+from tests.support.fake_kubernetes import Kubernetes, Manifest
+from tests.support.manifests import resource
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+from mainstem.local.ports import hold_free_ports
+from mainstem.local.stack import Stack
+from mainstem_loader.errors import LoaderError
+from mainstem_loader.load_topic import LoadSettings, load_topic
+from mainstem_loader.payload.readers import PayloadFormat
+from mainstem_loader.spark.executors import InProcessExecutor
+from mainstem_operator.api import names
+from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, cluster_of, topic_of
+from mainstem_operator.api.secret_data import decoded, encoded
+from mainstem_operator.brokers.errors import BrokersUnreachable
+from mainstem_operator.certificates.apply import client_properties, put_certificates
+from mainstem_operator.certificates.plan import plan_certificates
+from mainstem_operator.cluster.broker_manifests import Placement, settings_of
+from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.runtime.alone import Alone
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.runtime.metrics import Metrics
+from mainstem_operator.topics.loads.apply import bring_about_loads
+from mainstem_operator.topics.loads.identity import MOUNT_PATH, load_user
+from mainstem_operator.users.reconcile import reconcile_users
+
+BROKERS: Final = (1, 2)
+LISTENERS: Final = ("PLAINTEXT", "BROKERS", "TLS", "MUTUAL", "LOADS")
+MANIFEST: Final[Manifest] = resource(
+    "BrokerCluster",
+    "events",
+    {
+        "brokers": {"replicas": 2},
+        "listeners": {
+            "clients": [
+                # With a host, for the certificate to have the address of the test.
+                {"name": "tls", "port": 9093, "type": "nodeport", "host": "127.0.0.1"},
+                {"name": "mutual", "port": 9095, "authentication": "tls"},
+            ]
+        },
+        "authorization": {"type": "acl"},
+        "warehouse": {"location": "s3://lake/tables"},
+    },
+    uid="u-1",
+)
+
+
+class SecuredCluster:
+    """Two brokers with the settings and certificates that the operator gives them, on ports of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spec = cluster_of(MANIFEST)
+        self.secrets = plan_certificates(self.spec, {}, None, (), dt.datetime.now(dt.UTC))
+        self.write_keys(self.secrets)
+        self._port, held = hold_free_ports(len(BROKERS) * len(LISTENERS))
+        for each in held:
+            each.close()
+        own_settings = {}
+        for place, broker_id in enumerate(BROKERS):
+            listeners = ",".join(
+                f"{name}://127.0.0.1:{self._port + place + len(BROKERS) * row}"
+                for row, name in enumerate(LISTENERS)
+            )
+            own_settings[broker_id] = {"listeners": listeners, "advertised.listeners": listeners}
+        self.stack = Stack(folder / "stack", len(BROKERS), self._port, self._settings(), own_settings)
+        self.stack.start()
+
+    def _settings(self) -> dict[str, str]:
+        ours = settings_of(self.spec, 0, Placement({}))
+        protocols = ours["listener.security.protocol.map"]
+        kept = {
+            name: value.replace("/etc/mainstem-tls", str(self.folder))
+            for name, value in ours.items()
+            if name.startswith("listener.name.")
+            or name in ("inter.broker.listener.name", "authorizer.class.name", "super.users")
+        }
+        return {**kept, "listener.security.protocol.map": f"{protocols},PLAINTEXT:PLAINTEXT"}
+
+    def write_keys(self, secrets: dict[str, dict[str, str]]) -> None:
+        """As Kubernetes mounts the brokers' Secret."""
+        for name, text in secrets["events-broker-tls"].items():
+            beside = self.folder / f"{name}.new"
+            beside.write_text(text)
+            beside.replace(self.folder / name)
+
+    def servers(self, listener: str) -> str:
+        row = LISTENERS.index(listener)
+        ports = (self._port + place + len(BROKERS) * row for place in range(len(BROKERS)))
+        return ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def certificate(self, listener: str) -> str:
+        """The one that a broker shows now."""
+        host, _, port = self.servers(listener).split(",")[0].rpartition(":")
+        return ssl.get_server_certificate((host, int(port)))
+
+
+class TestAddresses:
+    """The cluster of the test in place of names that only Kubernetes has."""
+
+    __test__ = False
+
+    def __init__(self, cluster: SecuredCluster) -> None:
+        self._cluster = cluster
+
+    def bootstrap_servers(self, namespace: str, cluster: str) -> str:
+        return self._cluster.servers("PLAINTEXT")
+
+    def secured_servers(self, namespace: str, cluster: str) -> str:
+        return self._cluster.servers("BROKERS")
+
+    def broker(self, namespace: str, cluster: str, index: int) -> tuple[str, int]:
+        raise AssertionError
+
+    def zookeeper(self, namespace: str, cluster: str, index: int) -> tuple[str, int]:
+        raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
+    result = SecuredCluster(tmp_path_factory.mktemp("secured"))
+    yield result
+    result.stack.stop()
+
+
+class Scene:
+    """An operator's look at Users, with a fake API server and the real brokers."""
+
+    def __init__(self, cluster: SecuredCluster, kubernetes: Kubernetes, kube: Kube) -> None:
+        self.cluster = cluster
+        self.kubernetes = kubernetes
+        observer: Any = None
+        self.context = Context(kube, observer, TestAddresses(cluster), Images(), Metrics(), _always, "ops")
+        self.manifest: Manifest = {**kubernetes.apply(MANIFEST), "status": {"brokersReady": 2}}
+        self.manifest["status"]["externalBootstrapServers"] = cluster.servers("TLS")
+
+    def parsed(self) -> ClusterSpec:
+        return cluster_of(self.manifest)
+
+    async def prepare(self) -> None:
+        """The Secrets of the brokers' certificates, as they are, under the uid of this API server."""
+        spec = self.parsed()
+        assert spec.security is not None
+        for name, data in self.cluster.secrets.items():
+            self.kubernetes.apply(_secret(name, spec.identity.uid, data))
+        await put_certificates(self.context.kube, spec, spec.security, ())
+        assert decoded(self.kubernetes.get("secrets", "events-ca")) == self.cluster.secrets["events-ca"]
+        await self.context.log_in(self.manifest)
+
+    async def look(self) -> None:
+        for _ in range(2):  # the first one sets the finalizers
+            await reconcile_users(
+                self.context, "default", "events", self.kubernetes.find("users"), self.manifest
+            )
+
+    def ready(self, user: str) -> tuple[str, str]:
+        conditions = self.kubernetes.get("users", user)["status"]["conditions"]
+        (result,) = [item for item in conditions if item["type"] == "Ready"]
+        return result["status"], result["message"]
+
+    def client(self, user: str, folder: Path, servers: str | None = None) -> dict[str, Any]:
+        """The settings in the user's Secret, with its files where the test has them."""
+        data = decoded(self.kubernetes.get("secrets", f"events-user-{user}"))
+        for name, text in data.items():
+            (folder / name).write_text(text)
+        lines = (folder / "librdkafka.properties").read_text().replace("/etc/mainstem-user", str(folder))
+        settings: dict[str, Any] = dict(line.split("=", 1) for line in lines.splitlines())
+        if servers is not None:
+            settings["bootstrap.servers"] = servers
+        return {**settings, "log_level": 0}
+
+
+def _secret(name: str, uid: str, data: dict[str, str]) -> Manifest:
+
+    owner = {"apiVersion": names.API_VERSION, "kind": "BrokerCluster", "name": "events", "uid": uid}
+    metadata = {"name": name, "namespace": "default", "ownerReferences": [owner]}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded(data)}
+
+
+async def _always() -> bool:
+    return True
+
+
+@pytest.fixture
+async def scene(
+    secured: SecuredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Scene]:
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        scene = Scene(secured, kubernetes, kube)
+        await scene.prepare()
+        yield scene
+
+
+def user(name: str, topic: str, authentication: str = "scram-sha-512", **spec: Any) -> Manifest:
+    return resource(
+        "User",
+        name,
+        {
+            "clusterRef": {"name": "events"},
+            "authentication": {"type": authentication},
+            "acls": [
+                {"resource": "topic", "name": topic, "operations": ["read", "write"]},
+                {"resource": "group", "name": "of-", "patternType": "prefix", "operations": ["read"]},
+            ],
+            **spec,
+        },
+    )
+
+
+def produce(settings: dict[str, Any], topic: str) -> None:
+    """Send one record.
+
+    Raises:
+        KafkaException: it was refused.
+    """
+    failed: list[KafkaError] = []
+    producer = Producer({**settings, "message.timeout.ms": int(PATIENCE_SECONDS * 1000)})
+    producer.produce(topic, b"hello", on_delivery=lambda error, _: failed.append(error) if error else None)
+    producer.flush(PATIENCE_SECONDS)
+    if failed:
+        raise KafkaException(failed[0])
+
+
+def consume(settings: dict[str, Any], topic: str) -> bytes:
+    consumer = Consumer({**settings, "group.id": "of-clicks", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    record = consumer.poll(PATIENCE_SECONDS)
+    consumer.close()
+    assert record is not None
+    assert record.error() is None
+    value = record.value()
+    assert value is not None
+    return bytes(value)
+
+
+@pytest.mark.parametrize("authentication", ["scram-sha-512", "tls"])
+async def test_a_user_reads_and_writes_what_its_acls_allow_with_the_settings_in_its_secret(
+    tmp_path: Path, authentication: str, scene: Scene
+) -> None:
+    topic, name = f"clicks-{uuid.uuid4().hex[:8]}", f"user-{uuid.uuid4().hex[:8]}"
+    brokers = scene.context.brokers("default", "events")
+    assert await brokers.create_topics({topic: (1, 2, {}), f"{topic}-other": (1, 2, {})}) == {}
+    assert set(await brokers.racks()) == set(BROKERS)  # over a raw connection with the operator's key
+    assert await brokers.default_settings() == {}
+    scene.kubernetes.apply(user(name, topic, authentication, quotas={"producerByteRate": 1_000_000}))
+    await scene.look()
+    assert scene.ready(name) == ("True", "")
+    servers = scene.cluster.servers("MUTUAL") if authentication == "tls" else None
+    settings = scene.client(name, tmp_path, servers)
+    await asyncio.to_thread(produce, settings, topic)
+    assert await asyncio.to_thread(consume, settings, topic) == b"hello"
+    with pytest.raises(KafkaException, match=r"TOPIC_AUTHORIZATION_FAILED"):
+        await asyncio.to_thread(produce, settings, f"{topic}-other")
+    assert (await brokers.users().quotas())[name] == {"producer_byte_rate": 1_000_000.0}
+    # It goes with its rights.
+    scene.kubernetes.delete("users", name)
+    await scene.look()
+    assert scene.kubernetes.find("users") == []
+    requests = brokers.users()
+    assert name not in await requests.with_password()
+    assert name not in await requests.acls()
+    assert name not in await requests.quotas()
+
+
+async def test_a_load_reads_its_topic_with_the_files_in_its_secret_and_no_other_topic(
+    tmp_path: Path, scene: Scene
+) -> None:
+    topic = f"clicks-{uuid.uuid4().hex[:8]}"
+    brokers = scene.context.brokers("default", "events")
+    assert await brokers.create_topics({topic: (1, 2, {}), f"{topic}-other": (1, 2, {})}) == {}
+    scene.kubernetes.apply(user("writer", topic))
+    await scene.look()
+    await asyncio.to_thread(produce, scene.client("writer", tmp_path), topic)
+    spec = {"clusterRef": {"name": "events"}, "warehouse": {"schedule": "@hourly"}}
+    metadata = {"name": topic, "namespace": "default"}
+    manifest = {"apiVersion": names.API_VERSION, "kind": "Topic", "metadata": metadata, "spec": spec}
+    topics = [scene.kubernetes.apply(manifest)]
+    pairs: list[tuple[TopicSpec, Manifest]] = [(topic_of(item), {}) for item in topics]
+    await bring_about_loads(scene.context, scene.manifest, pairs, topics, Alone())
+    folder = tmp_path / "identity"
+    folder.mkdir()
+    for name, text in decoded(scene.kubernetes.get("secrets", f"{topic}-load-identity")).items():
+        (folder / name).write_text(text)
+    lines = (folder / "client.properties").read_text().replace(MOUNT_PATH, str(folder))
+    properties = dict(line.split("=", 1) for line in lines.splitlines())
+
+    def load(name: str) -> int:
+        settings = LoadSettings(
+            scene.cluster.servers("LOADS"),
+            name,
+            str(tmp_path / "tables"),
+            payload=PayloadFormat.RAW,
+            client_properties=properties,
+        )
+        return load_topic(settings, InProcessExecutor()).loaded
+
+    rows = 0
+
+    def may_load(name: str) -> bool:
+        nonlocal rows
+        try:
+            rows += load(name)
+        except LoaderError as error:
+            assert "authorization" in str(error)
+            return False
+        return True
+
+    # Every broker hears of an ACL within milliseconds, and the load asks another one.
+    await asyncio.to_thread(wait_until, lambda: may_load(topic), "the load may read its topic")
+    with pytest.raises(LoaderError, match="authoriz"):
+        await asyncio.to_thread(load, f"{topic}-other")
+    assert rows == 1
+    of_load = {
+        **properties,
+        "ssl.key.location": properties["ssl.certificate.location"],  # librdkafka needs both names
+        "bootstrap.servers": scene.cluster.servers("LOADS"),
+        "log_level": 0,
+    }
+    with pytest.raises(KafkaException, match=r"TOPIC_AUTHORIZATION_FAILED"):
+        await asyncio.to_thread(produce, of_load, topic)
+    # Its rights go with its Topic, and what is left of its key is worth nothing.
+    await bring_about_loads(scene.context, scene.manifest, [], [], Alone())
+    assert load_user(f"{topic}-load") not in await brokers.users().acls()
+    await asyncio.to_thread(wait_until, lambda: not may_load(topic), "the load may read nothing")
+
+
+async def test_who_shows_no_certificate_of_the_brokers_authority_does_not_reach_their_listener(
+    tmp_path: Path, scene: Scene
+) -> None:
+    """Also not with the certificate of a User, which is of another authority."""
+    name = f"user-{uuid.uuid4().hex[:8]}"
+    scene.kubernetes.apply(user(name, "clicks", "tls"))
+    await scene.look()
+    of_user = scene.client(name, tmp_path, scene.cluster.servers("BROKERS"))
+    without = {key: value for key, value in of_user.items() if key not in (
+        "ssl.certificate.location", "ssl.key.location")}  # fmt: skip
+    for settings in (of_user, without):
+        admin = AdminClient({**settings, "socket.timeout.ms": 3_000})
+        with pytest.raises(KafkaException):
+            await asyncio.to_thread(admin.list_topics, timeout=4)
+
+
+async def test_renewed_certificates_are_used_without_a_restart(secured: SecuredCluster, scene: Scene) -> None:
+    before = secured.certificate("TLS")
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(days=70)
+    renewed = plan_certificates(secured.spec, secured.secrets, None, (), later)
+    assert renewed["events-broker-tls"]["tls.crt"] != before
+    secured.write_keys(renewed)
+    try:
+        wait_until(lambda: secured.certificate("TLS") != before, "a broker with the new certificate")
+    finally:
+        secured.write_keys(secured.secrets)
+    assert set(await scene.context.brokers("default", "events").racks()) == set(BROKERS)
+
+
+def test_an_operator_without_its_key_reports_that_no_broker_answers(secured: SecuredCluster) -> None:
+    from mainstem_operator.brokers.admin import Brokers
+
+    properties = client_properties(secured.secrets["events-operator-tls"])
+    assert properties is not None
+    del properties["ssl.certificate.pem"], properties["ssl.key.pem"]
+    brokers = Brokers("127.0.0.1:1")
+    brokers.connect_to(secured.servers("BROKERS"), properties)
+
+    async def ask() -> None:
+        with pytest.raises(BrokersUnreachable):
+            await brokers.users().with_password()
+
+    asyncio.run(ask())

@@ -1,0 +1,557 @@
+"""Stock clients with transactions: several partitions and offsets, all or nothing (R9, R11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import uuid4
+
+import aiokafka
+import kafka
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+from tests.support.clusters import Cluster, RunCluster, StartCluster, partition_directory
+from tests.support.command_line import mainstem, mainstem_fails, mainstem_json
+from tests.support.kafka_tools import run_tool
+from tests.support.messages import Message
+from tests.support.record_batches import encode_batch
+from tests.support.waiting import wait_until
+from tests.support.wire import Connection, produce_fields
+from tests.unit.broker.log.logs import DEFAULTS, NOW_MS
+from tests.unit.broker.log.transactional import write as append_transactional
+
+from mainstem_broker.log.partition_log import PartitionLog
+
+SETTINGS: Final = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+}
+PARTITIONS: Final = 3
+TRANSACTIONAL: Final = 0x10
+"""The attribute of a batch."""
+HANGING_PRODUCER_ID: Final = 987_654
+VISIBLE: Final = tuple(f"{when} {index}" for when in ("before", "after") for index in range(PARTITIONS))
+"""Records outside transactions, in the order in which `write` gives them to partitions."""
+
+
+@pytest.fixture(scope="module")
+def stack(run_cluster: RunCluster) -> Iterator[Cluster]:
+    """Three brokers that no test here breaks."""
+    with run_cluster(3, SETTINGS) as cluster:
+        yield cluster
+
+
+def new_topic(cluster: Cluster) -> str:
+    admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    topic = f"topic-{uuid4().hex[:12]}"
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3)], operation_timeout=60)[topic].result(60)
+    return topic
+
+
+def new_id() -> str:
+    return f"id-{uuid4().hex[:12]}"
+
+
+def transactional(cluster: Cluster, transactional_id: str, **settings: Any) -> Any:
+    producer: Any = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": 60_000,
+            "linger.ms": 1,
+            "log_level": 0,
+            **settings,
+        }
+    )
+    return producer
+
+
+def topic_with_hanging_transaction(cluster: Cluster) -> str:
+    """A topic with one replica and the records `VISIBLE`. Between the two of partition 0 lies, at offset 1, a
+    batch of a transaction that no coordinator knows.
+
+    It is written into the log while the broker is stopped, as it would be there after a fault.
+    """
+    admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    topic = f"topic-{uuid4().hex[:12]}"
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)], operation_timeout=60)[topic].result(60)
+    write(plain_producer(cluster), topic, *VISIBLE[:PARTITIONS])
+    cluster.stop_broker(1)
+    log = PartitionLog.open(
+        partition_directory(cluster, topic),
+        DEFAULTS,
+        clean_shutdown=True,
+        recovery_point=0,
+        log_start_offset=0,
+        now_ms=NOW_MS,
+    )
+    append_transactional(log, HANGING_PRODUCER_ID)
+    log.close()
+    cluster.start_broker(1)
+    write(plain_producer(cluster), topic, *VISIBLE[PARTITIONS:])
+    return topic
+
+
+def plain_producer(cluster: Cluster) -> Any:
+    return Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 1, "log_level": 0})
+
+
+def write(producer: Any, topic: str, *values: str) -> None:
+    for number, value in enumerate(values):
+        producer.produce(topic, value=value.encode(), partition=number % PARTITIONS)
+    producer.flush(30)
+
+
+def read(cluster: Cluster, topic: str, isolation: str = "read_committed", seconds: float = 20) -> list[str]:
+    """The values that a consumer gets from all partitions up to their ends, sorted."""
+    consumer: Any = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "readers",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+        values: list[str] = []
+        at_end: set[int] = set()
+        while len(at_end) < PARTITIONS:
+            message = consumer.poll(seconds)
+            assert message is not None, f"the ends were not reached: {at_end}"
+            if message.error():
+                at_end.add(message.partition())
+            else:
+                values.append(message.value().decode())
+        return sorted(values)
+    finally:
+        consumer.close()
+
+
+def offsets_of(cluster: Cluster, group: str, topic: str, isolation: str = "read_committed") -> list[int]:
+    """What the group has committed. With read_committed the client waits for open transactions (KIP-447)."""
+    consumer: Any = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": group,
+            "isolation.level": isolation,
+            "log_level": 0,
+        }
+    )
+    try:
+        result = consumer.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], 30)
+        return [one.offset for one in result]
+    finally:
+        consumer.close()
+
+
+def state_of(cluster: Cluster, transactional_id: str) -> str:
+    return str(mainstem_json("transaction", "describe", transactional_id, cluster=cluster)["state"])
+
+
+def test_confluent_commits_and_aborts(stack: Cluster) -> None:
+    topic, producer = new_topic(stack), transactional(stack, new_id())
+    producer.init_transactions(30)
+    for number in range(3):
+        producer.begin_transaction()
+        write(producer, topic, f"{number}a", f"{number}b")
+        if number == 1:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+    assert read(stack, topic) == ["0a", "0b", "2a", "2b"]
+    assert read(stack, topic, "read_uncommitted") == ["0a", "0b", "1a", "1b", "2a", "2b"]
+
+
+def test_confluent_fences_the_producer_before_it(stack: Cluster) -> None:
+    topic, transactional_id = new_topic(stack), new_id()
+    zombie = transactional(stack, transactional_id)
+    zombie.init_transactions(30)
+    zombie.begin_transaction()
+    write(zombie, topic, "zombie")
+    second = transactional(stack, transactional_id)
+    second.init_transactions(30)
+    second.begin_transaction()
+    write(second, topic, "second")
+    second.commit_transaction(30)
+    with pytest.raises(KafkaException) as raised:
+        zombie.commit_transaction(30)
+    assert raised.value.args[0].fatal()
+    assert read(stack, topic) == ["second"]
+
+
+def test_confluent_commits_what_it_consumed_with_what_it_produced(stack: Cluster) -> None:
+    source, target, group = new_topic(stack), new_topic(stack), f"group-{uuid4().hex[:8]}"
+    plain: Any = Producer({"bootstrap.servers": stack.bootstrap_servers})
+    write(plain, source, *(str(number) for number in range(9)))
+    consumer: Any = Consumer(
+        {
+            "bootstrap.servers": stack.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([source])
+    producer = transactional(stack, new_id())
+    producer.init_transactions(30)
+    seen = 0
+    try:
+        while seen < 9:
+            messages = consumer.consume(3, 1)
+            if not messages:
+                continue
+            producer.begin_transaction()
+            for message in messages:
+                producer.produce(target, value=message.value(), partition=message.partition())
+            producer.send_offsets_to_transaction(
+                consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 30
+            )
+            producer.commit_transaction(30)
+            seen += len(messages)
+        assert offsets_of(stack, group, source) == [3, 3, 3]
+        producer.begin_transaction()
+        write(producer, target, "aborted")
+        producer.send_offsets_to_transaction(
+            [TopicPartition(source, 0, 1)], consumer.consumer_group_metadata(), 30
+        )
+        producer.abort_transaction(30)
+    finally:
+        consumer.close()
+    assert offsets_of(stack, group, source) == [3, 3, 3]
+    assert read(stack, target) == [str(number) for number in range(9)]
+
+
+def test_a_transaction_ends_at_its_timeout(stack: Cluster) -> None:
+    topic, transactional_id = new_topic(stack), new_id()
+    producer = transactional(stack, transactional_id, **{"transaction.timeout.ms": 1_000})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    write(producer, topic, "late")
+    wait_until(lambda: state_of(stack, transactional_id) == "CompleteAbort", "the transaction is aborted")
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+    assert read(stack, topic) == []
+
+
+def test_kafka_python_commits_and_aborts(stack: Cluster) -> None:
+    topic = new_topic(stack)
+    producer: Any = kafka.KafkaProducer(
+        bootstrap_servers=stack.bootstrap_servers, transactional_id=new_id(), transaction_timeout_ms=30_000
+    )
+    try:
+        producer.init_transactions()
+        for number in range(3):
+            producer.begin_transaction()
+            producer.send(topic, b"%d" % number, partition=0)
+            producer.flush()
+            if number == 1:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+    finally:
+        producer.close()
+    assert read(stack, topic) == ["0", "2"]
+
+
+def test_aiokafka_commits_and_aborts(stack: Cluster) -> None:
+    topic = new_topic(stack)
+
+    async def send() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=stack.bootstrap_servers,
+            transactional_id=new_id(),
+            transaction_timeout_ms=30_000,
+        )
+        await producer.start()
+        try:
+            for number in range(3):
+                await producer.begin_transaction()
+                await producer.send_and_wait(topic, b"%d" % number, partition=0)
+                if number == 1:
+                    await producer.abort_transaction()
+                else:
+                    await producer.commit_transaction()
+        finally:
+            await producer.stop()
+
+    asyncio.run(send())
+    assert read(stack, topic) == ["0", "2"]
+
+
+def test_the_command_shows_and_aborts_transactions(stack: Cluster) -> None:
+    topic, transactional_id = new_topic(stack), new_id()
+    producer = transactional(stack, transactional_id)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    write(producer, topic, "open", "open")
+    described = mainstem_json("transaction", "describe", transactional_id, cluster=stack)
+    assert described["state"] == "Ongoing"
+    assert described["partitions"] == [{"topic": topic, "partition": index} for index in (0, 1)]
+    listed = mainstem_json("transaction", "list", "--state", "Ongoing", cluster=stack)
+    assert transactional_id in [one["transactional_id"] for one in listed]
+    assert mainstem_json("transaction", "find-hanging", topic, "--silent-for", "0s", cluster=stack) == []
+    mainstem("transaction", "abort", transactional_id, cluster=stack)
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+    assert read(stack, topic) == []
+    assert "no transactional id" in mainstem_fails(
+        "transaction", "describe", "none", cluster=stack, exit_code=2
+    )
+
+
+def test_r12_a_transaction_that_hangs_is_found_and_its_abort_lets_readers_go_on(
+    own_stack: StartCluster,
+) -> None:
+    cluster = own_stack(1, SETTINGS)
+    topic = topic_with_hanging_transaction(cluster)
+    (found,) = mainstem_json("transaction", "find-hanging", topic, cluster=cluster)
+    assert (found["topic"], found["partition"], found["start_offset"]) == (topic, 0, 1)
+    assert found["producer_id"] == HANGING_PRODUCER_ID
+    assert read(cluster, topic) == ["after 1", "after 2", "before 0", "before 1", "before 2"]
+    place = ("--topic", topic, "--partition", "0", "--start-offset", "1")
+    mainstem("transaction", "abort", *place, cluster=cluster)
+    assert read(cluster, topic) == sorted(VISIBLE)
+    assert mainstem_json("transaction", "find-hanging", topic, cluster=cluster) == []
+    assert "no open transaction" in mainstem_fails(
+        "transaction", "abort", *place, cluster=cluster, exit_code=2
+    )
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_transactions_outlive_the_broker_that_coordinates_them(
+    committed: bool, own_stack: StartCluster
+) -> None:
+    cluster = own_stack(3, SETTINGS)
+    topic, transactional_id = new_topic(cluster), new_id()
+    producer = transactional(cluster, transactional_id)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    write(producer, topic, "a", "b", "c")
+    listed = mainstem_json("transaction", "list", cluster=cluster)
+    (coordinator,) = [one["coordinator"] for one in listed if one["transactional_id"] == transactional_id]
+    cluster.kill_broker(coordinator)
+    if committed:
+        producer.commit_transaction(60)
+    else:
+        producer.abort_transaction(60)
+    producer.begin_transaction()
+    write(producer, topic, "d")
+    producer.commit_transaction(60)
+    cluster.start_broker(coordinator)
+    assert read(cluster, topic) == (["a", "b", "c", "d"] if committed else ["d"])
+    wait_until(lambda: state_of(cluster, transactional_id) == "CompleteCommit", "the end is recorded")
+
+
+# --- The second protocol (KIP-890), which clients speak from Java 4.0 on ---
+
+
+class SecondProtocolProducer:
+    """A producer that adds no partitions itself: Produce 12, TxnOffsetCommit 5, EndTxn 5."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
+        self.cluster = cluster
+        self.transactional_id = transactional_id
+        self.sequences: dict[tuple[str, int], int] = {}
+        self.producer_id = self.epoch = -1
+
+    def ask_coordinator(self, key_type: int, key: str, name: str, version: int, **fields: Any) -> Any:
+        """The answer of the coordinator, when it is no longer one that clients wait after."""
+
+        def ask() -> Any:
+            with Connection(self.cluster.brokers[1]) as connection:
+                result = connection.ask("find_coordinator", 3, key=key, key_type=key_type)
+            if result.error_code != ErrorCode.none:
+                return None
+            with Connection(f"{result.host}:{result.port}") as connection:
+                answer = connection.ask(name, version, **fields)
+            waits = (
+                ErrorCode.coordinator_load_in_progress,
+                ErrorCode.not_coordinator,
+                ErrorCode.concurrent_transactions,
+            )
+            codes = [
+                getattr(answer, "error_code", ErrorCode.none),
+                *(part.error_code for each in getattr(answer, "topics", ()) for part in each.partitions),
+            ]
+            return None if any(code in waits for code in codes) else answer
+
+        return wait_until(ask, f"{name} is answered")
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+        }
+
+    def init(self) -> None:
+        answer = self.ask_coordinator(
+            1,
+            self.transactional_id,
+            "init_producer_id",
+            5,
+            transactional_id=self.transactional_id,
+            transaction_timeout=60_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        assert answer.error_code == ErrorCode.none
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        self.sequences.clear()
+
+    def produce(self, topic: str, index: int, value: bytes, epoch: int | None = None) -> ErrorCode:
+        epoch = self.epoch if epoch is None else epoch
+        sequence = self.sequences.get((topic, index), 0)
+        batch = encode_batch(
+            [Message(value)],
+            attributes=TRANSACTIONAL,
+            producer_id=self.producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        fields = produce_fields(topic, index, batch, acks=-1) | {"transactional_id": self.transactional_id}
+
+        def ask() -> list[ErrorCode]:
+            with Connection(leader_of(self.cluster, topic, index)) as connection:
+                answer = connection.ask("produce", 12, **fields)
+            code = answer.responses[0].partition_responses[0].error_code
+            waits = (ErrorCode.concurrent_transactions, ErrorCode.not_enough_replicas)
+            return [] if code in waits else [code]
+
+        (code,) = wait_until(ask, "the batch is answered")
+        if code == ErrorCode.none:
+            self.sequences[topic, index] = sequence + 1
+        return code
+
+    def commit_offset(self, group: str, topic: str, offset: int) -> ErrorCode:
+        partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+        answer = self.ask_coordinator(
+            0,
+            group,
+            "txn_offset_commit",
+            5,
+            **self.fields(),
+            group_id=group,
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[{"name": topic, "partitions": [{**partition, "committed_leader_epoch": -1}]}],
+        )
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    def end(self, *, committed: bool, epoch: int | None = None) -> Any:
+        fields = self.fields() | ({} if epoch is None else {"producer_epoch": epoch})
+        return self.ask_coordinator(1, self.transactional_id, "end_txn", 5, **fields, committed=committed)
+
+    def go_on(self, ended: Any) -> None:
+        assert ended.error_code == ErrorCode.none
+        self.producer_id, self.epoch = ended.producer_id, ended.producer_epoch
+        self.sequences.clear()
+
+
+def leader_of(cluster: Cluster, topic: str, index: int) -> str:
+    admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    leader = admin.list_topics(topic, timeout=60).topics[topic].partitions[index].leader
+    return cluster.brokers[leader]
+
+
+def test_the_second_protocol_adds_partitions_and_bumps_epochs_by_itself(stack: Cluster) -> None:
+    topic, group = new_topic(stack), f"group-{uuid4().hex[:8]}"
+    producer = SecondProtocolProducer(stack, new_id())
+    producer.init()
+    epoch = producer.epoch
+    assert producer.produce(topic, 0, b"a") == ErrorCode.none
+    assert producer.produce(topic, 1, b"b") == ErrorCode.none
+    assert producer.commit_offset(group, topic, 5) == ErrorCode.none
+    assert read(stack, topic) == []
+    assert offsets_of(stack, group, topic, "read_uncommitted")[0] < 0
+    ended = producer.end(committed=True)
+    assert ended.producer_epoch == epoch + 1
+    wait_until(lambda: read(stack, topic) == ["a", "b"], "both are committed")
+    wait_until(lambda: offsets_of(stack, group, topic)[0] == 5, "the offset is committed")
+
+
+def test_what_comes_late_never_reaches_the_next_transaction(stack: Cluster) -> None:
+    """The torn transactions of the first protocol: a delayed EndTxn, and a delayed batch."""
+    topic, producer = new_topic(stack), SecondProtocolProducer(stack, new_id())
+    producer.init()
+    first = producer.epoch
+    assert producer.produce(topic, 0, b"first") == ErrorCode.none
+    producer.go_on(producer.end(committed=True))
+    assert producer.end(committed=True, epoch=first).error_code == ErrorCode.none  # a repetition
+    assert producer.produce(topic, 0, b"second") == ErrorCode.none
+    assert producer.end(committed=True, epoch=first).error_code == ErrorCode.producer_fenced
+    assert producer.produce(topic, 1, b"late", epoch=first) == ErrorCode.invalid_producer_epoch
+    producer.go_on(producer.end(committed=False))
+    wait_until(lambda: state_of(stack, producer.transactional_id) == "CompleteAbort", "it is aborted")
+    assert read(stack, topic) == ["first"]
+
+
+def test_an_empty_transaction_bumps_the_epoch_too(stack: Cluster) -> None:
+    producer = SecondProtocolProducer(stack, new_id())
+    producer.init()
+    for committed in (False, True):
+        epoch = producer.epoch
+        producer.go_on(producer.end(committed=committed))
+        assert producer.epoch == epoch + 1
+
+
+# --- Apache Kafka's own programs ---
+
+
+def test_the_java_producer_uses_the_second_protocol(stack: Cluster) -> None:
+    """Its epoch rises with each transaction, and its records are all there."""
+    topic, transactional_id = new_topic(stack), new_id()
+    run_tool(
+        "ProducerPerformance",
+        *("--topic", topic, "--num-records", "500", "--record-size", "20", "--throughput", "500"),
+        *("--transactional-id", transactional_id, "--transaction-duration-ms", "100"),
+        *("--producer-props", f"bootstrap.servers={stack.bootstrap_servers}"),
+    )
+    described = mainstem_json("transaction", "describe", transactional_id, cluster=stack)
+    assert described["producer_epoch"] > 1
+    assert len(read(stack, topic)) == 500
+
+
+def test_kafka_transactions_lists_describes_and_finds_transactions(stack: Cluster) -> None:
+    topic, transactional_id = new_topic(stack), new_id()
+    producer = transactional(stack, transactional_id)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    write(producer, topic, "open")
+
+    def transactions(*arguments: str) -> str:
+        return run_tool(
+            "TransactionsCommand",
+            *("--bootstrap-server", stack.bootstrap_servers),
+            *arguments,
+        )
+
+    assert transactional_id in transactions("list")
+    described = transactions("describe", "--transactional-id", transactional_id)
+    assert "Ongoing" in described and f"{topic}-0" in described
+    assert topic not in transactions("find-hanging", "--topic", topic, "--partition", "0")
+    producer.abort_transaction(30)
+
+
+def test_kafka_transactions_finds_and_aborts_a_transaction_that_hangs(own_stack: StartCluster) -> None:
+    cluster = own_stack(1, SETTINGS)
+    topic = topic_with_hanging_transaction(cluster)
+    command = ("TransactionsCommand", "--bootstrap-server", cluster.bootstrap_servers)
+    place = ("--topic", topic, "--partition", "0")
+    found = [line.split() for line in run_tool(*command, "find-hanging", *place).splitlines()]
+    assert [row[:3] for row in found if row[:1] == [topic]] == [[topic, "0", str(HANGING_PRODUCER_ID)]]
+    assert "after 0" not in read(cluster, topic)
+    run_tool(*command, "abort", *place, "--start-offset", "1")
+    assert read(cluster, topic) == sorted(VISIBLE)
+    assert topic not in run_tool(*command, "find-hanging", *place)

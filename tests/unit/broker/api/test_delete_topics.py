@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from tests.unit.broker.api.brokers import LocalBroker, run
+from tests.unit.broker.api.topic_requests import delete
+
+from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_topics_are_deleted_by_name_one_by_one(broker: LocalBroker, version: int) -> None:
+    broker.create("t")
+    names: list[Any] = ["t", "nowhere"]
+    request = [{"name": name, "topic_id": None} for name in names] if version == 6 else names
+    assert await delete(broker, request, version) == [
+        ("t", "none"),
+        ("nowhere", "unknown_topic_or_partition"),
+    ]
+    assert broker.view.topics == {}
+    assert broker.replicas.find("t", 0) is None
+
+
+async def test_topics_are_deleted_by_id(broker: LocalBroker) -> None:
+    topic_id = broker.create("t")
+    request = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": uuid4()}]
+    assert await delete(broker, request, 6) == [("t", "none"), (None, "unknown_topic_id")]
+    assert await delete(broker, request[:1], 6) == [(None, "unknown_topic_id")]
+
+
+def test_a_deletion_that_names_nothing_finds_nothing(broker: LocalBroker) -> None:
+    request = [{"name": None, "topic_id": UUID(int=0)}]
+    assert run(delete(broker, request, 6)) == [(None, "unknown_topic_or_partition")]
+
+
+def test_a_broker_may_not_allow_deletion(broker: LocalBroker) -> None:
+    broker.create("t")
+    broker.context.config.values["delete.topic.enable"] = False
+    assert run(delete(broker, ["t"], 5)) == [("t", "invalid_request")]
+    assert "t" in broker.view.topics
+
+
+async def test_a_deletion_nobody_carries_out_times_out_and_stands(broker: LocalBroker) -> None:
+    broker.create("t")
+    broker.cluster.controller_is_down = True
+
+    assert await delete(broker, ["t"], 5) == [("t", "request_timed_out")]
+    assert broker.view.pending_deletions == {"t"}
+    assert await delete(broker, ["t"], 5, timeout_ms=0) == [("t", "none")]
+
+
+async def test_the_topics_of_a_request_are_deleted_together_and_a_bad_one_fails_alone(
+    broker: LocalBroker,
+) -> None:
+    names = [f"t{number}" for number in range(300)]
+    for name in names:
+        broker.create(name, (2,))
+    answers = await delete(broker, ["nowhere", *names, "t5"], 5)
+    assert answers[0] == ("nowhere", "unknown_topic_or_partition")
+    assert answers[1:] == [(name, "none") for name in (*names, "t5")]
+    assert broker.cluster.topics_per_call == [300]
+    assert broker.view.topics == {}
+
+
+async def test_a_zookeeper_that_fails_after_a_deletion_is_an_answer_not_a_lost_connection(
+    broker: LocalBroker,
+) -> None:
+    broker.create("t", (2,))
+    broker.cluster.removal_failure = ZooKeeperUnavailable("ZooKeeper gave no answer.")
+    assert await delete(broker, ["t", "nowhere"], 5) == [
+        ("t", "request_timed_out"),
+        ("nowhere", "unknown_topic_or_partition"),
+    ]
+
+
+async def test_the_timeout_is_for_all_topics_that_are_deleted(broker: LocalBroker) -> None:
+    names = [f"t{number}" for number in range(50)]
+    for name in names:
+        broker.create(name, (2,))
+    broker.cluster.controller_is_down = True
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    assert {error for _, error in await delete(broker, names, 5, timeout_ms=200)} == {"request_timed_out"}
+    assert loop.time() - started_s < 5, "ten seconds if each had its own"

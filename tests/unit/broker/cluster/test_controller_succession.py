@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from tests.unit.broker.cluster.members import joined
+
+from mainstem_broker.cluster.zookeeper import Conflict, Create, Operation, ZooKeeperUnavailable
+from mainstem_broker.replica.partition_state import NO_LEADER
+
+pytestmark = pytest.mark.processes
+
+
+async def test_there_is_one_controller_and_the_next_has_the_next_epoch(
+    servers: str, shell: KazooClient
+) -> None:
+    async with joined(2, servers) as two:
+        async with joined(1, servers) as one:
+            assert [member.is_controller for member in (one, two)] == [False, True]
+            await two.hold_back()
+            shell.delete("/controller")
+            await one.until(lambda: one.is_controller)
+            assert shell.get("/controller_epoch")[0] == b"2"
+            two.let_go()
+            await two.until(lambda: not two.is_controller and two.view.controller_id == 1)
+        await two.until(lambda: two.is_controller)
+        assert shell.get("/controller_epoch")[0] == b"3"
+
+
+async def test_a_controller_that_was_replaced_without_knowing_writes_nothing(
+    servers: str, shell: KazooClient
+) -> None:
+    """Fencing: every write checks the version of /controller_epoch."""
+
+    async with joined(1, servers) as one:
+        await one.hold_back()
+        shell.delete("/controller")
+        async with joined(2, servers) as two:
+            assert two.is_controller
+            assert one.is_controller, "it has not heard of it"
+            with pytest.raises(Conflict, match="Check /controller_epoch"):
+                await one.controllership.write([Create("/written", b"")])
+            assert shell.exists("/written") is None
+            one.let_go()
+            await one.until(lambda: not one.is_controller)
+            assert two.is_controller
+
+
+async def test_a_controller_elected_by_a_write_whose_answer_was_lost_leads(
+    servers: str, shell: KazooClient
+) -> None:
+    async with joined(1, servers) as one:
+        multi = one._zookeeper.multi
+        lost: list[int] = []
+
+        async def losing(operations: Sequence[Operation]) -> list[Any]:
+            results = await multi(operations)
+            if any(getattr(operation, "path", "") == "/controller" for operation in operations) and not lost:
+                lost.append(1)
+                raise ZooKeeperUnavailable("The answer was lost.")
+            return results
+
+        one._zookeeper.multi = losing  # type: ignore[method-assign]  # stands in between
+        one.controllership.is_held = False
+        shell.delete("/controller")
+        await one.until(lambda: bool(lost) and one.is_controller)
+        assert shell.get("/controller_epoch")[0] == b"2"
+        await one.create("t", [1])
+        await one.until(lambda: one.knows("t"))
+        assert one.states_of("t")[0].controller_epoch == 2
+
+
+async def test_states_that_another_wrote_first_are_read_and_planned_anew(
+    servers: str, shell: KazooClient
+) -> None:
+    async with joined(1, servers) as one:
+        await one.create("t", [1])
+        await one.until(lambda: one.knows("t"))
+        async with joined(2, servers):
+            await one.create("u", [2])
+            await one.until(lambda: one.knows("u"))
+            path = "/brokers/topics/u/partitions/0/state"
+            shell.set(path, shell.get(path)[0])  # its version is now another than the controller knows
+        await one.until(lambda: one.states_of("u")[0].leader == NO_LEADER)
+        assert one.states_of("u")[0].partition_epoch == 2
+
+
+async def test_a_deletion_goes_on_where_a_controller_died(servers: str, shell: KazooClient) -> None:
+    """With the partitions' nodes gone and the topic's own still there."""
+
+    async with joined(2, servers) as two:
+        async with joined(1, servers) as one:
+            topic_id = await one.create("t", [1, 1])
+            await two.until(lambda: two.knows("t"))
+            await two.hold_back()
+            await one.administration.delete_topic("t", topic_id)
+            shell.delete("/brokers/topics/t/partitions/1", recursive=True)
+        two.let_go()
+        await two.until(lambda: "t" not in two.view.topics)
+        assert shell.exists("/brokers/topics/t") is None
+        assert shell.exists("/admin/delete_topics/t") is None
+        assert await two.administration.deleted_topics() == {topic_id: "t"}

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from tests.unit.broker.cluster.members import Member, client_of, end_session, is_registered, joined
+from tests.unit.broker.server.peers import until
+
+from mainstem_broker.cluster.zookeeper import Operation, ZooKeeperUnavailable
+
+pytestmark = pytest.mark.processes
+
+
+async def test_a_broker_that_lost_its_session_registers_anew_and_knows_what_it_missed(
+    servers: str, shell: KazooClient
+) -> None:
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        topic_id = await one.create("t", [1, 2])
+        await two.until(lambda: two.knows("t"))
+        old_session, old_epoch = two.session_id, two.view.brokers[2].epoch
+        await end_session(two, servers)
+        await one.create("u", [1])
+        await until(lambda: is_registered(shell, two))
+        assert two.session_id != old_session
+        await two.until(lambda: two.knows("t", topic_id) and two.knows("u"))
+        await one.until(lambda: 2 in one.view.brokers and one.view.brokers[2].epoch > old_epoch)
+        await one.until(lambda: one.states_of("t")[1].leader == 2 and one.states_of("t")[1].leader_epoch >= 1)
+
+
+async def test_a_controller_that_lost_its_session_leads_no_more_and_may_be_elected_again(
+    servers: str, shell: KazooClient
+) -> None:
+    async with joined(1, servers) as one:
+        await end_session(one, servers)
+        await until(lambda: is_registered(shell, one) and one.is_controller)
+        assert shell.get("/controller_epoch")[0] == b"2"
+        await one.create("t", [1])
+        await one.until(lambda: one.knows("t"))
+        assert one.states_of("t")[0].controller_epoch == 2
+
+
+async def test_a_session_lost_just_after_the_registration_is_not_taken_for_registered(
+    servers: str, shell: KazooClient
+) -> None:
+    """The news of the loss comes before the write's answer is looked at."""
+
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        multi = two._zookeeper.multi
+        lost: list[int] = []
+
+        async def losing(operations: Sequence[Operation]) -> list[Any]:
+            results = await multi(operations)
+            if (
+                any(getattr(operation, "path", "") == "/brokers/ids/2" for operation in operations)
+                and not lost
+            ):
+                lost.append(two.session_id)
+                await end_session(two, servers)
+                await until(lambda: two.session_id not in (0, lost[0]))
+            return results
+
+        two._zookeeper.multi = losing  # type: ignore[method-assign]  # stands in between
+        await end_session(two, servers)
+        await until(lambda: bool(lost) and two.session_id not in (0, lost[0]) and is_registered(shell, two))
+        await one.until(lambda: 2 in one.view.brokers)
+
+
+async def test_wishes_of_a_lost_session_fail_with_an_error_that_clients_retry(servers: str) -> None:
+    async with joined(1, servers) as one:
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: one.create("t", [1]),
+            lambda: one.administration.change_config("brokers/1", lambda _: {}),
+            one.administration.deleted_topics,
+        ]
+        client_of(one).stop()
+        for call in calls:
+            with pytest.raises(ZooKeeperUnavailable):
+                await call()
+
+
+async def test_to_leave_before_joining_and_to_leave_twice_are_no_errors(servers: str) -> None:
+    member = Member(1, servers, "127.0.0.1", 4000)
+    await member.leave()
+    other = Member(1, servers, "127.0.0.1", 4000)
+    await other.connect()
+    await other.leave()
+    await other.leave()

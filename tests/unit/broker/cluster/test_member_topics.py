@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from kazoo.client import KazooClient
+from tests.unit.broker.cluster.members import joined
+
+from mainstem_broker.cluster import znodes
+from mainstem_broker.replica.partition_state import NO_LEADER
+
+pytestmark = pytest.mark.processes
+
+
+async def test_a_topic_is_seen_by_all_from_its_creation_to_its_end(servers: str, shell: KazooClient) -> None:
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        topic_id = await two.create("t", [1, 2], {"retention.ms": "5"})
+        for member in (one, two):
+            await member.until(lambda member=member: member.knows("t", topic_id))
+            assert {index: state.leader for index, state in member.states_of("t").items()} == {0: 1, 1: 2}
+            assert member.view.topics["t"].config == {"retention.ms": "5"}
+            assert member.told("t") == {0, 1}
+
+        await one.administration.grow_topic("t", {2: (2,)})
+        for member in (one, two):
+            await member.until(lambda member=member: len(member.states_of("t")) == 3)
+            assert member.told("t") == {0, 1, 2}
+
+        await two.administration.change_config("topics/t", lambda _: {"segment.ms": "7"})
+        for member in (one, two):
+            await member.until(lambda member=member: member.view.topics["t"].config == {"segment.ms": "7"})
+            assert any("topics/t" in delta.configs for delta in member.news)
+
+        await two.administration.delete_topic("t", topic_id)
+        for member in (one, two):
+            await member.until(lambda member=member: "t" not in member.view.topics)
+            assert ("t", topic_id) in [item for delta in member.news for item in delta.deleted]
+            assert member.view.pending_deletions == set()
+        assert shell.exists("/brokers/topics/t") is None
+        assert shell.exists("/config/topics/t") is None
+        assert shell.exists("/admin/delete_topics/t") is None
+
+
+async def test_settings_of_brokers_are_heard_of_by_all(servers: str) -> None:
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        await one.administration.change_config("brokers/<default>", lambda _: {"log.retention.ms": "5"})
+        await two.until(lambda: two.view.dynamic_broker_config(2) == ({}, {"log.retention.ms": "5"}))
+        assert any("brokers/<default>" in delta.configs for delta in two.news)
+
+
+async def test_elections_that_settings_for_all_brokers_allow_are_held_at_once(servers: str) -> None:
+    async with joined(1, servers) as one:
+        async with joined(2, servers) as two:
+            await one.until(lambda: 2 in one.view.brokers)
+            await one.create_replicated("t", [(2, 1)])
+            await two.until(lambda: two.knows("t"))
+            alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
+            assert await two.states.change_state("t", 0, alone, {}) == alone
+        await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
+        allowed = {"unclean.leader.election.enable": "true"}
+        await one.administration.change_config("brokers/<default>", lambda _: allowed)
+        await one.until(lambda: one.states_of("t")[0].leader == 1)
+        assert one.states_of("t")[0].recovering
+
+
+async def test_elections_go_by_settings_for_all_brokers_that_were_read_in_the_same_pass(servers: str) -> None:
+    """Else records are lost by an election that was forbidden before it was held."""
+
+    async with joined(1, servers) as one:
+        change = one.administration.change_config
+        await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "true"})
+        await one.until(lambda: one.unclean)
+        async with joined(2, servers) as two:
+            await one.until(lambda: 2 in one.view.brokers)
+            await one.create_replicated("t", [(2, 1)])
+            await two.until(lambda: two.knows("t"))
+            alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
+            assert await two.states.change_state("t", 0, alone, {}) == alone
+            await one.until(lambda: one.states_of("t")[0].isr == (2,))
+            await one.hold_back()
+            await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "false"})
+        one.let_go()
+        await one.until(lambda: 2 not in one.view.brokers)
+        assert one.states_of("t")[0].leader == NO_LEADER
+
+
+async def test_a_topic_of_many_partitions_is_written_in_several_steps(servers: str) -> None:
+    count = 2 * znodes.STATES_PER_MULTI + 10
+
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        topic_id = await two.create("t", [1, 2] * (count // 2))
+        await two.until(lambda: two.knows("t"))
+        assert two.told("t") == set(range(count))
+        await one.administration.delete_topic("t", topic_id)
+        await two.until(lambda: "t" not in two.view.topics)
+
+
+async def test_the_partitions_of_a_dead_broker_lose_their_leader_and_get_it_back(servers: str) -> None:
+    async with joined(1, servers) as one:
+        async with joined(2, servers):
+            await one.create("t", [2])
+            await one.until(lambda: one.knows("t"))
+        await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
+        assert one.states_of("t")[0].isr == (2,)
+        async with joined(2, servers) as two:
+            await two.until(lambda: two.knows("t"))
+            assert (two.states_of("t")[0].leader, two.states_of("t")[0].leader_epoch) == (2, 2)
+
+
+async def test_a_lone_broker_that_restarts_leads_on_at_once_under_a_new_epoch(
+    servers: str, shell: KazooClient
+) -> None:
+    async with joined(1, servers) as member:
+        await member.create("t", [1])
+        await member.until(lambda: member.knows("t"))
+    async with joined(1, servers) as member:
+        await member.until(lambda: member.states_of("t")[0].leader_epoch == 1)
+        await member.catch_up(8000)
+        assert member.states_of("t")[0].leader == 1
+        stat = shell.get("/brokers/topics/t/partitions/0/state")[1]
+        assert stat.version == 1, "one write: it was never without a leader"
+
+
+async def test_wishes_made_while_nobody_leads_are_carried_out_by_the_next_controller(servers: str) -> None:
+    async with joined(2, servers) as two:
+        async with joined(1, servers) as one:
+            gone = await one.create("gone", [2])
+            await one.until(lambda: one.knows("gone"))
+            await two.hold_back()
+            await one.create("t", [2])
+            await one.administration.delete_topic("gone", gone)
+        two.let_go()
+        await two.until(lambda: two.knows("t") and "gone" not in two.view.topics)
+
+
+async def test_quotas_and_settings_of_groups_are_heard_of_and_found_at_the_start(servers: str) -> None:
+    entities = ("users/alice", "users/bob/clients/app", "clients/<default>", "groups/g")
+    expected = {entity: {"a": str(number)} for number, entity in enumerate(entities)}
+
+    def take(config: Mapping[str, str], _: Mapping[str, str]) -> Mapping[str, str]:
+        return config
+
+    async with joined(1, servers) as one:
+        for entity, config in expected.items():
+            await one.administration.change_config(entity, partial(take, config))
+        await one.until(lambda: one.view.entity_configs == expected)
+        assert set(entities) <= {entity for delta in one.news for entity in delta.configs}
+        async with joined(2, servers) as two:
+            assert two.view.entity_configs == expected, "they were there before it came"
+            await one.administration.change_config("users/alice", lambda _: {})
+            await two.until(lambda: "users/alice" not in two.view.entity_configs)

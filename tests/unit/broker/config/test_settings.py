@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem_broker.config.broker_config import BrokerConfig
+from mainstem_broker.config.broker_settings import BROKER_SETTINGS
+from mainstem_broker.config.group_settings import GroupConfig
+from mainstem_broker.config.properties import parse_properties
+from mainstem_broker.config.setting import INT64_MAX, Setting, SettingType, Source
+from mainstem_broker.config.topic_settings import TOPIC_SETTINGS, TopicConfig, check_topic_overrides
+from mainstem_broker.errors import InvalidSetting
+
+REQUIRED = {"broker.id": "1", "zookeeper.connect": "127.0.0.1:2181"}
+
+
+def config(**static: str) -> BrokerConfig:
+    """A broker's settings; underscores stand for dots."""
+    return BrokerConfig(REQUIRED | {name.replace("_", "."): value for name, value in static.items()})
+
+
+# --- The table ---
+
+
+def test_the_typed_topic_settings_are_the_table() -> None:
+    assert [field.name for field in fields(TopicConfig)] == [
+        name.replace(".", "_") for name in TOPIC_SETTINGS
+    ]
+
+
+@pytest.mark.parametrize("setting", TOPIC_SETTINGS.values(), ids=lambda setting: setting.name)
+def test_a_topic_setting_has_a_default_of_its_type(setting: Setting) -> None:
+    types = {
+        SettingType.BOOLEAN: bool,
+        SettingType.INT: int,
+        SettingType.LONG: int,
+        SettingType.DOUBLE: float,
+        SettingType.STRING: str,
+        SettingType.LIST: str,
+    }
+    assert type(setting.default) is types[setting.type]
+    text = setting.text(setting.default)
+    assert text is not None
+    assert setting.parse(text) == setting.default
+    assert all(name in BROKER_SETTINGS for name, _ in setting.fallbacks)
+    assert setting.documentation.endswith(".")
+
+
+@pytest.mark.parametrize("setting", BROKER_SETTINGS.values(), ids=lambda setting: setting.name)
+def test_a_broker_settings_default_fits_it(setting: Setting) -> None:
+    text = setting.text(setting.default)
+    assert text is None or setting.parse(text) == setting.default
+    assert setting.documentation.endswith(".")
+
+
+def test_the_defaults_are_those_of_kafka_3_9() -> None:
+    """Kafka's documentation, "Topic Configs": the ones that people rely on without looking (R2, R4)."""
+    topic = config().topic({})
+    assert topic.segment_bytes == 1024**3
+    assert topic.segment_ms == topic.retention_ms == 7 * 24 * 3_600_000
+    assert topic.retention_bytes == -1
+    assert topic.max_message_bytes == 1_048_588
+    assert topic.index_interval_bytes == 4096
+    assert topic.min_insync_replicas == 1
+    assert topic.unclean_leader_election_enable is False
+    assert topic.compression_type == "producer"
+    assert (topic.compacts, topic.deletes, topic.log_append_time) == (False, True, False)
+
+
+# --- Values ---
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("retention.ms", "soon", "retention.ms: it must be of type long"),
+        ("retention.ms", "-2", "it must be at least -1"),
+        ("retention.ms", str(2**63), "type long"),
+        ("segment.bytes", str(2**31), "segment.bytes: it must be of type int"),
+        ("segment.bytes", "13", "at least 14"),
+        ("preallocate", "yes", "type boolean"),
+        ("min.cleanable.dirty.ratio", "1.5", "at most 1"),
+        ("min.cleanable.dirty.ratio", "nan", "type double"),
+        ("min.cleanable.dirty.ratio", "-inf", "type double"),
+        ("compression.type", "brotli", "one of producer, uncompressed, gzip, snappy, lz4, zstd"),
+        ("cleanup.policy", "delete,shred", "one of delete, compact"),
+        ("cleanup.policy", "", "one of delete, compact"),
+        ("retention", "1", "Unknown topic config name: retention"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_with_its_name_and_the_rule(
+    name: str, text: str, reason: str
+) -> None:
+    with pytest.raises(InvalidSetting, match=reason):
+        check_topic_overrides({name: text})
+
+
+@pytest.mark.parametrize(("text", "value"), [(" 42 ", 42), ("-1", -1), ("0", 0)])
+def test_white_space_around_a_value_does_not_count(text: str, value: int) -> None:
+    assert TOPIC_SETTINGS["retention.bytes"].parse(text) == value
+
+
+def test_white_space_within_a_list_does_not_count() -> None:
+    topic = config().topic({"cleanup.policy": "compact, delete"})
+    assert (topic.compacts, topic.deletes) == (True, True)
+
+
+@given(
+    setting=st.sampled_from(sorted(TOPIC_SETTINGS.values(), key=lambda setting: setting.name)), text=st.text()
+)
+def test_any_text_is_taken_or_refused_in_one_sentence(setting: Setting, text: str) -> None:
+    try:
+        value = setting.parse(text)
+    except InvalidSetting as error:
+        assert setting.name in str(error)
+        return
+    printed = setting.text(value)
+    assert printed is not None
+    assert setting.parse(printed) == value, "what is printed is read back as the same"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        assert (setting.minimum if setting.minimum is not None else -inf) <= value
+        assert value <= (setting.maximum if setting.maximum is not None else inf)
+
+
+# --- Fallbacks and layers ---
+
+
+@pytest.mark.parametrize(
+    ("static", "retention_ms", "source"),
+    [
+        ({}, 604_800_000, Source.DEFAULT),
+        ({"log.retention.hours": "2"}, 7_200_000, Source.STATIC_BROKER),
+        ({"log.retention.minutes": "3", "log.retention.hours": "2"}, 180_000, Source.STATIC_BROKER),
+        ({"log.retention.ms": "5", "log.retention.minutes": "3"}, 5, Source.STATIC_BROKER),
+        ({"log.retention.hours": "-1"}, -1, Source.STATIC_BROKER),
+    ],
+    ids=["default", "hours", "minutes", "milliseconds", "no-bound-in-hours"],
+)
+def test_retention_falls_back_from_the_finest_unit_to_the_coarsest(
+    static: dict[str, str], retention_ms: int, source: Source
+) -> None:
+    settings = BrokerConfig(REQUIRED | static)
+    assert settings.topic_value("retention.ms", {}) == (retention_ms, source)
+    assert settings.topic({"retention.ms": "77"}).retention_ms == 77
+
+
+def test_segment_age_falls_back_to_hours_as_well() -> None:
+    settings = config(log_roll_hours="5", log_roll_jitter_hours="1")
+    topic = settings.topic({})
+    assert (topic.segment_ms, topic.segment_jitter_ms) == (5 * 3_600_000, 3_600_000)
+
+
+def test_only_what_names_partitions_has_no_broker_setting_to_fall_back_to() -> None:
+    assert [name for name, setting in TOPIC_SETTINGS.items() if not setting.fallbacks] == [
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "*", "0:1", "0:1,12:3", " 0:1 , 1:2 "])
+def test_throttled_replicas_are_all_or_pairs_of_partition_and_broker(text: str) -> None:
+    TOPIC_SETTINGS["leader.replication.throttled.replicas"].parse(text)
+
+
+@pytest.mark.parametrize("text", ["1", "0:1;1:2", "0:1,", "*,0:1", "a:b", "-1:2"])
+def test_other_throttled_replicas_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="must match"):
+        TOPIC_SETTINGS["leader.replication.throttled.replicas"].parse(text)
+
+
+@given(
+    name=st.sampled_from(sorted(name for name, setting in TOPIC_SETTINGS.items() if setting.fallbacks)),
+    layers=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+)
+def test_the_topic_wins_over_this_broker_over_all_brokers_over_the_file(
+    name: str, layers: tuple[bool, bool, bool, bool]
+) -> None:
+    setting = TOPIC_SETTINGS[name]
+    fallback = setting.fallbacks[0][0]
+    text = setting.text(setting.default)
+    assert text is not None
+    in_topic, in_broker, in_all, in_file = (
+        {key: text} if there else {}
+        for key, there in zip((name, fallback, fallback, fallback), layers, strict=True)
+    )
+    settings = BrokerConfig(REQUIRED | in_file, in_broker, in_all)
+    expected = next((source for source, there in zip(Source, layers, strict=False) if there), Source.DEFAULT)
+    assert settings.topic_value(name, in_topic) == (setting.default, expected)
+
+
+def test_dynamic_settings_make_a_new_config_and_leave_the_old_one() -> None:
+    old = config(log_retention_ms="1")
+    new = old.with_dynamic({"log.retention.ms": "2"}, {"log.retention.ms": "3", "log.segment.bytes": "100"})
+    assert old.topic({}).retention_ms == 1
+    assert (new.topic({}).retention_ms, new.topic({}).segment_bytes) == (2, 100)
+    assert new.source("log.retention.ms") is Source.DYNAMIC_BROKER
+    assert new.source("log.segment.bytes") is Source.DYNAMIC_DEFAULT_BROKER
+    assert new.with_dynamic({}, {}).topic({}).retention_ms == 1
+
+
+def test_a_setting_that_cannot_change_while_the_broker_runs_is_not_taken_from_zookeeper() -> None:
+    settings = config(log_dirs="/data").with_dynamic({"log.dirs": "/elsewhere"}, {"broker.id": "9"})
+    assert settings.string("log.dirs") == "/data"
+    assert settings.integer("broker.id") == 1
+    assert settings.source("log.dirs") is Source.STATIC_BROKER
+
+
+def test_a_dynamic_value_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"log\.segment\.bytes"):
+        config().with_dynamic({"log.segment.bytes": "1"}, {})
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_a_required_setting_that_is_missing_is_named(name: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"{name} is missing: add it"):
+        BrokerConfig({other: value for other, value in REQUIRED.items() if other != name})
+
+
+def test_unknown_settings_are_kept_aside() -> None:
+    assert BrokerConfig(REQUIRED | {"zz": "1", "node.id": "2"}).unknown == ["node.id", "zz"]
+
+
+def test_values_are_had_by_type() -> None:
+    settings = config(broker_rack="a", auto_create_topics_enable="false")
+    assert settings.integer("broker.id") == 1
+    assert settings.flag("auto.create.topics.enable") is False
+    assert settings.string("listeners") == "PLAINTEXT://:9092"
+    assert settings.optional_string("broker.rack") == "a"
+    assert settings.optional_string("advertised.listeners") is None
+
+
+def test_the_largest_value_means_never() -> None:
+    assert config().topic({}).flush_messages == INT64_MAX
+
+
+# --- Properties ---
+
+
+def test_properties_are_lines_of_name_and_value() -> None:
+    text = """
+    # a comment
+    ! another
+    broker.id = 1
+    listeners=PLAINTEXT://:9092,EXTERNAL://h:9093
+    empty=
+    with.equals=a=b
+    broker.id=2
+    """
+    assert parse_properties(text) == {
+        "broker.id": "2",
+        "listeners": "PLAINTEXT://:9092,EXTERNAL://h:9093",
+        "empty": "",
+        "with.equals": "a=b",
+    }
+
+
+def test_a_line_without_an_equals_sign_is_named_by_its_number() -> None:
+    with pytest.raises(InvalidSetting, match=r"Line 2 is not of the form name=value") as refused:
+        parse_properties("# first\nhunter2\n")
+    assert "hunter2" not in str(refused.value), "it may be part of a key"
+
+
+def test_a_backslash_continues_a_line_and_escapes_what_java_escapes() -> None:
+    text = r"""
+    # a comment \
+    jaas=Module required \
+        user_a="b" \
+
+    pem=-----BEGIN\n\
+        MII=\n
+    rule=RULE:^CN=(.*?)\s\w+\\s\u0041\=$/$1/
+    """
+    assert parse_properties(text + "last=a\\") == {
+        "jaas": 'Module required user_a="b"',
+        "pem": "-----BEGIN\nMII=\n",
+        "rule": r"RULE:^CN=(.*?)\s\w+\sA=$/$1/",
+        "last": "a",
+    }
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z.]{1,20}", fullmatch=True),
+        st.from_regex(r"[!-~]{0,20}", fullmatch=True),
+        max_size=5,
+    )
+)
+def test_properties_survive_being_written_and_read(properties: dict[str, str]) -> None:
+    lines = (f"{name}={value}".replace("\\", "\\\\") for name, value in properties.items())
+    assert parse_properties("\n".join(lines)) == properties
+
+
+def test_a_group_setting_falls_back_to_the_brokers() -> None:
+    config = BrokerConfig(REQUIRED | {"group.consumer.session.timeout.ms": "50000"})
+    assert config.group({}) == GroupConfig(heartbeat_interval_ms=5_000, session_timeout_ms=50_000)
+    assert config.group({"consumer.session.timeout.ms": "60000"}).session_timeout_ms == 60_000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"consumer.session.timeout.ms": "44999"}, "at least group.consumer.min.session.timeout.ms = 45000"),
+        ({"consumer.session.timeout.ms": "60001"}, "at most group.consumer.max.session.timeout.ms = 60000"),
+        ({"consumer.heartbeat.interval.ms": "4999"}, "at least group.consumer.min.heartbeat.interval.ms"),
+        ({"consumer.heartbeat.interval.ms": "15001"}, "at most group.consumer.max.heartbeat.interval.ms"),
+        ({"consumer.session.timeout.ms": "soon"}, "must be of type int"),
+        ({"session.timeout.ms": "50000"}, "Unknown group config name: session.timeout.ms"),
+    ],
+)
+def test_a_group_setting_lies_within_the_brokers_bounds(overrides: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidSetting, match=re.escape(message)):
+        BrokerConfig(REQUIRED).check_group_overrides(overrides)
+
+
+def test_a_groups_session_is_longer_than_its_heartbeats() -> None:
+    config = BrokerConfig(REQUIRED | {"group.consumer.max.heartbeat.interval.ms": "60000"})
+    with pytest.raises(InvalidSetting, match="must be more than consumer"):
+        config.check_group_overrides(
+            {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "50000"}
+        )
+
+
+def test_the_layers_of_a_setting_come_with_the_one_that_counts_first() -> None:
+    static = {"log.retention.hours": "1", "log.retention.ms": "2", "log.dirs": "/x"}
+    dynamic = {"log.retention.ms": "3", "log.dirs": "/y"}
+    config = BrokerConfig(REQUIRED | static).with_dynamic(dynamic, {"log.retention.ms": "4"})
+    assert list(config.layers("log.retention.ms", "log.retention.hours")) == [
+        ("log.retention.ms", "3", Source.DYNAMIC_BROKER),
+        ("log.retention.ms", "4", Source.DYNAMIC_DEFAULT_BROKER),
+        ("log.retention.ms", "2", Source.STATIC_BROKER),
+        ("log.retention.hours", "1", Source.STATIC_BROKER),
+        ("log.retention.hours", "168", Source.DEFAULT),
+    ]
+    first, *_ = config.layers("log.dirs")
+    assert first == ("log.dirs", "/x", Source.STATIC_BROKER), "it is not dynamic"

@@ -1,0 +1,148 @@
+"""What moves a log's start and end: DeleteRecords, retention, truncation."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.log.followed_logs import SIZE_BYTES
+from tests.unit.broker.log.logs import (
+    NOW_MS,
+    Stored,
+    append,
+    open_log,
+    read_all,
+    settings,
+)
+
+from mainstem_broker.errors import OffsetOutOfRange
+from mainstem_broker.log.leader_epochs import EpochEntry
+from mainstem_broker.log.partition_log import PartitionLog
+from mainstem_broker.log.retention import DeletionReason
+
+
+def test_deleting_records_moves_the_start_and_never_back(tmp_path: Path) -> None:
+    """R4."""
+    log = open_log(tmp_path)
+    append(log, [b"x"] * 10, leader_epoch=2)
+    assert log.delete_records_before(4) == 4
+    assert log.delete_records_before(3) == 4
+    assert not log.maybe_increment_log_start_offset(4)
+    assert log.epochs.entries == (EpochEntry(2, 4),)
+    assert [stored.offset for stored in read_all(log)] == list(range(4, 10))
+    with pytest.raises(OffsetOutOfRange):
+        log.delete_records_before(11)
+
+
+def test_segments_before_the_start_go_with_the_next_check(tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings(segment_bytes=SIZE_BYTES, retention_ms=-1))
+    for _ in range(4):
+        append(log, [b"x"])
+    log.delete_records_before(2)
+    deleted = log.delete_old_segments(NOW_MS, 4)
+    assert [(segment.base_offset, segment.reason) for segment in deleted] == [
+        (0, DeletionReason.LOG_START),
+        (1, DeletionReason.LOG_START),
+    ]
+    assert log.delete_old_segments(NOW_MS, 4) == []
+
+
+def test_old_segments_go_and_the_start_follows(tmp_path: Path) -> None:
+    """R4."""
+    log = open_log(tmp_path, settings(segment_bytes=SIZE_BYTES, retention_ms=1000))
+    for age_ms in (5000, 4000, 100, 50):
+        append(log, [b"x"], timestamp_ms=NOW_MS - age_ms)
+    assert log.delete_old_segments(NOW_MS, 1) != []
+    assert log.log_start_offset == 1, "nothing from the high watermark on"
+    assert [segment.base_offset for segment in log.delete_old_segments(NOW_MS, 4)] == [1]
+    assert log.log_start_offset == 2
+    assert [stored.offset for stored in read_all(log)] == [2, 3]
+
+
+def test_the_newest_segment_is_closed_first_when_all_of_it_is_old(tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings(retention_ms=1000))
+    append(log, [b"x"] * 3, timestamp_ms=1)
+    assert len(log.delete_old_segments(NOW_MS, 3)) == 1
+    assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (3, 3, 1)
+    assert log.delete_old_segments(NOW_MS, 3) == []
+    append(log, [b"y"])
+    assert read_all(log) == [Stored(3, b"y")]
+
+
+def test_records_without_timestamps_age_with_their_file(tmp_path: Path) -> None:
+    config = settings(retention_ms=1000)
+    log = open_log(tmp_path, config)
+    append(log, [b"x"], timestamp_ms=-1)
+    log.close()
+    os.utime(log.directory / f"{0:020d}.log", (0, 1))
+    log = open_log(tmp_path, config)
+    assert log.delete_old_segments(1001, 1) == []
+    assert len(log.delete_old_segments(2001, 1)) == 1
+
+
+def test_truncation_takes_batches_whole_and_the_log_goes_on(tmp_path: Path) -> None:
+    """R19: what a new leader does not have goes."""
+    for offset in range(12):
+        directory = tmp_path / str(offset)
+        log = open_log(directory, settings(segment_bytes=3 * SIZE_BYTES))
+        for number in range(6):
+            append(log, [b"%d" % number] * 2, leader_epoch=number)
+        log.truncate_to(offset)
+        kept = offset // 2 * 2
+        assert log.log_end_offset == kept
+        assert log.epochs.entries == tuple(EpochEntry(n, 2 * n) for n in range(kept // 2))
+        append(log, [b"new"], leader_epoch=9)
+        assert [stored.offset for stored in read_all(log)] == list(range(kept + 1))
+    log.truncate_to(99)
+    assert log.log_end_offset == 11
+
+
+def test_truncation_below_the_start_empties_the_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, [b"x"] * 10)
+    log.delete_records_before(8)
+    log.truncate_to(5)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+
+
+def test_a_log_begun_afresh_starts_and_ends_where_told(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, [b"x"] * 10)
+    log.truncate_fully_and_start_at(1000)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1000, 1000, 0)
+    assert log.epochs.entries == ()
+    append(log, [b"y"])
+    assert read_all(log) == [Stored(1000, b"y")]
+
+
+def test_nothing_is_appended_before_a_truncation_is_written_down(tmp_path: Path) -> None:
+    """R6: a checkpoint that says more than is true would hide a torn batch."""
+    log = open_log(tmp_path)
+    for _ in range(4):
+        append(log, [b"x"])
+    log.mark_flushed(log.flush())
+    ends: list[tuple[int, int]] = []
+
+    def write(truncated: PartitionLog) -> None:
+        ends.append((truncated.log_end_offset, truncated.recovery_point))
+        truncated.truncations_written = truncated.truncation_count
+
+    log.write_truncations = write
+    log.truncate_to(2)
+    assert log.last_lowering == log.truncation_count == 1
+    assert ends == []
+    append(log, [b"y"])
+    append(log, [b"y"])
+    assert ends == [(2, 2)]
+
+
+def test_a_truncation_syncs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens on the event loop; thousands may follow a failover."""
+    log = open_log(tmp_path)
+    for epoch in range(4):
+        append(log, [b"x"], leader_epoch=epoch)
+    log.mark_flushed(log.flush())
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("an fsync on the event loop"))
+    log.truncate_to(2)
+    log.truncate_fully_and_start_at(9)

@@ -1,0 +1,125 @@
+"""Addresses, and clusters that are not there."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from mainstem.errors import BadInput, ClusterRefused, ClusterUnreachable
+from mainstem.kafka.client import Cluster, Partition, Topic, addresses_of, answering_servers
+from mainstem.local.ports import free_ports
+
+
+def test_addresses_are_hosts_and_ports() -> None:
+    assert addresses_of("a:1, [::1]:9092,10.0.0.1:65535") == [("a", 1), ("::1", 9092), ("10.0.0.1", 65_535)]
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":9092", "a:b", "a:0", "a:65536", "a:1,", "http://a:1/"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="host:port"):
+        addresses_of(text)
+
+
+def test_a_cluster_that_does_not_run_is_reported_at_once_with_what_to_do() -> None:
+    port = free_ports()
+    started = time.monotonic()
+    with pytest.raises(
+        ClusterUnreachable, match=rf"127\.0\.0\.1:{port} \(connection refused\): .*mainstem up"
+    ):
+        Cluster(f"127.0.0.1:{port}").topics()
+    assert time.monotonic() - started < 5  # librdkafka by itself tries for a minute
+
+
+def test_a_host_without_an_address_is_reported() -> None:
+    with pytest.raises(ClusterUnreachable, match=r"No broker listens at no-such-host\.invalid:9092 \("):
+        answering_servers("no-such-host.invalid:9092")
+
+
+def test_one_address_that_answers_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering_servers(f"127.0.0.1:{free_ports()},127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_server_that_does_not_speak_the_protocol_is_reported_within_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        started = time.monotonic()
+        with pytest.raises(ClusterUnreachable, match="is it a Kafka-protocol broker"):
+            Cluster(f"127.0.0.1:{server.getsockname()[1]}").topics()
+        assert time.monotonic() - started < 15
+
+
+# --- Offsets ---
+
+
+class Refusing:
+    """An administration client to which every leader says `code`."""
+
+    def __init__(self, code: int) -> None:
+        self._error = KafkaException(KafkaError(code))
+
+    def list_offsets(
+        self, requested: Iterable[TopicPartition], **_: Any
+    ) -> dict[TopicPartition, Future[Any]]:
+        refused: Future[Any] = Future()
+        refused.set_exception(self._error)
+        return dict.fromkeys(requested, refused)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    ],
+)
+def test_no_offset_is_known_while_the_leader_changes(code: int) -> None:
+    """So it is for a moment after every broker was killed: the demo waits."""
+    cluster = Cluster("127.0.0.1:1")
+    cluster.__dict__["admin"] = Refusing(code)
+    assert cluster.offsets([TopicPartition("t", 0)], OffsetSpec.latest()) == [{0: None}]
+
+
+def test_another_refusal_is_reported() -> None:
+    cluster = Cluster("127.0.0.1:1")
+    cluster.__dict__["admin"] = Refusing(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ClusterRefused, match=r"partition 0 failed.*request access"):
+        cluster.offsets([TopicPartition("t", 0)], OffsetSpec.latest())
+
+
+# --- Why records are not accepted ---
+
+
+@pytest.mark.parametrize(
+    ("replicas", "in_sync", "reason"),
+    [
+        ([1], [1], None),
+        ([1, 2, 3], [1, 2, 3], None),
+        (
+            [1, 2, 3],
+            [1, 2],
+            "partition 0 has 2 in-sync replicas of 3, and min.insync.replicas of the topic is 3",
+        ),
+    ],
+)
+def test_a_topic_needs_no_more_replicas_in_sync_than_it_has(
+    monkeypatch: pytest.MonkeyPatch, replicas: list[int], in_sync: list[int], reason: str | None
+) -> None:
+    """R19. With min.insync.replicas=3, a partition of one replica accepts what that replica has."""
+    topic = Topic("t", [Partition(0, 1, replicas, in_sync)])
+    monkeypatch.setattr(Cluster, "topic", lambda *_: topic)
+    monkeypatch.setattr(
+        Cluster, "topic_settings", lambda *_: {"min.insync.replicas": SimpleNamespace(value="3")}
+    )
+    why = Cluster("127.0.0.1:1").why_not_writable("t")
+    assert why is None if reason is None else (why or "").startswith(reason)

@@ -1,0 +1,74 @@
+"""Where a consumer begins (R13: rewind by offset or by time)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainstem.errors import BadInput
+from mainstem.kafka.start_point import Kind, StartPoint, offset_to_start_at, parse_start
+
+NOW_MS = 1_769_853_600_000  # 2026-01-31T10:00:00Z
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("beginning", StartPoint(Kind.BEGINNING)),
+        ("earliest", StartPoint(Kind.BEGINNING)),
+        ("end", StartPoint(Kind.END)),
+        ("latest", StartPoint(Kind.END)),
+        ("0", StartPoint(Kind.OFFSET, 0)),
+        ("1200", StartPoint(Kind.OFFSET, 1200)),
+        ("-10", StartPoint(Kind.LAST, 10)),
+        ("10m", StartPoint(Kind.TIME, NOW_MS - 600_000)),
+        ("2026-01-31T09:00:00Z", StartPoint(Kind.TIME, NOW_MS - 3_600_000)),
+    ],
+)
+def test_a_start_is_understood_as_people_write_it(text: str, start: StartPoint) -> None:
+    assert parse_start(text, NOW_MS) == start
+
+
+@pytest.mark.parametrize("text", ["", "-", "--5", "5.0", "now", "10 minutes", "²"])
+def test_what_is_not_understood_is_answered_with_what_would_be(text: str) -> None:
+    with pytest.raises(BadInput, match="write beginning, end, an offset"):
+        parse_start(text, NOW_MS)
+
+
+def test_a_time_ago_before_1970_is_1970() -> None:
+    assert parse_start("5000w", NOW_MS) == StartPoint(Kind.TIME, 0)
+
+
+@pytest.mark.parametrize(
+    ("start", "at_time", "offset"),
+    [
+        (StartPoint(Kind.BEGINNING), None, 100),
+        (StartPoint(Kind.END), None, 200),
+        (StartPoint(Kind.OFFSET, 150), None, 150),
+        (StartPoint(Kind.OFFSET, 5), None, 100),
+        (StartPoint(Kind.OFFSET, 500), None, 200),
+        (StartPoint(Kind.LAST, 10), None, 190),
+        (StartPoint(Kind.LAST, 1000), None, 100),
+        (StartPoint(Kind.TIME, NOW_MS), 130, 130),
+        (StartPoint(Kind.TIME, NOW_MS), None, 200),
+    ],
+    ids=str,
+)
+def test_a_start_becomes_an_offset_of_the_partition(
+    start: StartPoint, at_time: int | None, offset: int
+) -> None:
+    assert offset_to_start_at(start, earliest=100, latest=200, at_time=at_time) == offset
+
+
+@given(
+    st.sampled_from([Kind.BEGINNING, Kind.END, Kind.OFFSET, Kind.LAST]),
+    st.integers(0, 2**62),
+    st.integers(0, 2**40),
+    st.integers(0, 2**40),
+)
+def test_the_offset_lies_in_the_partition_whatever_the_start(
+    kind: Kind, number: int, earliest: int, size: int
+) -> None:
+    offset = offset_to_start_at(StartPoint(kind, number), earliest, earliest + size, None)
+    assert earliest <= offset <= earliest + size

@@ -1,0 +1,350 @@
+"""JSON values become columns or dead letters, never a wrong row (R30, R31)."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainstem_loader.columns import MEMBERS_MAX, Columns
+from mainstem_loader.payload.json_payload import JsonPayload
+from mainstem_loader.payload.readers import ParsedPayload, RawPayload
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+def parse(*values: bytes | None, fixed: Columns | None = None) -> ParsedPayload:
+    return JsonPayload(fixed or {}).parse(pa.array(values, pa.binary()))
+
+
+def rows(parsed: ParsedPayload) -> dict[int, dict[str, object]]:
+    result = parsed.columns.to_pylist() if parsed.columns.num_columns else [{} for _ in parsed.rows]
+    # A row without rest is as if there were no such column.
+    result = [
+        {name: value for name, value in row.items() if (name, value) != ("_rest", None)} for row in result
+    ]
+    return dict(zip(parsed.rows.tolist(), result, strict=True))
+
+
+def reasons(parsed: ParsedPayload) -> dict[int, str]:
+    return dict(parsed.dead)
+
+
+def test_objects_become_rows() -> None:
+    parsed = parse(b'{"a":1,"b":"x"}', b'{"b":"y","c":[true]}')
+    assert rows(parsed) == {0: {"a": 1, "b": "x", "c": None}, 1: {"a": None, "b": "y", "c": [True]}}
+    assert not parsed.dead
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", "the value is empty"),
+        (b" \n", "the value is empty"),
+        (b"hello", "not a JSON object"),
+        (b"null", "not a JSON object"),
+        (b"[1]", "not a JSON object"),
+        (b"17", "not a JSON object"),
+        (b'"text"', "not a JSON object"),
+        (b"{}{}", "not one JSON object, but several"),
+        (b'{"a":1} null {"a":2}', "not one JSON object, but several"),
+        (b'{"a":1}\n{"a":2}', "not one JSON object, but several"),
+        (b'{"a":1} x {"a":2}', "not JSON: Invalid value"),
+        (b'{"a":1,}', "not JSON"),
+        (b"{'a':1}", "not JSON"),
+        (b'{"a":01}', "not JSON"),
+        (b'{"a":"line\nbreak"}', "not JSON"),
+        (b'{"a":"zero\0byte"}', "not JSON: it holds a zero byte"),
+        (b'{"a":"\xff\xfe"}', "a string is not UTF-8"),
+        (b'{"\xff":"a"}', "a string is not UTF-8"),
+        (b'{"a":"\\ud800"}', "not JSON: The surrogate pair in string is invalid"),
+        (b'{"a":1,"a":2}', "field 'a' appears twice"),
+        (b'{"a":{"b":1,"b":2}}', "field 'a/b' appears twice"),
+        (b'{"a":1e400}', "not JSON: Number too big"),
+        (b'{"a":' + b"[" * 60_000 + b"]" * 60_000 + b"}", "nested too deeply"),
+        (b'{"a":' * 60_000 + b"1" + b"}" * 60_000, "nested too deeply"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_no_object_is_dead_alone_and_says_why(value: bytes, reason: str) -> None:
+    good = b'{"g":1}'
+    assert reason in reasons(parse(value))[0]
+    among_others = parse(good, value, good)
+    assert rows(among_others) == {0: {"g": 1}, 2: {"g": 1}}
+    assert list(reasons(among_others)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("value", "row"),
+    [
+        (b'{"g":2,"":1}', {"g": 2, "_rest": '{"":1}'}),
+        (b'{"g":2,"a b":1}', {"g": 2, "_rest": '{"a b":1}'}),
+        (b'{"g":2,"G":3}', {"g": 2, "_rest": '{"G":3}'}),
+        (b'{"g":"text"}', {"g": None, "_rest": '{"g":"text"}'}),
+        (b'{"g":2,"x":[1,"a",null]}', {"g": 2, "_rest": '{"x":[1,"a",null]}'}),
+        (b'{"g":2,"x":[{"y":1},{"y":"a"}]}', {"g": 2, "_rest": '{"x":[{"y":1},{"y":"a"}]}'}),
+        (
+            b'{"g":2,"x":' + b"[" * 100 + b"]" * 100 + b"}",
+            {"g": 2, "_rest": '{"x":' + "[" * 100 + "]" * 100 + "}"},
+        ),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_field_that_fits_no_column_is_kept_as_text(value: bytes, row: dict[str, Any]) -> None:
+    good = b'{"g":1}'
+    parsed = parse(good, value, good)
+    assert rows(parsed) == {0: {"g": 1}, 1: row, 2: {"g": 1}}
+    assert not parsed.dead
+
+
+def test_an_object_that_is_used_as_a_map_makes_no_thousands_of_members() -> None:
+    maps = [json.dumps({"m": {f"key{number}-{n}": 1 for n in range(20)}}).encode() for number in range(50)]
+    parsed = parse(*maps)
+    assert not parsed.dead
+    column = parsed.columns.schema.field("m").type if "m" in parsed.columns.column_names else pa.struct([])
+    assert column.num_fields <= MEMBERS_MAX
+    kept = sum(row.get("_rest") is not None for row in rows(parsed).values())
+    assert kept >= 50 - MEMBERS_MAX // 20
+
+
+def test_a_value_cannot_hide_in_its_neighbours() -> None:
+    """As many objects as values, but not one in each."""
+    parsed = parse(b'{"a":1}{"a":2}', b"", b'{"a":3}')
+    assert rows(parsed) == {2: {"a": 3}}
+    parsed = parse(b'{"a":{}', b'{"b":1}}', b'{"c":1}{"c":2}', b'{"a":{"x":1}}')
+    assert rows(parsed) == {3: {"a": {"x": 1}}}
+    parsed = parse(b'{"a":1}\0}', b'{"a":2}{"a":3}', b'{"a":4}')
+    assert rows(parsed) == {2: {"a": 4}}
+
+
+def test_tombstones_are_rows_without_payload() -> None:
+    """R5: a null value deletes a key; that is a fact, not an error."""
+    parsed = parse(b'{"a":1}', None, b"x", None)
+    assert rows(parsed) == {0: {"a": 1}, 1: {"a": None}, 3: {"a": None}}
+    assert rows(parse(None, None)) == {0: {}, 1: {}}
+
+
+def test_empty_objects_and_blocks_are_fine() -> None:
+    assert rows(parse(b"{}", b"{}")) == {0: {}, 1: {}}
+    assert rows(parse()) == {}
+    assert rows(parse(b"{}", b'{"a":1}', b"{}")) == {0: {"a": None}, 1: {"a": 1}, 2: {"a": None}}
+
+
+def test_whitespace_around_and_line_breaks_inside_do_not_matter() -> None:
+    parsed = parse(b'{"a":1}', b' \r\n{\n "a" :\n 2\n}\n', b'{"a":3}')
+    assert rows(parsed) == {0: {"a": 1}, 1: {"a": 2}, 2: {"a": 3}}
+
+
+def test_fields_called_like_columns_of_every_table_move_aside() -> None:
+    parsed = parse(b'{"day":3,"_key":"k","payload_day":4}')
+    assert rows(parsed) == {0: {"payload_day": 3, "payload__key": "k", "payload_payload_day": 4}}
+
+
+def test_fields_that_were_always_null_or_empty_wait_for_a_type() -> None:
+    reader = JsonPayload({})
+    first = reader.parse(pa.array([b'{"a":null,"b":[],"c":{},"d":{"x":null},"e":1}'], pa.binary()))
+    assert rows(first) == {0: {"e": 1}}
+    second = reader.parse(pa.array([b'{"a":"now","b":[1],"d":{"x":null,"y":2}}'], pa.binary()))
+    assert rows(second) == {0: {"e": None, "a": "now", "b": [1], "d": {"y": 2}}}
+
+
+def test_integers_give_way_to_doubles_until_the_table_has_the_column() -> None:
+    reader = JsonPayload({})
+    assert rows(reader.parse(pa.array([b'{"a":1}'], pa.binary()))) == {0: {"a": 1}}
+    later = reader.parse(pa.array([b'{"a":1.5}', b'{"a":2}'], pa.binary()))
+    assert rows(later) == {0: {"a": 1.5}, 1: {"a": 2.0}}
+    assert reader.found_columns() == {"a": pa.float64()}
+    settled = parse(b'{"a":1.5}', b'{"a":2}', fixed={"a": pa.int64()})
+    assert rows(settled) == {0: {"a": None, "_rest": '{"a":1.5}'}, 1: {"a": 2}}
+
+
+def test_an_integer_fits_a_column_of_doubles() -> None:
+    assert rows(parse(b'{"a":1}', fixed={"a": pa.float64()})) == {0: {"a": 1.0}}
+
+
+def test_the_first_type_seen_is_the_columns_and_the_others_are_text() -> None:
+    parsed = parse(b'{"a":"x"}', b'{"a":1}', b'{"a":"y"}', b'{"a":[1]}', b'{"a":null}')
+    assert rows(parsed) == {
+        0: {"a": "x"},
+        1: {"a": None, "_rest": '{"a":1}'},
+        2: {"a": "y"},
+        3: {"a": None, "_rest": '{"a":[1]}'},
+        4: {"a": None},
+    }
+
+
+def test_strings_that_look_like_times_stay_strings() -> None:
+    parsed = parse(b'{"a":"2013-01-01T05:00:00Z"}', b'{"a":"soon"}')
+    assert rows(parsed) == {0: {"a": "2013-01-01T05:00:00Z"}, 1: {"a": "soon"}}
+
+
+def test_columns_with_a_given_type_are_read_as_it() -> None:
+    fixed: Columns = {
+        "t": TIMESTAMP,
+        "d": pa.date32(),
+        "n": pa.decimal128(10, 2),
+        "i": pa.int32(),
+        "f": pa.float32(),
+    }
+    parsed = parse(
+        b'{"t":"2013-01-01T05:00:00+02:00","d":"2013-01-02","n":"1.25","i":7,"f":0.5}',
+        b'{"t":"2013-01-01","n":3}',
+        b'{"t":"soon"}',
+        b'{"t":5}',
+        b'{"d":"2013-01-02T10:00:00"}',
+        b'{"i":3000000000}',
+        fixed=fixed,
+    )
+    result = rows(parsed)
+    assert [result.pop(row)["_rest"] for row in (2, 3, 4, 5)] == [
+        '{"t":"soon"}',
+        '{"t":5}',
+        '{"d":"2013-01-02T10:00:00"}',
+        '{"i":3000000000}',
+    ]
+    assert result == {
+        0: {
+            "t": datetime(2013, 1, 1, 3, tzinfo=UTC),
+            "d": date(2013, 1, 2),
+            "n": Decimal("1.25"),
+            "i": 7,
+            "f": 0.5,
+        },
+        1: {"t": datetime(2013, 1, 1, tzinfo=UTC), "d": None, "n": Decimal("3.00"), "i": None, "f": None},
+    }
+    assert not parsed.dead
+
+
+def test_numbers_beyond_64_bits_are_doubles_or_text() -> None:
+    assert rows(parse(b'{"a":18446744073709551615}')) == {0: {"a": 18446744073709551615.0}}
+    settled = parse(b'{"a":18446744073709551615}', b'{"a":9223372036854775807}', fixed={"a": pa.int64()})
+    assert rows(settled)[1] == {"a": 9223372036854775807}
+    assert rows(settled)[0] == {"a": None, "_rest": '{"a":18446744073709551615}'}
+
+
+def test_nan_and_infinity_are_numbers() -> None:
+    parsed = parse(b'{"a":Infinity}', b'{"a":-Infinity}', b'{"a":1.5}')
+    assert rows(parsed) == {0: {"a": float("inf")}, 1: {"a": float("-inf")}, 2: {"a": 1.5}}
+
+
+def test_a_struct_grows_new_members() -> None:
+    fixed = {"s": pa.struct([("x", pa.int64())])}
+    reader = JsonPayload(fixed)
+    parsed = reader.parse(pa.array([b'{"s":{"x":1,"y":"new"}}', b'{"s":{"x":"no"}}'], pa.binary()))
+    assert rows(parsed) == {
+        0: {"s": {"x": 1, "y": "new"}},
+        1: {"s": None, "_rest": '{"s":{"x":"no"}}'},
+    }
+    assert reader.found_columns() == {"s": pa.struct([("x", pa.int64()), ("y", pa.string())])}
+
+
+def test_what_one_block_taught_holds_for_the_next() -> None:
+    reader = JsonPayload({"fixed": pa.string()})
+    reader.parse(pa.array([b'{"a":"x"}'], pa.binary()))
+    parsed = reader.parse(pa.array([b'{"a":1}', b'{"b":true}'], pa.binary()))
+    assert rows(parsed)[1] == {"a": None, "b": True, "fixed": None}
+    assert rows(parsed)[0]["_rest"] == '{"a":1}'
+    assert reader.found_columns() == {"a": pa.string(), "b": pa.bool_()}
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=2),
+    max_leaves=4,
+)
+objects = st.dictionaries(st.sampled_from(["a", "b", "c"]), values, max_size=3)
+texts = (
+    objects.map(lambda one: json.dumps(one, ensure_ascii=False).encode())
+    | st.sampled_from([b"", b"{", b"}", b"{}", b"{}{}", b'{"a":1}{"a":2}', b'{"a":{}', b'{"b":1}}', b"null"])
+    | st.none()
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(texts, max_size=12))
+def test_each_value_is_one_row_or_one_dead_letter(block: list[bytes | None]) -> None:
+    parsed = parse(*block)
+    assert sorted([*parsed.rows.tolist(), *reasons(parsed)]) == list(range(len(block)))
+    for row, result in rows(parsed).items():
+        text = block[row]
+        sent = {} if text is None else json.loads(text)
+        sent |= {"_rest": result.get("_rest")}
+        assert json.loads(str(result.get("_rest") or "{}")).items() <= sent.items()
+        for field, value in result.items():
+            if isinstance(value, int | str | bool | float):
+                assert sent[field] == value, f"{text!r} became {result}"
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32))
+def test_many_bad_ones_among_many_good_ones_are_found(seed: int) -> None:
+    chance = random.Random(seed)
+    share = chance.choice([0.001, 0.01, 0.5, 1.0])
+    bad = [b'{"a":"text"}', b"nothing", b'{"a":1,"a":1}', b'{"a":[1]}']
+    block = [chance.choice(bad) if chance.random() < share else b'{"a":%d}' % index for index in range(1000)]
+    parsed = parse(*block, fixed={"a": pa.int64()})
+    loaded = [index for index, text in enumerate(block) if text not in bad[1:3]]
+    assert parsed.rows.tolist() == loaded, f"seed {seed}"
+    if loaded:
+        numbers = [None if block[index] in bad else index for index in loaded]
+        assert parsed.columns.column("a").to_pylist() == numbers, f"seed {seed}"
+
+
+def test_raw_values_are_kept_as_they_are() -> None:
+    values = pa.array([b"\xff\0", None, b""], pa.binary())
+    parsed = RawPayload().parse(values)
+    assert parsed.columns.column("value").to_pylist() == [b"\xff\0", None, b""]
+    assert parsed.rows.tolist() == [0, 1, 2]
+    assert not parsed.dead
+
+
+@pytest.mark.parametrize("space", ["", " \n"])
+def test_fields_beside_one_that_does_not_fit_keep_every_digit(space: str) -> None:
+    payload = JsonPayload({"price": pa.decimal128(24, 4), "n": pa.int64()})
+    text = '{_"price"_:_12345678901234567.1234_,_"n"_:_123456789012345678901234567890_}'.replace("_", space)
+    parsed = payload.parse(pa.array([text.encode(), b'{"n": 1}'], pa.binary()))
+    assert not parsed.dead
+    assert parsed.columns.column("price")[0].as_py() == Decimal("12345678901234567.1234")
+    rest = parsed.columns.column("_rest")[0].as_py()
+    assert rest.replace("\n", "").replace(" ", "") == '{"n":123456789012345678901234567890}'
+
+
+def test_a_field_twice_is_dead_also_beside_one_that_does_not_fit() -> None:
+    payload = JsonPayload({"n": pa.int64()})
+    values = [b'{"a": 1, "a": 2, "n": "x"}', b'{"n": "x", "n": "y"}', b'{"a": 3, "n": 1}']
+    parsed = payload.parse(pa.array(values, pa.binary()))
+    assert parsed.dead == [(0, "field 'a' appears twice"), (1, "field 'n' appears twice")]
+    assert parsed.columns.to_pylist() == [{"n": 1, "a": 3}]
+
+
+@pytest.mark.parametrize("depth", [300, 1000])
+def test_a_deeply_nested_field_becomes_text(depth: int) -> None:
+    payload = JsonPayload({"n": pa.int64()})
+    text = '{"a":' + "[" * depth + "]" * depth + ',"n":1}'
+    parsed = payload.parse(pa.array([text.encode(), b'{"n": 1}'], pa.binary()))
+    assert not parsed.dead
+    assert "[" * depth in parsed.columns.column("_rest")[0].as_py()
+
+
+@pytest.mark.parametrize("last", [b'{"n":"text"}', b'{"n":1', b'{"n":[1]}'])
+def test_one_value_at_the_end_of_a_large_block_costs_no_other_row(last: bytes) -> None:
+    """R30, R31: the block is read as a whole, and only what is around the value is looked at again."""
+    count = 1_000_000
+    values = pa.chunked_array([pa.array([b'{"n":7}'] * (count - 1) + [last], pa.binary())]).combine_chunks()
+    parsed = JsonPayload({"n": pa.int64()}).parse(values)
+    numbers = parsed.columns.column("n")
+    dead = [row for row, _ in parsed.dead]
+    assert dead == ([count - 1] if last == b'{"n":1' else [])
+    assert len(parsed.rows) == count - len(dead)
+    assert pa.compute.sum(numbers).as_py() == 7 * (count - 1)
+    if not dead:
+        assert parsed.columns.column("_rest")[-1].as_py() == last.decode()
+        assert parsed.columns.column("_rest").null_count == count - 1

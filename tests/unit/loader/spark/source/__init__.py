@@ -1,0 +1,1 @@
+"""Unit tests of `mainstem_loader.spark.source`."""

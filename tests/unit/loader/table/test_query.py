@@ -1,0 +1,84 @@
+"""Questions to the warehouse, and what is said when there is no answer (R36)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from mainstem_loader.errors import QueryError
+from mainstem_loader.table.query import query, tables
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    rows = pa.table(
+        {"Carrier": ["UA", "AA"], "delay": [1.5, None], "s": [{"k": "a"}, None], "l": [["x"], []]}
+    )
+    for name in ("flights", "web.events-2", "Flights"):
+        write_deltalake(tmp_path / name, rows)
+    (tmp_path / "no_table").mkdir()
+    return tmp_path
+
+
+def test_every_table_is_known_by_its_folders_name(warehouse: Path) -> None:
+    assert tables(warehouse) == ["Flights", "flights", "web.events-2"]
+    for name in ("flights", "Flights", '"web.events-2"'):
+        assert query(warehouse, f"SELECT count(*) AS n FROM {name}").to_pylist() == [{"n": 2}]
+    assert "flights" in query(warehouse, "SHOW TABLES").column("table_name").to_pylist()
+
+
+def test_answers_have_plain_types(warehouse: Path) -> None:
+    answer = query(warehouse, "SELECT Carrier, s, l, arrow_cast(Carrier, 'Binary') AS b FROM flights")
+    assert answer.schema.field("Carrier").type == pa.string()
+    assert answer.schema.field("s").type == pa.struct([("k", pa.string())])
+    assert answer.schema.field("l").type == pa.list_(pa.string())
+    assert answer.schema.field("b").type == pa.binary()
+
+
+def test_tables_are_joined(warehouse: Path) -> None:
+    sql = """
+        WITH a AS (SELECT * FROM flights)
+        SELECT sum(a.delay) AS d FROM a JOIN "web.events-2" b USING (Carrier)
+    """
+    assert query(warehouse, sql).to_pylist() == [{"d": 1.5}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELECT * FROM trains", "There is no table trains, only Flights, flights, web.events-2"),
+        ("SELECT nope FROM flights", "cannot be answered: .*nope.* Table flights has "),
+        ("SELECT a.", "cannot be answered: Expected: an identifier"),
+        ("SELEC 1", "SELEC is no question"),
+        ("", "nothing to ask"),
+        ("  -- only a comment", "nothing to ask"),
+        ("INSERT INTO flights VALUES (1)", "INSERT is no question"),
+        ("/* hidden */ COPY (SELECT 1) TO 'x.csv'", "COPY is no question"),
+        ("DROP TABLE flights", "DROP is no question"),
+        ("SELECT 1; SELECT 2", "cannot be answered"),
+        ("SELECT 1/0", "cannot be answered: .*ivide by zero"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(warehouse: Path, sql: str, words: str) -> None:
+    with pytest.raises(QueryError, match=words):
+        query(warehouse, sql)
+
+
+def test_an_empty_warehouse_says_what_to_do(tmp_path: Path) -> None:
+    assert tables(tmp_path / "missing") == []
+    with pytest.raises(QueryError, match=r"There is no table flights, nor any other in .*load a topic first"):
+        query(tmp_path / "missing", "SELECT * FROM flights")
+
+
+def test_a_damaged_table_is_named(warehouse: Path) -> None:
+    for commit in (warehouse / "flights" / "_delta_log").glob("*.json"):
+        commit.write_text("garbage")
+    with pytest.raises(QueryError, match="Table flights cannot be opened"):
+        query(warehouse, "SELECT 1")
+
+
+def test_comments_before_a_question_do_not_matter(warehouse: Path) -> None:
+    assert query(warehouse, "-- how many\n /* really */ (SELECT 1 AS one)").to_pylist() == [{"one": 1}]

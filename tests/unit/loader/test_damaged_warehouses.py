@@ -1,0 +1,151 @@
+"""Warehouses that others have damaged or altered, and disks that are full (R29, R30, R33)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from tests.support.small_disk import can_mount, small_disk
+from tests.unit.loader.fake_cluster import FakeCluster
+from tests.unit.loader.test_load_topic import Loads
+from tests.unit.loader.test_rewrite_rows import EVERYTHING, fill, places
+
+from mainstem_loader.chosen_offsets import ChosenOffsets
+from mainstem_loader.errors import DiskFullError, WarehouseError
+from mainstem_loader.maintain_table import maintain
+from mainstem_loader.ranges import OffsetRange
+from mainstem_loader.rewrite_rows import rewind
+from mainstem_loader.table import delivery
+from mainstem_loader.table.commits import WarehouseTable
+from mainstem_loader.table.delta import commit_files
+
+DISK_BYTES = 4 << 20
+
+
+@pytest.fixture
+def loads(cluster: FakeCluster, tmp_path: Path) -> Loads:
+    found = Loads(cluster, tmp_path)
+    for n in range(3):
+        found.send({"n": n})
+        found.load()
+    return found
+
+
+def delta(loads: Loads) -> DeltaTable:
+    return DeltaTable(str(loads.warehouse / "t"))
+
+
+def test_a_missing_data_file_is_named_and_its_rows_can_be_added_again(loads: Loads) -> None:
+    """R33: somebody has vacuumed too much. Loads add rows as before."""
+    lost = Path(delta(loads).file_uris()[0].removeprefix("file://"))
+    lost.unlink()
+    files = loads.files()
+    said = rf"{lost.name}, which is not there\. .*DeltaTable\.repair"
+    with pytest.raises(WarehouseError, match=said):
+        fill(loads)
+    with pytest.raises(WarehouseError, match=said):
+        fill(loads, replace_rows=True)
+    with pytest.raises(WarehouseError, match=said):
+        rewind(loads.settings(), ChosenOffsets(ranges=(OffsetRange(0, 1, 3),)))
+    assert files <= loads.files()
+    loads.send({"n": 3})
+    assert loads.load().loaded == 1
+    with pytest.raises(WarehouseError, match=said):
+        maintain(loads.settings())
+    delta(loads).repair()
+    assert len(places(loads)) == 3
+    assert fill(loads).loaded == 1
+    assert places(loads) == [(0, n) for n in range(4)]
+
+
+def test_a_damaged_data_file_is_a_reason_and_not_a_crash(loads: Loads) -> None:
+    """R33."""
+    damaged = Path(delta(loads).file_uris()[0].removeprefix("file://"))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-40] + bytes(40))
+    with pytest.raises(WarehouseError, match="The files of table t cannot be read"):
+        fill(loads)
+    damaged.write_bytes(whole)
+    assert fill(loads).read == 0
+
+
+def test_an_append_only_table_is_loaded_and_its_rows_are_not_replaced(loads: Loads) -> None:
+    """R33: it says which property forbids it, and works once that is changed back."""
+    delta(loads).alter.set_table_properties({"delta.appendOnly": "true"})
+    loads.send({"n": 3})
+    assert loads.load().loaded == 1
+    with pytest.raises(WarehouseError, match=r"append-only.* delta\.appendOnly to false"):
+        rewind(loads.settings(), EVERYTHING)
+    with pytest.raises(WarehouseError, match="append-only"):
+        fill(loads, replace_rows=True)
+    assert fill(loads).read == 0
+    (warning,) = maintain(loads.settings()).warnings
+    assert "append-only" in warning
+    delta(loads).alter.set_table_properties({"delta.appendOnly": "false"})
+    assert rewind(loads.settings(), EVERYTHING).removed == 4
+    assert loads.load().loaded == 4
+
+
+def fill_up(disk: Path) -> None:
+    """Leave not one block."""
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        size_bytes = DISK_BYTES
+        while size_bytes:
+            try:
+                file.write(bytes(size_bytes))
+            except OSError:
+                size_bytes //= 2
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as mount_point:
+        yield mount_point
+
+
+@pytest.mark.skipif(not can_mount(), reason="only root can mount the small disk that this test fills")
+@pytest.mark.parametrize("full_at", ["data files", "commit", "dead letters"])
+def test_what_a_full_disk_stopped_is_loaded_once_when_there_is_space(
+    cluster: FakeCluster, disk: Path, full_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R29, R30: whatever the disk had no room for."""
+    loads = Loads(cluster, disk / "tables")
+    loads.send({"n": 0})
+    loads.load()
+    loads.send({"n": 1}, b"nonsense", {"n": 3})
+    with monkeypatch.context() as patch:
+        match full_at:
+            case "data files":
+                fill_up(disk)
+            case "commit":
+                commit = WarehouseTable.commit
+
+                def commit_when_full(table: WarehouseTable, *arguments: Any) -> Any:
+                    fill_up(disk)
+                    return commit(table, *arguments)
+
+                patch.setattr(WarehouseTable, "commit", commit_when_full)
+            case _:
+
+                def commit_files_when_full(*arguments: Any) -> None:
+                    fill_up(disk)
+                    commit_files(*arguments)
+
+                patch.setattr(delivery, "commit_files", commit_files_when_full)
+        with pytest.raises(DiskFullError, match="is full") as raised:
+            loads.load(max_rejected_share=1)
+    is_committed = full_at == "dead letters"
+    assert ("nothing of this run was loaded" in str(raised.value)) is not is_committed
+    assert ("dead letters of a run that was committed" in str(raised.value)) is is_committed
+    assert [row["n"] for row in loads.rows("n")] == ([0, 1, 3] if is_committed else [0])
+    # Full as it is, the disk stops the next load, too.
+    with pytest.raises(DiskFullError):
+        loads.load(max_rejected_share=1)
+    (disk / "ballast").unlink()
+    assert loads.load(max_rejected_share=1).loaded == (0 if is_committed else 2)
+    assert loads.load(max_rejected_share=1).loaded == 0
+    assert [row["n"] for row in loads.rows("n")] == [0, 1, 3]
+    assert [row["_offset"] for row in loads.dead()] == [2]

@@ -1,0 +1,88 @@
+"""A client that finds no broker is replaced: its addresses may be those of brokers that are gone (R25)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from mainstem_operator.brokers import raw_protocol, stock_client
+from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
+from mainstem_operator.brokers.raw_protocol import RawProtocol
+from mainstem_operator.brokers.stock_client import StockClient
+
+
+class PlayedAdmin:
+    """An AdminClient that knows the addresses which brokers had when it was created."""
+
+    created: list[PlayedAdmin]
+    address: str
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.known_address = type(self).address
+        type(self).created.append(self)
+
+    def ask(self) -> str:
+        if self.known_address != type(self).address:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return "answer"
+
+    def describe_cluster(self, request_timeout: float) -> Any:
+        nodes = [SimpleNamespace(id=0, host=self.known_address, port=9092)]
+        return SimpleNamespace(result=lambda: SimpleNamespace(controller=nodes[0], nodes=nodes))
+
+
+@pytest.fixture(autouse=True)
+def admins(monkeypatch: pytest.MonkeyPatch) -> list[PlayedAdmin]:
+    PlayedAdmin.created, PlayedAdmin.address = [], "10.0.0.1"
+    monkeypatch.setattr(stock_client, "AdminClient", PlayedAdmin)
+    return PlayedAdmin.created
+
+
+async def test_after_a_call_that_found_no_broker_the_next_one_finds_those_of_now(
+    admins: list[PlayedAdmin],
+) -> None:
+    client = StockClient("events:9092")
+    assert await client.call(lambda admin: admin.ask()) == "answer"
+    assert len(admins) == 1
+    PlayedAdmin.address = "10.0.0.2"
+    with pytest.raises(BrokersUnreachable):
+        await client.call(lambda admin: admin.ask())
+    assert await client.call(lambda admin: admin.ask()) == "answer"
+    assert len(admins) == 2
+
+
+async def test_brokers_that_answer_no_raw_request_are_looked_up_again(
+    admins: list[PlayedAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(address: tuple[str, int], request: Any, **_: Any) -> str:
+        if address[0] != PlayedAdmin.address:
+            raise ConnectionRefusedError
+        return "answer"
+
+    monkeypatch.setattr(raw_protocol, "ask", ask)
+    raw = RawProtocol(StockClient("events:9092"))
+    assert await raw.ask_any("request") == "answer"
+    PlayedAdmin.address = "10.0.0.2"
+    with pytest.raises(BrokersUnreachable):
+        await raw.ask_any("request")
+    assert await raw.ask_any("request") == "answer"
+
+
+async def test_a_refusal_does_not_cost_the_connection(admins: list[PlayedAdmin]) -> None:
+    def refuse(admin: PlayedAdmin) -> None:
+        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    client = StockClient("events:9092")
+    with pytest.raises(BrokersRefused):
+        await client.call(refuse)
+    assert await client.call(lambda admin: admin.ask()) == "answer"
+    assert len(admins) == 1
+
+
+async def test_addresses_are_refreshed_every_few_seconds(admins: list[PlayedAdmin]) -> None:
+    await StockClient("events:9092").call(lambda admin: admin.ask())
+    assert admins[0].settings["topic.metadata.refresh.interval.ms"] <= 10_000

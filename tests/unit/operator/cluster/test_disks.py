@@ -1,0 +1,48 @@
+"""Which volumes are to grow, and which can't (R25). What becomes of lost ones is in `test_proofs.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.operator.snapshots import cluster, component, with_claim
+
+from mainstem_operator.api.resources import Storage
+from mainstem_operator.cluster.disks import plan_growth
+
+
+def storage(size: str, type_: str = "persistent") -> Storage:
+    return cluster(brokers={"storage": {"type": type_, "size": size}}).brokers.storage
+
+
+def test_volumes_that_are_smaller_than_the_manifest_says_ask_for_more() -> None:
+    brokers = with_claim(component("broker"), 1, size="20Gi")
+    growth = plan_growth(storage("20Gi"), brokers)
+    assert [claim.index for claim in growth.claims] == [0, 2]
+    assert growth.refused == ""
+
+
+@pytest.mark.parametrize("size", ["10Gi", "10240Mi", "10737418240"])
+def test_the_same_size_in_other_words_changes_nothing(size: str) -> None:
+    growth = plan_growth(storage(size), component("broker"))
+    assert (growth.claims, growth.refused) == ((), "")
+
+
+@pytest.mark.parametrize(
+    ("type_", "size", "sentence"),
+    [
+        ("local", "20Gi", "data-events-broker-0 is on a local volume, which can't grow."),
+        ("persistent", "5Gi", "data-events-broker-0 has 10Gi, and volumes don't shrink."),
+        ("local", "5Gi", "data-events-broker-0 has 10Gi, and volumes don't shrink."),
+        ("ephemeral", "20Gi", ""),
+    ],
+)
+def test_what_can_not_be_is_told_of_the_first_volume(type_: str, size: str, sentence: str) -> None:
+    growth = plan_growth(storage(size, type_), component("broker"))
+    assert (growth.claims, growth.refused) == ((), sentence)
+
+
+@pytest.mark.parametrize("changes", [{"size": ""}, {"deleting": True}])
+def test_a_claim_that_is_not_told_yet_or_goes_is_left_alone(changes: dict[str, Any]) -> None:
+    brokers = with_claim(component("broker", 1), 0, **changes)
+    assert plan_growth(storage("20Gi"), brokers).claims == ()

@@ -1,0 +1,261 @@
+"""What a schema can't know and the live cluster does is told in a condition; nothing is half done (R24, R25).
+
+tests/e2e/test_judged_live.py says which field is judged by which of these.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.support.connected_kube import connected
+from tests.support.fake_kubernetes import Manifest
+from tests.support.manifests import resource
+from tests.support.running_operator import RunningOperator
+from tests.unit.operator.snapshots import cluster, component, snapshot, with_pod
+
+from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.fields import InvalidSpec, Object
+from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, group_of, topic_of
+from mainstem_operator.cluster.status import Work, cluster_conditions
+from mainstem_operator.kubernetes.observe import Observer
+from mainstem_operator.runtime.alone import Alone
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.snapshot import Component, Snapshot, pod_of
+from mainstem_operator.topics.loads.apply import bring_about_loads
+from mainstem_operator.topics.loads.plan import load_conditions, run_of
+
+Scenario = Callable[[RunningOperator], Awaitable[None]]
+NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
+
+
+def manifest(kind: str, name: str, **spec: Any) -> Manifest:
+    return resource(kind, name, spec)
+
+
+def conditions(
+    seen: Snapshot, of: ClusterSpec | None = None, work: Work | None = None
+) -> dict[str, Condition]:
+    result = cluster_conditions(of or cluster(), seen, work or Work(), None)
+    return {condition.type: condition for condition in result}
+
+
+def without_ready_pods(seen: Component, **changes: Any) -> Component:
+    for index in seen.pods:
+        seen = with_pod(seen, index, ready=False, **changes)
+    return seen
+
+
+# --- BrokerClusters ---
+
+
+def test_what_kubernetes_refuses_of_a_cluster_is_told_and_nothing_is_done(
+    play: Callable[[Scenario], None],
+) -> None:
+    refusal = 'StatefulSet.apps "events-broker" is invalid: spec.template.spec.tolerations[0]: Invalid value'
+
+    def refuses(applied: Manifest) -> str:
+        name = applied["metadata"]["name"]
+        spec = applied.get("spec", {}).get("template", {}).get("spec", {})
+        return refusal if name == "events-broker" and "tolerations" in spec else ""
+
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.refuses = refuses
+        wrong = {"replicas": 3, "pod": {"tolerations": [{"operator": "Perhaps"}]}}
+        kubernetes.apply(manifest("BrokerCluster", "events", brokers=wrong))
+        condition = await operator.condition("brokerclusters", "events", "Ready", "False", "NoBrokers")
+        assert refusal in condition["message"]
+        assert not [key for key in kubernetes.objects if key[0] in ("services", "statefulsets", "configmaps")]
+        # Once it is mended all goes on.
+        kubernetes.apply(
+            manifest("BrokerCluster", "events", brokers={"replicas": 3, "pod": {"tolerations": []}})
+        )
+        await operator.condition("brokerclusters", "events", "Stable", "True")
+        # A BrokerCluster that runs is left as it is, and serves on.
+        before = {key: item["metadata"]["resourceVersion"] for key, item in kubernetes.objects.items()}
+        kubernetes.apply(
+            manifest("BrokerCluster", "events", brokers={**wrong, "config": {"num.partitions": 7}})
+        )
+        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+        assert condition["message"].startswith("Kubernetes refused objects of the manifest")
+        assert refusal in condition["message"]
+        await operator.condition("brokerclusters", "events", "Ready", "True")
+        after = {key: item["metadata"]["resourceVersion"] for key, item in kubernetes.objects.items()}
+        assert {key for key in after if before.get(key) != after[key]} == {
+            ("brokerclusters", "default", "events")
+        }
+
+    play(scenario)
+
+
+def test_a_node_port_that_can_not_be_had_is_told_before_brokers_are_made(
+    play: Callable[[Scenario], None],
+) -> None:
+    """Ports out of range, or taken, are refused in earnest only: a dry run gives none out."""
+    words = "spec.ports[0].nodePort: Invalid value: 2000: provided port is not in the valid range."
+
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+
+        def refuses(applied: Manifest) -> str:
+            earnest = kubernetes.requests[-1][0] == "PATCH"
+            return words if earnest and applied["metadata"]["name"].endswith("-external") else ""
+
+        kubernetes.refuses = refuses
+        listeners = {"external": {"type": "NodePort", "nodePortFirst": 2000}}
+        kubernetes.apply(manifest("BrokerCluster", "events", brokers={"replicas": 3}, listeners=listeners))
+        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+        assert words in condition["message"]
+        assert kubernetes.find("statefulsets") == []
+        kubernetes.refuses = lambda applied: ""
+        kubernetes.annotate("brokerclusters", "events", {"look": "now"})
+        await operator.condition("brokerclusters", "events", "Stable", "True")
+
+    play(scenario)
+
+
+def test_pods_that_kubernetes_does_not_make_are_told() -> None:
+    """A priority class or a service account that is not there: only the StatefulSet's events say so."""
+    none = replace(component("broker"), pods={})
+    result = conditions(replace(snapshot(), brokers=none, reports={}))
+    assert result["Ready"].reason == "NoBrokers"
+    assert "`kubectl describe statefulset events-broker` says why" in result["Ready"].message
+
+
+def test_a_pod_that_fits_nowhere_is_told() -> None:
+    words = "0/4 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+    brokers = without_ready_pods(component("broker"), unschedulable=words, node=None)
+    result = conditions(replace(snapshot(), brokers=brokers, reports={}))
+    assert result["Ready"] == Condition(
+        "Ready", False, "NoBrokers", f"No broker is ready. events-broker-0: {words}"
+    )
+    assert words in result["Stable"].message
+    servers = with_pod(component("zookeeper"), 2, ready=False, unschedulable=words, node=None)
+    result = conditions(replace(snapshot(), zookeeper=servers, modes={0: "leader", 1: "follower"}))
+    assert f"events-zookeeper-2: {words}" in result["CoordinationHealthy"].message
+
+
+def test_an_image_that_is_nowhere_is_told() -> None:
+    words = "ImagePullBackOff: Back-off pulling image nowhere/broker"
+    brokers = without_ready_pods(component("broker"))
+    for seen, pod in (
+        (replace(snapshot(), brokers=without_ready_pods(brokers, trouble=words)), "events-broker-0"),
+        (
+            replace(
+                snapshot(),
+                brokers=brokers,
+                zookeeper=without_ready_pods(component("zookeeper"), trouble=words),
+            ),
+            "events-zookeeper-0",
+        ),
+    ):
+        assert f"{pod}: {words}" in conditions(seen)["Ready"].message
+
+
+def test_the_last_words_of_a_broker_that_ends_are_told() -> None:
+    """A setting that it can't read, too little memory: Kubernetes itself would speak of the back-off only."""
+    sentence = "mainstem broker: Invalid value 'many' for num.partitions: it must be of type int."
+    pod = pod_of(
+        {
+            "metadata": {"name": "events-broker-0"},
+            "status": {
+                "containerStatuses": [
+                    {
+                        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+                        "lastState": {"terminated": {"message": f"starting\n{sentence}\n"}},
+                    }
+                ]
+            },
+        }
+    )
+    assert pod.trouble == f"CrashLoopBackOff: {sentence}"
+    brokers = replace(component("broker"), pods={0: pod})
+    assert sentence in conditions(replace(snapshot(), brokers=brokers, reports={}))["Ready"].message
+
+
+def test_volumes_that_can_not_have_their_new_size_are_told() -> None:
+    words = "data-events-broker-0 has 10Gi, and volumes don't shrink."
+    result = conditions(snapshot(), work=Work(unresizable=words))["StorageUnresizable"]
+    assert (result.holds, result.message) == (True, words)
+
+
+def test_a_rack_label_that_no_node_has_is_told() -> None:
+    spec = cluster(brokers={"rack": {"nodeLabel": "zone"}})
+    nodes = {"node-0": {"zone": "a"}, "node-1": {}, "node-2": {"zone": ""}, "node-3": {}}
+    result = conditions(replace(snapshot(), nodes=nodes), spec)["RackUnknown"]
+    assert result.message == "Nodes without the label zone, so that replicas are not spread: node-1, node-2."
+    labelled = {name: {"zone": name} for name in nodes}
+    assert "RackUnknown" not in conditions(replace(snapshot(), nodes=labelled), spec)
+    assert "RackUnknown" not in conditions(replace(snapshot(), nodes=nodes))
+
+
+# --- Loads ---
+
+WAREHOUSE = {"location": "s3://lake/events"}
+
+
+async def test_a_load_that_kubernetes_refuses_holds_up_no_other_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(applied: Manifest) -> str:
+        wrong = applied.get("spec", {}).get("timeZone") == "Europe/Nowhere"
+        return "spec.timeZone: Invalid value: unknown time zone Europe/Nowhere" if wrong else ""
+
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        kubernetes.refuses = refuses
+        context = cast(Any, Context)(kube, cast(Observer, None), None, Images(), None, None, "ops")
+        there = manifest("BrokerCluster", "events", brokers={"replicas": 3}, warehouse=WAREHOUSE)
+        pairs: list[tuple[TopicSpec, Object]] = [
+            (
+                topic_of(
+                    manifest(
+                        "Topic",
+                        name,
+                        clusterRef={"name": "events"},
+                        warehouse={"schedule": "@hourly", "timeZone": zone},
+                    )
+                ),
+                {},
+            )
+            for name, zone in (("first", "Europe/Nowhere"), ("second", "Europe/Berlin"))
+        ]
+        result = await bring_about_loads(context, there, pairs, [], Alone())
+        (loaded,) = result["default", "first"].conditions
+        assert (loaded.holds, loaded.reason) == (False, "CannotLoad")
+        assert "unknown time zone Europe/Nowhere" in loaded.message
+        assert [job["metadata"]["name"] for job in kubernetes.find("cronjobs")] == ["second-load"]
+
+
+def test_a_load_whose_pod_can_not_start_is_told() -> None:
+    """A Secret or a claim that is not there keeps a pod waiting for hours, and no Job ends."""
+    job = {"metadata": {"name": "clicks-load-1", "creationTimestamp": "2026-11-21T11:00:00Z"}}
+    run = run_of(job, "", 'CreateContainerConfigError: secret "lake" not found')
+    topic = topic_of(
+        manifest("Topic", "clicks", clusterRef={"name": "events"}, warehouse={"schedule": "@hourly"})
+    )
+    (loaded,) = load_conditions(topic, None, [run], None, NOW)
+    assert (loaded.holds, loaded.reason) == (False, "LoadCannotStart")
+    assert loaded.message.endswith('CreateContainerConfigError: secret "lake" not found')
+
+
+# --- Groups ---
+
+
+def test_a_group_of_a_cluster_that_is_not_there_says_so(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        operator.kubernetes.apply(manifest("ConsumerGroup", "billing", clusterRef={"name": "nowhere"}))
+        result = await operator.condition("consumergroups", "billing", "Ready", "False", "ClusterNotFound")
+        assert result["message"] == "There is no BrokerCluster nowhere in the namespace default."
+
+    play(scenario)
+
+
+def test_a_day_that_the_month_does_not_have_is_told() -> None:
+    reset = {"requestId": "1", "to": "datetime", "datetime": "2026-02-30T00:00:00Z"}
+    with pytest.raises(InvalidSpec, match=r"spec\.reset\.datetime must be like 2026"):
+        group_of(manifest("ConsumerGroup", "billing", clusterRef={"name": "events"}, reset=reset))

@@ -1,0 +1,181 @@
+"""The manifests of a BrokerCluster, as they are applied: whole files to read, in `golden/`.
+
+After a change that is meant, `pytest tests/unit/operator --rewrite-golden` writes them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.operator.snapshots import cluster
+
+from mainstem_operator.api.resources import ClusterSpec, Images, cluster_of
+from mainstem_operator.cluster.broker_manifests import (
+    Placement,
+    broker_manifests,
+    broker_services,
+    config_hash,
+    racks_of,
+    settings_of,
+)
+from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
+from mainstem_operator.kubernetes.manifests import Manifest
+
+GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES = Path(__file__).parents[4] / "examples"
+
+
+def example(name: str) -> ClusterSpec:
+    manifest = yaml.safe_load((EXAMPLES / name).read_text())
+    manifest["metadata"] |= {"namespace": "prod", "uid": "u-1", "generation": 1}
+    return cluster_of(manifest)
+
+
+def manifests(spec: ClusterSpec, placement: Placement) -> list[Manifest]:
+    replicas = spec.brokers.replicas
+    return [
+        *zookeeper_manifests(spec, Images(), None, "operators"),
+        *broker_services(spec, replicas),
+        *broker_manifests(spec, Images(), replicas, placement, None, 1),
+    ]
+
+
+CASES = {
+    "cluster": (example("cluster.yaml"), Placement({})),
+    "cluster-small": (example("cluster-small.yaml"), Placement({0: 30_001})),
+    "cluster-racks": (
+        cluster(
+            2, brokers={"rack": {"nodeLabel": "zone"}, "spread": "Required", "storage": {"type": "local"}}
+        ),
+        Placement({}, {"node-2": "b", "node-1": "a"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_manifests_are_those_in_golden(name: str, request: pytest.FixtureRequest) -> None:
+    text = yaml.safe_dump_all(manifests(*CASES[name]), sort_keys=False, width=110)
+    path = GOLDEN / f"{name}.yaml"
+    if request.config.getoption("--rewrite-golden", default=False):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pods_meet_the_restricted_standard(name: str) -> None:
+    for manifest in manifests(*CASES[name]):
+        if manifest["kind"] != "StatefulSet":
+            continue
+        pod: dict[str, Any] = manifest["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not pod["automountServiceAccountToken"]
+        for container in pod["containers"]:
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            assert not container["securityContext"]["allowPrivilegeEscalation"]
+
+
+def test_no_volume_goes_with_its_cluster_unless_that_says_so() -> None:
+    kept = broker_manifests(cluster(), Images(), 3, Placement({}), None, 1)[2]
+    policy = kept["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert policy == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert "ownerReferences" not in kept["spec"]["volumeClaimTemplates"][0]["metadata"]
+
+
+def test_brokers_are_restarted_for_settings_and_not_for_what_is_learned_of_racks_or_of_more_brokers() -> None:
+    nowhere = Placement({})
+    before = config_hash(cluster(), nowhere)
+    assert config_hash(cluster(), Placement({}, {"node-1": "a"})) == before
+    assert config_hash(cluster(4), nowhere) == before
+    assert config_hash(cluster(brokers={"config": {"num.partitions": 7}}), nowhere) != before
+
+
+BY_ZONE = cluster(brokers={"rack": {"nodeLabel": "zone"}})
+
+
+def racks_file(nodes: Mapping[str, Mapping[str, str]] | None, config_map: Manifest | None = None) -> str:
+    placement = Placement({}, racks_of(BY_ZONE, nodes, config_map))
+    text: str = broker_manifests(BY_ZONE, Images(), 1, placement, None, 1)[0]["data"]["racks.properties"]
+    return text
+
+
+def test_the_racks_of_all_nodes_lie_beside_the_brokers_settings_in_an_order_of_their_own() -> None:
+    """Also of nodes without a broker, for one may come to them; a node without the label is in no rack."""
+    nodes = {"b.x": {"zone": "south-1"}, "a-1": {"zone": "n"}, "c": {"other": "n"}, "d": {"zone": ""}}
+    assert racks_file(nodes) == racks_file(dict(reversed(nodes.items()))) == "a-1=n\nb.x=south-1\n"
+    assert racks_file({}) == ""
+
+
+def test_where_nodes_may_not_be_asked_for_the_racks_that_were_known_stay() -> None:
+    """The file is there in any case: without it brokers would not start."""
+    expected = {"data": {"racks.properties": "a-1=n\nb.x=south-1\n"}}
+    assert racks_file(None, expected) == expected["data"]["racks.properties"]
+    assert racks_file(None) == ""
+
+
+def test_pods_look_up_their_nodes_rack_by_a_template_of_their_own_and_only_where_one_is_asked_for() -> None:
+    """Pods that were made before see the same settings, and could not look anything up."""
+    placement = Placement({}, {"a-1": "n"})
+    config_map, _, workload = broker_manifests(BY_ZONE, Images(), 1, placement, None, 1)[:3]
+    container = workload["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][1:] == [
+        "--override",
+        "broker.rack=${file:/etc/mainstem/racks.properties:${env:NODE_NAME}}",
+    ]
+    assert "NODE_NAME" in {item["name"] for item in container["env"]}
+    assert "broker.rack" not in config_map["data"]["broker-0.properties"]
+    config_map, _, workload = broker_manifests(cluster(), Images(), 1, Placement({}), None, 1)[:3]
+    container = workload["spec"]["template"]["spec"]["containers"][0]
+    assert len(container["args"]) == 1
+    assert "NODE_NAME" not in {item["name"] for item in container["env"]}
+    assert list(config_map["data"]) == ["broker-0.properties"]
+
+
+def test_the_claim_template_keeps_the_size_it_was_made_with() -> None:
+    grown = cluster(brokers={"storage": {"size": "20Gi"}})
+    result = broker_manifests(grown, Images(), 3, Placement({}), "10Gi", 1)[2]
+    template = result["spec"]["volumeClaimTemplates"][0]
+    assert template["spec"]["resources"]["requests"]["storage"] == "10Gi"
+
+
+def test_a_service_account_that_is_taken_out_is_the_default_again() -> None:
+    """By server-side apply alone it would stay: Kubernetes keeps a copy in `serviceAccount`."""
+    for pod, name in (({"serviceAccountName": "someone"}, "someone"), ({}, "default")):
+        made = manifests(cluster(3, brokers={"pod": pod}), Placement({}))
+        accounts = [
+            item["spec"]["template"]["spec"]["serviceAccountName"]
+            for item in made
+            if item["kind"] == "StatefulSet" and item["metadata"]["name"].endswith("-broker")
+        ]
+        assert accounts == [name]
+
+
+def test_all_pods_pull_their_images_with_the_secrets_of_the_manifest_and_of_the_installation() -> None:
+    spec = cluster(brokers={"pod": {"imagePullSecrets": [{"name": "own"}]}})
+    images = Images(pull_secrets=("registry", "own"))
+    brokers = broker_manifests(spec, images, 3, Placement({}), None, 1)[2]
+    servers = next(
+        it for it in zookeeper_manifests(spec, images, None, "operators") if it["kind"] == "StatefulSet"
+    )
+    assert brokers["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "own"}, {"name": "registry"}]
+    assert servers["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}, {"name": "own"}]
+
+
+def test_a_node_with_the_only_zookeeper_server_can_be_drained() -> None:
+    result = zookeeper_manifests(cluster(zookeeper={"replicas": 1}), Images(), None, "operators")
+    budget = next(it for it in result if it["kind"] == "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_brokers_that_are_being_drained_still_count_for_the_replicas_that_must_be_in_sync() -> None:
+    """Fewer required before the drain would let a record be acknowledged by a broker alone."""
+    shrunk = cluster(2)
+    draining, drained = Placement({}, brokers=3), Placement({}, brokers=2)
+    assert settings_of(shrunk, 0, draining)["min.insync.replicas"] == "2"
+    assert config_hash(shrunk, drained) != config_hash(shrunk, draining)
+    assert settings_of(shrunk, 0, drained)["min.insync.replicas"] == "1"

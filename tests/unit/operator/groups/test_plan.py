@@ -1,0 +1,209 @@
+"""Resets of groups, step by step, and what is said of lag (R26)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mainstem_operator.api.resources import GroupSpec, group_of
+from mainstem_operator.brokers.topic_state import GroupState
+from mainstem_operator.groups.plan import GroupSeen, ResetStep, group_status, plan_reset, reset_note
+from mainstem_operator.groups.reset_record import ResetRecord, pieces_of
+
+NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
+BOUNDS = {("clicks", 0): (10, 100), ("clicks", 1): (0, 50), ("views", 0): (0, 5)}
+
+
+def spec(**reset: Any) -> GroupSpec:
+    expected: dict[str, Any] = {"clusterRef": {"name": "events"}}
+    if reset:
+        expected["reset"] = {"requestId": "r1", **reset}
+    return group_of({"metadata": {"name": "billing", "namespace": "prod"}, "spec": expected})
+
+
+def state(members: int = 0, **committed: int) -> GroupState:
+    offsets = {(name[:-1], int(name[-1])): offset for name, offset in committed.items()}
+    return GroupState("billing", "STABLE" if members else "EMPTY", members, offsets)
+
+
+def after(step: ResetStep) -> dict[tuple[str, int], int]:
+    return {(change.topic, change.partition): change.after for change in step.changes}
+
+
+@pytest.mark.parametrize(
+    ("reset", "expected"),
+    [
+        ({"to": "earliest"}, {("clicks", 0): 10, ("clicks", 1): 0}),
+        ({"to": "latest"}, {("clicks", 0): 100, ("clicks", 1): 50}),
+        ({"to": "offset", "offset": 70}, {("clicks", 0): 70, ("clicks", 1): 50}),
+        ({"to": "offset", "offset": 0}, {("clicks", 0): 10, ("clicks", 1): 0}),
+        ({"to": "shift", "shiftBy": -15}, {("clicks", 0): 10, ("clicks", 1): 5}),
+        ({"to": "shift", "shiftBy": 45}, {("clicks", 0): 65, ("clicks", 1): 50}),
+        ({"to": "datetime", "datetime": "2026-11-21T00:00:00Z"}, {("clicks", 0): 33, ("clicks", 1): 50}),
+        ({"to": "earliest", "topics": ["views"]}, {("views", 0): 0}),
+    ],
+)
+def test_offsets_are_put_within_the_log(reset: dict[str, Any], expected: dict[tuple[str, int], int]) -> None:
+    since = {("clicks", 0): 33, ("clicks", 1): -1}
+    step = plan_reset(spec(**reset), {}, state(clicks0=20, clicks1=20), BOUNDS, since)
+    assert step.word == "begin"
+    assert after(step) == expected
+
+
+def test_a_request_is_carried_out_once() -> None:
+    done = {"lastReset": {"requestId": "r1", "state": "Done", "offsets": []}}
+    assert plan_reset(spec(to="earliest"), done, state(clicks0=20), BOUNDS, {}).word == "none"
+    failed = {"lastReset": {"requestId": "r1", "state": "Failed"}}
+    assert plan_reset(spec(to="earliest"), failed, state(clicks0=20), BOUNDS, {}).word == "none"
+
+
+def test_a_reset_that_was_begun_is_carried_on_with_the_offsets_it_noted() -> None:
+    first = plan_reset(spec(to="shift", shiftBy=-5), {}, state(clicks0=20, clicks1=20), BOUNDS, {})
+    status = {"lastReset": reset_note(spec(to="shift", shiftBy=-5), "Started", first, NOW)}
+    half = state(clicks0=15, clicks1=20)  # the operator died between the two
+    again = plan_reset(spec(to="shift", shiftBy=-5), status, half, BOUNDS, {})
+    assert again.word == "resume"
+    assert after(again) == {("clicks", 0): 15, ("clicks", 1): 15}
+    whole = state(clicks0=15, clicks1=15)
+    assert plan_reset(spec(to="shift", shiftBy=-5), status, whole, BOUNDS, {}).word == "done"
+
+
+def recorded(request_id: str, *undo: tuple[str, int, int | None, int], **committed: int) -> GroupState:
+    """A group whose own record has this reset as the newest one."""
+    pieces = pieces_of(ResetRecord().with_completed(request_id, undo), 1)
+    return replace(state(**committed), metadata=dict(enumerate(pieces)))
+
+
+def test_a_request_that_is_on_record_is_not_carried_out_again_though_the_status_is_lost() -> None:
+    there = recorded("r1", clicks0=20)
+    step = plan_reset(spec(to="earliest"), {}, there, BOUNDS, {})
+    assert (step.word, step.changes) == ("repeated", ())
+    later = {"lastReset": {"requestId": "r2", "state": "Done", "offsets": []}}
+    assert plan_reset(spec(to="earliest"), later, there, BOUNDS, {}).word == "repeated"
+
+
+def test_a_reset_that_the_coordinator_has_stored_is_done_though_the_group_has_gone_on_since() -> None:
+    first = plan_reset(spec(to="earliest"), {}, state(clicks0=20), BOUNDS, {})
+    status = {"lastReset": reset_note(spec(to="earliest"), "Started", first, NOW)}
+    there = recorded("r1", ("clicks", 0, 20, 10), clicks0=13)
+    assert plan_reset(spec(to="earliest"), status, there, BOUNDS, {}).word == "done"
+
+
+def test_a_reset_that_failed_does_not_take_the_undo_of_the_one_before() -> None:
+    failed = {"lastReset": {"requestId": "r2", "state": "Failed", "message": "The group has 2 members."}}
+    there = recorded("r0", ("clicks", 0, 20, 100), ("clicks", 1, None, 50), clicks0=100)
+    step = plan_reset(spec(to="undo"), failed, there, BOUNDS, {})
+    assert (step.word, after(step)) == ("begin", {("clicks", 0): 20})
+
+
+STARTED: dict[str, Any] = {
+    "requestId": "r1",
+    "to": "earliest",
+    "state": "Started",
+    "at": "2026-11-21T12:00:00Z",
+    "offsets": [
+        {"topic": "clicks", "partition": 0, "before": 20, "after": 10},
+        {"topic": "clicks", "partition": 1, "before": 20, "after": 0},
+    ],
+}
+
+
+def damaged_notes() -> dict[str, dict[str, Any]]:
+    """The note of a started reset without each of its keys, and without each key of an offset."""
+    notes = {key: {name: value for name, value in STARTED.items() if name != key} for key in STARTED}
+    for key in STARTED["offsets"][0]:
+        offsets = [dict(item) for item in STARTED["offsets"]]
+        del offsets[1][key]
+        notes[f"offsets.{key}"] = {**STARTED, "offsets": offsets}
+    notes["every offset"] = {**STARTED, "offsets": []}
+    return notes
+
+
+@pytest.mark.parametrize("lost", damaged_notes())
+def test_a_started_reset_is_carried_out_whatever_part_of_its_note_is_lost(lost: str) -> None:
+    status = {"lastReset": damaged_notes()[lost]}
+    step = plan_reset(spec(to="earliest"), status, state(clicks0=20, clicks1=20), BOUNDS, {})
+    assert step.word in ("begin", "resume")
+    assert [(change.before, change.after) for change in step.changes] == [(20, 10), (20, 0)]
+
+
+@pytest.mark.parametrize("lost", damaged_notes())
+def test_a_recorded_reset_is_not_carried_out_again_whatever_part_of_its_note_is_lost(lost: str) -> None:
+    status = {"lastReset": damaged_notes()[lost]}
+    there = recorded("r1", ("clicks", 0, 20, 10), ("clicks", 1, 20, 0), clicks0=13, clicks1=20)
+    assert plan_reset(spec(to="earliest"), status, there, BOUNDS, {}).word in ("done", "repeated")
+
+
+def test_an_undo_fails_where_none_of_its_partitions_can_be_reached() -> None:
+    there = recorded("r0", ("gone", 0, 20, 100), clicks0=100)
+    step = plan_reset(spec(to="undo"), {}, there, BOUNDS, {})
+    assert (step.word, step.changes) == ("fail", ())
+    assert step.reason.startswith("None of the partitions of the last reset exists and has a leader")
+
+
+def test_members_make_a_reset_wait_or_fail() -> None:
+    busy = state(members=2, clicks0=20)
+    waiting = plan_reset(spec(to="earliest"), {}, busy, BOUNDS, {})
+    assert (waiting.word, waiting.reason[:24]) == ("wait", "The group has 2 members,")
+    assert plan_reset(spec(to="earliest", policy="Fail"), {}, busy, BOUNDS, {}).word == "fail"
+
+
+def test_undo_puts_back_what_the_last_reset_replaced() -> None:
+    offsets = [{"topic": "clicks", "partition": 0, "before": 20, "after": 100}]
+    status = {"lastReset": {"requestId": "r0", "state": "Done", "offsets": offsets}}
+    step = plan_reset(spec(to="undo"), status, state(clicks0=100), BOUNDS, {})
+    assert after(step) == {("clicks", 0): 20}
+    assert step.changes[0].before == 100
+    nothing = plan_reset(spec(to="undo"), {}, state(clicks0=100), BOUNDS, {})
+    assert (nothing.word, nothing.reason) == ("fail", "There is no reset to undo.")
+
+
+@pytest.mark.parametrize("lost", ["topic", "partition", "after"])
+def test_a_note_that_somebody_cut_short_is_not_undone_by_halves(lost: str) -> None:
+    offsets = [
+        {"topic": "clicks", "partition": partition, "before": 20, "after": 100} for partition in range(2)
+    ]
+    del offsets[1][lost]
+    status = {"lastReset": {"requestId": "r0", "state": "Done", "offsets": offsets}}
+    step = plan_reset(spec(to="undo"), status, state(clicks0=100, clicks1=100), BOUNDS, {})
+    assert (step.word, step.reason) == ("fail", "There is no reset to undo.")
+
+
+def test_a_group_without_offsets_has_nothing_to_reset() -> None:
+    step = plan_reset(spec(to="earliest"), {}, state(), {}, {})
+    assert step.word == "fail"
+    assert "name others, or let it consume first" in step.reason
+
+
+def test_a_dry_run_leaves_everything_as_it_is() -> None:
+    step = plan_reset(spec(to="earliest", dryRun=True), {}, state(members=1, clicks0=20), BOUNDS, {})
+    assert step.word == "preview"
+    status = group_status(
+        spec(to="earliest", dryRun=True), GroupSeen(state(clicks0=20), BOUNDS, 5), step, {}, NOW
+    )
+    assert status["resetPreview"]["offsets"] == [
+        {"topic": "clicks", "partition": 0, "before": 20, "after": 10}
+    ]
+    assert "lastReset" not in status
+
+
+def test_only_the_partitions_furthest_behind_are_listed() -> None:
+    committed = {("clicks", number): 0 for number in range(30)}
+    bounds = {("clicks", number): (0, number) for number in range(30)}
+    seen = GroupSeen(GroupState("billing", "EMPTY", 0, committed), bounds, 1)
+    status = group_status(spec(), seen, ResetStep("none"), {}, NOW)
+    assert status["totalLag"] == sum(range(30))
+    assert [item["partition"] for item in status["partitions"]] == list(range(29, 9, -1))
+
+
+def test_a_group_that_nobody_has_joined_yet_is_no_failure() -> None:
+    seen = GroupSeen(GroupState("billing", "DEAD", 0, {}), {}, 0)
+    ready = next(
+        item
+        for item in group_status(spec(), seen, ResetStep("none"), {}, NOW)["conditions"]
+        if item["type"] == "Ready"
+    )
+    assert (ready["status"], ready["reason"]) == ("True", "NoSuchGroup")

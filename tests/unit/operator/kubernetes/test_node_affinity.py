@@ -1,0 +1,93 @@
+"""Where a volume can be mounted, by the rules of Kubernetes (R25)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mainstem_operator.kubernetes.node_affinity import NodeAffinity, affinity_of
+
+NODE = {"kubernetes.io/hostname": "machine-7", "zone": "a", "generation": "3"}
+
+
+def volume(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": list(terms)}}}}
+
+
+def labels(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+def affinity(*terms: dict[str, Any]) -> NodeAffinity:
+    result = affinity_of(volume(*terms))
+    assert result is not None
+    return result
+
+
+@pytest.mark.parametrize(
+    ("terms", "allowed"),
+    [
+        ([labels("zone", "In", "a", "b")], True),
+        ([labels("zone", "In", "b")], False),
+        ([labels("rack", "In", "a")], False),
+        ([labels("zone", "NotIn", "b")], True),
+        ([labels("zone", "NotIn", "a")], False),
+        ([labels("rack", "NotIn", "a")], True),
+        ([labels("zone", "Exists")], True),
+        ([labels("rack", "Exists")], False),
+        ([labels("rack", "DoesNotExist")], True),
+        ([labels("zone", "DoesNotExist")], False),
+        ([labels("generation", "Gt", "2")], True),
+        ([labels("generation", "Gt", "3")], False),
+        ([labels("generation", "Lt", "4")], True),
+        ([labels("zone", "Lt", "4")], False),
+        ([labels("rack", "Gt", "2")], False),
+        ([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-7"]}]}], True),
+        ([{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["node-7"]}]}], False),
+        ([labels("zone", "In", "b"), labels("zone", "In", "a")], True),
+        ([{"matchExpressions": [*labels("zone", "In", "a")["matchExpressions"],
+                                *labels("rack", "Exists")["matchExpressions"]]}], False),
+        ([{}], False),
+        ([], False),
+    ],
+)  # fmt: skip
+def test_terms_are_alternatives_and_all_expressions_of_a_term_count(
+    terms: list[dict[str, Any]], allowed: bool
+) -> None:
+    assert affinity(*terms).allows("node-7", NODE) is allowed
+
+
+def test_a_volume_without_affinity_is_never_lost() -> None:
+    assert affinity_of({"spec": {}}) is None
+    assert affinity_of({"spec": {"nodeAffinity": {}}}) is None
+
+
+def test_a_volume_is_on_the_node_that_carries_its_hostname_whatever_the_node_is_called() -> None:
+    tied = affinity(labels("kubernetes.io/hostname", "In", "machine-7"))
+    assert not tied.is_lost({"ip-10-0-0-7": NODE})
+    assert tied.is_lost({"ip-10-0-0-8": {"kubernetes.io/hostname": "machine-8"}})
+
+
+def test_a_node_of_the_right_name_with_another_hostname_still_stands_for_the_machine() -> None:
+    """Somebody has changed its label: the volume cannot be mounted, and its data are still there."""
+    tied = affinity(labels("kubernetes.io/hostname", "In", "machine-7"))
+    assert not tied.is_lost({"machine-7": {"kubernetes.io/hostname": "renamed"}})
+
+
+def test_a_volume_that_is_restricted_to_a_zone_outlives_its_machines() -> None:
+    assert not affinity(labels("zone", "In", "a")).is_lost({})
+    either = affinity(labels("kubernetes.io/hostname", "In", "machine-7"), labels("zone", "In", "a"))
+    assert not either.is_lost({})
+
+
+def test_an_operator_that_is_not_known_gives_nothing_up() -> None:
+    unknown = affinity(
+        {
+            "matchExpressions": [
+                *labels("kubernetes.io/hostname", "In", "machine-7")["matchExpressions"],
+                *labels("zone", "Matches", "a.*")["matchExpressions"],
+            ]
+        }
+    )
+    assert not unknown.is_lost({"node-7": NODE})

@@ -1,0 +1,256 @@
+"""What is refused of one object holds up no other one (R23)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.support.connected_kube import connected
+from tests.support.fake_kubernetes import Key, Kubernetes, Manifest
+from tests.support.manifests import resource
+
+from mainstem_operator.api.fields import InvalidSpec
+from mainstem_operator.api.resources import Images, cluster_of, topic_of
+from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
+from mainstem_operator.brokers.topic_state import GroupState, PartitionState, TopicPartition, TopicState
+from mainstem_operator.certificates.apply import put_certificates
+from mainstem_operator.groups.reconcile import reconcile_groups
+from mainstem_operator.kubernetes.client import Kube, Refused
+from mainstem_operator.kubernetes.observe import Observer, ServiceAddresses
+from mainstem_operator.proofs import OffsetMove
+from mainstem_operator.runtime.alone import Alone
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.runtime.metrics import Metrics
+from mainstem_operator.topics.loads.apply import bring_about_loads, delete_gone_loads
+from mainstem_operator.topics.loads.plan import maintenance_name
+from mainstem_operator.topics.reconcile import reconcile_topics
+from mainstem_operator.users.reconcile import reconcile_users
+
+CLUSTER_REF = {"clusterRef": {"name": "events"}}
+RECONCILE: dict[str, Callable[..., Any]] = {
+    "Topic": reconcile_topics,
+    "ConsumerGroup": reconcile_groups,
+    "User": reconcile_users,
+}
+PLURALS = {"Topic": "topics", "ConsumerGroup": "consumergroups", "User": "users"}
+CLUSTER_SPEC = {
+    "brokers": {"replicas": 1},
+    "listeners": {"clients": [{"name": "tls", "port": 9093}]},
+    "warehouse": {"location": "s3://lake/tables"},
+}
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [Refused(409, "x"), BrokersRefused("X", "x"), InvalidSpec("x")])
+def test_a_refusal_concerns_one_object(error: Exception) -> None:
+    alone = Alone()
+    with alone(("default", "first")):
+        fail(error)
+    assert alone.refused == {("default", "first")}
+
+
+def test_an_object_that_is_gone_is_not_looked_at_again() -> None:
+    alone = Alone()
+    with alone(("default", "first")):
+        fail(Refused(404, "There is none."))
+    assert alone.refused == set()
+
+
+@pytest.mark.parametrize("error", [BrokersUnreachable("x"), OSError("x"), TimeoutError("x")])
+def test_what_concerns_all_objects_ends_the_look(error: Exception) -> None:
+    alone = Alone()
+    with pytest.raises(type(error)), alone(("default", "first")):
+        fail(error)
+    assert alone.refused == set()
+
+
+async def _always() -> bool:
+    return True
+
+
+async def _no_page(pod_ip: str) -> None:
+    return None
+
+
+def context_with(kube: Kube, brokers: Any = None) -> Context:
+    observer = cast(Observer, SimpleNamespace(loads=_no_page))
+    context = Context(kube, observer, ServiceAddresses(), Images(), Metrics(), _always, "ops")
+    context.brokers = lambda *_: brokers  # type: ignore[method-assign]
+    return context
+
+
+def fails_for(*requests: tuple[str, Key, str]) -> Callable[[str, Key, str], int]:
+    """Refuses these requests, as they are refused of an object that somebody else changes meanwhile."""
+    return lambda method, key, subresource: 409 if (method, key, subresource) in requests else 0
+
+
+def reasons(kubernetes: Kubernetes, plural: str) -> dict[str, str]:
+    """The reason of the condition Ready of each object that has one."""
+    return {
+        item["metadata"]["name"]: condition["reason"]
+        for item in kubernetes.find(plural)
+        for condition in (item.get("status") or {}).get("conditions") or ()
+        if condition["type"] == "Ready"
+    }
+
+
+@pytest.mark.parametrize("kind", RECONCILE)
+@pytest.mark.parametrize(
+    ("cluster", "spec", "reason"),
+    [
+        (None, {}, "ClusterNotFound"),
+        (resource("BrokerCluster", "events", CLUSTER_SPEC, uid="u"), {}, "ClusterNotReady"),
+        (None, {"deletionPolicy": 7, "reset": 7, "acls": "x"}, "InvalidSpec"),
+    ],
+)
+async def test_a_status_that_may_not_be_written_holds_up_no_other_one(
+    kind: str,
+    cluster: Manifest | None,
+    spec: dict[str, Any],
+    reason: str,
+    kubernetes: Kubernetes,
+    kube: Kube,
+) -> None:
+    plural = PLURALS[kind]
+    manifests = [
+        kubernetes.apply(resource(kind, name, {**CLUSTER_REF, **spec})) for name in ("first", "second")
+    ]
+    kubernetes.fails = fails_for(("PATCH", (plural, "default", "first"), "status"))
+    pause = await RECONCILE[kind](context_with(kube), "default", "events", manifests, cluster)
+    assert reasons(kubernetes, plural) == {"second": reason}
+    assert pause is not None, "the first is looked at again"
+
+
+# --- Loads ---
+
+
+@contextlib.asynccontextmanager
+async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A secured BrokerCluster with a warehouse."""
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        cluster = kubernetes.apply(resource("BrokerCluster", "events", CLUSTER_SPEC))
+        parsed = cluster_of(cluster)
+        assert parsed.security is not None
+        await put_certificates(kube, parsed, parsed.security, ())
+        yield kubernetes, kube, cluster
+
+
+def topics_of(kubernetes: Kubernetes, topic_names: Iterable[str], **warehouse: Any) -> list[Manifest]:
+    spec = {**CLUSTER_REF, "warehouse": {"schedule": "@hourly", **warehouse}}
+    return [kubernetes.apply(resource("Topic", name, spec)) for name in topic_names]
+
+
+async def test_a_load_whose_secret_may_not_be_made_holds_up_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as (kubernetes, kube, cluster):
+        manifests = topics_of(kubernetes, ("first", "second"))
+        kubernetes.fails = fails_for(("POST", ("secrets", "default", "first-load-identity"), ""))
+        alone = Alone()
+        pairs: list[Any] = [(topic_of(item), {}) for item in manifests]
+        statuses = await bring_about_loads(context_with(kube), cluster, pairs, manifests, alone)
+        assert list(statuses) == [("default", "second")]
+        assert alone.refused == {("default", "first")}
+        assert ("secrets", "default", "second-load-identity") in kubernetes.objects
+
+
+async def test_a_cron_job_that_may_not_be_deleted_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as (kubernetes, kube, cluster):
+        both = ("first", "second")
+        manifests = topics_of(kubernetes, both, maintenance={"schedule": "@daily"})
+        context = context_with(kube)
+        pairs: list[Any] = [(topic_of(item), {}) for item in manifests]
+        await bring_about_loads(context, cluster, pairs, manifests, Alone())
+        left = ("cronjobs", "default", maintenance_name("first"))
+        kubernetes.fails = fails_for(("DELETE", left, ""))
+        manifests = topics_of(kubernetes, both)
+        pairs = [(topic_of(item), {}) for item in manifests]
+        statuses = await bring_about_loads(context, cluster, pairs, manifests, Alone())
+        assert [status.waits for status in statuses.values()] == [True, False]
+        assert left in kubernetes.objects
+        assert ("cronjobs", "default", maintenance_name("second")) not in kubernetes.objects
+
+
+async def test_a_load_that_is_gone_and_may_not_be_deleted_holds_up_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as (kubernetes, kube, cluster):
+        manifests = topics_of(kubernetes, ("first", "second"))
+        context, alone = context_with(kube), Alone()
+        pairs: list[Any] = [(topic_of(item), {}) for item in manifests]
+        await bring_about_loads(context, cluster, pairs, manifests, Alone())
+        kubernetes.fails = fails_for(("DELETE", ("cronjobs", "default", "first-load"), ""))
+        await delete_gone_loads(context, cluster, [], alone)
+        assert [item["metadata"]["name"] for item in kubernetes.find("cronjobs")] == ["first-load"]
+        assert alone.refused == {("default", "CronJob first-load")}
+
+
+# --- Resets ---
+
+
+class PlayedBrokers:
+    """Groups without members that have consumed ten records of `clicks`."""
+
+    def __init__(self, refuses: str) -> None:
+        self._refuses = refuses
+        self.put: list[str] = []
+
+    async def groups(self, group_names: Iterable[str]) -> dict[str, GroupState | str]:
+        return {name: GroupState(name, "EMPTY", 0, {("clicks", 0): 10}) for name in group_names}
+
+    async def topics(self, topic_names: Iterable[str]) -> dict[str, TopicState]:
+        partitions = {0: PartitionState(0, (0,), frozenset({0}))}
+        return {name: TopicState(name, "id", partitions) for name in topic_names}
+
+    async def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    async def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 10)
+
+    async def put_offsets(self, proof: OffsetMove) -> dict[TopicPartition, str]:
+        if proof.group == self._refuses:
+            raise BrokersRefused("COORDINATOR_NOT_AVAILABLE", "No broker coordinates the group.")
+        self.put.append(proof.group)
+        return {}
+
+
+READY: Manifest = {**resource("BrokerCluster", "events", CLUSTER_SPEC), "status": {"brokersReady": 1}}
+
+
+def resets(kubernetes: Kubernetes) -> list[Manifest]:
+    spec = {**CLUSTER_REF, "reset": {"requestId": "r1", "to": "earliest"}}
+    return [kubernetes.apply(resource("ConsumerGroup", name, spec)) for name in ("first", "second")]
+
+
+async def test_a_group_whose_status_may_not_be_written_holds_up_no_reset(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """Nor is its own reset carried out: it has to be noted first."""
+    manifests, brokers = resets(kubernetes), PlayedBrokers(refuses="")
+    kubernetes.fails = fails_for(("PATCH", ("consumergroups", "default", "first"), "status"))
+    pause = await reconcile_groups(context_with(kube, brokers), "default", "events", manifests, READY)
+    assert brokers.put == ["second"]
+    assert kubernetes.get("consumergroups", "second")["status"]["lastReset"]["state"] == "Done"
+    assert pause is not None
+
+
+async def test_a_group_whose_offsets_brokers_refuse_holds_up_no_reset(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    manifests, brokers = resets(kubernetes), PlayedBrokers(refuses="first")
+    pause = await reconcile_groups(context_with(kube, brokers), "default", "events", manifests, READY)
+    assert brokers.put == ["second"]
+    assert reasons(kubernetes, "consumergroups") == {"first": "NotTold", "second": "Observed"}
+    first = kubernetes.get("consumergroups", "first")["status"]
+    assert first["lastReset"]["state"] == "Started", "what was noted is kept"
+    assert pause is not None

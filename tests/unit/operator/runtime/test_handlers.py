@@ -1,0 +1,134 @@
+"""What is acted on is read anew: a watch may miss that an object was deleted (R25)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import yaml
+from tests.support.fake_kubernetes import Kubernetes, Manifest
+from tests.support.manifests import resource
+
+from mainstem_operator.api import names
+from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.runtime import handlers
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.runtime.handlers import Reconciler
+from mainstem_operator.runtime.work_queue import Key
+
+
+def manifest(kind: str, name: str, **spec: Any) -> Manifest:
+    return resource(kind, name, spec)
+
+
+ROLES = Path(__file__).parents[4] / "helm/mainstem/templates/roles.yaml"
+VERBS = {"GET": ("list", "get"), "PATCH": ("patch", "patch")}
+CLUSTER = manifest("BrokerCluster", "events", brokers={"replicas": 1})
+CLICKS = manifest("Topic", "clicks", clusterRef={"name": "events"})
+
+
+async def _nothing(_: Manifest) -> None:
+    """As the log-in of a BrokerCluster that is not secured."""
+
+
+class Played:
+    """A Reconciler whose reconciles only record what they are given."""
+
+    def __init__(self, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.forgotten: list[tuple[str, str]] = []
+        self.clusters: list[Manifest | None] = []
+        self.topics: list[Manifest] = []
+        context = SimpleNamespace(kube=kube, forget=lambda *key: self.forgotten.append(key), log_in=_nothing)
+        self.reconciler = Reconciler(cast(Context, context), 1.0)
+
+        async def cluster(_: Context, manifest: Manifest) -> None:
+            self.clusters.append(manifest)
+
+        async def topics(
+            _: Context, __: str, ___: str, results: list[Manifest], there: Manifest | None
+        ) -> None:
+            self.topics, self.clusters = results, [there]
+
+        monkeypatch.setattr(handlers, "reconcile_cluster", cluster)
+        monkeypatch.setattr(handlers, "reconcile_topics", topics)
+
+    def reported(self, kubernetes: Kubernetes, *manifests: Manifest) -> None:
+        for item in manifests:
+            self.reconciler.heard_of({"type": "ADDED"}, kubernetes.apply(item), item["kind"])
+
+    async def dispatch(self, kind: Any) -> None:
+        await self.reconciler._dispatch(Key(kind, "default", "events"))
+
+
+async def test_a_topic_whose_deletion_no_event_reported_is_not_reconciled(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    played = Played(kube, monkeypatch)
+    views = manifest("Topic", "views", clusterRef={"name": "events"})
+    others = manifest("Topic", "others", clusterRef={"name": "elsewhere"})
+    played.reported(kubernetes, CLUSTER, CLICKS, views, others)
+    del kubernetes.objects["topics", "default", "clicks"]
+    await played.dispatch("topics")
+    assert [item["metadata"]["name"] for item in played.topics] == ["views"]
+    assert {item["kind"] for item in played.topics} == {"Topic"}
+    assert Key("topics", "default", "elsewhere") in played.reconciler._keys()
+
+
+async def test_a_cluster_whose_deletion_no_event_reported_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    played = Played(kube, monkeypatch)
+    played.reported(kubernetes, CLUSTER, CLICKS)
+    del kubernetes.objects["brokerclusters", "default", "events"]
+    await played.dispatch("topics")
+    assert played.clusters == [None]
+    await played.dispatch("cluster")
+    assert played.forgotten == [("default", "events")]
+    assert played.clusters == [None]
+
+
+async def test_a_cluster_is_reconciled_as_it_is_and_not_as_it_was_reported(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    played = Played(kube, monkeypatch)
+    played.reported(kubernetes, CLUSTER)
+    kubernetes.apply(manifest("BrokerCluster", "events", brokers={"replicas": 3}))
+    await played.dispatch("cluster")
+    (seen,) = played.clusters
+    assert seen is not None
+    assert seen["spec"]["brokers"]["replicas"] == 3
+
+
+def rights_in_every_namespace() -> set[tuple[str, str]]:
+    """Resource and verb, as the chart's ClusterRole grants them whatever namespaces are watched."""
+    result = re.search(
+        r'^kind: ClusterRole\nmetadata:\n  name: {{ include "mainstem.clusterName" . }}\n'
+        r".*?^rules:\n(.*?)^---$",
+        ROLES.read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    assert result
+    rules = yaml.safe_load(result[1])
+    return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+async def test_a_topic_goes_with_its_namespace_though_the_role_there_went_first(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """Else nobody would remove its finalizer, and the namespace would never be gone."""
+    held = manifest("Topic", "clicks", clusterRef={"name": "events"}, deletionPolicy="Delete")
+    held["metadata"]["finalizers"] = [names.FINALIZER]
+    kubernetes.apply(held)
+    kubernetes.delete("topics", "clicks")
+    reconciler = Reconciler(cast(Context, SimpleNamespace(kube=kube)), 1.0)
+    kubernetes.requests.clear()
+    await reconciler._dispatch(Key("topics", "default", "events"))
+    assert kubernetes.find("topics") == []
+    needed = set()
+    for method, path in kubernetes.requests:
+        resource, *name = path.partition("/namespaces/default/")[2].split("/")
+        needed.add((resource, VERBS[method][bool(name)]))
+    assert needed <= rights_in_every_namespace()

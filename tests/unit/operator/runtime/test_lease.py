@@ -1,0 +1,91 @@
+"""Of several replicas one acts, and whoever is about to act asks again (R25)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tests.support.fake_kubernetes import Kubernetes
+from tests.support.waiting import PATIENCE_SECONDS
+
+from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.runtime import lease as lease_module
+from mainstem_operator.runtime.lease import Lease
+
+
+class Clock:
+    """The replicas' clock: a Lease expires when a test says so, not when the machine is busy."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lease_module, "_clock", clock)
+    monkeypatch.setattr(lease_module, "_RENEW_SECONDS", 0.01)
+    return clock
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not holds():  # noqa: ASYNC110  # nothing tells
+            await asyncio.sleep(0.001)
+
+
+async def test_the_second_replica_takes_over_when_the_first_is_silent(
+    kubernetes: Kubernetes, kube: Kube, clock: Clock
+) -> None:
+    first, second = (Lease(kube, "default", "office", name) for name in ("first", "second"))
+    keeping = asyncio.create_task(first.keep())
+    await first.wait()
+    waiting = asyncio.create_task(second.keep())
+
+    def renewed() -> str:
+        return str(kubernetes.get("leases", "office")["spec"]["renewTime"])
+
+    for _ in range(4):
+        clock.now_s += lease_module.DURATION_SECONDS / 2
+        before = renewed()
+        await until(lambda before=before: renewed() != before)  # type: ignore[misc]
+        # Only the first one renews, so this is what the second one has read since.
+        await until(lambda before=before: second._seen[0] is not None and second._seen[0][0] > before)  # type: ignore[misc]
+    assert first.leading
+    assert not second.leading
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    last = renewed()
+    await until(lambda: second._seen[0] == (last, "first"))
+    assert not second.leading
+    clock.now_s += lease_module.DURATION_SECONDS + 1
+    await second.wait()
+    assert not await first.still_mine()  # what it would find before it acts
+    assert await second.still_mine()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_replica_that_ends_gives_the_lease_back(kube: Kube) -> None:
+    first, second = (Lease(kube, "default", "office", name) for name in ("first", "second"))
+    keeping = asyncio.create_task(first.keep())
+    await first.wait()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await first.release()
+    waiting = asyncio.create_task(second.keep())
+    await second.wait()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_whoever_has_lost_the_lease_ends(kubernetes: Kubernetes, kube: Kube) -> None:
+    first = Lease(kube, "default", "office", "first")
+    keeping = asyncio.create_task(first.keep())
+    await first.wait()
+    kubernetes.get("leases", "office")["spec"] |= {"holderIdentity": "another", "renewTime": "now"}
+    await keeping

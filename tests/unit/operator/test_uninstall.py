@@ -1,0 +1,79 @@
+"""What the operator holds is let go before it is uninstalled (R23, R25)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.fake_kubernetes import Kubernetes
+from tests.support.manifests import resource
+
+from mainstem_operator.api import names
+from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.uninstall import end_operator, let_go, let_go_with
+
+
+def topic(name: str, namespace: str, *finalizers: str) -> dict[str, Any]:
+    return resource("Topic", name, {}, namespace=namespace, finalizers=list(finalizers))
+
+
+@pytest.mark.parametrize(("namespaces", "released"), [((), ["a/held", "b/held"]), (("b",), ["b/held"])])
+async def test_topics_are_let_go_and_other_holds_stay(
+    namespaces: tuple[str, ...], released: list[str], kubernetes: Kubernetes, kube: Kube
+) -> None:
+    kubernetes.apply(topic("held", "a", "someone.else/holds", names.FINALIZER))
+    kubernetes.apply(topic("held", "b", names.FINALIZER))
+    kubernetes.apply(topic("free", "b"))
+    assert sorted(await let_go(kube, namespaces)) == released
+    assert await let_go(kube, namespaces) == []
+    if not namespaces:
+        held = kubernetes.objects["topics", "a", "held"]
+        assert held["metadata"]["finalizers"] == ["someone.else/holds"]
+
+
+async def test_an_operator_that_ends_lets_go_only_with_its_namespace(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """An operator that is merely replaced holds on; whoever follows takes over."""
+    place: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}}
+    kubernetes.objects["namespaces", "", "a"] = place
+    kubernetes.apply(topic("held", "a", names.FINALIZER))
+    assert await let_go_with(kube, "a") == []
+    place["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
+    assert await let_go_with(kube, "a") == ["a/held"]
+    assert await let_go_with(kube, "nowhere") == []
+
+
+async def test_the_operator_is_ended_before_its_topics_are_let_go(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """It would hold them again at once: so the farewell waits until its pods are gone."""
+    labels = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": "mainstem"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "a", "labels": labels},
+    }
+    kubernetes.objects["pods", "a", "p"] = pod
+    stopped: list[tuple[str, str]] = []
+
+    async def stop(namespace: str, name: str) -> None:
+        stopped.append((namespace, name))
+
+    looked = asyncio.Event()
+    find = kube.find
+
+    async def noting_find(version: str, kind: str, *where: Any) -> Any:
+        found = await find(version, kind, *where)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(kube, "stop_deployment", stop)
+    monkeypatch.setattr(kube, "find", noting_find)
+    ending = asyncio.create_task(end_operator(kube, "a", "mainstem-operator", "mainstem"))
+    await looked.wait()
+    assert stopped == [("a", "mainstem-operator")]
+    assert not ending.done()
+    del kubernetes.objects["pods", "a", "p"]
+    await ending

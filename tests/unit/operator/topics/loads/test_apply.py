@@ -1,0 +1,134 @@
+"""The resident loader and the maintenance of tables come and go with the Topics that need them (R30), on a
+played API server.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.support.connected_kube import connected
+from tests.support.fake_kubernetes import Manifest
+
+from mainstem_operator.api.fields import Object
+from mainstem_operator.api.resources import Images, TopicSpec, topic_of
+from mainstem_operator.kubernetes.observe import Observer
+from mainstem_operator.runtime.alone import Alone
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.topics.loads.apply import bring_about_loads, stop_resident
+from mainstem_operator.topics.loads.plan import maintenance_name
+
+PAGE = {
+    "loadedUpToMs": 1_700_000_000_000,
+    "startedMs": 1_700_000_000_000,
+    "finishedMs": 1_700_000_000_000,
+    "succeeded": True,
+    "message": "1 rows loaded.",
+    "runId": "run-1",
+    "rows": 1,
+    "rejected": 0,
+}
+
+
+class PlayedObserver:
+    """The resident loader's page, of every pod."""
+
+    async def loads(self, pod_ip: str) -> Any:
+        return {"topics": {"clicks": PAGE}} if pod_ip == "10.0.0.7" else None
+
+
+async def may_act() -> bool:
+    return True
+
+
+def cluster() -> Manifest:
+    return {
+        "apiVersion": "mainstem.dev/v1beta1",
+        "kind": "BrokerCluster",
+        "metadata": {"name": "events", "namespace": "default", "uid": "cluster-uid"},
+        "spec": {"brokers": {"replicas": 3}, "warehouse": {"location": "s3://lake/events"}},
+    }
+
+
+def pair(name: str, **warehouse: Any) -> tuple[TopicSpec, Object]:
+    spec = {"clusterRef": {"name": "events"}, "warehouse": warehouse}
+    return topic_of({"metadata": {"name": name, "namespace": "default"}, "spec": spec}), {}
+
+
+async def test_the_resident_loader_has_a_pod_while_a_topic_is_to_be_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        observer = cast(Observer, PlayedObserver())
+        context = cast(Any, Context)(kube, observer, None, Images(), None, may_act, "ops")
+        there = cluster()
+        kubernetes.apply(there)
+        (stored,) = kubernetes.find("brokerclusters")
+        there["metadata"]["uid"] = stored["metadata"]["uid"]
+        await stop_resident(context, there, Alone())
+        assert kubernetes.find("statefulsets") == []
+
+        pairs = [pair("clicks", freshness="60s"), pair("orders", schedule="@hourly")]
+        found = await bring_about_loads(context, there, pairs, [], Alone())
+        assert found["default", "clicks"].conditions[0].reason == "LoaderNotReady"
+        (workload,) = kubernetes.find("statefulsets")
+        assert (workload["metadata"]["name"], workload["spec"]["replicas"]) == ("events-resident-loader", 1)
+        assert [job["metadata"]["name"] for job in kubernetes.find("cronjobs")] == ["orders-load"]
+
+        kubernetes.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": "events-resident-loader-0",
+                    "namespace": "default",
+                    "labels": workload["spec"]["template"]["metadata"]["labels"],
+                },
+                "spec": {"containers": []},
+                "status": {"podIP": "10.0.0.7"},
+            }
+        )
+        found = await bring_about_loads(context, there, pairs, [], Alone())
+        status = found["default", "clicks"]
+        assert status.conditions[0].reason == "LoadSucceeded"
+        assert status.newest is not None
+        assert status.newest.timestamp() == 1_700_000_000
+
+        await bring_about_loads(context, there, pairs[1:], [], Alone())
+        (workload,) = kubernetes.find("statefulsets")
+        assert workload["spec"]["replicas"] == 0
+        await bring_about_loads(context, there, pairs, [], Alone())
+        (workload,) = kubernetes.find("statefulsets")
+        assert workload["spec"]["replicas"] == 1
+        await bring_about_loads(context, there, [], [], Alone())
+        (workload,) = kubernetes.find("statefulsets")
+        assert workload["spec"]["replicas"] == 0
+
+
+async def test_a_table_is_maintained_for_as_long_as_its_topic_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        context = cast(Any, Context)(
+            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
+        )
+        there = cluster()
+        kubernetes.apply(there)
+        (stored,) = kubernetes.find("brokerclusters")
+        there["metadata"]["uid"] = stored["metadata"]["uid"]
+        kept = {"retention": "untilLoaded", "retentionLimit": "1Gi"}
+        with_both = [
+            pair("clicks", schedule="@hourly", maintenance={"schedule": "@daily"}),
+            pair("orders", schedule="@hourly", **kept),
+        ]
+        found = await bring_about_loads(context, there, with_both, [], Alone())
+        names = {job["metadata"]["name"] for job in kubernetes.find("cronjobs")}
+        assert names == {"clicks-load", maintenance_name("clicks"), "orders-load"}
+        assert "Maintained" in {item.type for item in found["default", "clicks"].conditions}
+        assert "KeptUntilLoaded" in {item.type for item in found["default", "orders"].conditions}
+
+        found = await bring_about_loads(context, there, [pair("clicks", schedule="@hourly")], [], Alone())
+        names = {job["metadata"]["name"] for job in kubernetes.find("cronjobs")}
+        assert maintenance_name("clicks") not in names
+        assert "Maintained" not in {item.type for item in found["default", "clicks"].conditions}

@@ -1,0 +1,92 @@
+"""A load goes with its Topic and with its BrokerCluster, whichever goes first (R23, R28)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.support.fake_kubernetes import Kubernetes, Manifest
+from tests.support.manifests import resource
+
+from mainstem_operator.api import names
+from mainstem_operator.api.resources import Images, cluster_of, topic_of
+from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.topics.loads.plan import load_manifest
+from mainstem_operator.topics.reconcile import reconcile_topics
+
+
+def applied_cluster(kubernetes: Kubernetes) -> Manifest:
+    return kubernetes.apply(
+        resource(
+            "BrokerCluster",
+            "events",
+            {"brokers": {"replicas": 3}, "warehouse": {"location": "s3://lake/events"}},
+        )
+    )
+
+
+def applied_load(kubernetes: Kubernetes, cluster: Manifest, topic: str) -> tuple[Manifest, Manifest]:
+    """A Topic and its CronJob."""
+    spec = {"clusterRef": {"name": "events"}, "warehouse": {"schedule": "* * * * *"}}
+    made = kubernetes.apply(resource("Topic", topic, spec))
+    cron_job = load_manifest(topic_of(made), cluster_of(cluster), Images())
+    assert isinstance(cron_job, dict)
+    return made, kubernetes.apply(cron_job)
+
+
+def loads_in(kubernetes: Kubernetes) -> list[str]:
+    return [item["metadata"]["name"] for item in kubernetes.find("cronjobs")]
+
+
+async def look(kube: Kube, topics: list[Manifest], cluster: Manifest, *, may_act: bool = True) -> None:
+    """One look while no broker is ready."""
+
+    async def acts() -> bool:
+        return may_act
+
+    async def say(*_: Any) -> None:
+        pass
+
+    context = SimpleNamespace(kube=kube, may_act=acts, say=say, say_invalid=say)
+    await reconcile_topics(cast(Context, context), "default", "events", topics, cluster)
+
+
+async def test_loads_go_with_their_cluster_without_an_operator(kubernetes: Kubernetes) -> None:
+    """A release that is uninstalled takes its BrokerCluster along, and leaves its Topics."""
+    applied_load(kubernetes, applied_cluster(kubernetes), "clicks")
+    kubernetes.delete("brokerclusters", "events")
+    assert loads_in(kubernetes) == []
+    assert ("topics", "default", "clicks") in kubernetes.objects
+
+
+async def test_loads_of_topics_that_are_gone_are_deleted_even_if_no_broker_is_ready(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    cluster = applied_cluster(kubernetes)
+    kept, _ = applied_load(kubernetes, cluster, "kept")
+    going, _ = applied_load(kubernetes, cluster, "going")
+    applied_load(kubernetes, cluster, "gone")
+    wrong, _ = applied_load(kubernetes, cluster, "wrong")
+    going["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
+    wrong["spec"]["partitions"] = "many"
+    await look(kube, [kept, going, wrong], cluster, may_act=False)
+    assert loads_in(kubernetes) == ["going-load", "gone-load", "kept-load", "wrong-load"]
+    await look(kube, [kept, going, wrong], cluster)
+    assert loads_in(kubernetes) == ["kept-load", "wrong-load"]
+    await look(kube, [], cluster)
+    assert loads_in(kubernetes) == []
+
+
+async def test_only_loads_that_the_cluster_owns_are_deleted(kubernetes: Kubernetes, kube: Kube) -> None:
+    """Anybody can set the labels; a CronJob with another owner, or with none, is not ours."""
+    cluster = applied_cluster(kubernetes)
+    for name, owners in (
+        ("free", []),
+        ("another", [{"kind": "Topic", "name": "x", "uid": "x", "controller": True}]),
+    ):
+        labels = names.pod_labels("events", names.LOADER)
+        metadata = {"name": name, "namespace": "default", "labels": labels, "ownerReferences": owners}
+        kubernetes.apply({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": metadata, "spec": {}})
+    await look(kube, [], cluster)
+    assert loads_in(kubernetes) == ["another", "free"]

@@ -1,0 +1,367 @@
+"""The loads of a secured BrokerCluster: each has a key of its own, and may only read its topic (R28, R38)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from cryptography import x509
+from tests.support.connected_kube import connected
+from tests.support.fake_kubernetes import Kubernetes, Manifest
+from tests.support.manifests import resource
+
+from mainstem_operator.api.resources import Images, cluster_of, topic_of
+from mainstem_operator.api.secret_data import decoded
+from mainstem_operator.api.users import AclRule
+from mainstem_operator.brokers.errors import BrokersRefused
+from mainstem_operator.certificates.apply import put_certificates
+from mainstem_operator.certificates.issuing import SERVER_DAYS, SERVER_RENEWAL_DAYS, KeyPair, new_authority
+from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.kubernetes.observe import Observer, ServiceAddresses
+from mainstem_operator.runtime.alone import Alone
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.runtime.metrics import Metrics
+from mainstem_operator.topics.loads.apply import bring_about_loads
+from mainstem_operator.topics.loads.identity import (
+    MOUNT_PATH,
+    gone_users,
+    identity_data,
+    load_user,
+    plan_load_key,
+)
+from mainstem_operator.topics.loads.plan import LoadStatus, load_name, request_name
+
+NOW = dt.datetime(2026, 11, 23, 12, 0, tzinfo=dt.UTC)
+READ = AclRule("topic", "clicks", False, "read", True, "*")
+
+
+class PlayedAcls:
+    """The ACLs that brokers have."""
+
+    def __init__(self) -> None:
+        self.rules: dict[str, set[AclRule]] = {}
+        self.refusal = ""
+
+    async def acls(self) -> dict[str, frozenset[AclRule]]:
+        if self.refusal:
+            raise BrokersRefused("REFUSED", self.refusal)
+        return {user: frozenset(rules) for user, rules in self.rules.items() if rules}
+
+    async def add_acls(self, user: str, rules: Collection[AclRule]) -> None:
+        self.rules.setdefault(user, set()).update(rules)
+
+    async def remove_acls(self, user: str, rules: Collection[AclRule]) -> None:
+        self.rules[user] -= set(rules)
+
+
+class Scene:
+    """A secured BrokerCluster with a warehouse, and the loads of its Topics."""
+
+    def __init__(self, kubernetes: Kubernetes, kube: Kube, cluster: Manifest) -> None:
+        self.kubernetes = kubernetes
+        self.cluster = cluster
+        self.acls = PlayedAcls()
+        observer = cast(Observer, SimpleNamespace(loads=_no_page))
+        self.context = Context(kube, observer, ServiceAddresses(), Images(), Metrics(), _always, "ops")
+        brokers = SimpleNamespace(users=lambda: self.acls)
+        self.context.brokers = lambda *_: brokers  # type: ignore[method-assign,assignment]
+
+    async def look(self) -> LoadStatus | None:
+        """The status of the loads of the Topic `clicks`."""
+        topics = self.kubernetes.find("topics")
+        pairs = [(topic_of(item), item.get("status") or {}) for item in topics]
+        statuses = await bring_about_loads(self.context, self.cluster, pairs, topics, Alone())
+        return statuses.get(("default", "clicks"))
+
+    def secret(self) -> dict[str, str]:
+        return decoded(self.kubernetes.get("secrets", "clicks-load-identity"))
+
+
+async def _always() -> bool:
+    return True
+
+
+async def _no_page(pod_ip: str) -> None:
+    return None
+
+
+def topic(name: str = "clicks", *, warehouse: bool = True, **settings: Any) -> Manifest:
+    """A Topic; `settings` of its warehouse, with a schedule if there are none."""
+    spec: dict[str, Any] = {"clusterRef": {"name": "events"}}
+    if warehouse:
+        spec["warehouse"] = settings or {"schedule": "*/5 * * * *"}
+    return resource("Topic", name, spec)
+
+
+@asynccontextmanager
+async def scene(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, authorization: bool = True
+) -> AsyncIterator[Scene]:
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        spec: dict[str, Any] = {
+            "brokers": {"replicas": 1},
+            "listeners": {"clients": [{"name": "tls", "port": 9093}]},
+            "warehouse": {
+                "location": "s3://lake/tables",
+                "credentialsSecret": "lake",
+                "allowTransforms": True,
+            },
+        }
+        if authorization:
+            spec["authorization"] = {"type": "acl"}
+        manifest = resource("BrokerCluster", "events", spec)
+        cluster = kubernetes.apply(manifest)
+        parsed = cluster_of(cluster)
+        assert parsed.security is not None
+        await put_certificates(kube, parsed, parsed.security, ())
+        yield Scene(kubernetes, kube, cluster)
+
+
+async def test_a_load_gets_a_key_of_its_own_in_a_secret_that_goes_with_its_cron_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(topic())
+        await played.look()
+        cron_job = played.kubernetes.get("cronjobs", "clicks-load")
+        (owner,) = played.kubernetes.get("secrets", "clicks-load-identity")["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("CronJob", cron_job["metadata"]["uid"])
+        certificate = x509.load_pem_x509_certificate(played.secret()["load.pem"].encode())
+        assert certificate.subject.rfc4514_string() == "CN=mainstem_clicks-load"
+        users = decoded(played.kubernetes.get("secrets", "events-clients-authority"))["tls.crt"]
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(users.encode()))
+        brokers = decoded(played.kubernetes.get("secrets", "events-cluster-authority"))["tls.crt"]
+        assert played.secret()["ca.crt"] == brokers
+        writes = len(played.kubernetes.writes)
+        await played.look()
+        assert len(played.kubernetes.writes) == writes, "it rests"
+
+
+async def test_driver_and_executors_get_the_key_as_files_and_in_no_other_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(topic())
+        await played.look()
+        pod = played.kubernetes.get("cronjobs", "clicks-load")["spec"]["jobTemplate"]["spec"]["template"]
+        (container,) = pod["spec"]["containers"]
+        arguments = " ".join(container["args"])
+        assert "--bootstrap-servers events-bootstrap.default.svc:9090" in arguments
+        assert f"--client-config {MOUNT_PATH}/client.properties" in arguments
+        assert {"name": "identity", "mountPath": MOUNT_PATH, "readOnly": True} in container["volumeMounts"]
+        volume = {"secretName": "clicks-load-identity", "defaultMode": 0o440}
+        assert {"name": "identity", "secret": volume} in pod["spec"]["volumes"]
+        values = {item["name"]: item.get("value") for item in container["env"]}
+        assert values["EXECUTOR_IDENTITY_SECRET"] == "clicks-load-identity"
+        assert values["EXECUTOR_IDENTITY_PATH"] == MOUNT_PATH
+        named = dict(line.split("=", 1) for line in played.secret()["client.properties"].splitlines())
+        assert named.pop("security.protocol") == "SSL"
+        assert {Path(path).name for path in named.values()} <= played.secret().keys()
+        assert {Path(path).parent for path in named.values()} == {Path(MOUNT_PATH)}
+        assert "PRIVATE KEY" not in str(pod)
+
+
+async def test_a_load_may_read_its_topic_and_what_else_it_may_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        user = load_user("clicks-load")
+        played.acls.rules = {user: {AclRule("topic", "payments", False, "read", True, "*")}}
+        played.kubernetes.apply(topic())
+        await played.look()
+        assert played.acls.rules[user] == {READ}
+
+
+@pytest.mark.parametrize("how", ["deleted", "without a warehouse"])
+async def test_the_rights_of_a_load_that_is_gone_are_removed_and_those_of_others_are_not(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.acls.rules["alice"] = {READ}
+        played.kubernetes.apply(topic())
+        played.kubernetes.apply(topic("views"))
+        await played.look()
+        if how == "deleted":
+            played.kubernetes.delete("topics", "clicks")
+        else:
+            played.kubernetes.apply(topic(warehouse=False))
+        await played.look()
+        held = {user for user, rules in played.acls.rules.items() if rules}
+        assert held == {"alice", load_user("views-load")}
+
+
+async def test_a_transform_may_read_the_topics_that_are_its_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = {
+        "users": {"topic": "users", "columns": {"id": "long"}},
+        "prices": {"table": "prices"},
+        "same": {"topic": "clicks", "columns": {"id": "long"}},
+    }
+    transform = {"sql": "SELECT * FROM records", "inputs": inputs}
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(topic(schedule="*/5 * * * *", transform=transform))
+        await played.look()
+        assert played.acls.rules[load_user("clicks-load")] == {READ, replace(READ, name="users")}
+        del transform["inputs"]
+        played.kubernetes.apply(topic(schedule="*/5 * * * *", transform=transform))
+        await played.look()
+        assert played.acls.rules[load_user("clicks-load")] == {READ}
+
+
+async def test_a_request_logs_in_as_the_load_does_with_a_secret_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R30: the executors of a driver may mount only the Secret that is named like its CronJob."""
+    rewind = {"requestId": "r1", "to": "earliest"}
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(topic(schedule="*/5 * * * *", rewind=rewind))
+        await played.look()
+        cron_job = request_name("clicks", "rewind", "r1")
+        pod = played.kubernetes.get("cronjobs", cron_job)["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        volume = {"secretName": f"{cron_job}-identity", "defaultMode": 0o440}
+        assert {"name": "identity", "secret": volume} in pod["volumes"]
+        (container,) = pod["containers"]
+        assert {"name": "identity", "mountPath": MOUNT_PATH, "readOnly": True} in container["volumeMounts"]
+        key = decoded(played.kubernetes.get("secrets", f"{cron_job}-identity"))["load.pem"]
+        certificate = x509.load_pem_x509_certificate(key.encode())
+        assert certificate.subject.rfc4514_string() == "CN=mainstem_clicks-load"
+        assert {user for user, rules in played.acls.rules.items() if rules} == {load_user("clicks-load")}
+
+
+async def test_the_resident_loader_has_one_key_and_may_read_what_its_topics_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R30: one process loads them all."""
+    transform = {
+        "sql": "SELECT * FROM records",
+        "inputs": {"users": {"topic": "users", "columns": {"id": "long"}}},
+    }
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(topic(freshness="60s"))
+        played.kubernetes.apply(topic("views", freshness="60s", transform=transform))
+        status = await played.look()
+        assert status is not None
+        assert not status.waits
+        workload = played.kubernetes.get("statefulsets", "events-resident-loader")
+        pod = workload["spec"]["template"]["spec"]
+        volume = {"secretName": "events-resident-loader-identity", "defaultMode": 0o440}
+        assert {"name": "identity", "secret": volume} in pod["volumes"]
+        (container,) = pod["containers"]
+        assert {"name": "identity", "mountPath": MOUNT_PATH, "readOnly": True} in container["volumeMounts"]
+        file = played.kubernetes.get("configmaps", "events-resident-loader")["data"]["topics.json"]
+        for entry in json.loads(file)["topics"].values():
+            arguments = " ".join(entry["arguments"])
+            assert "--bootstrap-servers events-bootstrap.default.svc:9090" in arguments
+            assert f"--client-config {MOUNT_PATH}/client.properties" in arguments
+        secret = played.kubernetes.get("secrets", "events-resident-loader-identity")
+        (owner,) = secret["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("StatefulSet", workload["metadata"]["uid"])
+        certificate = x509.load_pem_x509_certificate(decoded(secret)["load.pem"].encode())
+        assert certificate.subject.rfc4514_string() == "CN=mainstem_resident-loader"
+        allowed = {READ, replace(READ, name="views"), replace(READ, name="users")}
+        held = {user: rules for user, rules in played.acls.rules.items() if rules}
+        assert held == {load_user("resident-loader"): allowed}
+        writes = len(played.kubernetes.writes)
+        await played.look()
+        assert len(played.kubernetes.writes) == writes, "it rests"
+
+
+async def test_what_no_topic_asks_for_any_more_has_no_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(topic(freshness="60s"))
+        await played.look()
+        played.kubernetes.apply(topic(schedule="*/5 * * * *"))
+        await played.look()
+        assert {user for user, rules in played.acls.rules.items() if rules} == {load_user("clicks-load")}
+        assert played.kubernetes.get("statefulsets", "events-resident-loader")["spec"]["replicas"] == 0
+        played.kubernetes.apply(topic(freshness="60s"))
+        await played.look()
+        assert {user for user, rules in played.acls.rules.items() if rules} == {load_user("resident-loader")}
+
+
+async def test_the_resident_loader_waits_while_brokers_refuse_its_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.acls.refusal = "There is no authorizer."
+        played.kubernetes.apply(topic(freshness="60s"))
+        status = await played.look()
+        assert status is not None
+        assert status.waits
+        assert "There is no authorizer." in status.conditions[0].message
+        assert ("statefulsets", "default", "events-resident-loader") not in played.kubernetes.objects
+
+
+async def test_without_authorization_nobody_is_asked_for_acls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch, authorization=False) as played:
+        played.acls.refusal = "There is no authorizer."
+        played.kubernetes.apply(topic())
+        status = await played.look()
+        assert status is not None
+        assert not status.waits
+        assert played.secret()["load.pem"]
+
+
+async def test_a_load_waits_while_brokers_refuse_its_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its first run would fail, and use up what it may try."""
+    async with scene(tmp_path, monkeypatch) as played:
+        played.acls.refusal = "There is no authorizer."
+        played.kubernetes.apply(topic())
+        status = await played.look()
+        assert status is not None
+        assert status.waits
+        assert "There is no authorizer." in status.conditions[0].message
+        assert ("cronjobs", "default", "clicks-load") not in played.kubernetes.objects
+
+
+async def test_a_secret_of_others_is_never_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        metadata = {"name": "clicks-load-identity", "namespace": "default"}
+        theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"theirs": "eA=="}}
+        played.kubernetes.apply(theirs)
+        played.kubernetes.apply(topic())
+        status = await played.look()
+        assert status is not None
+        assert status.waits
+        assert "does not belong to the CronJob clicks-load" in status.conditions[0].message
+        assert played.secret() == {"theirs": "x"}
+
+
+def test_a_key_is_kept_until_it_comes_near_its_end_or_its_authority_is_another() -> None:
+    authority = new_authority("Mainstem users", NOW)
+    first = plan_load_key("clicks-load", {}, authority, NOW)
+    data = identity_data(first, "trust")
+
+    def later(days: int, issuer: KeyPair = authority) -> KeyPair:
+        return plan_load_key("clicks-load", data, issuer, NOW + dt.timedelta(days=days))
+
+    assert later(SERVER_DAYS - SERVER_RENEWAL_DAYS - 1) == first
+    assert later(SERVER_DAYS - SERVER_RENEWAL_DAYS + 1) != first
+    assert later(0, new_authority("Mainstem users", NOW)) != first
+    assert plan_load_key("views-load", data, authority, NOW) != first
+    assert plan_load_key("clicks-load", {"load.pem": "spoilt"}, authority, NOW) != first
+
+
+def test_the_name_of_a_load_fits_a_certificate_and_is_never_that_of_a_user() -> None:
+    authority = new_authority("Mainstem users", NOW)
+    for length in (1, 50, 249):
+        load = load_name("x" * length)
+        plan_load_key(load, {}, authority, NOW)
+        assert "_" in load_user(load)
+    assert gone_users(["alice", "mainstem-x", load_user("a-load"), load_user("b-load")], ["a-load"]) == {
+        load_user("b-load")
+    }

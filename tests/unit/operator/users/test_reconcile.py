@@ -1,0 +1,360 @@
+"""Users against a fake API server and played brokers: what is created, reported and removed (R38, R25)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.support.connected_kube import connected
+from tests.support.fake_kubernetes import Kubernetes, Manifest
+from tests.support.manifests import resource
+
+from mainstem_operator.api import names
+from mainstem_operator.api.resources import Images, cluster_of
+from mainstem_operator.api.secret_data import decoded
+from mainstem_operator.api.timestamps import written
+from mainstem_operator.api.users import AclRule
+from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
+from mainstem_operator.certificates.apply import put_certificates
+from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.kubernetes.observe import Observer, ServiceAddresses
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.runtime.metrics import Metrics
+from mainstem_operator.users.reconcile import reconcile_users
+
+READ = AclRule("topic", "clicks", False, "read", True, "*")
+DENIED = AclRule("topic", "clicks", False, "read", False, "10.0.0.7")
+
+
+class Refusing(Exception):
+    """For tests that end the operator at a step."""
+
+
+class PlayedUsers:
+    """What brokers have of users. `refuses` names users of whom everything is refused."""
+
+    def __init__(self) -> None:
+        self.passwords: dict[str, str] = {}
+        self.rules: dict[str, set[AclRule]] = {}
+        self.limits: dict[str, dict[str, float]] = {}
+        self.refuses: set[str] = set()
+        self.reachable = True
+        self.changes: list[str] = []
+        self.ends_after: int | None = None
+
+    async def with_password(self) -> set[str]:
+        if not self.reachable:
+            raise BrokersUnreachable("No broker answered.")
+        return set(self.passwords)
+
+    async def acls(self) -> dict[str, frozenset[AclRule]]:
+        return {user: frozenset(rules) for user, rules in self.rules.items()}
+
+    async def quotas(self) -> dict[str, dict[str, float]]:
+        return {user: dict(result) for user, result in self.limits.items()}
+
+    def _changed(self, user: str, what: str) -> None:
+        if user in self.refuses:
+            raise BrokersRefused("REFUSED", f"{user} is refused.")
+        if self.ends_after is not None:
+            if self.ends_after == 0:
+                raise Refusing
+            self.ends_after -= 1
+        self.changes.append(what)
+
+    async def set_password(self, user: str, password: str) -> None:
+        self._changed(user, "password")
+        self.passwords[user] = password
+
+    async def delete_password(self, user: str) -> None:
+        self._changed(user, "no password")
+        del self.passwords[user]
+
+    async def add_acls(self, user: str, rules: Collection[AclRule]) -> None:
+        self._changed(user, "allow" if all(rule.allows for rule in rules) else "deny")
+        self.rules.setdefault(user, set()).update(rules)
+
+    async def remove_acls(self, user: str, rules: Collection[AclRule]) -> None:
+        self._changed(user, "remove")
+        self.rules[user] -= set(rules)
+
+    async def change_quotas(self, user: str, changes: Mapping[str, float | None]) -> None:
+        self._changed(user, "quotas")
+        results = {**self.limits.get(user, {}), **changes}
+        self.limits[user] = {name: value for name, value in results.items() if value is not None}
+
+
+class Scene:
+    """A BrokerCluster that is ready, with its keys, and an operator that looks at its Users."""
+
+    def __init__(self, kubernetes: Kubernetes, kube: Kube) -> None:
+        self.kubernetes = kubernetes
+        self.users = PlayedUsers()
+        self.cluster: Manifest | None = None
+        observer = cast(Observer, None)
+        self.context = Context(kube, observer, ServiceAddresses(), Images(), Metrics(), _always, "ops")
+        brokers = SimpleNamespace(users=lambda: self.users)
+        self.context.brokers = lambda *_: brokers  # type: ignore[method-assign,assignment]
+
+    async def look(self) -> float | None:
+        manifests = self.kubernetes.find("users")
+        return await reconcile_users(self.context, "default", "events", manifests, self.cluster)
+
+    async def settle(self) -> float | None:
+        """The first look sets the finalizer, the next one goes on."""
+        await self.look()
+        return await self.look()
+
+    def secret(self, user: str = "alice") -> dict[str, str]:
+        return decoded(self.kubernetes.get("secrets", f"events-user-{user}"))
+
+    def ready(self, user: str = "alice") -> tuple[str, str, str]:
+        conditions = self.kubernetes.get("users", user)["status"]["conditions"]
+        (result,) = [item for item in conditions if item["type"] == "Ready"]
+        return result["status"], result["reason"], result["message"]
+
+
+async def _always() -> bool:
+    return True
+
+
+def user(name: str = "alice", **spec: Any) -> Manifest:
+    return resource(
+        "User",
+        name,
+        {
+            "clusterRef": {"name": "events"},
+            "acls": [{"resource": "topic", "name": "clicks", "operations": ["read"]}],
+            **spec,
+        },
+    )
+
+
+@asynccontextmanager
+async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **spec: Any) -> AsyncIterator[Scene]:
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        result = Scene(kubernetes, kube)
+        listeners = [
+            {"name": "tls", "port": 9093},
+            {"name": "mutual", "port": 9095, "authentication": "tls"},
+        ]
+        manifest = resource(
+            "BrokerCluster",
+            "events",
+            {
+                "brokers": {"replicas": 1},
+                "listeners": {"clients": listeners},
+                "authorization": {"type": "acl"},
+                **spec,
+            },
+        )
+        result.cluster = {**kubernetes.apply(manifest), "status": {"brokersReady": 1}}
+        parsed = cluster_of(result.cluster)
+        assert parsed.security is not None
+        await put_certificates(kube, parsed, parsed.security, ())
+        yield result
+
+
+async def test_a_user_gets_its_secret_acls_and_password_and_then_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user(quotas={"producerByteRate": 9}))
+        await played.settle()
+        assert played.ready() == ("True", "Ready", "")
+        assert played.users.passwords == {"alice": played.secret()["password"]}
+        assert played.users.rules == {"alice": {READ}}
+        assert played.users.limits == {"alice": {"producer_byte_rate": 9.0}}
+        assert played.secret()["bootstrap.servers"] == "events-bootstrap.default.svc:9093"
+        status = played.kubernetes.get("users", "alice")["status"]
+        assert (status["username"], status["secret"]) == ("alice", "events-user-alice")
+        assert played.kubernetes.get("users", "alice")["metadata"]["finalizers"] == [names.USER_FINALIZER]
+        changes, writes = len(played.users.changes), len(played.kubernetes.writes)
+        assert await played.look() is None
+        assert (len(played.users.changes), len(played.kubernetes.writes)) == (changes, writes)
+
+
+async def test_what_is_denied_is_denied_before_the_user_can_log_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        acls = [
+            {"resource": "topic", "name": "clicks", "operations": ["read"]},
+            {"resource": "topic", "name": "clicks", "operations": ["read"], "host": "10.0.0.7", "deny": True},
+        ]
+        played.kubernetes.apply(user(acls=acls))
+        await played.settle()
+        assert played.users.changes == ["deny", "allow", "password"]
+        assert played.users.rules == {"alice": {READ, DENIED}}
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_an_operator_that_ends_between_two_steps_is_followed_by_one_that_completes_them(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user(quotas={"producerByteRate": 9}))
+        await played.look()
+        played.users.ends_after = steps
+        if steps < 3:
+            with pytest.raises(Refusing):
+                await played.look()
+        played.users.ends_after = None
+        await played.look()
+        assert played.users.passwords == {"alice": played.secret()["password"]}
+        assert played.users.rules == {"alice": {READ}}
+        assert played.users.limits == {"alice": {"producer_byte_rate": 9.0}}
+
+
+async def test_a_secret_that_is_deleted_gives_the_user_another_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user())
+        await played.settle()
+        before = played.secret()["password"]
+        played.kubernetes.delete("secrets", "events-user-alice")
+        await played.look()
+        assert played.secret()["password"] != before
+        assert played.users.passwords == {"alice": played.secret()["password"]}
+
+
+async def test_a_user_goes_with_all_that_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user(quotas={"producerByteRate": 9}))
+        await played.settle()
+        played.users.passwords["bob"] = "of somebody else"
+        played.kubernetes.delete("users", "alice")
+        await played.look()
+        assert played.kubernetes.find("users") == []
+        assert played.users.passwords == {"bob": "of somebody else"}
+        assert played.users.rules == {"alice": set()}
+        assert played.users.limits == {"alice": {}}
+        assert played.users.changes[-3:] == ["no password", "remove", "quotas"]
+
+
+async def test_a_user_of_a_cluster_that_is_not_there_says_so_and_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user())
+        await played.settle()
+        played.cluster = None
+        await played.look()
+        assert played.ready()[1] == "ClusterNotFound"
+        played.kubernetes.delete("users", "alice")
+        await played.look()
+        assert played.kubernetes.find("users") == []
+
+
+async def test_a_deletion_waits_for_brokers_for_some_minutes_and_then_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user())
+        await played.settle()
+        played.users.reachable = False
+        played.kubernetes.delete("users", "alice")
+        await played.look()
+        (held,) = played.kubernetes.find("users")
+        held["metadata"]["deletionTimestamp"] = written(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=6))
+        await played.look()
+        assert played.kubernetes.find("users") == []
+
+
+async def test_a_password_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user(authentication={"passwordFrom": {"name": "mine"}}))
+        assert await played.settle() is not None
+        assert played.ready()[:2] == ("False", "InvalidSpec")
+        assert "the Secret mine has no password" in played.ready()[2]
+        assert played.users.passwords == {}
+
+
+async def test_what_brokers_refuse_of_one_user_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user("alice"))
+        played.kubernetes.apply(user("bob"))
+        played.users.refuses = {"alice"}
+        assert await played.settle() is not None
+        assert played.ready("alice") == ("False", "KafkaError", "alice is refused.")
+        assert played.ready("bob")[0] == "True"
+
+
+async def test_a_secret_of_somebody_else_is_never_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise anybody who may create Users could overwrite every Secret."""
+    async with scene(tmp_path, monkeypatch) as played:
+        theirs = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "events-user-alice", "namespace": "default"},
+            "data": {"password": "dGhlaXJz"},
+        }
+        played.kubernetes.apply(theirs)
+        played.kubernetes.apply(user())
+        await played.settle()
+        assert played.ready()[:2] == ("False", "SecretNotUsable")
+        assert played.secret() == {"password": "theirs"}
+        assert played.users.passwords == {}
+
+
+async def test_a_user_with_a_certificate_has_one_of_the_clients_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user(authentication={"type": "tls"}))
+        await played.settle()
+        assert played.ready()[0] == "True"
+        assert played.users.passwords == {}
+        assert played.secret()["bootstrap.servers"].endswith(":9095")
+        assert "certificateExpires" in played.kubernetes.get("users", "alice")["status"]
+
+
+async def test_a_user_that_changes_to_a_certificate_has_its_password_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user())
+        await played.settle()
+        played.kubernetes.apply(user(authentication={"type": "tls"}))
+        await played.look()
+        assert played.users.passwords == {}
+        assert "password" not in played.secret()
+        assert "user.crt" in played.secret()
+        writes = len(played.kubernetes.writes)
+        await played.look()
+        assert len(played.kubernetes.writes) == writes
+
+
+async def test_a_user_at_a_node_port_waits_until_its_address_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = [{"name": "outside", "port": 9094, "type": "nodeport"}]
+    async with scene(tmp_path, monkeypatch, listeners={"clients": outside}) as played:
+        played.kubernetes.apply(user())
+        await played.settle()
+        assert "not known yet" in played.ready()[2]
+        assert played.cluster is not None
+        played.cluster["status"]["externalBootstrapServers"] = "10.0.0.1:31090"
+        await played.look()
+        assert played.secret()["bootstrap.servers"] == "10.0.0.1:31090"
+
+
+async def test_a_user_that_is_paused_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        manifest = user()
+        manifest["metadata"]["annotations"] = {names.PAUSE: "true"}
+        played.kubernetes.apply(manifest)
+        await played.settle()
+        assert played.users.changes == []

@@ -1,0 +1,79 @@
+"""The topic `_schemas` without a broker: a consumer that hands out records when a test lets it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import TopicPartition
+
+from mainstem_registry.records import Record, encode
+
+
+@dataclass(frozen=True, slots=True)
+class FakeMessage:
+    offset: int
+    key: bytes
+    value: bytes | None
+
+
+class FakeTopic:
+    """The log, of which consumers see the first `readable` records."""
+
+    def __init__(self, records: list[Record], readable: int | None = None) -> None:
+        self.messages = [FakeMessage(offset, *encode(record)) for offset, record in enumerate(records)]
+        self.readable = len(records) if readable is None else readable
+        self.empty_polls = 0
+        self.polled = asyncio.Condition()
+
+    def append(self, record: Record) -> None:
+        self.messages.append(FakeMessage(len(self.messages), *encode(record)))
+        self.readable = len(self.messages)
+
+    async def wait_for_empty_polls(self, count: int) -> None:
+        """Wait until `count` more polls found nothing."""
+        goal = self.empty_polls + count
+        async with self.polled:
+            await self.polled.wait_for(lambda: self.empty_polls >= goal)
+
+    def consumer(self, **_: Any) -> FakeConsumer:
+        return FakeConsumer(self)
+
+
+class FakeConsumer:
+    """What the store uses of aiokafka's consumer. Polls return at once."""
+
+    def __init__(self, topic: FakeTopic) -> None:
+        self._topic = topic
+        self._position = 0
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def assign(self, _partitions: list[TopicPartition]) -> None: ...
+
+    def seek(self, _partition: TopicPartition, offset: int) -> None:
+        self._position = offset
+
+    async def position(self, _partition: TopicPartition) -> int:
+        return self._position
+
+    async def beginning_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, len(self._topic.messages))
+
+    async def getmany(self, timeout_ms: int) -> dict[TopicPartition, list[FakeMessage]]:
+        del timeout_ms
+        await asyncio.sleep(0)
+        messages = self._topic.messages[self._position : self._topic.readable]
+        self._position += len(messages)
+        if messages:
+            return {TopicPartition("_schemas", 0): messages}
+        async with self._topic.polled:
+            self._topic.empty_polls += 1
+            self._topic.polled.notify_all()
+        return {}

@@ -1,0 +1,317 @@
+"""Avro compatibility: the specification's "Schema Resolution" as a table, and fastavro as the judge (R31)."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainstem_registry.errors import RegistryError
+from mainstem_registry.schemas import avro
+from mainstem_registry.schemas.avro import PRIMITIVES
+from mainstem_registry.schemas.limits import Steps
+
+PROMOTED = {
+    ("int", "long"), ("int", "float"), ("int", "double"), ("long", "float"), ("long", "double"),
+    ("float", "double"), ("string", "bytes"), ("bytes", "string"),
+}  # fmt: skip
+"""(writer, reader), from the specification."""
+
+
+def parse(value: Any) -> avro.AvroSchema:
+    return avro.parse(json.dumps(value), ())
+
+
+def reads(reader: Any, writer: Any) -> bool:
+    return not parse(reader).problems_reading(parse(writer), Steps())
+
+
+def record(*fields: dict[str, Any], name: str = "R", **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields), **more}
+
+
+def enum(*symbols: str, **more: Any) -> dict[str, Any]:
+    return {"type": "enum", "name": "E", "symbols": list(symbols), **more}
+
+
+@pytest.mark.parametrize("reader", sorted(PRIMITIVES))
+@pytest.mark.parametrize("writer", sorted(PRIMITIVES))
+def test_primitive_types_are_promoted_as_the_specification_says(writer: str, reader: str) -> None:
+    assert reads(reader, writer) == (writer == reader or (writer, reader) in PROMOTED)
+
+
+X = {"name": "x", "type": "int"}
+TABLE: dict[str, tuple[Any, Any, bool]] = {
+    "a field that only the writer has is skipped": (record(), record(X), True),
+    "a field that only the reader has needs a default": (record(X), record(), False),
+    "a default stands for what is missing": (record({**X, "default": 0}), record(), True),
+    "a null default counts": (
+        record({"name": "x", "type": ["null", "int"], "default": None}), record(), True,
+    ),
+    "fields are found by alias": (record({"name": "y", "type": "int", "aliases": ["x"]}), record(X), True),
+    "fields may come in another order": (
+        record(X, {"name": "y", "type": "int"}), record({"name": "y", "type": "int"}, X), True,
+    ),
+    "a field's type must fit": (record({"name": "x", "type": "string"}), record(X), False),
+    "names of records count": (record(X, name="A"), record(X, name="B"), False),
+    "namespaces do not": (record(X, name="a.A"), record(X, name="b.A"), True),
+    "an alias stands for a name": (record(X, name="A", aliases=["B"]), record(X, name="B"), True),
+    "enums may gain symbols": (enum("A", "B"), enum("A"), True),
+    "enums may not lose symbols": (enum("A"), enum("A", "B"), False),
+    "unless there is a default": (enum("A", default="A"), enum("A", "B"), True),
+    "a fixed keeps its size": (
+        {"type": "fixed", "name": "F", "size": 4}, {"type": "fixed", "name": "F", "size": 8}, False,
+    ),
+    "a union reads one of its types": (["null", "int"], "int", True),
+    "a union reads what a branch promotes": (["null", "long"], "int", True),
+    "a type reads a union only if it reads all branches": ("int", ["null", "int"], False),
+    "a union may gain branches": (["null", "int", "string"], ["null", "int"], True),
+    "a union may not lose branches": (["null"], ["null", "int"], False),
+    "a type reads a union of what it reads": ("double", ["int", "float"], True),
+    "arrays by their items": ({"type": "array", "items": "long"}, {"type": "array", "items": "int"}, True),
+    "maps by their values": ({"type": "map", "values": "int"}, {"type": "map", "values": "long"}, False),
+    "an array is no map": ({"type": "array", "items": "int"}, {"type": "map", "values": "int"}, False),
+    "logical types do not count": ("long", {"type": "long", "logicalType": "timestamp-millis"}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("reader", "writer", "expected"), TABLE.values(), ids=list(TABLE))
+def test_resolution(reader: Any, writer: Any, expected: bool) -> None:
+    assert reads(reader, writer) == expected
+
+
+json_values = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.sampled_from(["record", "enum", "int", "array", "A"])
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                [
+                    "type",
+                    "name",
+                    "fields",
+                    "symbols",
+                    "items",
+                    "values",
+                    "size",
+                    "default",
+                    "aliases",
+                    "namespace",
+                ]
+            ),
+            inner,
+            max_size=5,
+        ),
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=300)
+@given(json_values)
+def test_any_json_is_a_schema_or_refused(value: Any) -> None:
+    try:
+        schema = parse(value)
+    except RegistryError as error:
+        assert error.code == 42201
+    else:
+        assert not schema.problems_reading(schema, Steps())
+        assert avro.parse(schema.canonical, ()).canonical == schema.canonical
+        assert avro.parse(schema.normalized, ()).normalized == schema.normalized
+
+
+def linked(**extra: Any) -> dict[str, Any]:
+    node = record({"name": "next", "type": ["null", "Node"], "default": None}, name="Node")
+    node["fields"].append({"name": "x", "type": "int", **extra})
+    return node
+
+
+def test_recursive_types_are_compared_once() -> None:
+    assert reads(linked(), linked())
+    without = record({"name": "next", "type": ["null", "Node"], "default": None}, name="Node")
+    assert not reads(linked(), without)
+    assert reads(linked(default=1), without)
+
+
+def test_what_was_assumed_of_a_branch_that_failed_is_forgotten() -> None:
+    # The first branch fails at `b` after `a` was judged inside it; the second needs that judgement again.
+    inner_old = record({"name": "loop", "type": ["null", "Outer"], "default": None}, name="Inner")
+    outer_old = record({"name": "a", "type": inner_old}, {"name": "b", "type": "string"}, name="Outer")
+    inner_new = record({"name": "loop", "type": ["null", "Outer"], "default": None}, name="Inner")
+    outer_new = record({"name": "a", "type": inner_new}, {"name": "b", "type": "int"}, name="Outer")
+    assert not reads(outer_new, outer_old)
+    assert not reads([outer_new, "null"], [outer_old])
+    assert not reads(
+        record({"name": "x", "type": [outer_new, "Inner"]}), record({"name": "x", "type": outer_old})
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ('"nothing"', "not defined"),
+        ("{}", "type"),
+        ("3", "Invalid schema"),
+        ('{"type":"record","name":"A"}', "fields"),
+        ('{"type":"record","name":"A","fields":[{"name":"x"}]}', "type"),
+        ('{"type":"record","name":"A","fields":[{"name":"x","type":"int","default":"a"}]}', "Invalid schema"),
+        ('{"type":"enum","name":"E","symbols":["A","A"]}', "Invalid schema"),
+        ('{"type":"fixed","name":"F"}', "size"),
+        ('{"type":"array"}', "items"),
+        ("[" * 500 + "]" * 500, "deeper"),
+        ('{"type":"array","items":' * 200 + '"int"' + "}" * 200, "deeper"),
+        ("[" + ",".join(['"int"'] * 60_000) + "]", "more than"),
+        ('"' + "x" * (1024 * 1024) + '"', "bytes"),
+    ],
+    ids=range(15),
+)
+def test_texts_that_are_no_schema_are_refused_with_a_reason(text: str, reason: str) -> None:
+    with pytest.raises(RegistryError, match=reason) as refused:
+        avro.parse(text, ())
+    assert refused.value.code == 42201
+    assert len(str(refused.value)) < 2000
+
+
+def test_a_comparison_that_would_take_too_long_ends() -> None:
+    with pytest.raises(RegistryError, match="too complex"):
+        parse({"type": "array", "items": "int"}).problems_reading(
+            parse({"type": "array", "items": "int"}), Steps(limit=1)
+        )
+
+
+def test_canonical_texts_keep_the_order_and_normalized_ones_do_not() -> None:
+    first = avro.parse('{ "name": "n.A", "type": "record", "fields": [] }', ())
+    second = avro.parse('{"type":"record","namespace":"n","name":"A","fields":[]}', ())
+    assert first.canonical == '{"name":"n.A","type":"record","fields":[]}'
+    assert first.canonical != second.canonical
+    assert first.normalized == second.normalized
+    assert avro.parse('{"type": "string"}', ()).canonical == '"string"'
+
+
+def test_references_define_names() -> None:
+    schema = avro.parse(
+        json.dumps(record({"name": "x", "type": "n.Part"})),
+        [("n.Part", json.dumps(record(X, name="Part", namespace="n")))],
+    )
+    assert schema.root.fields[0].type.name == "n.Part"
+    with pytest.raises(RegistryError, match=r"n\.Part"):
+        parse(record({"name": "x", "type": "n.Part"}))
+
+
+# Whatever is judged compatible, fastavro decodes.
+
+NAMES = ("A", "B", "C")
+primitives = st.sampled_from(["null", "boolean", "int", "long", "float", "double", "bytes", "string"])
+
+
+def _with_unique_names(node: Any, counter: list[int]) -> Any:
+    """Named types get names by their order, so that a schema is valid and two schemas share names."""
+    if isinstance(node, list):
+        branches, kinds = [], set()
+        for branch in node:
+            kind = branch["type"] if isinstance(branch, dict) else branch
+            if kind not in kinds:
+                kinds.add(kind)
+                branches.append(_with_unique_names(branch, counter))
+        return branches
+    if not isinstance(node, dict):
+        return node
+    node = dict(node)
+    if node["type"] in ("record", "enum", "fixed"):
+        counter[0] += 1
+        node["name"] = f"{node['type']}{counter[0]}"
+    for key in ("items", "values"):
+        if key in node:
+            node[key] = _with_unique_names(node[key], counter)
+    if "fields" in node:
+        node["fields"] = [
+            {**item, "type": _with_unique_names(item["type"], counter)} for item in node["fields"]
+        ]
+    return node
+
+
+def _compound(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    plain = children.filter(lambda child: not isinstance(child, list))
+    item = st.one_of(
+        st.builds(lambda name, kind: {"name": name, "type": kind}, st.sampled_from(NAMES), children),
+        st.builds(
+            lambda name, value: {"name": name, "type": "int", "default": value},
+            st.sampled_from(NAMES),
+            st.integers(0, 9),
+        ),
+    )
+    return st.one_of(
+        st.builds(lambda kind: {"type": "array", "items": kind}, children),
+        st.builds(lambda kind: {"type": "map", "values": kind}, children),
+        st.builds(
+            lambda symbols: {"type": "enum", "symbols": symbols},
+            st.lists(st.sampled_from("XYZ"), min_size=1, unique=True),
+        ),
+        st.builds(lambda size: {"type": "fixed", "size": size}, st.integers(1, 2)),
+        st.builds(
+            lambda fields: {"type": "record", "fields": fields},
+            st.lists(item, max_size=3, unique_by=lambda field: field["name"]),
+        ),
+        st.lists(plain, min_size=1, max_size=3),
+    )
+
+
+schemas = st.recursive(primitives, _compound, max_leaves=6).map(lambda node: _with_unique_names(node, [0]))
+
+
+def _value_of(draw: st.DrawFn, node: Any) -> Any:
+    if isinstance(node, list):
+        branch = draw(st.sampled_from(node))
+        value = _value_of(draw, branch)
+        return (branch["name"], value) if isinstance(branch, dict) and "name" in branch else value
+    match node if isinstance(node, str) else node["type"]:
+        case "null":
+            return None
+        case "boolean":
+            return draw(st.booleans())
+        case "int" | "long":
+            return draw(st.integers(-(2**31), 2**31 - 1))
+        case "float" | "double":
+            return float(draw(st.integers(-1000, 1000)))
+        case "bytes":
+            return draw(st.text("abc", max_size=3)).encode()
+        case "string":
+            return draw(st.text("abc", max_size=3))
+        case "array":
+            return [_value_of(draw, node["items"]) for _ in range(draw(st.integers(0, 2)))]
+        case "map":
+            return {key: _value_of(draw, node["values"]) for key in draw(st.sets(st.sampled_from("kl")))}
+        case "enum":
+            return draw(st.sampled_from(node["symbols"]))
+        case "fixed":
+            return b"f" * node["size"]
+    return {item["name"]: _value_of(draw, item["type"]) for item in node["fields"]}
+
+
+@st.composite
+def written(draw: st.DrawFn) -> tuple[Any, Any, Any]:
+    """A writer's schema, a value of it, and a reader's schema: independent, or the same."""
+    writer = draw(schemas)
+    reader = draw(st.one_of(schemas, st.just(writer)))
+    return writer, _value_of(draw, writer), reader
+
+
+@settings(max_examples=150)
+@given(written())
+def test_what_is_judged_compatible_is_decoded(case: tuple[Any, Any, Any]) -> None:
+    writer, value, reader = case
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(writer), value)
+    buffer.seek(0)
+    if reads(reader, writer):
+        fastavro.schemaless_reader(buffer, fastavro.parse_schema(writer), fastavro.parse_schema(reader))
+    assert reads(writer, writer)

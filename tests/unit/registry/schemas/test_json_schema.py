@@ -1,0 +1,211 @@
+"""JSON Schema compatibility: what is judged to accept everything does accept it, as jsonschema says (R31)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainstem_registry.errors import RegistryError
+from mainstem_registry.schemas import json_schema
+from mainstem_registry.schemas.limits import Steps
+
+
+def reads(reader: Any, writer: Any) -> bool:
+    new, old = json_schema.parse(json.dumps(reader), ()), json_schema.parse(json.dumps(writer), ())
+    return not new.problems_reading(old, Steps())
+
+
+def closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False, **more}
+
+
+INTEGER, NUMBER, STRING = {"type": "integer"}, {"type": "number"}, {"type": "string"}
+TABLE: dict[str, tuple[Any, Any, bool]] = {
+    "anything is accepted by everything's schema": ({}, INTEGER, True),
+    "true is everything": (True, STRING, True),
+    "nothing is accepted by false": (False, STRING, False),
+    "every integer is a number": (NUMBER, INTEGER, True),
+    "not every number is an integer": (INTEGER, NUMBER, False),
+    "types may be added": ({"type": ["string", "null"]}, STRING, True),
+    "types may not be removed": (STRING, {"type": ["string", "null"]}, False),
+    "enums may grow": ({"enum": ["a", "b"]}, {"enum": ["a"]}, True),
+    "enums may not shrink": ({"enum": ["a"]}, {"enum": ["a", "b"]}, False),
+    "an enum has its types": (STRING, {"enum": ["a", "b"]}, True),
+    "bounds may be loosened": ({**INTEGER, "minimum": 0}, {**INTEGER, "minimum": 1}, True),
+    "bounds may not be tightened": ({**INTEGER, "maximum": 9}, {**INTEGER, "maximum": 10}, False),
+    "an exclusive bound is tighter": ({**NUMBER, "exclusiveMinimum": 0}, {**NUMBER, "minimum": 0}, False),
+    "strings may be longer": ({**STRING, "maxLength": 9}, {**STRING, "maxLength": 3}, True),
+    "strings may not be shorter": ({**STRING, "maxLength": 3}, STRING, False),
+    "a new optional property closes an open schema": (
+        {"type": "object", "properties": {"x": INTEGER}}, {"type": "object"}, False,
+    ),
+    "a new optional property fits a closed one": (closed({"x": INTEGER}), closed({}), True),
+    "a property may not vanish from a closed one": (closed({}), closed({"x": INTEGER}), False),
+    "a property may vanish from an open one": (
+        {"type": "object"}, {"type": "object", "properties": {"x": INTEGER}}, True,
+    ),
+    "a property may not become required": (
+        closed({"x": INTEGER}, required=["x"]), closed({"x": INTEGER}), False,
+    ),
+    "a property may become optional": (closed({"x": INTEGER}), closed({"x": INTEGER}, required=["x"]), True),
+    "properties by their schemas": (closed({"x": NUMBER}), closed({"x": INTEGER}), True),
+    "items by their schemas": (
+        {"type": "array", "items": INTEGER}, {"type": "array", "items": NUMBER}, False,
+    ),
+    "unions may grow": ({"anyOf": [INTEGER, STRING]}, {"anyOf": [INTEGER]}, True),
+    "unions may not shrink": ({"anyOf": [INTEGER]}, {"anyOf": [INTEGER, STRING]}, False),
+    "one of several that overlap is refused": ({"oneOf": [INTEGER, NUMBER]}, INTEGER, False),
+    "one of several that are apart is accepted": ({"oneOf": [INTEGER, STRING]}, INTEGER, True),
+    "definitions are followed": (
+        {"$ref": "#/$defs/n", "$defs": {"n": NUMBER}}, {"$ref": "#/$defs/n", "$defs": {"n": INTEGER}}, True,
+    ),
+    "what is not compared must be the same": ({"not": STRING}, INTEGER, False),
+    "and is, in the same schema": ({"not": STRING, **INTEGER}, {"not": STRING, **INTEGER}, True),
+    "all of several": ({"allOf": [INTEGER, {"minimum": 0}]}, {**INTEGER, "minimum": 5}, True),
+    "descriptions do not count": ({**STRING, "title": "b"}, {**STRING, "title": "a"}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("reader", "writer", "expected"), TABLE.values(), ids=list(TABLE))
+def test_inclusion(reader: Any, writer: Any, expected: bool) -> None:
+    assert reads(reader, writer) == expected
+
+
+def test_recursive_schemas_end() -> None:
+    tree = closed({"children": {"type": "array", "items": {"$ref": "#"}}})
+    assert reads(tree, tree)
+    with_value = closed({"children": {"type": "array", "items": {"$ref": "#"}}, "value": INTEGER})
+    assert reads(with_value, tree)
+    assert not reads(tree, with_value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[]", "an object or a boolean"),
+        ('{"type": "int"}', "Invalid schema"),
+        ('{"$ref": "#/definitions/none"}', "does not name a part"),
+        ('{"$ref": "https://example.com/other.json"}', "not among its references"),
+        ('{"properties": {"x": {"minimum": "a"}}}', "Invalid schema"),
+        ('{"$schema": 3}', "must be a string"),
+        ('{"allOf":[' * 200 + "{}" + "]}" * 200, "deeper"),
+        ('{"pattern": "("}', "Invalid schema"),
+    ],
+    ids=range(8),
+)
+def test_texts_that_are_no_schema_are_refused_with_a_reason(text: str, reason: str) -> None:
+    with pytest.raises(RegistryError, match=reason) as refused:
+        json_schema.parse(text, ())
+    assert refused.value.code == 42201
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.sampled_from(["string", "object", "#", "#/a"])),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                [
+                    "type",
+                    "properties",
+                    "items",
+                    "anyOf",
+                    "oneOf",
+                    "allOf",
+                    "$ref",
+                    "not",
+                    "enum",
+                    "required",
+                    "$id",
+                ]
+            ),
+            inner,
+            max_size=5,
+        ),
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=300)
+@given(json_values)
+def test_any_json_is_a_schema_or_refused(value: Any) -> None:
+    try:
+        schema = json_schema.parse(json.dumps(value), ())
+        schema.problems_reading(schema, Steps())
+    except RegistryError as error:
+        assert error.code == 42201
+
+
+def test_references_are_found_by_name() -> None:
+    schema = json_schema.parse('{"$ref": "part.json"}', [("part.json", '{"type": "integer"}')])
+    assert not schema.problems_reading(json_schema.parse('{"type": "integer"}', ()), Steps())
+    assert schema.problems_reading(json_schema.parse('{"type": "string"}', ()), Steps())
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([0.5, -1.5]), st.text("ab", max_size=3)
+)
+documents = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from("xyz"), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+constraints = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(
+            ["null", "boolean", "integer", "number", "string", "array", "object", ["string", "null"]]
+        ),
+        "enum": st.lists(scalars, min_size=1, max_size=3),
+        "minimum": st.integers(-2, 2),
+        "exclusiveMaximum": st.integers(-2, 2),
+        "minLength": st.integers(0, 2),
+        "maxLength": st.integers(0, 2),
+        "minItems": st.integers(0, 2),
+        "maxProperties": st.integers(0, 2),
+        "required": st.lists(st.sampled_from("xyz"), unique=True),
+    },
+)
+
+
+def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.builds(
+        lambda base, more: {**base, **more},
+        constraints,
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "properties": st.dictionaries(st.sampled_from("xyz"), inner, max_size=2),
+                "additionalProperties": st.one_of(st.booleans(), inner),
+                "items": inner,
+                "anyOf": st.lists(inner, min_size=1, max_size=2),
+                "oneOf": st.lists(inner, min_size=1, max_size=2),
+                "allOf": st.lists(inner, min_size=1, max_size=2),
+                "not": inner,
+            },
+        ),
+    )
+
+
+schemas = st.recursive(constraints, _nested, max_leaves=5)
+
+
+@settings(max_examples=150)
+@given(schemas, schemas, st.lists(documents, max_size=8))
+def test_what_is_judged_compatible_accepts_all_that_the_other_accepts(
+    reader: Any, writer: Any, samples: list[Any]
+) -> None:
+    for new, old in ((reader, writer), (writer, writer), ({"anyOf": [reader, writer]}, writer)):
+        if not reads(new, old):
+            continue
+        for document in samples:
+            if jsonschema.Draft202012Validator(old).is_valid(document):
+                assert jsonschema.Draft202012Validator(new).is_valid(document)
