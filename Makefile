@@ -1,6 +1,6 @@
 # Each target sets up what it needs. `make demo` and `make test` are all a newcomer has to know.
 
-.PHONY: help demo test lint types contracts compile unit interop faults groups streams exactly-once kills soak bench images e2e e2e-here e2e-all e2e-up \
+.PHONY: help demo test trials lint types contracts compile unit interop faults groups streams exactly-once kills soak bench images e2e e2e-all e2e-up \
 	e2e-environment e2e-down e2e-clean kind-image docs format clean
 
 # Tests start many processes of Mainstem. Without cached bytecode each of them compiles its modules again: 1.0 s of CPU
@@ -19,12 +19,14 @@ demo: ## Run the main job on real data: 336,776 flights through 3 brokers into a
 	@scripts/setup demo
 	@.venv/bin/mainstem demo
 
-test: ## Run everything that CI runs
+# Never on a cluster that a shell happens to name: the tests make one of their own.
+test: ## Run what CI runs: checks, unit tests, and a scenario for each promise (PART="unit interop" runs only those)
 	@scripts/setup test
-	@$(MAKE) --no-print-directory lint types contracts compile
-	.venv/bin/python -m pytest $(SIDE_BY_SIDE) tests/interop tests/unit
-	.venv/bin/python -m pytest tests/cluster tests/faults
-	@$(MAKE) --no-print-directory e2e-here
+	@env -u KUBECONFIG .venv/bin/python -m scripts.testing gate $(PART)
+
+trials: ## Search for rare failures: all tests, new random examples, kill loops, bounds on time (TRIAL=faults runs only that)
+	@scripts/setup test
+	@env -u KUBECONFIG .venv/bin/python -m scripts.testing trials $(TRIAL)
 
 lint:
 	.venv/bin/ruff check .
@@ -92,14 +94,6 @@ else
 	@scripts/setup test .venv/bin/python -m tests.e2e.machine.tools
 	@.venv/bin/python -m tests.e2e.machine test -- $(E2E_TESTS)
 endif
-
-# What `make test` does of it: never on a cluster that a shell happens to name.
-e2e-here:
-	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
-		env -u KUBECONFIG $(MAKE) --no-print-directory KUBECONFIG= e2e; \
-	else \
-		echo 'Not run: the end-to-end tests on Kubernetes, which want root on Linux. Run them with: sudo make e2e'; \
-	fi
 
 e2e-all: ## The same, with all the tests that take long: machines lost, rolls interrupted, hundreds of Topics
 	@$(MAKE) --no-print-directory e2e E2E_TESTS='--timeout 600 tests/e2e'

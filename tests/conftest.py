@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 import structlog
@@ -18,6 +19,11 @@ from tests.support.running import RUNNING
 from tests.support.topics import TopicFactory
 
 PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
+GATE_FILE = Path(__file__).with_name("gate.txt")
+GATE_TESTS = frozenset(
+    line for line in GATE_FILE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
+)
+"""Tests with the marker `gate`; without parameters in brackets, all of them."""
 SHARED = pytest.StashKey[Cluster]()  # what `local_stack` is, once it runs
 
 # A shell that starts the tests in its background has them ignore Ctrl-C, which what they start would inherit.
@@ -25,8 +31,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes depends on the machine and its load. Tests that bound a time measure it.
-settings.register_profile("mainstem", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("mainstem")
+settings.register_profile(
+    "trials", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+# Hypothesis loads a profile of its own where the environment has CI. This one is loaded everywhere, so all runs
+# test the same examples; `--hypothesis-profile=trials` searches for others.
+settings.register_profile("gate", settings.get_profile("trials"), derandomize=True, database=None)
+settings.load_profile("gate")
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +77,19 @@ class _FailuresAtOnce:
             self._terminal.write_line(report.longreprtext)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses by markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unused = set(GATE_TESTS)
     for item in items:
         if any(name in PROCESS_FIXTURES for name in getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.processes)
+        for name in {item.nodeid, item.nodeid.partition("[")[0]} & GATE_TESTS:
+            item.add_marker(pytest.mark.gate)
+            unused.discard(name)
+    if config.option.markexpr == "gate":
+        folders = tuple(argument.rstrip("/") + "/" for argument in config.args)
+        if missing := sorted(name for name in unused if name.startswith(folders)):
+            raise pytest.UsageError(f"{GATE_FILE.name} names tests that do not exist: {', '.join(missing)}")
 
 
 def _uses_shared(item: pytest.Item) -> bool:

@@ -14,7 +14,8 @@ from tests.cluster.simulation import Outcome
 from tests.cluster.soak import attempt, attempts, attempts_of, nothing
 
 PROCESSES = os.cpu_count() or 1
-SEEDS = range(2_000)
+GATE_SEEDS = range(300)
+MORE_SEEDS = range(300, 2_000)
 SEEDS_MAX_FOR_A_BUG = 2_000
 FOUND_BY_SEED = {
     "count_any_refusal_as_a_grant": 139,
@@ -25,12 +26,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(900)
-def test_through_2000_histories_of_trouble_nothing_promised_is_lost() -> None:
-
-    outcomes = list(attempts(SEEDS, PROCESSES, nothing))
+@pytest.mark.parametrize("seeds", [GATE_SEEDS, MORE_SEEDS], ids=["0-299", "300-1999"])
+def test_through_histories_of_trouble_nothing_promised_is_lost(seeds: range) -> None:
+    outcomes = list(attempts(seeds, PROCESSES, nothing))
     failures = [outcome for outcome in outcomes if not isinstance(outcome, Outcome)]
-    assert not failures, f"{len(failures)} of {len(SEEDS)} seeds failed, the first:\n{failures[0]}"
-    assert sum(outcome.acknowledgements for outcome in outcomes if isinstance(outcome, Outcome)) > 50_000
+    assert not failures, f"{len(failures)} of {len(seeds)} seeds failed, the first:\n{failures[0]}"
+    acknowledgements = sum(outcome.acknowledgements for outcome in outcomes if isinstance(outcome, Outcome))
+    assert acknowledgements > 25 * len(seeds)
 
 
 @pytest.mark.timeout(900)

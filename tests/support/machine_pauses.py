@@ -66,9 +66,9 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
+    before_s = time.monotonic()  # before the word that it watches: a pause may begin with that
     sys.stdout.write("watching\n")
     sys.stdout.flush()
-    before_s = time.monotonic()
     is_over = False
     while not is_over:
         is_over = ended.is_set()  # before the last sleep, so that no pause is missed

@@ -21,9 +21,9 @@ def main() -> int:
         prog="python -m tests.e2e.machine", description="Make a cluster of kind."
     )
     parser.add_argument(
-        "action", choices=["up", "images", "node-image", "environment", "test", "down", "clean"]
+        "action", choices=["up", "images", "node-image", "environment", "test", "pytest", "down", "clean"]
     )
-    parser.add_argument("pytest", nargs="*", help="what `test` gives to pytest, after --")
+    parser.add_argument("pytest", nargs="*", help="what `test` and `pytest` give to pytest, after --")
     options = parser.parse_args()
     action = options.action
     places = default_places()
@@ -33,6 +33,8 @@ def main() -> int:
     try:
         if action == "test":
             code = test(places, stages, options.pytest)
+        elif action == "pytest":
+            code = run_pytest(places, options.pytest)
         elif action == "up":
             up(places, stages)
         elif action == "images":
@@ -91,20 +93,26 @@ def test(places: Places, stages: Stages, arguments: list[str]) -> int:
     """
     up(places, stages)
     with stages.stage("tests"):
-        docker = engine.find(places)
-        assert docker is not None
-        tested = subprocess.run(
-            [sys.executable, "-m", "pytest", *arguments],
-            cwd=REPOSITORY,
-            env=os.environ | cluster.environment(docker, places) | {CLUSTER_GOES: "1"},
-            check=False,
-        )
-    if tested.returncode and "CI" not in os.environ:
+        code = run_pytest(places, arguments)
+    if code and "CI" not in os.environ:
         say("the cluster is left as the tests left it: `make help` tells of e2e-environment and e2e-down")
     else:
         with stages.stage("down"):
             down(places, forget=False)
-    return tested.returncode
+    return code
+
+
+def run_pytest(places: Places, arguments: list[str]) -> int:
+    """Run tests on the cluster that `up` made; the answer is pytest's exit code."""
+    docker = engine.find(places)
+    if docker is None:
+        raise MachineError("No Docker engine answers: `make e2e-up` starts one.")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments],
+        cwd=REPOSITORY,
+        env=os.environ | cluster.environment(docker, places) | {CLUSTER_GOES: "1"},
+        check=False,
+    ).returncode
 
 
 def build_images(places: Places, stages: Stages) -> None:

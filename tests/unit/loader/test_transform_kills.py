@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.unit.loader import transforming_process
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_transformed_loads import Topics
@@ -59,6 +60,7 @@ def dead(warehouse: Path) -> list[int]:
     return [row["place"] for row in query(warehouse, sql).to_pylist()]
 
 
+@pytest.mark.trial
 def test_a_load_that_is_killed_anywhere_happens_once_or_not_at_all(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:

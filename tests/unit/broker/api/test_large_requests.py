@@ -119,6 +119,7 @@ LARGE: Final[dict[str, tuple[int, int, dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.trial
 @pytest.mark.parametrize("name", LARGE)
 def test_a_large_request_is_answered_in_short_turns_of_the_loop(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -50,6 +50,7 @@ async def test_nobody_there_is_told_with_what_to_do() -> None:
     await zookeeper.stop()
 
 
+@pytest.mark.trial
 async def test_a_start_waits_for_a_server_says_so_and_can_be_given_up_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,6 +70,7 @@ async def test_a_start_waits_for_a_server_says_so_and_can_be_given_up_at_once(
     assert lines[0]["servers"] == address
 
 
+@pytest.mark.trial
 def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again_within_the_session() -> None:
     """Of one that is killed or starts: kazoo by itself waits until the session is over (R20)."""
     session_s = 1.8

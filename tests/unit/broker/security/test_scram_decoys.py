@@ -98,6 +98,7 @@ def login_s(broker: LocalBroker, user: str) -> tuple[float, str]:
     return duration_s + time.perf_counter() - begun_s, challenge.decode().partition(",")[2]
 
 
+@pytest.mark.trial
 def test_logins_of_known_and_unknown_users_look_alike_and_take_the_same_time(tmp_path: Path) -> None:
     """The medians of logins that take turns; whatever else the machine does slows both alike."""
     broker = LocalBroker(tmp_path)

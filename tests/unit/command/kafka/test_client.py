@@ -28,6 +28,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         addresses_of(text)
 
 
+@pytest.mark.trial
 def test_a_cluster_that_does_not_run_is_reported_at_once_with_what_to_do() -> None:
     port = free_ports()
     started = time.monotonic()
@@ -48,6 +49,7 @@ def test_one_address_that_answers_is_enough() -> None:
         answering_servers(f"127.0.0.1:{free_ports()},127.0.0.1:{server.getsockname()[1]}")
 
 
+@pytest.mark.trial
 def test_a_server_that_does_not_speak_the_protocol_is_reported_within_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         started = time.monotonic()

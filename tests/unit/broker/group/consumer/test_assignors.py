@@ -95,6 +95,7 @@ def test_uniform_balances_members_that_read_different_topics() -> None:
     assert {name: len(target) for name, target in targets.items()} == {"a": 2, "b": 2, "c": 2}
 
 
+@pytest.mark.trial
 @pytest.mark.parametrize("name", ASSIGNORS)
 def test_one_change_of_a_large_group_takes_no_noticeable_time(name: str) -> None:
     """The loop that computes it serves everyone else, too; about 30 ms of a processor's time each."""

@@ -1,0 +1,79 @@
+"""What `make test` and `make trials` consist of: checks, and groups of tests with the way to run them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+BIN: Final = ".venv/bin"
+PYTHON: Final = f"{BIN}/python"
+
+# The random generators of tests are seeded, and tests run in the order of their files.
+IN_ORDER: Final = ("--randomly-seed=1", "--randomly-dont-reorganize")
+SEARCHING: Final = ("--hypothesis-profile=trials",)
+
+UNSTABLE: Final = "tests/unstable.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A program whose exit status says whether the tree is in order."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """A run of pytest."""
+
+    name: str
+    arguments: tuple[str, ...]
+    needs_kubernetes: bool = False
+    """Whether a cluster of kind is made for it and removed after it."""
+
+
+def side_by_side(processes: int) -> tuple[str, ...]:
+    """Modules begin in the order of the command line; the tests of one stay in one process."""
+    return ("-n", str(processes), "--dist", "loadscope", "--no-loadscope-reorder")
+
+
+CHECKS: Final = (
+    Check("lint", (f"{BIN}/ruff", "check", ".")),
+    Check("format", (f"{BIN}/ruff", "format", "--check", ".")),
+    Check("types", (f"{BIN}/mypy",)),
+    Check("contracts", (f"{BIN}/lint-imports",)),
+    Check("compile", (PYTHON, "-m", "scripts.compile")),
+)
+
+# Tests that start processes are in the gate only if they are marked: one for each promise and stock client.
+# Most of them wait for other processes, so four of them side by side keep two cores busy.
+GATE: Final = (
+    *CHECKS,
+    Tests("unit", (*IN_ORDER, *side_by_side(3), "-m", "not trial", "tests/unit")),
+    Tests("interop", (*IN_ORDER, *side_by_side(4), "-m", "gate", "tests/interop")),
+    Tests("simulations", (*IN_ORDER, "-m", "gate", "tests/cluster", "tests/faults")),
+    Tests(
+        "end-to-end",
+        (*IN_ORDER, "-n", "2", "--timeout", "600", "-m", "gate", "tests/e2e"),
+        needs_kubernetes=True,
+    ),
+)
+
+# Tests in tests/faults measure how long clients stand still, and those in tests/cluster use all cores: they
+# have the machine to themselves.
+TRIALS: Final = (
+    *CHECKS,
+    Tests("unit", (*SEARCHING, *side_by_side(4), "tests/unit")),
+    Tests("interop", (*SEARCHING, *side_by_side(4), "tests/interop")),
+    Tests("simulations", (*SEARCHING, "tests/cluster")),
+    Tests("faults", (*SEARCHING, "tests/faults")),
+    Tests("end-to-end", (*SEARCHING, "--timeout", "600", "tests/e2e"), needs_kubernetes=True),
+)
+
+
+def can_make_kubernetes() -> bool:
+    """Whether this machine can run a cluster of kind."""
+    return sys.platform == "linux" and os.getuid() == 0

@@ -1,0 +1,222 @@
+"""What the records of a run say: which tests failed, were lost or are unstable, and whether it passed.
+
+Nothing here runs anything or reads a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+UNSTABLE_MAX: Final = 3
+"""How many tests of a run may fail once and pass alone. More of them are a defect of the run itself."""
+REPEATS_MAX: Final = 8
+"""How many tests of a part are repeated: more failures have a common cause, which the first ones show."""
+SUMMARY_LINES_MAX: Final = 60
+_FAILURES_SHOWN: Final = 20
+
+PYTEST_OK: Final = 0
+PYTEST_FAILED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A test that failed in one phase."""
+
+    test: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a pytest process wrote about its run."""
+
+    collected: tuple[str, ...] = ()
+    passed: frozenset[str] = frozenset()
+    skipped: dict[str, str] = field(default_factory=dict)
+    """By test: the reason."""
+    failures: tuple[Failure, ...] = ()
+    """One for each test that failed, with its first error."""
+    under_way: tuple[str, ...] = ()
+    """Tests that were begun and have not ended."""
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Tests that were collected and of which nothing was heard."""
+        ended = self.passed | self.skipped.keys() | {failure.test for failure in self.failures}
+        return tuple(test for test in self.collected if test not in ended)
+
+
+def read_record(lines: Iterable[str]) -> Record:
+    """Parse the lines that `pytest_record` writes; a last line that was cut off is ignored."""
+    collected: tuple[str, ...] = ()
+    passed: set[str] = set()
+    skipped: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    under_way: dict[str, None] = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            break
+        if "collected" in entry:
+            collected = tuple(entry["collected"])
+        elif "started" in entry:
+            under_way[entry["started"]] = None
+        else:
+            test = entry["ended"]
+            under_way.pop(test, None)
+            if entry["outcome"] == "failed":
+                errors.setdefault(test, entry["error"])
+            elif entry["outcome"] == "skipped":
+                skipped[test] = entry["error"]
+            else:
+                passed.add(test)
+    return Record(
+        collected=collected,
+        passed=frozenset(passed - errors.keys()),
+        skipped={test: reason for test, reason in skipped.items() if test not in errors},
+        failures=tuple(Failure(test, error) for test, error in errors.items()),
+        under_way=tuple(under_way),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The second try of a test, alone in a new process."""
+
+    test: str
+    has_passed: bool
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What became of a part: of a check, or of a run of pytest with the repetition of what failed in it."""
+
+    name: str
+    exit_status: int
+    seconds: float
+    log: str
+    record: Record | None = None
+    """None for a check, which has no tests."""
+    repeats: tuple[Repeat, ...] = ()
+    problem: str = ""
+    """Why the part could not run or end; empty if it did."""
+
+    @property
+    def repeated(self) -> dict[str, Repeat]:
+        return {repeat.test: repeat for repeat in self.repeats}
+
+    @property
+    def unstable(self) -> tuple[Failure, ...]:
+        """Tests that failed, and passed when they were repeated alone."""
+        repeated = self.repeated
+        return tuple(
+            failure
+            for failure in _failed_or_lost(self.record)
+            if failure.test in repeated and repeated[failure.test].has_passed
+        )
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Tests that failed twice, or that failed and were not repeated."""
+        unstable = {failure.test for failure in self.unstable}
+        return tuple(failure for failure in _failed_or_lost(self.record) if failure.test not in unstable)
+
+    @property
+    def defect(self) -> str:
+        """What is wrong with the part besides its tests; empty if nothing is."""
+        if self.problem:
+            return self.problem
+        if self.record is None:
+            return "" if self.exit_status == 0 else f"exit status {self.exit_status}"
+        if not self.record.collected:
+            return f"no test was run (exit status {self.exit_status})"
+        if self.exit_status not in (PYTEST_OK, PYTEST_FAILED) and not _failed_or_lost(self.record):
+            return f"exit status {self.exit_status}"
+        if self.exit_status == PYTEST_FAILED and not _failed_or_lost(self.record):
+            return "pytest failed without a failed test"
+        return ""
+
+    @property
+    def has_passed(self) -> bool:
+        return not self.failures and not self.defect
+
+
+def to_repeat(record: Record) -> tuple[str, ...]:
+    """The tests to try again alone, of those that failed or were lost."""
+    return tuple(failure.test for failure in _failed_or_lost(record))[:REPEATS_MAX]
+
+
+def _failed_or_lost(record: Record | None) -> tuple[Failure, ...]:
+    if record is None:
+        return ()
+    return record.failures + tuple(
+        Failure(
+            test,
+            "it had begun when its process ended"
+            if test in record.under_way
+            else "its process ended before it",
+        )
+        for test in record.lost
+    )
+
+
+def run_has_passed(parts: Sequence[PartResult]) -> bool:
+    """Whether every part passed, and not too many tests were unstable."""
+    return all(part.has_passed for part in parts) and _count_unstable(parts) <= UNSTABLE_MAX
+
+
+def _count_unstable(parts: Sequence[PartResult]) -> int:
+    return sum(len(part.unstable) for part in parts)
+
+
+def summary(parts: Sequence[PartResult], seconds: float) -> list[str]:
+    """The last lines of a run: each part, each failure with its error and log, and the counts."""
+    lines = ["", "=" * 40 + " summary " + "=" * 40]
+    for part in parts:
+        state = "passed" if part.has_passed else "FAILED"
+        lines.append(f"  {state}  {part.seconds:7.1f} s  {part.name}{_counts(part)}")
+    skipped = {reason for part in parts if part.record for reason in part.record.skipped.values()}
+    lines += [f"  skipped: {reason}" for reason in sorted(skipped)[:5]]
+    for part in parts:
+        if part.defect:
+            lines.append(f"FAILED {part.name}: {part.defect}; log: {part.log}")
+    failures = [(part, failure) for part in parts for failure in part.failures]
+    for part, failure in failures[:_FAILURES_SHOWN]:
+        repeat = part.repeated.get(failure.test)
+        lines.append(f"FAILED {failure.test}")
+        lines.append(f"       {failure.error or 'no message'}")
+        lines.append(
+            f"       log: {part.log}"
+            + (f"; failed again alone: {repeat.log}" if repeat else "; not repeated")
+        )
+    if len(failures) > _FAILURES_SHOWN:
+        lines.append(
+            f"       and {len(failures) - _FAILURES_SHOWN} more failures, in the logs of their parts"
+        )
+    for part in parts:
+        for failure in part.unstable[: UNSTABLE_MAX + 2]:
+            lines.append(f"UNSTABLE {failure.test} (passed when it was repeated alone)")
+            lines.append(f"       {failure.error or 'no message'}; log: {part.log}")
+    if (count := _count_unstable(parts)) > UNSTABLE_MAX:
+        lines.append(f"FAILED {count} tests are unstable; {UNSTABLE_MAX} may be.")
+    records = [part.record for part in parts if part.record]
+    passed = sum(len(record.passed) for record in records) + _count_unstable(parts)
+    lines.append(
+        f"{'PASSED' if run_has_passed(parts) else 'FAILED'} in {seconds / 60:.0f} min {seconds % 60:02.0f} s,"
+        f" {_count_unstable(parts)} unstable"
+    )
+    lines.append(
+        f"{passed} passed, {len(failures)} failed, {sum(len(record.skipped) for record in records)} skipped"
+    )
+    return lines[:2] + lines[2:][-(SUMMARY_LINES_MAX - 2) :]
+
+
+def _counts(part: PartResult) -> str:
+    if part.record is None:
+        return ""
+    return f": {len(part.record.passed)} of {len(part.record.collected)} tests"

@@ -1,0 +1,119 @@
+"""What a run of the gate decides and prints, from the records of its parts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from scripts.testing.verdict import (
+    REPEATS_MAX,
+    SUMMARY_LINES_MAX,
+    UNSTABLE_MAX,
+    Failure,
+    PartResult,
+    Record,
+    Repeat,
+    read_record,
+    run_has_passed,
+    summary,
+    to_repeat,
+)
+
+
+def record_of(collected: list[str], **outcomes: str) -> Record:
+    """Of tests a, b, ...: `passed`, `skipped`, `failed`, or `started` for one that never ended."""
+    lines = [json.dumps({"collected": collected})]
+    for test, outcome in outcomes.items():
+        lines.append(json.dumps({"started": test}))
+        if outcome != "started":
+            lines.append(
+                json.dumps({"ended": test, "outcome": outcome, "seconds": 1, "error": f"{test} broke"})
+            )
+    return read_record(lines)
+
+
+def part(record: Record | None = None, exit_status: int = 0, **more: object) -> PartResult:
+    return PartResult("unit", exit_status, 1.0, "unit.log", record, **more)  # type: ignore[arg-type]
+
+
+def test_a_part_whose_tests_pass_or_are_skipped_has_passed() -> None:
+    assert part(record_of(["a", "b"], a="passed", b="skipped")).has_passed
+
+
+def test_a_test_that_passes_and_fails_in_its_teardown_has_failed() -> None:
+    lines = [
+        '{"collected": ["a"]}',
+        '{"ended": "a", "outcome": "passed", "seconds": 1, "error": ""}',
+        '{"ended": "a", "outcome": "failed", "seconds": 1, "error": "left a thread"}',
+    ]
+    record = read_record(lines)
+    assert record.failures == (Failure("a", "left a thread"),)
+    assert not record.passed
+
+
+def test_a_line_that_was_cut_off_is_ignored() -> None:
+    record = read_record(['{"collected": ["a"]}', '{"ended": "a", "out'])
+    assert record.lost == ("a",)
+
+
+def test_a_failure_that_passes_alone_is_unstable_and_does_not_block() -> None:
+    result = part(record_of(["a"], a="failed"), 1, repeats=(Repeat("a", True, "again.log"),))
+    assert [failure.test for failure in result.unstable] == ["a"]
+    assert run_has_passed([result])
+    assert any(line.startswith("UNSTABLE a") for line in summary([result], 60))
+
+
+def test_a_failure_that_fails_again_blocks() -> None:
+    result = part(record_of(["a"], a="failed"), 1, repeats=(Repeat("a", False, "again.log"),))
+    assert not run_has_passed([result])
+    text = "\n".join(summary([result], 60))
+    assert "FAILED a\n       a broke\n       log: unit.log; failed again alone: again.log" in text
+
+
+def test_more_unstable_tests_than_allowed_block() -> None:
+    names = [f"t{number}" for number in range(UNSTABLE_MAX + 1)]
+    outcomes = dict.fromkeys(names, "failed")
+    repeats = tuple(Repeat(name, True, "again.log") for name in names)
+    assert not run_has_passed([part(record_of(names, **outcomes), 1, repeats=repeats)])
+    assert run_has_passed(
+        [part(record_of(names[1:], **dict(list(outcomes.items())[1:])), 1, repeats=repeats)]
+    )
+
+
+def test_tests_of_a_process_that_died_are_repeated_and_block_until_they_have_passed() -> None:
+    record = record_of(["a", "b", "c"], a="passed", b="started")
+    assert to_repeat(record) == ("b", "c")
+    died = part(record, -9)
+    assert [failure.error for failure in died.failures] == [
+        "it had begun when its process ended",
+        "its process ended before it",
+    ]
+    assert not died.has_passed
+
+
+def test_of_many_failures_the_first_are_repeated() -> None:
+    names = [f"t{number}" for number in range(REPEATS_MAX + 5)]
+    assert to_repeat(record_of(names, **dict.fromkeys(names, "failed"))) == tuple(names[:REPEATS_MAX])
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (part(None, 1), "exit status 1"),
+        (part(Record(), 5), "no test was run"),
+        (part(record_of(["a"], a="passed"), 3), "exit status 3"),
+        (part(record_of(["a"], a="passed"), 1), "without a failed test"),
+        (part(record_of(["a"], a="passed"), 0, problem="it did not end within 9 s"), "did not end"),
+    ],
+    ids=["a check", "no tests", "pytest's own error", "no failure", "a limit"],
+)
+def test_a_part_that_went_wrong_by_itself_blocks(result: PartResult, reason: str) -> None:
+    assert not run_has_passed([result])
+    assert any(reason in line for line in summary([result], 60))
+
+
+def test_the_summary_is_short_and_ends_with_the_counts() -> None:
+    names = [f"t{number}" for number in range(200)]
+    lines = summary([part(record_of(names, **dict.fromkeys(names, "failed")), 1)] * 9, 3661)
+    assert len(lines) <= SUMMARY_LINES_MAX
+    assert lines[-2:] == ["FAILED in 61 min 01 s, 0 unstable", "0 passed, 1800 failed, 0 skipped"]
