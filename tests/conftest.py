@@ -34,8 +34,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile(
     "trials", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
-# Hypothesis loads a profile of its own where the environment has CI. This one is loaded everywhere, so all runs
-# test the same examples; `--hypothesis-profile=trials` searches for others.
+# Hypothesis loads a profile of its own where the environment has CI. This one is loaded everywhere, so all
+# runs test the same examples; `--hypothesis-profile=trials` searches for others.
 settings.register_profile("gate", settings.get_profile("trials"), derandomize=True, database=None)
 settings.load_profile("gate")
 

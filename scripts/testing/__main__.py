@@ -86,13 +86,14 @@ def _run_tests(part: Tests, run: str) -> PartResult:
             return PartResult(part.name, status, time.monotonic() - began_s, str(up_log), problem=reason)
     try:
         status, record, problem = _pytest(part, part.arguments, log, PART_LIMIT_S, run)
-        repeats = []
-        for number, test in enumerate(to_repeat(record), start=1):
+        repeats: list[Repeat] = []
+        for number, tests in enumerate(to_repeat(record), start=1):
             repeat_log = log.with_suffix(f".repeat-{number}.log")
-            _say(f"---- {part.name}: {test} failed and is repeated alone")
-            alone = ("-m", "", "-n", "0", test)
-            repeated, repeat_record, _ = _pytest(part, alone, repeat_log, REPEAT_LIMIT_S, run)
-            repeats.append(Repeat(test, repeated == 0 and test in repeat_record.passed, str(repeat_log)))
+            _say(f"---- {part.name}: repeating {tests[0] if len(tests) == 1 else f'{len(tests)} tests'}")
+            again = _pytest(part, (*part.again, *tests), repeat_log, REPEAT_LIMIT_S, run)[1]
+            repeats += [
+                Repeat(test, test in again.passed | again.skipped.keys(), str(repeat_log)) for test in tests
+            ]
     finally:
         if part.needs_kubernetes:
             _run((PYTHON, "-m", "tests.e2e.machine", "down"), log.with_suffix(".down.log"), REPEAT_LIMIT_S)

@@ -33,6 +33,8 @@ class Tests:
     arguments: tuple[str, ...]
     needs_kubernetes: bool = False
     """Whether a cluster of kind is made for it and removed after it."""
+    again: tuple[str, ...] = IN_ORDER
+    """Arguments of the processes that repeat what failed."""
 
 
 def side_by_side(processes: int) -> tuple[str, ...]:

@@ -113,18 +113,20 @@ class PartResult:
     @property
     def unstable(self) -> tuple[Failure, ...]:
         """Tests that failed, and passed when they were repeated alone."""
-        repeated = self.repeated
         return tuple(
             failure
-            for failure in _failed_or_lost(self.record)
-            if failure.test in repeated and repeated[failure.test].has_passed
+            for failure in (self.record.failures if self.record else ())
+            if self._passed_since(failure)
         )
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """Tests that failed twice, or that failed and were not repeated."""
-        unstable = {failure.test for failure in self.unstable}
-        return tuple(failure for failure in _failed_or_lost(self.record) if failure.test not in unstable)
+        return tuple(failure for failure in _failed_or_lost(self.record) if not self._passed_since(failure))
+
+    def _passed_since(self, failure: Failure) -> bool:
+        repeat = self.repeated.get(failure.test)
+        return repeat is not None and repeat.has_passed
 
     @property
     def defect(self) -> str:
@@ -146,9 +148,13 @@ class PartResult:
         return not self.failures and not self.defect
 
 
-def to_repeat(record: Record) -> tuple[str, ...]:
-    """The tests to try again alone, of those that failed or were lost."""
-    return tuple(failure.test for failure in _failed_or_lost(record))[:REPEATS_MAX]
+def to_repeat(record: Record) -> tuple[tuple[str, ...], ...]:
+    """The tests to try again, those of each tuple in a process of their own.
+
+    What failed is tried alone. What was lost with its process is tried together: it never had its turn.
+    """
+    alone = tuple((failure.test,) for failure in record.failures[:REPEATS_MAX])
+    return (*alone, record.lost) if record.lost else alone
 
 
 def _failed_or_lost(record: Record | None) -> tuple[Failure, ...]:

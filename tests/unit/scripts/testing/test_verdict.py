@@ -82,18 +82,21 @@ def test_more_unstable_tests_than_allowed_block() -> None:
 
 def test_tests_of_a_process_that_died_are_repeated_and_block_until_they_have_passed() -> None:
     record = record_of(["a", "b", "c"], a="passed", b="started")
-    assert to_repeat(record) == ("b", "c")
+    assert to_repeat(record) == (("b", "c"),)
     died = part(record, -9)
     assert [failure.error for failure in died.failures] == [
         "it had begun when its process ended",
         "its process ended before it",
     ]
     assert not died.has_passed
+    repeated = part(record, -9, repeats=(Repeat("b", True, "again.log"), Repeat("c", True, "again.log")))
+    assert repeated.has_passed
 
 
 def test_of_many_failures_the_first_are_repeated() -> None:
     names = [f"t{number}" for number in range(REPEATS_MAX + 5)]
-    assert to_repeat(record_of(names, **dict.fromkeys(names, "failed"))) == tuple(names[:REPEATS_MAX])
+    repeated = to_repeat(record_of(names, **dict.fromkeys(names, "failed")))
+    assert repeated == tuple((name,) for name in names[:REPEATS_MAX])
 
 
 @pytest.mark.parametrize(
