@@ -45,6 +45,6 @@ def test_a_topic_is_loaded_into_an_iceberg_table_that_pyiceberg_reads(
     assert load().loaded == 1
     assert load().outcome is LoadOutcome.UP_TO_DATE
 
-    table = SqlCatalog("stock", uri=uri).load_table(("mainstem", "orders"))
+    table = SqlCatalog("mainstem", uri=uri).load_table(("mainstem", "orders"))
     rows = table.scan(selected_fields=("id", "note")).to_arrow().sort_by("id").to_pylist()
     assert rows == [{"id": 1, "note": None}, {"id": 2, "note": None}, {"id": 3, "note": "new"}]
