@@ -24,9 +24,9 @@ test: ## Run what CI runs: checks, unit tests, and a scenario for each promise (
 	@scripts/setup test
 	@env -u KUBECONFIG .venv/bin/python -m scripts.testing gate $(PART)
 
-trials: ## Search for rare failures: all tests, new random examples, kill loops, bounds on time (TRIAL=faults runs only that)
+trials: ## Search for rare failures: all tests, new random examples, kill loops, bounds on time (TRIAL=faults, SEED=n)
 	@scripts/setup test
-	@env -u KUBECONFIG .venv/bin/python -m scripts.testing trials $(TRIAL)
+	@env -u KUBECONFIG .venv/bin/python -m scripts.testing trials $(TRIAL) $(if $(SEED),--seed $(SEED))
 
 lint:
 	.venv/bin/ruff check .

@@ -7,6 +7,7 @@ node needs; its JVM options are those of its `kafka-server-start.sh` and `kafka-
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
 import shutil
 import signal
@@ -62,28 +63,35 @@ def fetch_jars(pom: Path, jars: Path) -> Path:
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise NotAvailable(f"Apache Kafka is left out because `{program}` is not installed.")
-    if not (jars / "complete").exists():
-        jars.mkdir(parents=True, exist_ok=True)
-        fetched = subprocess.run(
-            [
-                "mvn",
-                "--quiet",
-                "--batch-mode",
-                "--file",
-                str(pom),
-                "dependency:copy-dependencies",
-                "-DincludeScope=runtime",
-                f"-DoutputDirectory={jars}",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if fetched.returncode != 0:
-            cause = next((line for line in fetched.stdout.splitlines() if "ERROR" in line), "no message")
-            raise NotAvailable(f"Apache Kafka is left out because Maven could not fetch it: {cause}")
-        (jars / "complete").touch()
+    jars.parent.mkdir(parents=True, exist_ok=True)
+    with (jars.parent / f"{jars.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # processes that want the same jars wait for the first one
+        if not (jars / "complete").exists():
+            _copy_dependencies(pom, jars)
+            (jars / "complete").touch()
     return jars
+
+
+def _copy_dependencies(pom: Path, jars: Path) -> None:
+    jars.mkdir(exist_ok=True)
+    fetched = subprocess.run(
+        [
+            "mvn",
+            "--quiet",
+            "--batch-mode",
+            "--file",
+            str(pom),
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+            f"-DoutputDirectory={jars}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if fetched.returncode != 0:
+        cause = next((line for line in fetched.stdout.splitlines() if "ERROR" in line), "no message")
+        raise NotAvailable(f"Apache Kafka is left out because Maven could not fetch it: {cause}")
 
 
 class ApacheKafka:

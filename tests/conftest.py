@@ -32,7 +32,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # How long an example takes depends on the machine and its load. Tests that bound a time measure it.
 settings.register_profile(
-    "trials", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "trials",
+    derandomize=False,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 # Hypothesis loads a profile of its own where the environment has CI. This one is loaded everywhere, so all
 # runs test the same examples; `--hypothesis-profile=trials` searches for others.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import select
 import shutil
 import signal
@@ -16,7 +17,11 @@ import time
 from pathlib import Path
 from typing import IO, Final
 
-from scripts.testing.parts import GATE, PYTHON, TRIALS, UNSTABLE, Check, Tests, can_make_kubernetes
+from tests.support.machine_pauses import PauseWitness
+
+from scripts.testing.machine_state import describe_pauses, describe_resources
+from scripts.testing.parts import GATE, GATE_SEED, PYTHON, TRIALS, UNSTABLE, Check, Tests, can_make_kubernetes
+from scripts.testing.trial_results import write_result
 from scripts.testing.verdict import (
     PartResult,
     Record,
@@ -40,6 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.testing", description=__doc__)
     parser.add_argument("run", choices=["gate", "trials"])
     parser.add_argument("parts", nargs="*", metavar="PART", help="run only these parts")
+    parser.add_argument("--seed", type=int, help="of the order and the random choices of trials")
     options = parser.parse_args()
     known = GATE if options.run == "gate" else TRIALS
     if unknown := set(options.parts) - {part.name for part in known}:
@@ -50,15 +56,92 @@ def main() -> int:
     LOGS.mkdir(parents=True)
     # A signal ends the program that runs, and the summary tells what there is.
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    return _run_parts(chosen, _Run(options.run, options.seed))
+
+
+def _run_parts(parts: list[Check | Tests], run: _Run) -> int:
     began_s = time.monotonic()
     results: list[PartResult] = []
+    witness = PauseWitness()
+    witness.start()
+    machine = [f"at the start {describe_resources()}"]
+    kubernetes = _Kubernetes()
     try:
-        for part in chosen:
-            results.append(_run_check(part) if isinstance(part, Check) else _run_tests(part, options.run))
+        if run.is_gate and any(isinstance(part, Tests) and part.needs_kubernetes for part in parts):
+            kubernetes.begin()
+        for part in parts:
+            if isinstance(part, Check):
+                results.append(_run_check(part))
+            else:
+                results.append(_run_tests(part, run, kubernetes))
+                if not run.is_gate:
+                    write_result(results[-1], run.seed, machine[0])
     except KeyboardInterrupt:
         results.append(PartResult(part.name, 130, 0.0, str(LOGS), problem="it was interrupted"))
-    _say("\n".join(summary(results, time.monotonic() - began_s)))
+    finally:
+        kubernetes.remove()
+        witness.stop()
+    machine += [f"at the end {describe_resources()}", describe_pauses(witness.pauses)]
+    _say("\n".join(summary(results, time.monotonic() - began_s, machine)))
     return 0 if run_has_passed(results) else 1
+
+
+class _Run:
+    """Which run it is, and what its processes of pytest have in common."""
+
+    def __init__(self, kind: str, seed: int | None) -> None:
+        self.is_gate = kind == "gate"
+        self.seed = GATE_SEED if self.is_gate else seed or random.SystemRandom().randrange(2**32)
+
+    def options(self, record: Path) -> tuple[str, ...]:
+        """Arguments of pytest."""
+        common = (
+            "-p",
+            "scripts.testing.pytest_record",
+            "--record",
+            str(record),
+            f"--randomly-seed={self.seed}",
+        )
+        if self.is_gate:
+            return (*common, "--randomly-dont-reorganize", "--without", UNSTABLE)
+        return (*common, "--hypothesis-profile=trials", f"--hypothesis-seed={self.seed}")
+
+
+class _Kubernetes:
+    """The cluster of the end-to-end tests. It takes minutes and few cores, so the gate makes it beside other
+    parts; trials measure times and make it when it is needed.
+    """
+
+    def __init__(self) -> None:
+        self.log = LOGS / "kubernetes.up.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Begin to make the cluster, if nobody has."""
+        if self._process is None and can_make_kubernetes():
+            with self.log.open("wb") as file:
+                self._process = subprocess.Popen(
+                    (PYTHON, "-m", "tests.e2e.machine", "up"),
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                )
+
+    def problem(self) -> str:
+        """Wait until the cluster is there; why it is not, if so."""
+        self.begin()
+        assert self._process is not None
+        try:
+            status = self._process.wait(PART_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return f"the cluster was not ready within {PART_LIMIT_S:.0f} s"
+        return "" if status == 0 else _last_line(self.log)
+
+    def remove(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+            _run((PYTHON, "-m", "tests.e2e.machine", "down"), LOGS / "kubernetes.down.log", REPEAT_LIMIT_S)
 
 
 def _run_check(check: Check) -> PartResult:
@@ -71,7 +154,7 @@ def _run_check(check: Check) -> PartResult:
     return PartResult(check.name, status, time.monotonic() - began_s, str(log), problem=problem)
 
 
-def _run_tests(part: Tests, run: str) -> PartResult:
+def _run_tests(part: Tests, run: _Run, kubernetes: _Kubernetes) -> PartResult:
     _say(f"---- {part.name}")
     began_s = time.monotonic()
     log = LOGS / f"{part.name}.log"
@@ -79,42 +162,29 @@ def _run_tests(part: Tests, run: str) -> PartResult:
         if not can_make_kubernetes():
             _say("Not run: tests on Kubernetes need root on Linux. Run them with: sudo make e2e")
             return PartResult(part.name, 0, 0.0, str(log))
-        up_log = log.with_suffix(".up.log")
-        status, problem = _run((PYTHON, "-m", "tests.e2e.machine", "up"), up_log, PART_LIMIT_S)
-        if status:
-            reason = problem or _last_line(up_log)
-            return PartResult(part.name, status, time.monotonic() - began_s, str(up_log), problem=reason)
-    try:
-        status, record, problem = _pytest(part, part.arguments, log, PART_LIMIT_S, run)
-        repeats: list[Repeat] = []
-        for number, tests in enumerate(to_repeat(record), start=1):
-            repeat_log = log.with_suffix(f".repeat-{number}.log")
-            _say(f"---- {part.name}: repeating {tests[0] if len(tests) == 1 else f'{len(tests)} tests'}")
-            again = _pytest(part, (*part.again, *tests), repeat_log, REPEAT_LIMIT_S, run)[1]
-            repeats += [
-                Repeat(test, test in again.passed | again.skipped.keys(), str(repeat_log)) for test in tests
-            ]
-    finally:
-        if part.needs_kubernetes:
-            _run((PYTHON, "-m", "tests.e2e.machine", "down"), log.with_suffix(".down.log"), REPEAT_LIMIT_S)
-    return PartResult(
-        part.name, status, time.monotonic() - began_s, str(log), record, tuple(repeats), problem
-    )
+        if problem := kubernetes.problem():
+            seconds = time.monotonic() - began_s
+            return PartResult(part.name, 1, seconds, str(kubernetes.log), problem=problem)
+    status, record, problem = _pytest(part, part.arguments, log, PART_LIMIT_S, run)
+    repeats: list[Repeat] = []
+    for number, tests in enumerate(to_repeat(record), start=1):
+        repeat_log = log.with_suffix(f".repeat-{number}.log")
+        _say(f"---- {part.name}: repeating {tests[0] if len(tests) == 1 else f'{len(tests)} tests'}")
+        again = _pytest(part, tests, repeat_log, REPEAT_LIMIT_S, run)[1]
+        ended = again.passed | again.skipped.keys()
+        repeats += [Repeat(test, test in ended, str(repeat_log)) for test in tests]
+    seconds = time.monotonic() - began_s
+    return PartResult(part.name, status, seconds, str(log), record, tuple(repeats), problem)
 
 
 def _pytest(
-    part: Tests, arguments: tuple[str, ...], log: Path, limit_s: float, run: str
+    part: Tests, arguments: tuple[str, ...], log: Path, limit_s: float, run: _Run
 ) -> tuple[int, Record, str]:
     record = log.with_suffix(".jsonl")
-    plugin = ("-p", "scripts.testing.pytest_record", "--record", str(record))
-    without = ("--without", UNSTABLE) if run == "gate" else ()
     start = ("tests.e2e.machine", "pytest", "--") if part.needs_kubernetes else ("pytest",)
-    status, problem = _run((PYTHON, "-m", *start, *plugin, *without, *arguments), log, limit_s)
-    return (
-        status,
-        read_record(record.read_text(encoding="utf-8").splitlines() if record.exists() else ()),
-        problem,
-    )
+    status, problem = _run((PYTHON, "-m", *start, *run.options(record), *arguments), log, limit_s)
+    lines = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+    return status, read_record(lines), problem
 
 
 def _run(command: tuple[str, ...], log: Path, limit_s: float, *, is_shown: bool = True) -> tuple[int, str]:

@@ -10,10 +10,7 @@ from typing import Final
 BIN: Final = ".venv/bin"
 PYTHON: Final = f"{BIN}/python"
 
-# The random generators of tests are seeded, and tests run in the order of their files.
-IN_ORDER: Final = ("--randomly-seed=1", "--randomly-dont-reorganize")
-SEARCHING: Final = ("--hypothesis-profile=trials",)
-
+GATE_SEED: Final = 1
 UNSTABLE: Final = "tests/unstable.toml"
 
 
@@ -33,8 +30,6 @@ class Tests:
     arguments: tuple[str, ...]
     needs_kubernetes: bool = False
     """Whether a cluster of kind is made for it and removed after it."""
-    again: tuple[str, ...] = IN_ORDER
-    """Arguments of the processes that repeat what failed."""
 
 
 def side_by_side(processes: int) -> tuple[str, ...]:
@@ -54,12 +49,12 @@ CHECKS: Final = (
 # Most of them wait for other processes, so four of them side by side keep two cores busy.
 GATE: Final = (
     *CHECKS,
-    Tests("unit", (*IN_ORDER, *side_by_side(3), "-m", "not trial", "tests/unit")),
-    Tests("interop", (*IN_ORDER, *side_by_side(4), "-m", "gate", "tests/interop")),
-    Tests("simulations", (*IN_ORDER, "-m", "gate", "tests/cluster", "tests/faults")),
+    Tests("unit", (*side_by_side(3), "-m", "not trial", "tests/unit")),
+    Tests("interop", (*side_by_side(4), "-m", "gate", "tests/interop")),
+    Tests("simulations", ("-m", "gate", "tests/cluster", "tests/faults")),
     Tests(
         "end-to-end",
-        (*IN_ORDER, "-n", "2", "--timeout", "600", "-m", "gate", "tests/e2e"),
+        ("-n", "2", "--timeout", "600", "-m", "gate", "tests/e2e"),
         needs_kubernetes=True,
     ),
 )
@@ -68,11 +63,11 @@ GATE: Final = (
 # have the machine to themselves.
 TRIALS: Final = (
     *CHECKS,
-    Tests("unit", (*SEARCHING, *side_by_side(4), "tests/unit")),
-    Tests("interop", (*SEARCHING, *side_by_side(4), "tests/interop")),
-    Tests("simulations", (*SEARCHING, "tests/cluster")),
-    Tests("faults", (*SEARCHING, "tests/faults")),
-    Tests("end-to-end", (*SEARCHING, "--timeout", "600", "tests/e2e"), needs_kubernetes=True),
+    Tests("unit", (*side_by_side(4), "tests/unit")),
+    Tests("interop", (*side_by_side(4), "tests/interop")),
+    Tests("simulations", ("tests/cluster",)),
+    Tests("faults", ("tests/faults",)),
+    Tests("end-to-end", ("--timeout", "600", "tests/e2e"), needs_kubernetes=True),
 )
 
 

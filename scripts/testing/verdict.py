@@ -180,8 +180,8 @@ def _count_unstable(parts: Sequence[PartResult]) -> int:
     return sum(len(part.unstable) for part in parts)
 
 
-def summary(parts: Sequence[PartResult], seconds: float) -> list[str]:
-    """The last lines of a run: each part, each failure with its error and log, and the counts."""
+def summary(parts: Sequence[PartResult], seconds: float, machine: Sequence[str] = ()) -> list[str]:
+    """The last lines of a run: each part, each failure with its error and log, the machine, the counts."""
     lines = ["", "=" * 40 + " summary " + "=" * 40]
     for part in parts:
         state = "passed" if part.has_passed else "FAILED"
@@ -210,6 +210,7 @@ def summary(parts: Sequence[PartResult], seconds: float) -> list[str]:
             lines.append(f"       {failure.error or 'no message'}; log: {part.log}")
     if (count := _count_unstable(parts)) > UNSTABLE_MAX:
         lines.append(f"FAILED {count} tests are unstable; {UNSTABLE_MAX} may be.")
+    lines += [f"  machine: {line}" for line in machine]
     records = [part.record for part in parts if part.record]
     passed = sum(len(record.passed) for record in records) + _count_unstable(parts)
     lines.append(

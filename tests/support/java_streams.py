@@ -12,10 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-from bench.apache_kafka import NotAvailable, fetch_jars
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from tests.support.jvm import launch_jvm
+from tests.support.kafka_tools import jars_of
 from tests.support.orders import ENRICHED, ORDERS
 
 HERE: Final = Path(__file__).parent
@@ -26,11 +25,8 @@ COUNTS: Final = "order-counts"
 
 @cache
 def streams_jars() -> Path:
-    """The folder of jars; a test that needs them is skipped where they cannot be had."""
-    try:
-        return fetch_jars(HERE / "kafka_streams_pom.xml", CACHE)
-    except NotAvailable as reason:
-        pytest.skip(str(reason))
+    """The folder of jars."""
+    return jars_of(HERE / "kafka_streams_pom.xml", CACHE)
 
 
 class StreamsApplication:
