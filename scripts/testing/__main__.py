@@ -67,12 +67,13 @@ def _run_parts(parts: list[Check | Tests], run: _Run) -> int:
     machine = [f"at the start {describe_resources()}"]
     kubernetes = _Kubernetes()
     try:
-        if run.is_gate and any(isinstance(part, Tests) and part.needs_kubernetes for part in parts):
-            kubernetes.begin()
+        will_need_kubernetes = any(isinstance(part, Tests) and part.needs_kubernetes for part in parts)
         for part in parts:
             if isinstance(part, Check):
                 results.append(_run_check(part))
             else:
+                if run.is_gate and will_need_kubernetes:
+                    kubernetes.begin()  # not before the checks: images take what was compiled
                 results.append(_run_tests(part, run, kubernetes))
                 if not run.is_gate:
                     write_result(results[-1], run.seed, machine[0])
