@@ -12,13 +12,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, settings
 from tests.support.clusters import Cluster, MainstemCluster, ReferenceCluster, RunCluster, StartCluster
+from tests.support.isolation import ProcessState
 from tests.support.running import RUNNING
 from tests.support.topics import TopicFactory
 
 PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
+UNIT_TESTS = Path(__file__).parent / "unit"
 GATE_FILE = Path(__file__).with_name("gate.txt")
 GATE_TESTS = frozenset(
     line for line in GATE_FILE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
@@ -45,12 +46,15 @@ settings.load_profile("gate")
 
 
 @pytest.fixture(autouse=True)
-def logs_end_with_the_test() -> Iterator[None]:
-    """A program that a test runs in this process sets where logs go: to a stream that pytest closes with the
-    test. Later tests whose code logs would fail, or wait for a task that has ended by it.
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What all tests of a process share is put back after each of them. Threads cannot be ended from outside,
+    so a test in tests/unit whose threads go on fails; elsewhere those of clients end with their cluster.
     """
+    before = ProcessState.now()
     yield
-    structlog.reset_defaults()
+    before.put_back()
+    if UNIT_TESTS in request.path.parents and (left := before.threads_left()):
+        pytest.fail(f"The test leaves something behind: {', '.join(left)}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
