@@ -183,7 +183,7 @@ def test_a_copy_that_begins_below_its_start_opens_again_as_it_was(tmp_path: Path
 def test_a_full_disk_leaves_a_copy_empty_at_its_start_until_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R7."""
+    """R19."""
     log = open_log(tmp_path)
     log.truncate_fully_and_start_at(5)
 
