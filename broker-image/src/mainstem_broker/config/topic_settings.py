@@ -25,7 +25,7 @@ from mainstem_broker.config.setting import (
 )
 from mainstem_broker.errors import InvalidSetting
 
-_THROTTLED_REPLICAS: Final = r"|\*|\d+:\d+(,\d+:\d+)*"
+_THROTTLED_REPLICAS: Final = r"|\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*"
 
 TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
     Setting(

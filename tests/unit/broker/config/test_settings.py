@@ -105,6 +105,30 @@ def test_white_space_around_a_value_does_not_count(text: str, value: int) -> Non
     assert TOPIC_SETTINGS["retention.bytes"].parse(text) == value
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("retention.ms", "604_800_000"),
+        ("segment.bytes", "1_048_576_0"),
+        ("retention.ms", "\u0663"),
+        ("retention.ms", "1e3"),
+        ("min.cleanable.dirty.ratio", "0.2_5"),
+        ("min.cleanable.dirty.ratio", "0_0"),
+        ("min.cleanable.dirty.ratio", "\u0660"),
+        ("min.cleanable.dirty.ratio", "."),
+    ],
+)
+def test_numbers_that_kafka_does_not_read_are_refused(name: str, text: str) -> None:
+    """A manifest that is tested here is to work on Apache Kafka, and a slip such as 1_0 to be found."""
+    with pytest.raises(InvalidSetting, match="must be of type"):
+        TOPIC_SETTINGS[name].parse(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("+0.5", 0.5), ("5e-1", 0.5), (".5", 0.5), ("1.", 1.0)])
+def test_decimal_numbers_may_have_a_sign_and_an_exponent(text: str, value: float) -> None:
+    assert TOPIC_SETTINGS["min.cleanable.dirty.ratio"].parse(text) == value
+
+
 def test_white_space_within_a_list_does_not_count() -> None:
     topic = config().topic({"cleanup.policy": "compact, delete"})
     assert (topic.compacts, topic.deletes) == (True, True)
