@@ -117,8 +117,8 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
     Setting(
         "message.timestamp.after.max.ms",
         LONG,
-        INT64_MAX,
-        "How far timestamps may lie ahead of the broker's clock.",
+        HOUR_MS,
+        "How far timestamps may lie ahead of the broker's clock (KIP-1030).",
         minimum=0,
         fallbacks=(("log.message.timestamp.after.max.ms", 1),),
     ),

@@ -58,7 +58,7 @@ def test_a_broker_settings_default_fits_it(setting: Setting) -> None:
     assert setting.documentation.endswith(".")
 
 
-def test_the_defaults_are_those_of_kafka_3_9() -> None:
+def test_the_defaults_are_those_of_kafka_4() -> None:
     """Kafka's documentation, "Topic Configs": the ones that people rely on without looking (R2, R4)."""
     topic = config().topic({})
     assert topic.segment_bytes == 1024**3
@@ -67,6 +67,7 @@ def test_the_defaults_are_those_of_kafka_3_9() -> None:
     assert topic.max_message_bytes == 1_048_588
     assert topic.index_interval_bytes == 4096
     assert topic.min_insync_replicas == 1
+    assert topic.message_timestamp_after_max_ms == 3_600_000  # KIP-1030
     assert topic.unclean_leader_election_enable is False
     assert topic.compression_type == "producer"
     assert (topic.compacts, topic.deletes, topic.log_append_time) == (False, True, False)

@@ -261,6 +261,14 @@ def test_timestamps_too_far_ahead_are_refused() -> None:
         validate(encode_batch(messages([b"x"], NOW_MS + 1001)), config)
 
 
+@pytest.mark.parametrize("timestamp_ms", [NOW_MS + 2 * 3_600_000, NOW_MS * 1000])
+def test_a_mistaken_unit_is_refused_by_default(timestamp_ms: int) -> None:
+    """R4: a segment with microseconds for milliseconds would never expire (KIP-1030)."""
+    assert validate(encode_batch(messages([b"x"], NOW_MS + 3_600_000)), settings())
+    with pytest.raises(InvalidTimestamp):
+        validate(encode_batch(messages([b"x"], timestamp_ms)), settings())
+
+
 def test_timestamps_too_far_behind_are_refused_record_by_record() -> None:
     config = settings(message_timestamp_before_max_ms=1000)
     late = [Message(b"x", timestamp_ms=NOW_MS), Message(b"y", timestamp_ms=NOW_MS - 1001)]
