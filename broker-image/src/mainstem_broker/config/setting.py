@@ -21,7 +21,7 @@ MINUTE_MS: Final = 60_000
 
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""Numbers that both Java, which Kafka's users write for, and Python read alike: no underscores, for example."""
+"""Numbers that Java, in which Kafka is written, and Python read alike: without underscores, for example."""
 
 
 class SettingType(Enum):
@@ -115,7 +115,7 @@ class Setting:
         if self.pattern is not None and not re.fullmatch(self.pattern, str(value)):
             raise InvalidSetting(f"Invalid value {text!r} for {self.name}: it must match {self.pattern}.")
         if self.choices:
-            given = str(value).split(",") if self.type is SettingType.LIST else [text]
+            given = str(value).split(",") if self.type is SettingType.LIST else [self.text(value)]
             if any(item not in self.choices for item in given):
                 raise InvalidSetting(
                     f"Invalid value {text!r} for {self.name}: it must be one of {', '.join(self.choices)}."

@@ -125,6 +125,42 @@ def test_numbers_that_kafka_does_not_read_are_refused(name: str, text: str) -> N
         TOPIC_SETTINGS[name].parse(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("compression.gzip.level", "9"),
+        ("compression.gzip.level", "-1"),
+        ("compression.lz4.level", "17"),
+        ("compression.zstd.level", "-131072"),
+        ("compression.zstd.level", "22"),
+        ("local.retention.bytes", "-2"),
+        ("local.retention.ms", "-2"),
+        ("remote.log.copy.disable", "false"),
+        ("remote.log.delete.on.disable", "false"),
+        ("remote.storage.enable", "False"),
+    ],
+)
+def test_a_manifest_for_kafka_4_is_taken_where_its_settings_change_nothing(name: str, text: str) -> None:
+    """KIP-390 (levels of compression), KIP-405 (remote storage, which is off)."""
+    check_topic_overrides({name: text})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("compression.lz4.level", "18"),
+        ("compression.zstd.level", "23"),
+        ("local.retention.ms", "-3"),
+        ("remote.storage.enable", "true"),
+    ],
+)
+def test_a_level_that_no_codec_has_and_remote_storage_are_refused(name: str, text: str) -> None:
+    with pytest.raises(InvalidSetting, match=name):
+        check_topic_overrides({name: text})
+
+
 @pytest.mark.parametrize(("text", "value"), [("+0.5", 0.5), ("5e-1", 0.5), (".5", 0.5), ("1.", 1.0)])
 def test_decimal_numbers_may_have_a_sign_and_an_exponent(text: str, value: float) -> None:
     assert TOPIC_SETTINGS["min.cleanable.dirty.ratio"].parse(text) == value
@@ -180,10 +216,13 @@ def test_segment_age_falls_back_to_hours_as_well() -> None:
     assert (topic.segment_ms, topic.segment_jitter_ms) == (5 * 3_600_000, 3_600_000)
 
 
-def test_only_what_names_partitions_has_no_broker_setting_to_fall_back_to() -> None:
+def test_only_what_is_of_one_topic_has_no_broker_setting_to_fall_back_to() -> None:
     assert [name for name, setting in TOPIC_SETTINGS.items() if not setting.fallbacks] == [
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
     ]
 
 
