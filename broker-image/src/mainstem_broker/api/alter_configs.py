@@ -7,9 +7,9 @@ are altered.
 - AlterConfigs replaces all that is set on a resource by what it names (redpanda-data/docs#635).
 - IncrementalAlterConfigs (KIP-339): set 0, delete 1, append 2, subtract 3 (the last two for lists).
 - The level of a broker's logger is set, by increments only, on that broker and until it ends (KIP-412).
-- Broker settings that are not dynamic are refused, as are unknown ones: Apache Kafka stores the latter, for
-  plugins, which there are none of here. Taking back one that is not known does nothing:
-  kafka-reassign-partitions does so.
+- Broker settings that are not dynamic are refused with INVALID_REQUEST, and unknown ones with INVALID_CONFIG:
+  Apache Kafka stores the latter, for plugins, which there are none of here. Taking back one that is not known
+  does nothing: kafka-reassign-partitions does so.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Settings = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """`entity` is where its settings lie below `/config`; `check` raises InvalidSetting or InvalidConfig."""
+    """`entity` is where its settings lie below `/config`; `check` raises what is wrong."""
 
     entity: str
     present: Settings
@@ -174,7 +174,7 @@ def _check_broker_settings(present: Settings) -> Callable[[Settings], None]:
             if setting is None:
                 raise InvalidConfig(f"Unknown broker config name: {name}.")
             if setting.dynamic == "read-only":
-                raise InvalidConfig(
+                raise InvalidRequest(
                     f"{name} cannot be changed while brokers run: change it in the properties file and start"
                     " the broker again."
                 )
@@ -186,7 +186,7 @@ def _check_broker_settings(present: Settings) -> Callable[[Settings], None]:
 def _replaced(_resource: _Resource, items: Sequence[Any], _settings: Settings) -> Settings:
     for item in items:
         if item.value is None:
-            raise InvalidConfig(f"{item.name} needs a value; leave it out to take it back.")
+            raise InvalidRequest(f"{item.name} needs a value; leave it out to take it back.")
     return {item.name: item.value for item in items}
 
 
@@ -204,12 +204,12 @@ def _operated(resource: _Resource, item: Any, present: str | None) -> str:
     """The value after one operation other than DELETE.
 
     Raises:
-        InvalidConfig: the value does not fit, or there is none.
-        InvalidRequest: unknown operation.
+        InvalidConfig: the value does not fit.
+        InvalidRequest: there is no value, or an unknown operation.
     """
     name, value = item.name, item.value
     if value is None:
-        raise InvalidConfig(f"{name} needs a value.")
+        raise InvalidRequest(f"{name} needs a value.")
     if item.config_operation == SET:
         return str(value)
     if item.config_operation not in (APPEND, SUBTRACT):

@@ -42,7 +42,7 @@ TOPIC_TIMEOUT_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class _CoordinatorTopic:
+class CoordinatorTopic:
     """The topic in which a kind of coordinators keeps its state, and the prefix of the settings for it."""
 
     name: str
@@ -70,13 +70,15 @@ class _CoordinatorTopic:
         return settings
 
 
-_TOPICS: Final[Mapping[int, _CoordinatorTopic]] = {
-    GROUP_KEY: _CoordinatorTopic(OFFSETS_TOPIC, "offsets.topic", ResourceType.GROUP),
-    TRANSACTION_KEY: _CoordinatorTopic(
+_TOPICS: Final[Mapping[int, CoordinatorTopic]] = {
+    GROUP_KEY: CoordinatorTopic(OFFSETS_TOPIC, "offsets.topic", ResourceType.GROUP),
+    TRANSACTION_KEY: CoordinatorTopic(
         TRANSACTIONS_TOPIC, "transaction.state.log", ResourceType.TRANSACTIONAL_ID
     ),
 }
 
+COORDINATOR_TOPICS: Final[Mapping[str, CoordinatorTopic]] = {topic.name: topic for topic in _TOPICS.values()}
+"""By name."""
 
 _FINAL: Final = (0, GroupAuthorizationFailed.code, TransactionalIdAuthorizationFailed.code)
 """Codes that the latest news do not change."""
@@ -94,7 +96,7 @@ def handle(
 
 
 async def _find_after_news(
-    broker: BrokerContext, topic: _CoordinatorTopic, keys: Iterable[str], context: RequestContext
+    broker: BrokerContext, topic: CoordinatorTopic, keys: Iterable[str], context: RequestContext
 ) -> Body:
     """Answer after hearing the latest news, and after creating the topic if there is none."""
     await broker.catch_up()
@@ -103,7 +105,7 @@ async def _find_after_news(
     return _body([_coordinator(broker, topic, key, context) for key in keys], context)
 
 
-async def _create(broker: BrokerContext, topic: _CoordinatorTopic) -> None:
+async def _create(broker: BrokerContext, topic: CoordinatorTopic) -> None:
     try:
         await create_topic(
             broker,
@@ -122,7 +124,7 @@ async def _create(broker: BrokerContext, topic: _CoordinatorTopic) -> None:
 
 
 def _coordinator(
-    broker: BrokerContext, topic: _CoordinatorTopic | None, key: str, context: RequestContext
+    broker: BrokerContext, topic: CoordinatorTopic | None, key: str, context: RequestContext
 ) -> Body:
     try:
         if topic is None:
@@ -156,7 +158,7 @@ def _coordinator(
     }
 
 
-def _why_missing(broker: BrokerContext, topic: _CoordinatorTopic) -> str:
+def _why_missing(broker: BrokerContext, topic: CoordinatorTopic) -> str:
     brokers_needed = topic.replication_factor(broker.config)
     brokers_up = len(broker.view.brokers)
     if brokers_up < brokers_needed:

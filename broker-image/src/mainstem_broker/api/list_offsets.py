@@ -2,10 +2,11 @@
 
 ListOffsets finds an offset by timestamp (ms), or by one of the special ones: -1 latest (the high watermark,
 or the last stable offset for read_committed), -2 earliest, -3 the record with the largest timestamp
-(KIP-734), -4 earliest on local disk (the same as -2 here), -5 latest in remote storage (none). No record at
-or after the timestamp: offset -1, timestamp -1, no error. The leader epoch answered is that of the record
-found. Batches are decoded by another thread unless they are small, and loaded by another if they are not
-cached. v2 isolation level; v4 leader epochs; v6 flexible; v7 -3; v8 -4; v9 -5.
+(KIP-734), -4 earliest on local disk (the same as -2 here), -5 latest in remote storage (none). Others below 0
+are of later versions, and get UNSUPPORTED_VERSION. No record at or after the timestamp: offset -1, timestamp
+-1, no error. The leader epoch answered is that of the record found. Batches are decoded by another thread
+unless they are small, and loaded by another if they are not cached. v2 isolation level; v4 leader epochs; v6
+flexible; v7 -3; v8 -4; v9 -5.
 
 OffsetForLeaderEpoch says where the records of a leader epoch end (KIP-101, KIP-279), so that clients and
 followers notice that what they have was truncated (KIP-320).
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mainstem_broker.api.authorization import grants_on_cluster, require_topic
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.api.fetch import READ_COMMITTED
-from mainstem_broker.errors import ProtocolError
+from mainstem_broker.errors import ProtocolError, UnsupportedVersion
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.time_lookup import (
     Stretch,
@@ -89,6 +90,8 @@ def handle_list_offsets(
             partition.require_leader(item.current_leader_epoch)
             if item.timestamp in SPECIAL_TIMESTAMPS:
                 answer |= _special_offset(partition, item.timestamp, committed)
+            elif item.timestamp < MAX_TIMESTAMP:
+                raise UnsupportedVersion(f"The timestamp {item.timestamp} names no offset here.")
             else:
                 lookups.append(_Lookup(answer, partition, item.timestamp))
         except ProtocolError as error:

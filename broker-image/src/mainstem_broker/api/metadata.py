@@ -3,7 +3,7 @@
 - Metadata answers from this broker's view of the cluster, brought up to date where topics that another
   broker knows might be missing. No topics (v0: an empty list, later: null) means all. Unknown topics are
   created if the broker and the request (v4 on) allow it: the answer is then LEADER_NOT_AVAILABLE, which
-  clients ask again for.
+  clients ask again for. The topics of coordinators get the settings that coordinators need.
 - A partition without a live leader has error LEADER_NOT_AVAILABLE, leader -1 and its real leader epoch.
 - A topic of which no partition is known yet is never answered as a success without partitions.
 - A topic that the client may not describe is left out of an answer about all topics, and is
@@ -29,6 +29,7 @@ from mainstem_broker.api.authorization import (
     require_topic,
 )
 from mainstem_broker.api.context import INTERNAL_TOPICS, BrokerContext, RequestContext
+from mainstem_broker.api.find_coordinator import COORDINATOR_TOPICS
 from mainstem_broker.api.topics import check_topic_name, create_topic, require_creation
 from mainstem_broker.cluster.view import ClusterView, Topic
 from mainstem_broker.errors import (
@@ -42,6 +43,7 @@ from mainstem_broker.errors import (
     UnknownTopicOrPartition,
 )
 from mainstem_broker.protocol.wire import Body, Entity
+from mainstem_broker.quota.client_quotas import Mutations
 from mainstem_broker.security.acl import Operation, ResourceType
 
 if TYPE_CHECKING:
@@ -167,7 +169,7 @@ async def _look_again(
             check_topic_name(name)
             if name not in view.topics:
                 require_creation(broker, context, name)
-            await create_topic(broker, name, partition_count=-1, replication_factor=-1, mutations=mutations)
+            await _create(broker, name, mutations)
             failures[name] = LeaderNotAvailable()
         except TopicAlreadyExists:
             failures[name] = LeaderNotAvailable()  # created by another one just now
@@ -182,6 +184,19 @@ async def _look_again(
         for requested in request.topics
     ]
     return _answer(broker, request, context, topics) | {"throttle_time": mutations.wait_ms}
+
+
+async def _create(broker: BrokerContext, name: str, mutations: Mutations) -> None:
+    """Create a topic as it would be without this request: coordinators need theirs with their settings."""
+    topic = COORDINATOR_TOPICS.get(name)
+    await create_topic(
+        broker,
+        name,
+        partition_count=-1 if topic is None else topic.partition_count(broker.config),
+        replication_factor=-1 if topic is None else topic.replication_factor(broker.config),
+        overrides=None if topic is None else topic.overrides(broker.config),
+        mutations=mutations,
+    )
 
 
 def _answer(

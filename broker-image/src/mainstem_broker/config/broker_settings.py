@@ -176,7 +176,7 @@ NETWORK: Final = (
         STRING,
         "",
         "Limits of single addresses in place of max.connections.per.ip: ADDRESS:COUNT,ADDRESS:COUNT.",
-        pattern=r"(\s*[0-9A-Fa-f.:]+:\d+\s*(,\s*[0-9A-Fa-f.:]+:\d+\s*)*)?",
+        pattern=r"(\s*[0-9A-Fa-f.:]+:[0-9]+\s*(,\s*[0-9A-Fa-f.:]+:[0-9]+\s*)*)?",
         dynamic="cluster-wide",
     ),
     Setting(

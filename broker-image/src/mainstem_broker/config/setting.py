@@ -19,6 +19,10 @@ INT32_MAX: Final = 2**31 - 1
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
 
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
+_DECIMAL_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""Numbers that Java, in which Kafka is written, and Python read alike: without underscores, for example."""
+
 
 class SettingType(Enum):
     """Kafka's configuration types, with the number that DescribeConfigs gives them."""
@@ -79,11 +83,15 @@ class Setting:
                         raise ValueError
                     value = text.lower() == "true"
                 case SettingType.INT | SettingType.LONG:
+                    if not _WHOLE_NUMBER.fullmatch(text):
+                        raise ValueError
                     value = int(text)
                     limit = INT32_MAX if self.type is SettingType.INT else INT64_MAX
                     if not -limit - 1 <= value <= limit:
                         raise ValueError
                 case SettingType.DOUBLE:
+                    if not _DECIMAL_NUMBER.fullmatch(text):
+                        raise ValueError
                     value = float(text)
                     if not isfinite(value):
                         raise ValueError
@@ -107,7 +115,7 @@ class Setting:
         if self.pattern is not None and not re.fullmatch(self.pattern, str(value)):
             raise InvalidSetting(f"Invalid value {text!r} for {self.name}: it must match {self.pattern}.")
         if self.choices:
-            given = str(value).split(",") if self.type is SettingType.LIST else [text]
+            given = str(value).split(",") if self.type is SettingType.LIST else [self.text(value)]
             if any(item not in self.choices for item in given):
                 raise InvalidSetting(
                     f"Invalid value {text!r} for {self.name}: it must be one of {', '.join(self.choices)}."

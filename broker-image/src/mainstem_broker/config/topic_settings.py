@@ -25,7 +25,7 @@ from mainstem_broker.config.setting import (
 )
 from mainstem_broker.errors import InvalidSetting
 
-_THROTTLED_REPLICAS: Final = r"|\*|\d+:\d+(,\d+:\d+)*"
+_THROTTLED_REPLICAS: Final = r"|\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*"
 
 TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
     Setting(
@@ -37,12 +37,38 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         fallbacks=(("log.cleanup.policy", 1),),
     ),
     Setting(
+        "compression.gzip.level",
+        INT,
+        -1,
+        "Level with which the broker compresses by gzip, where compression.type makes it; -1 is gzip's own.",
+        choices=("-1", *map(str, range(1, 10))),
+        fallbacks=(("compression.gzip.level", 1),),
+    ),
+    Setting(
+        "compression.lz4.level",
+        INT,
+        9,
+        "Accepted as in Kafka, but without effect: the broker compresses by lz4 with one speed.",
+        minimum=1,
+        maximum=17,
+        fallbacks=(("compression.lz4.level", 1),),
+    ),
+    Setting(
         "compression.type",
         STRING,
         "producer",
         "Codec to store batches with; `producer` keeps them as they came.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         fallbacks=(("compression.type", 1),),
+    ),
+    Setting(
+        "compression.zstd.level",
+        INT,
+        3,
+        "Level with which the broker compresses by zstd; high ones take seconds of a core for a large batch.",
+        minimum=-131_072,
+        maximum=22,
+        fallbacks=(("compression.zstd.level", 1),),
     ),
     Setting(
         "delete.retention.ms",
@@ -99,6 +125,22 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         pattern=_THROTTLED_REPLICAS,
     ),
     Setting(
+        "local.retention.bytes",
+        LONG,
+        -2,
+        "Size kept on local disks beside remote storage, which there is none of; -2 is retention.bytes.",
+        minimum=-2,
+        fallbacks=(("log.local.retention.bytes", 1),),
+    ),
+    Setting(
+        "local.retention.ms",
+        LONG,
+        -2,
+        "Age kept on local disks beside remote storage, which there is none of; -2 is retention.ms.",
+        minimum=-2,
+        fallbacks=(("log.local.retention.ms", 1),),
+    ),
+    Setting(
         "max.compaction.lag.ms",
         LONG,
         INT64_MAX,
@@ -117,8 +159,8 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
     Setting(
         "message.timestamp.after.max.ms",
         LONG,
-        INT64_MAX,
-        "How far timestamps may lie ahead of the broker's clock.",
+        HOUR_MS,
+        "How far timestamps may lie ahead of the broker's clock (KIP-1030).",
         minimum=0,
         fallbacks=(("log.message.timestamp.after.max.ms", 1),),
     ),
@@ -169,6 +211,25 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         False,
         "Whether a new segment's file is allocated in full at once.",
         fallbacks=(("log.preallocate", 1),),
+    ),
+    Setting(
+        "remote.log.copy.disable",
+        BOOLEAN,
+        False,
+        "Whether segments stop being copied to remote storage, which there is none of.",
+    ),
+    Setting(
+        "remote.log.delete.on.disable",
+        BOOLEAN,
+        False,
+        "Whether the end of remote storage, which there is none of, deletes what is there.",
+    ),
+    Setting(
+        "remote.storage.enable",
+        BOOLEAN,
+        False,
+        "Whether old segments move to remote storage (KIP-405), which there is none of.",
+        choices=("false",),
     ),
     Setting(
         "retention.bytes",
@@ -258,7 +319,10 @@ class TopicConfig:
     """A topic's settings with every fallback resolved. Units are those of the names."""
 
     cleanup_policy: str
+    compression_gzip_level: int
+    compression_lz4_level: int
     compression_type: str
+    compression_zstd_level: int
     delete_retention_ms: int
     file_delete_delay_ms: int
     flush_messages: int
@@ -266,6 +330,8 @@ class TopicConfig:
     follower_replication_throttled_replicas: str
     index_interval_bytes: int
     leader_replication_throttled_replicas: str
+    local_retention_bytes: int
+    local_retention_ms: int
     max_compaction_lag_ms: int
     max_message_bytes: int
     message_timestamp_after_max_ms: int
@@ -275,6 +341,9 @@ class TopicConfig:
     min_compaction_lag_ms: int
     min_insync_replicas: int
     preallocate: bool
+    remote_log_copy_disable: bool
+    remote_log_delete_on_disable: bool
+    remote_storage_enable: bool
     retention_bytes: int
     retention_ms: int
     segment_bytes: int

@@ -225,6 +225,9 @@ class PartitionLog:
         Offsets may have gaps, because the leader may have compacted the records between. An incomplete batch
         at the end of `records` is ignored: fetch responses may end in one.
 
+        The first batch of an empty log may begin below the log's start, which stays: DeleteRecords moves the
+        leader's start into a batch, and the leader sends that batch whole (KAFKA-6975).
+
         Raises:
             CorruptMessage: a broken batch, a wrong CRC, or no batch.
             OffsetOutOfRange: a batch begins below the log's end.
@@ -234,6 +237,13 @@ class PartitionLog:
         if not batches:
             raise CorruptMessage("There is no whole batch to append.")
         end_offset = self.log_end_offset
+        first_header = batches[0][0]
+        begins_below = (
+            self.log_start_offset == end_offset
+            and first_header.base_offset < end_offset < first_header.next_offset
+        )
+        if begins_below:
+            end_offset = first_header.base_offset
         for header, batch in batches:
             if header.last_offset_delta < 0 or not crc_matches(header, batch):
                 raise CorruptMessage(f"The batch at offset {header.base_offset} does not match its checksum.")
@@ -244,8 +254,10 @@ class PartitionLog:
             end_offset = header.next_offset
         size_bytes = sum(header.size_bytes for header, _ in batches)
         max_timestamp = max(header.max_timestamp for header, _ in batches)
-        first_offset, last_offset = batches[0][0].base_offset, end_offset - 1
+        first_offset, last_offset = first_header.base_offset, end_offset - 1
         try:
+            if begins_below:
+                self._begin_segment_below_start(first_offset)
             segment = self._segment_for(first_offset, last_offset, max_timestamp, size_bytes, now_ms)
             segment.write((memoryview(records)[:size_bytes],), size_bytes)
         except OSError as error:
@@ -262,11 +274,27 @@ class PartitionLog:
             )
             if header.producer_id >= 0:
                 self._follow_producer(header, batch, header.base_offset, now_ms)
+        if begins_below:
+            self.epochs.truncate_from_start(self.log_start_offset)
         self._write_full_index_blocks(segment)
         self.log_end_offset = end_offset
         if self.producers.unsaved_batches >= SNAPSHOT_BATCHES:
             self._snapshot_between()
         return AppendInfo(first_offset, last_offset, max_timestamp, -1, self.log_start_offset)
+
+    def _begin_segment_below_start(self, base_offset: int) -> None:
+        """Replace the segments of an empty log by one that can hold a batch from `base_offset` on.
+
+        The log goes on to start and end where it did, also if nothing can be written to the segment.
+        """
+        newest = self._segments.newest
+        if newest.size_bytes == 0 and newest.base_offset == base_offset:
+            return  # an attempt that found the disk full has left it
+        self._snapshots.remove_all()
+        self._segments.begin_afresh(base_offset, self.config, self.last_flush_ms)
+        self.producers = Producers()
+        self._end_moved()
+        self.log_end_offset = self.log_start_offset
 
     def _follow_producer(self, header: BatchHeader, batch: Buffer, base_offset: int, now_ms: int) -> None:
         marker = read_marker(header, batch) if header.is_control else None

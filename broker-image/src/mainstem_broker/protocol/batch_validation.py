@@ -73,6 +73,15 @@ def must_decode(records: Buffer, config: TopicConfig) -> bool:
     )
 
 
+def _level_of(codec: Codec, config: TopicConfig) -> int | None:
+    match codec:
+        case Codec.GZIP:
+            return config.compression_gzip_level
+        case Codec.ZSTD:
+            return config.compression_zstd_level
+    return None
+
+
 def _checks_records(config: TopicConfig) -> bool:
     return config.compacts or config.message_timestamp_before_max_ms != INT64_MAX
 
@@ -127,7 +136,7 @@ def validate_for_append(
         if lacks_max_timestamp or _checks_records(config):
             latest_ms = _check_records(header, plain, config, now_ms)
         if codec is not sent_codec:
-            payload = compress(codec, plain)
+            payload = compress(codec, plain, _level_of(codec, config))
     stored = header
     if config.log_append_time:
         stored = replace(header, attributes=header.attributes | LOG_APPEND_TIME_BIT, max_timestamp=now_ms)

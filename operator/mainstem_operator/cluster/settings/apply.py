@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.cluster.settings.plan import SettingsPlan, plan_refused
 from mainstem_operator.snapshot import Snapshot
+
+_WRONG_SETTING: Final = ("INVALID_CONFIG", "INVALID_REQUEST")
+"""Brokers refuse with the second what they do not change while they run."""
 
 
 async def observe_settings(
@@ -36,7 +40,7 @@ async def observe_settings(
         if plan.changes and plan.changes != new:
             await brokers.check_default_settings(plan.changes)
     except BrokersRefused as error:
-        if error.code == "INVALID_CONFIG":
+        if error.code in _WRONG_SETTING:
             return plan_refused(plan, str(error))
         return replace(plan, waiting=str(error))  # there was no controller just then, or ZooKeeper was silent
     except BrokersUnreachable as error:

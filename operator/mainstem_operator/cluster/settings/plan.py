@@ -26,7 +26,10 @@ from mainstem_operator.snapshot import Component
 LIVE_SETTINGS: Final = frozenset(
     {
         "audit.log.categories",
+        "compression.gzip.level",
+        "compression.lz4.level",
         "compression.type",
+        "compression.zstd.level",
         "follower.replication.throttled.rate",
         "leader.replication.throttled.rate",
         "log.cleaner.delete.retention.ms",
@@ -38,6 +41,8 @@ LIVE_SETTINGS: Final = frozenset(
         "log.flush.interval.ms",
         "log.index.interval.bytes",
         "log.index.size.max.bytes",
+        "log.local.retention.bytes",
+        "log.local.retention.ms",
         "log.message.timestamp.after.max.ms",
         "log.message.timestamp.before.max.ms",
         "log.message.timestamp.type",

@@ -188,7 +188,7 @@ def test_lists_are_appended_to_and_subtracted_from(
     [
         (("retention", SET, "1"), "invalid_config", "Unknown topic config name: retention"),
         (("retention.ms", SET, "soon"), "invalid_config", "must be of type long"),
-        (("retention.ms", SET, None), "invalid_config", "retention.ms needs a value"),
+        (("retention.ms", SET, None), "invalid_request", "retention.ms needs a value"),
         (("retention.ms", APPEND, "1"), "invalid_config", "retention.ms is no list"),
         (("cleanup.policy", SUBTRACT, "delete"), "invalid_config", "one of delete, compact"),
         (("retention.ms", 7, "1"), "invalid_request", "no operation 7"),
@@ -226,7 +226,7 @@ async def test_dynamic_settings_of_one_broker_and_of_all_take_effect(broker: Loc
             BROKER,
             "1",
             ("log.dirs", SET, "/x"),
-            "invalid_config",
+            "invalid_request",
             "log.dirs cannot be changed while brokers run",
         ),
         (BROKER, "1", ("no.such", SET, "/x"), "invalid_config", "Unknown broker config name: no.such"),
@@ -344,10 +344,10 @@ async def test_trap_28_settings_of_brokers_are_altered_one_by_one(broker: LocalB
 @pytest.mark.parametrize(
     ("kind", "name", "settings", "error", "message"),
     [
-        (TOPIC, "t", {"retention.ms": None}, "invalid_config", "retention.ms needs a value"),
+        (TOPIC, "t", {"retention.ms": None}, "invalid_request", "retention.ms needs a value"),
         (TOPIC, "t", {"no.such": "1"}, "invalid_config", "Unknown topic config name: no.such"),
         (TOPIC, "nowhere", {}, "unknown_topic_or_partition", "no topic 'nowhere'"),
-        (BROKER, "1", {"broker.id": "2"}, "invalid_config", "broker.id cannot be changed while brokers run"),
+        (BROKER, "1", {"broker.id": "2"}, "invalid_request", "broker.id cannot be changed while brokers run"),
         (BROKER, "1", {"log.retention.ms": "soon"}, "invalid_config", "must be of type long"),
         (GROUP, "g", {"consumer.session.timeout.ms": "1"}, "invalid_config", "must be at least"),
         (IP, "x", {}, "invalid_request", "type 3"),

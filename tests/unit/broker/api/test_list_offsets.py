@@ -70,6 +70,8 @@ async def find(broker: LocalBroker, timestamp: int, version: int = 9) -> tuple[i
         (2001, (3, 3000, 4)),
         (4000, (4, 4000, 4)),
         (4001, NOT_FOUND),
+        (-6, "unsupported_version"),
+        (-7, "unsupported_version"),
     ],
 )
 def test_an_offset_is_found_with_the_time_and_epoch_of_its_record(

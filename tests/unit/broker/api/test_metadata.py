@@ -221,6 +221,24 @@ def test_a_cluster_that_cannot_create_answers_unknown(broker: LocalBroker, names
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "prefix", "isr"),
+    [("__consumer_offsets", "offsets.topic", 1), ("__transaction_state", "transaction.state.log", 2)],
+)
+def test_a_topic_of_coordinators_is_created_with_their_settings(
+    broker: LocalBroker, name: str, prefix: str, isr: int
+) -> None:
+    """R15: a lag monitor may ask before any group exists, and a plain topic loses offsets to retention."""
+    run(ask(broker, 4, named(name, create=True)))
+    topic, config = broker.view.topics[name], broker.context.config
+    assert len(topic.assignment.replicas) == config.integer(f"{prefix}.num.partitions") == 50
+    assert {len(replicas) for replicas in topic.assignment.replicas.values()} == {3}
+    settings = config.topic(topic.config)
+    assert settings.cleanup_policy == "compact"
+    assert settings.segment_bytes == config.integer(f"{prefix}.segment.bytes")
+    assert settings.min_insync_replicas == isr
+
+
 def test_asking_twice_in_one_request_creates_once(broker: LocalBroker) -> None:
     assert summary(run(ask(broker, 4, named("t", "t", create=True)))) == [("t", "none")]
 

@@ -58,7 +58,7 @@ def test_a_broker_settings_default_fits_it(setting: Setting) -> None:
     assert setting.documentation.endswith(".")
 
 
-def test_the_defaults_are_those_of_kafka_3_9() -> None:
+def test_the_defaults_are_those_of_kafka_4() -> None:
     """Kafka's documentation, "Topic Configs": the ones that people rely on without looking (R2, R4)."""
     topic = config().topic({})
     assert topic.segment_bytes == 1024**3
@@ -67,6 +67,7 @@ def test_the_defaults_are_those_of_kafka_3_9() -> None:
     assert topic.max_message_bytes == 1_048_588
     assert topic.index_interval_bytes == 4096
     assert topic.min_insync_replicas == 1
+    assert topic.message_timestamp_after_max_ms == 3_600_000  # KIP-1030
     assert topic.unclean_leader_election_enable is False
     assert topic.compression_type == "producer"
     assert (topic.compacts, topic.deletes, topic.log_append_time) == (False, True, False)
@@ -103,6 +104,66 @@ def test_a_value_that_does_not_fit_is_refused_with_its_name_and_the_rule(
 @pytest.mark.parametrize(("text", "value"), [(" 42 ", 42), ("-1", -1), ("0", 0)])
 def test_white_space_around_a_value_does_not_count(text: str, value: int) -> None:
     assert TOPIC_SETTINGS["retention.bytes"].parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("retention.ms", "604_800_000"),
+        ("segment.bytes", "1_048_576_0"),
+        ("retention.ms", "\u0663"),
+        ("retention.ms", "1e3"),
+        ("min.cleanable.dirty.ratio", "0.2_5"),
+        ("min.cleanable.dirty.ratio", "0_0"),
+        ("min.cleanable.dirty.ratio", "\u0660"),
+        ("min.cleanable.dirty.ratio", "."),
+    ],
+)
+def test_numbers_that_kafka_does_not_read_are_refused(name: str, text: str) -> None:
+    """A manifest that is tested here is to work on Apache Kafka, and a slip such as 1_0 to be found."""
+    with pytest.raises(InvalidSetting, match="must be of type"):
+        TOPIC_SETTINGS[name].parse(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("compression.gzip.level", "9"),
+        ("compression.gzip.level", "-1"),
+        ("compression.lz4.level", "17"),
+        ("compression.zstd.level", "-131072"),
+        ("compression.zstd.level", "22"),
+        ("local.retention.bytes", "-2"),
+        ("local.retention.ms", "-2"),
+        ("remote.log.copy.disable", "false"),
+        ("remote.log.delete.on.disable", "false"),
+        ("remote.storage.enable", "False"),
+    ],
+)
+def test_a_manifest_for_kafka_4_is_taken_where_its_settings_change_nothing(name: str, text: str) -> None:
+    """KIP-390 (levels of compression), KIP-405 (remote storage, which is off)."""
+    check_topic_overrides({name: text})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("compression.lz4.level", "18"),
+        ("compression.zstd.level", "23"),
+        ("local.retention.ms", "-3"),
+        ("remote.storage.enable", "true"),
+    ],
+)
+def test_a_level_that_no_codec_has_and_remote_storage_are_refused(name: str, text: str) -> None:
+    with pytest.raises(InvalidSetting, match=name):
+        check_topic_overrides({name: text})
+
+
+@pytest.mark.parametrize(("text", "value"), [("+0.5", 0.5), ("5e-1", 0.5), (".5", 0.5), ("1.", 1.0)])
+def test_decimal_numbers_may_have_a_sign_and_an_exponent(text: str, value: float) -> None:
+    assert TOPIC_SETTINGS["min.cleanable.dirty.ratio"].parse(text) == value
 
 
 def test_white_space_within_a_list_does_not_count() -> None:
@@ -155,10 +216,13 @@ def test_segment_age_falls_back_to_hours_as_well() -> None:
     assert (topic.segment_ms, topic.segment_jitter_ms) == (5 * 3_600_000, 3_600_000)
 
 
-def test_only_what_names_partitions_has_no_broker_setting_to_fall_back_to() -> None:
+def test_only_what_is_of_one_topic_has_no_broker_setting_to_fall_back_to() -> None:
     assert [name for name, setting in TOPIC_SETTINGS.items() if not setting.fallbacks] == [
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
     ]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.log.followed_logs import SIZE_BYTES
+from tests.unit.broker.log.followed_logs import SIZE_BYTES, follow
 from tests.unit.broker.log.logs import (
     NOW_MS,
     Stored,
@@ -16,10 +17,11 @@ from tests.unit.broker.log.logs import (
     settings,
 )
 
-from mainstem_broker.errors import OffsetOutOfRange
+from mainstem_broker.errors import OffsetOutOfRange, StorageError
 from mainstem_broker.log.leader_epochs import EpochEntry
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.retention import DeletionReason
+from mainstem_broker.log.segment import Segment
 
 
 def test_deleting_records_moves_the_start_and_never_back(tmp_path: Path) -> None:
@@ -146,3 +148,70 @@ def test_a_truncation_syncs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("an fsync on the event loop"))
     log.truncate_to(2)
     log.truncate_fully_and_start_at(9)
+
+
+def test_a_copy_begins_with_the_whole_batch_that_holds_the_start(tmp_path: Path) -> None:
+    """R4, R19: DeleteRecords may end within a batch, of which a new replica gets all (KAFKA-6975)."""
+    log = open_log(tmp_path)
+    log.truncate_fully_and_start_at(5)
+    follow(log, 0, 10, leader_epoch=3)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 10)
+    assert log.epochs.entries == (EpochEntry(3, 5),)
+    assert [segment.base_offset for segment in log.segments] == [0]
+    assert log.read(5, 10_000, 10, min_one_batch=True).end_offset == 10
+    with pytest.raises(OffsetOutOfRange):
+        log.read(4, 10_000, 10, min_one_batch=True)
+    follow(log, 10, 2, leader_epoch=3)
+    assert log.log_end_offset == 12
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_copy_that_begins_below_its_start_opens_again_as_it_was(tmp_path: Path, clean: bool) -> None:
+    """R6."""
+    log = open_log(tmp_path)
+    log.truncate_fully_and_start_at(5)
+    log.mark_flushed(log.flush())
+    follow(log, 0, 10)
+    assert log.recovery_point == 0, "nothing of the batch is durable yet"
+    if clean:
+        log.close()
+    log = open_log(tmp_path, clean=clean, log_start_offset=5)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 10)
+    assert [stored.offset for stored in read_all(log)] == list(range(5, 10))
+
+
+def test_a_full_disk_leaves_a_copy_empty_at_its_start_until_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R19."""
+    log = open_log(tmp_path)
+    log.truncate_fully_and_start_at(5)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "write", fail)
+        with pytest.raises(StorageError):
+            follow(log, 0, 10)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+    follow(log, 0, 10)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 10)
+
+
+@pytest.mark.parametrize(("base_offset", "count"), [(0, 5), (3, 2)])
+def test_a_batch_that_ends_at_the_start_of_an_empty_log_is_refused(
+    tmp_path: Path, base_offset: int, count: int
+) -> None:
+    log = open_log(tmp_path)
+    log.truncate_fully_and_start_at(5)
+    with pytest.raises(OffsetOutOfRange):
+        follow(log, base_offset, count)
+
+
+def test_a_log_with_records_refuses_a_batch_that_begins_below_its_end(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, [b"x"] * 5)
+    log.delete_records_before(3)
+    with pytest.raises(OffsetOutOfRange):
+        follow(log, 3, 10)

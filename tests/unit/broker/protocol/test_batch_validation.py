@@ -261,6 +261,14 @@ def test_timestamps_too_far_ahead_are_refused() -> None:
         validate(encode_batch(messages([b"x"], NOW_MS + 1001)), config)
 
 
+@pytest.mark.parametrize("timestamp_ms", [NOW_MS + 2 * 3_600_000, NOW_MS * 1000])
+def test_a_mistaken_unit_is_refused_by_default(timestamp_ms: int) -> None:
+    """R4: a segment with microseconds for milliseconds would never expire (KIP-1030)."""
+    assert validate(encode_batch(messages([b"x"], NOW_MS + 3_600_000)), settings())
+    with pytest.raises(InvalidTimestamp):
+        validate(encode_batch(messages([b"x"], timestamp_ms)), settings())
+
+
 def test_timestamps_too_far_behind_are_refused_record_by_record() -> None:
     config = settings(message_timestamp_before_max_ms=1000)
     late = [Message(b"x", timestamp_ms=NOW_MS), Message(b"y", timestamp_ms=NOW_MS - 1001)]
@@ -294,3 +302,14 @@ def test_a_payload_that_is_not_compressed_as_it_says_is_corrupt_where_it_is_open
     batch = encode_batch(THREE, attributes=int(Codec.GZIP))
     with pytest.raises(CorruptMessage):
         validate(batch, settings(compression_type="lz4"))
+
+
+@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", -20, 19)])
+def test_the_broker_compresses_with_the_level_of_the_topic(codec: str, low: int, high: int) -> None:
+    """R7, KIP-390."""
+    values = [b"%d squared is %d" % (number, number * number) for number in range(2_000)]
+    sizes = []
+    for level in (low, high):
+        config = settings(compression_type=codec, **{f"compression_{codec}_level": level})
+        sizes.append(validate(encode_batch(messages(values)), config).header.size_bytes)
+    assert sizes[0] > sizes[1]

@@ -127,6 +127,20 @@ def test_a_follower_whose_next_record_is_gone_at_the_leader_starts_over(tmp_path
     assert (partition.log.log_start_offset, partition.high_watermark) == (50, 50)
 
 
+def test_a_follower_copies_a_log_that_starts_inside_a_batch(tmp_path: Path) -> None:
+    """R4, R19: a new replica, a replaced disk, or a follower that was away while records were deleted."""
+    theirs = log_of(tmp_path / "leader")
+    append_to_log(theirs, [b"x"] * 10, leader_epoch=5)
+    theirs.delete_records_before(5)
+    partition = following(tmp_path)
+    partition.start_over(5, leader_epoch=5)
+    take(partition, b"".join(read_batches(theirs)), high_watermark=10, start=5)
+    assert read_all(partition.log) == read_all(theirs)
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (5, 10)
+    assert partition.high_watermark == 10
+    assert partition.log.epochs.entries == theirs.epochs.entries
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [

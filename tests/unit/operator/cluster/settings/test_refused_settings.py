@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.running_operator import RunningOperator
 from tests.unit.operator.cluster.settings.played_settings import (
     Play,
@@ -17,10 +18,12 @@ from tests.unit.operator.cluster.settings.played_settings import (
 )
 
 
+@pytest.mark.parametrize("code", ["INVALID_CONFIG", "INVALID_REQUEST"])
 def test_what_brokers_refuse_is_told_and_nothing_of_the_edit_is_done(
-    play: Play, defaults: PlayedBrokers
+    play: Play, defaults: PlayedBrokers, code: str
 ) -> None:
     """A broker that started with it would not come back."""
+    defaults.code = code
     sentence = "Invalid value 'soon' for log.retention.ms: it must be of type long."
 
     async def scenario(operator: RunningOperator) -> None:
