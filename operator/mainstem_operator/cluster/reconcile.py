@@ -65,7 +65,7 @@ from mainstem_operator.cluster.settings.plan import (
 from mainstem_operator.cluster.status import Work, cluster_status
 from mainstem_operator.cluster.throttles.limited_moves import is_note_of
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
-from mainstem_operator.kubernetes.client import Refused
+from mainstem_operator.kubernetes.client import ForeignObject, Refused
 from mainstem_operator.kubernetes.manifests import Manifest, disruption_budget
 from mainstem_operator.kubernetes.observe import Look
 from mainstem_operator.proofs import (
@@ -121,8 +121,7 @@ class _Pass:
         if words := await self._take_security_step(look.snapshot):
             return await self._refused(look.snapshot, words)
         if words := await self._dry_run(look.snapshot):
-            text = f"Kubernetes refused objects of the manifest, so nothing was changed: {words}"
-            return await self._refused(look.snapshot, text)
+            return await self._refused(look.snapshot, words)
         if words := await self._put_certificates(look.snapshot):
             await self._finish_early(look.snapshot, Work(no_keys=words))
             return _REFUSED_SECONDS
@@ -195,7 +194,11 @@ class _Pass:
         except Refused as error:
             if not error.by_content:
                 raise
-            return "" if _NO_DRY_RUN in str(error) else str(error)
+            if isinstance(error, ForeignObject):
+                return f"{error} Until then nothing of the BrokerCluster is changed."
+            if _NO_DRY_RUN in str(error):
+                return ""
+            return f"Kubernetes refused objects of the manifest, so nothing was changed: {error}"
         finally:
             self._is_dry_run = False
         return ""

@@ -205,7 +205,8 @@ class _Batch:
         if isinstance(error, Refused) and (error.missing or error.conflict):
             return  # it has changed, or gone, and is looked at again
         reason = {InvalidSpec: "InvalidSpec", NotUsable: "SecretNotUsable", Refused: "Refused"}
-        condition = Condition("Ready", False, reason.get(type(error), "KafkaError"), str(error))
+        word = next((word for kind, word in reason.items() if isinstance(error, kind)), "KafkaError")
+        condition = Condition("Ready", False, word, str(error))
         await self._context.say(manifest, condition)
 
 

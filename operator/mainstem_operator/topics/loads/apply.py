@@ -24,7 +24,7 @@ from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.brokers.user_requests import UserRequests
 from mainstem_operator.certificates.apply import NotUsable, require_owner
 from mainstem_operator.certificates.plan import pair_in, trust_in
-from mainstem_operator.kubernetes.client import Refused
+from mainstem_operator.kubernetes.client import ForeignObject, Refused
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
@@ -212,7 +212,7 @@ class _Loads:
         try:
             await self._put_rules(names.RESIDENT_LOADER, resident_acls(topics))
             await self._apply_resident(topics)
-        except (NotUsable, BrokersRefused) as error:
+        except (NotUsable, BrokersRefused, ForeignObject) as error:
             self._resident_refusal = Refusal(str(error))
         except Refused as error:
             self._resident_refusal = Refusal(f"Kubernetes refuses an object of the resident loader: {error}")
@@ -371,7 +371,7 @@ class _Loads:
             await self._put_rules(load, load_acls(spec))
             cron_job = await self._context.kube.apply(dict(wanted), live)
             await self._put_identity(cron_job, load)
-        except (NotUsable, BrokersRefused) as error:
+        except (NotUsable, BrokersRefused, ForeignObject) as error:
             return Refusal(str(error))
         except Refused as error:
             if error.conflict:
