@@ -28,6 +28,8 @@ ZOOKEEPER: Final = "zookeeper"
 LOADER: Final = "loader"
 RESIDENT_LOADER: Final = "resident-loader"
 
+INTERNAL_ERROR: Final = "InternalError"  # the reason of a condition: the operator has a defect
+
 # Annotations that people set.
 PAUSE: Final = f"{GROUP}/pause-reconciliation"  # "true": deletions are still honoured
 PLAN_ONLY: Final = f"{GROUP}/plan-only"  # "true": the plan is shown in the status and not carried out

@@ -118,14 +118,15 @@ class Context:
             return
         await self.kube.apply_status(manifest, status)
 
-    async def say(self, manifest: Object, condition: Condition) -> None:
-        """Write one condition, and leave the rest of the status as it is."""
+    async def say(self, manifest: Object, *conditions: Condition) -> None:
+        """Write these conditions, and leave the rest of the status as it is."""
         present = manifest.get("status") or {}
         generation = manifest["metadata"].get("generation", 0)
-        kept = [item for item in present.get("conditions") or () if item["type"] != condition.type]
-        told = merged(present, [condition], generation, dt.datetime.now(dt.UTC))
-        conditions = sorted([*told, *kept], key=lambda item: str(item["type"]))
-        status = {**present, "observedGeneration": generation, "conditions": conditions}
+        types = {condition.type for condition in conditions}
+        kept = [item for item in present.get("conditions") or () if item["type"] not in types]
+        told = merged(present, conditions, generation, dt.datetime.now(dt.UTC))
+        entries = sorted([*told, *kept], key=lambda item: str(item["type"]))
+        status = {**present, "observedGeneration": generation, "conditions": entries}
         await self.put_status(manifest, status)
 
     async def say_invalid(self, manifest: Object, sentence: str) -> None:
