@@ -133,6 +133,15 @@ class Context:
         """Tell in the status that the manifest makes no sense."""
         await self.say(manifest, Condition("Ready", False, "InvalidSpec", sentence))
 
+    async def say_held(self, manifest: Object, finalizer: str, refused: Refused) -> None:
+        """Tell that an object stays, because the removal of our finalizer was refused."""
+        text = (
+            "It is not deleted, because Kubernetes refuses the removal of the finalizer"
+            f" {finalizer}: {refused} Allow this update, or remove the finalizer with `kubectl edit`."
+        )
+        await self.event(manifest, "FinalizerRefused", text, warning=True)
+        await self.say(manifest, Condition("Ready", False, "FinalizerRefused", text))
+
     def watch_progress(
         self, manifest: Object, status: Mapping[str, Any], stuck_after_seconds: int, now: dt.datetime
     ) -> None:

@@ -128,6 +128,8 @@ async def _release(context: Context, manifest: Object) -> None:
             return
         except Refused as refused:
             if not (refused.missing or refused.conflict):
+                if refused.by_content:
+                    await context.say_held(manifest, names.FINALIZER, refused)
                 raise
         metadata = manifest["metadata"]
         read = await context.kube.get(names.API_VERSION, "Topic", metadata["namespace"], metadata["name"])
@@ -266,7 +268,15 @@ class _Batch:
             await _release(self._context, manifest)
         elif needs_finalizer and not has and not spec.identity.deleting:
             finalizers = [*spec.identity.finalizers, names.FINALIZER]
-            await self._context.kube.set_finalizers(manifest, finalizers)
+            try:
+                await self._context.kube.set_finalizers(manifest, finalizers)
+            except Refused as refused:
+                if refused.by_content:
+                    text = (
+                        f"Kubernetes refuses the finalizer {names.FINALIZER}, which deletion needs: {refused}"
+                    )
+                    await self._context.say(manifest, Condition("Ready", False, "FinalizerRefused", text))
+                raise
 
     async def _delete(self) -> None:
         for spec in self._specs:

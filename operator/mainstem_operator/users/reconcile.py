@@ -114,7 +114,12 @@ async def _release(context: Context, manifest: Object) -> None:
     finalizers = list(manifest["metadata"].get("finalizers") or ())
     if names.USER_FINALIZER in finalizers:
         kept = [name for name in finalizers if name != names.USER_FINALIZER]
-        await context.kube.set_finalizers(manifest, kept)
+        try:
+            await context.kube.set_finalizers(manifest, kept)
+        except Refused as refused:
+            if refused.by_content:
+                await context.say_held(manifest, names.USER_FINALIZER, refused)
+            raise
 
 
 def _overdue(manifest: Object) -> bool:
@@ -199,6 +204,8 @@ class _Batch:
 
     async def _say(self, manifest: Object, spec: UserSpec, error: Exception) -> None:
         """Say what was refused of one User; it holds up no other one."""
+        if spec.identity.deleting and isinstance(error, Refused) and error.by_content:
+            return  # the removal of its finalizer, which has been said
         if spec.identity.deleting and _overdue(manifest):
             await _release(self._context, manifest)
             return

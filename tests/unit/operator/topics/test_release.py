@@ -60,3 +60,24 @@ async def test_what_a_person_has_changed_since_waits_for_the_look_that_follows(
     assert kubernetes.objects[KEY]["metadata"]["finalizers"] == [names.FINALIZER]
     await look(kube, kubernetes.objects[KEY])
     assert KEY not in kubernetes.objects
+
+
+async def test_a_refused_removal_of_the_finalizer_is_told_and_holds_up_no_other_topic(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """As an admission policy does that is newer than the Topic (R23)."""
+    held_topic(kubernetes)
+    other = resource("Topic", "other", {"clusterRef": {"name": "gone"}})
+    manifests = copy.deepcopy([kubernetes.objects[KEY], kubernetes.apply(other)])
+    kubernetes.fails = lambda method, key, subresource: (
+        422 if (method, key, subresource) == ("PATCH", KEY, "") else 0
+    )
+    context = cast(Any, Context)(kube, None, None, None, None, None, "ops")
+    assert await reconcile_topics(context, "default", "gone", manifests, None) is not None
+    (condition,) = kubernetes.objects[KEY]["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "FinalizerRefused")
+    assert "PATCH of events fails." in condition["message"]
+    assert "`kubectl edit`" in condition["message"]
+    (event,) = kubernetes.find("events")
+    assert (event["reason"], event["type"]) == ("FinalizerRefused", "Warning")
+    assert kubernetes.get("topics", "other")["status"]["conditions"][0]["reason"] == "ClusterNotFound"
