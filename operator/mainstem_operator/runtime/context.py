@@ -27,6 +27,7 @@ from mainstem_operator.runtime.metrics import Metrics
 logger = structlog.get_logger(__name__)
 
 _VOLATILE: Final = ("measured",)
+_EVENT_NAME_LENGTH: Final = 253 - 17  # Kubernetes' limit, without the point and the digest
 
 
 class Context:
@@ -173,7 +174,10 @@ class Context:
                 {
                     "apiVersion": "v1",
                     "kind": "Event",
-                    "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
+                    "metadata": {
+                        "name": f"{metadata['name'][:_EVENT_NAME_LENGTH]}.{digest}",
+                        "namespace": metadata["namespace"],
+                    },
                     "involvedObject": {
                         "apiVersion": names.API_VERSION,
                         "kind": manifest["kind"],

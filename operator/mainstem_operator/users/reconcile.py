@@ -10,7 +10,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import ClusterSpec, cluster_of, key_of
-from mainstem_operator.api.timestamps import moment
+from mainstem_operator.api.timestamps import moment, written
 from mainstem_operator.api.users import AclRule, UserSpec, user_of
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.certificates.apply import NotUsable
@@ -105,8 +105,19 @@ async def _say_or_release(
         with alone(spec.identity.key):
             if not spec.identity.deleting:
                 await context.say(manifest, condition)
-            elif at_once or _overdue(manifest):
+            elif at_once:
                 await _release(context, manifest)
+            elif _overdue(manifest):
+                text = f"{condition.message} The password, ACLs and quotas of the user are kept."
+                await context.event(manifest, "UserKept", text, warning=True)
+                await _release(context, manifest)
+            else:
+                until = written(moment(manifest["metadata"]["deletionTimestamp"]) + _GIVE_UP)
+                text = (
+                    f"{condition.message} The deletion waits until {until}. After that the password, ACLs and"
+                    " quotas of the user are kept."
+                )
+                await context.say(manifest, Condition("Ready", None, "DeletionWaits", text))
 
 
 async def _release(context: Context, manifest: Object) -> None:
