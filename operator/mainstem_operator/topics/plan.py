@@ -24,6 +24,9 @@ from mainstem_operator.topics.loads.plan import LoadStatus
 NEVER_RESET: Final = frozenset({SENDERS, RECEIVERS})
 """Settings that whoever moves replicas sets, and takes away when they have moved."""
 
+NOT_ITS_TOPIC: Final = frozenset({"ResourceConflict", "InternalTopic"})
+"""Reasons why a Topic does not manage the topic that it names; it does not load it either."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicsSeen:

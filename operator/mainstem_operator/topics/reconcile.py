@@ -24,8 +24,8 @@ from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.apply import TopicsOutcome, bring_about_topics
 from mainstem_operator.topics.loads.apply import bring_about_loads, delete_gone_loads, stop_resident
-from mainstem_operator.topics.loads.plan import LoadStatus
-from mainstem_operator.topics.plan import topic_status
+from mainstem_operator.topics.loads.plan import LOADED, LoadStatus
+from mainstem_operator.topics.plan import NOT_ITS_TOPIC, topic_status
 
 logger = structlog.get_logger(__name__)
 
@@ -97,7 +97,11 @@ async def _without_cluster(
                 await _release(context, manifest)  # what was to be deleted went with the BrokerCluster
             else:
                 text = f"There is no BrokerCluster {cluster} in the namespace {spec.identity.namespace}."
-                await context.say(manifest, Condition("Ready", False, "ClusterNotFound", text))
+                conditions = [Condition("Ready", False, "ClusterNotFound", text)]
+                if spec.warehouse is not None:  # its CronJob goes with the BrokerCluster, which owns it
+                    without = f"{text} Loads run again when there is one."
+                    conditions.append(Condition(LOADED, False, "ClusterNotFound", without))
+                await context.say(manifest, *conditions)
 
 
 async def _not_ready(
@@ -209,6 +213,12 @@ class _Batch:
             ],
             self._topics,
             self._alone,
+            {
+                item.spec.identity.key: refusal.message
+                for item in outcome.outcomes
+                for refusal in (item.plan.refusals if item.plan is not None else ())
+                if refusal.reason in NOT_ITS_TOPIC
+            },
         )
         self._measure(alive, loads)
         await self._tell(outcome, loads)

@@ -86,6 +86,7 @@ async def bring_about_loads(
     pairs: Sequence[tuple[TopicSpec, Object]],
     topics: Sequence[Object],
     alone: Alone,
+    not_theirs: Mapping[tuple[str, str], str] | None = None,
 ) -> dict[tuple[str, str], LoadStatus]:
     """The loads of those Topics of a BrokerCluster that have a warehouse, or had one.
 
@@ -94,6 +95,7 @@ async def bring_about_loads(
         pairs: Topics that are not being deleted, and their statuses.
         topics: all Topics that name the BrokerCluster; the ACLs of other loads are removed.
         alone: has the Topics of which there is nothing to say after it, since something was refused.
+        not_theirs: why Topics do not manage the topics that they name; they have no loads.
     """
     concerned = [(spec, status) for spec, status in pairs if spec.warehouse is not None or _had_loads(status)]
     if not concerned:
@@ -108,14 +110,12 @@ async def bring_about_loads(
     if not concerned and not has_acls:
         return {}
     requests = context.brokers(cluster.namespace, cluster.name).users() if has_acls else None
-    loads = _Loads(context, cluster, requests)
+    loads = _Loads(context, cluster, requests, not_theirs or {})
     await loads.read_rules()
     await loads.remove_gone_rules(topics)
     if concerned:
         await loads.read()
-        residents = [
-            spec for spec, _ in concerned if is_resident(spec) and load_refusal(spec, cluster) is None
-        ]
+        residents = [spec for spec, _ in concerned if is_resident(spec) and loads.refusal_of(spec) is None]
         if residents:
             await loads.bring_about_resident(residents)
         else:
@@ -174,8 +174,15 @@ def _had_loads(status: Object) -> bool:
 class _Loads:
     """The loads of one BrokerCluster, as they are now."""
 
-    def __init__(self, context: Context, cluster: ClusterSpec, requests: UserRequests | None) -> None:
-        """`requests` is None where there is no authorization."""
+    def __init__(
+        self,
+        context: Context,
+        cluster: ClusterSpec,
+        requests: UserRequests | None,
+        not_theirs: Mapping[tuple[str, str], str],
+    ) -> None:
+        """`requests` is None where there is no authorization; `not_theirs` as for `bring_about_loads`."""
+        self._not_theirs = not_theirs
         self._context = context
         self._cluster = cluster
         self._requests = requests
@@ -188,6 +195,12 @@ class _Loads:
         self._resident_trouble = ""  # why its pod cannot start
         self._resident_refusal: Refusal | None = None
         self._leftovers = Alone()  # has the Topics of which a CronJob is left that should be deleted
+
+    def refusal_of(self, spec: TopicSpec) -> Refusal | None:
+        """Why a Topic that has a warehouse cannot be loaded; None if it can."""
+        if (reason := self._not_theirs.get(spec.identity.key)) is not None:
+            return Refusal(f"It is not loaded. {reason}")
+        return load_refusal(spec, self._cluster)
 
     async def read(self) -> None:
         kube, namespace = self._context.kube, self._cluster.namespace
@@ -299,7 +312,9 @@ class _Loads:
         """The maintenance of a Topic's table, and what became of it; None if it has none."""
         name = maintenance_name(spec.identity.name)
         live = self._cron_jobs.get(name)
-        wanted = maintenance_manifest(spec, self._cluster, self._context.images)
+        wanted = None
+        if spec.identity.key not in self._not_theirs:
+            wanted = maintenance_manifest(spec, self._cluster, self._context.images)
         if wanted is None:
             if live is not None:
                 await self._delete(live, spec)
@@ -320,7 +335,8 @@ class _Loads:
             if live is not None:
                 await self._delete(live, spec)
             return done_before(request, status)
-        wanted = request_manifest(request, spec, self._cluster, self._context.images)
+        wanted: Mapping[str, Any] | Refusal | None
+        wanted = self.refusal_of(spec) or request_manifest(request, spec, self._cluster, self._context.images)
         if isinstance(wanted, Mapping):
             wanted = await self._apply_cron_job(wanted, live, spec) or wanted
         if isinstance(wanted, Refusal):
@@ -330,7 +346,10 @@ class _Loads:
     async def _bring_about_load(self, spec: TopicSpec, status: Object) -> LoadStatus:
         name = load_name(spec.identity.name)
         live = self._cron_jobs.get(name)
+        wanted: Mapping[str, Any] | Refusal | None
         wanted = load_manifest(spec, self._cluster, self._context.images)
+        if spec.warehouse is not None:
+            wanted = self.refusal_of(spec) or wanted
         if isinstance(wanted, Mapping):
             wanted = await self._apply_cron_job(wanted, live, spec) or wanted
         elif live is not None:

@@ -128,3 +128,16 @@ async def test_the_event_of_an_object_with_the_longest_name_has_a_name_that_kube
     await context.event(resource("Topic", "t" * 253, {}), "TopicKept", "It is kept.")
     (event,) = kubernetes.find("events")
     assert len(event["metadata"]["name"]) == 253
+
+
+async def test_a_topic_without_its_cluster_says_why_it_is_not_loaded(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """Its CronJob has gone with the BrokerCluster, and the last word of `Loaded` would stay (R30)."""
+    spec = {"clusterRef": {"name": "gone"}, "warehouse": {"schedule": "@hourly"}}
+    stored = copy.deepcopy(kubernetes.apply(resource("Topic", "events", spec)))
+    context = cast(Any, Context)(kube, None, None, None, None, None, "ops")
+    await reconcile_topics(context, "default", "gone", [stored], None)
+    conditions = {item["type"]: item for item in kubernetes.objects[KEY]["status"]["conditions"]}
+    assert conditions["Loaded"]["status"] == "False"
+    assert conditions["Loaded"]["reason"] == conditions["Ready"]["reason"] == "ClusterNotFound"

@@ -132,3 +132,28 @@ async def test_a_table_is_maintained_for_as_long_as_its_topic_says_so(
         names = {job["metadata"]["name"] for job in kubernetes.find("cronjobs")}
         assert maintenance_name("clicks") not in names
         assert "Maintained" not in {item.type for item in found["default", "clicks"].conditions}
+
+
+async def test_a_topic_that_another_one_claims_has_no_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        context = cast(Any, Context)(
+            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
+        )
+        there = cluster()
+        kubernetes.apply(there)
+        (stored,) = kubernetes.find("brokerclusters")
+        there["metadata"]["uid"] = stored["metadata"]["uid"]
+        pairs = [pair("clicks", freshness="60s"), pair("orders", schedule="@hourly")]
+        await bring_about_loads(context, there, pairs, [], Alone())
+        reason = "The Topic older is older and claims it too."
+        not_theirs = {("default", name): reason for name in ("clicks", "orders")}
+        found = await bring_about_loads(context, there, pairs, [], Alone(), not_theirs)
+        for name in ("clicks", "orders"):
+            condition = found["default", name].conditions[0]
+            assert (condition.type, condition.holds) == ("Loaded", False)
+            assert reason in condition.message
+        assert kubernetes.find("cronjobs") == []
+        (workload,) = kubernetes.find("statefulsets")
+        assert workload["spec"]["replicas"] == 0
