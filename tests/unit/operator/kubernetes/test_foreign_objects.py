@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator
@@ -129,3 +132,14 @@ async def test_the_status_of_a_deleted_object_is_not_written_to_a_new_one_of_its
     assert "status" not in kubernetes.get("topics", "events")
     await kube.apply_status(kubernetes.get("topics", "events"), {"partitions": 1})
     assert kubernetes.get("topics", "events")["status"] == {"partitions": 1}
+
+
+def test_the_operator_may_read_by_name_whatever_it_applies() -> None:
+    """It reads an object that has not its labels, to see whose it is; without the right nothing is applied."""
+    roles = Path(__file__).parents[4] / "helm/mainstem/templates/roles.yaml"
+    rules = re.search(r'define "mainstem.watchedRules" -}}\n(.*?){{- end -}}', roles.read_text(), re.DOTALL)
+    assert rules
+    for rule in yaml.safe_load(rules[1]):
+        applied = [name for name in rule["resources"] if "/" not in name and name != "persistentvolumeclaims"]
+        if applied and {"create", "patch"} <= set(rule["verbs"]):
+            assert "get" in rule["verbs"], applied
