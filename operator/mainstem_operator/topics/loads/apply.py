@@ -54,6 +54,7 @@ from mainstem_operator.topics.loads.plan import (
     loader_rights,
     logged_in_loads,
     maintenance_name,
+    outdated_jobs,
     request_name,
     retention_condition,
     rounded_age,
@@ -190,6 +191,8 @@ class _Loads:
         self._no_rules = ""  # why brokers do not say which ACLs there are
         self._cron_jobs: dict[str, Object] = {}
         self._runs: dict[str, list[Run]] = {}
+        self._jobs: dict[str, list[Object]] = {}
+        self._pods: Mapping[str | None, Object] = {}
         self._has_rights = False
         self._pages: dict[str, TopicPage] = {}
         self._resident_trouble = ""  # why its pod cannot start
@@ -215,10 +218,13 @@ class _Loads:
         last: dict[str | None, Object] = {}  # the newest pod of each Job, by the Job's uid
         for pod in sorted(await kube.find("v1", "Pod", namespace, labels), key=_created):
             last[controller_of(pod)] = pod
+        self._pods = last
         for job in await kube.find("batch/v1", "Job", namespace, labels):
             if (load := loads.get(controller_of(job) or "")) is not None:
                 pod = last.get(job["metadata"]["uid"], {})
                 self._runs.setdefault(load, []).append(run_of(job, _message_of(pod), _trouble_of(pod)))
+                # The items of a list do not say what they are.
+                self._jobs.setdefault(load, []).append({**job, "apiVersion": "batch/v1", "kind": "Job"})
 
     async def bring_about_resident(self, topics: Sequence[TopicSpec]) -> None:
         """The resident loader for these Topics, and what it says of them."""
@@ -390,6 +396,7 @@ class _Loads:
             await self._put_rules(load, load_acls(spec))
             cron_job = await self._context.kube.apply(dict(wanted), live)
             await self._put_identity(cron_job, load)
+            await self._delete_outdated(wanted)
         except (NotUsable, BrokersRefused, ForeignObject) as error:
             return Refusal(str(error))
         except Refused as error:
@@ -397,6 +404,14 @@ class _Loads:
                 raise
             return Refusal(f"Kubernetes refuses an object of its runs: {error}")
         return None
+
+    async def _delete_outdated(self, cron_job: Mapping[str, Any]) -> None:
+        """Delete runs that wait to start as an earlier manifest says, so that the next one begins."""
+        name = cron_job["metadata"]["name"]
+        for job in outdated_jobs(dict(cron_job), self._jobs.get(name, ()), self._pods):
+            logger.info("deleting a run of an earlier manifest", job=job["metadata"]["name"])
+            await self._context.kube.delete_owned(job)
+            self._runs[name] = [run for run in self._runs[name] if run.job != job["metadata"]["name"]]
 
     async def _put_rules(self, load: str, rules: frozenset[AclRule]) -> None:
         """Let the load do what `rules` say, and nothing else.

@@ -135,9 +135,9 @@ async def test_the_status_of_a_deleted_object_is_not_written_to_a_new_one_of_its
 
 
 def test_the_operator_may_read_by_name_whatever_it_applies() -> None:
-    """It reads an object that has not its labels, to see whose it is; without the right nothing is applied."""
-    roles = Path(__file__).parents[4] / "helm/mainstem/templates/roles.yaml"
-    rules = re.search(r'define "mainstem.watchedRules" -}}\n(.*?){{- end -}}', roles.read_text(), re.DOTALL)
+    """It reads an object without its labels to see whose it is; without the right nothing is applied."""
+    roles = (Path(__file__).parents[4] / "helm/mainstem/templates/roles.yaml").read_text()
+    rules = re.search(r'define "mainstem.watchedRules" -}}\n(.*?){{- end -}}', roles, re.DOTALL)
     assert rules
     for rule in yaml.safe_load(rules[1]):
         applied = [name for name in rule["resources"] if "/" not in name and name != "persistentvolumeclaims"]
