@@ -14,7 +14,7 @@ import structlog
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import ClusterSpec, cluster_of, decisions_in
+from mainstem_operator.api.resources import ClusterSpec, annotations_of, cluster_of, decisions_in
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.certificates.apply import NotUsable, put_certificates
@@ -116,6 +116,7 @@ class _Pass:
 
     async def reconcile(self) -> float | None:
         look = await self._look()
+        self._cluster = self._with_restart_of_before()
         if self._cluster.paused:
             return await self._finish_early(look.snapshot, Work())
         if words := await self._take_security_step(look.snapshot):
@@ -164,6 +165,17 @@ class _Pass:
         work = replace(work, not_moved=not_moved, rates_of_others=self._moves.rates_of_others)
         work = replace(work, settings=await self._take_back_settings(work.settings))
         return await self._finish(snapshot, work)
+
+    def _with_restart_of_before(self) -> ClusterSpec:
+        """The BrokerCluster with the request of the pod template, if its annotation was removed.
+
+        Without it the template would change, and every broker would be restarted for that.
+        """
+        workload = self._objects.get(("StatefulSet", names.workload(self._cluster.name, names.BROKER)))
+        if self._cluster.restart_request or workload is None:
+            return self._cluster
+        done = annotations_of(workload["spec"]["template"]).get(names.RESTART_DONE, "")
+        return replace(self._cluster, restart_request=done)
 
     async def _is_outdated(self) -> bool:
         """Whether somebody has changed or deleted the BrokerCluster since this pass has read it."""
