@@ -23,7 +23,7 @@ from mainstem_operator.cluster.broker_manifests import (
     settings_of,
 )
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
-from mainstem_operator.kubernetes.manifests import Manifest
+from mainstem_operator.kubernetes.manifests import Manifest, disruption_budget
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -179,3 +179,16 @@ def test_brokers_that_are_being_drained_still_count_for_the_replicas_that_must_b
     assert settings_of(shrunk, 0, draining)["min.insync.replicas"] == "2"
     assert config_hash(shrunk, drained) != config_hash(shrunk, draining)
     assert settings_of(shrunk, 0, drained)["min.insync.replicas"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("storage", "policy"),
+    [({"size": "1Gi"}, "AlwaysAllow"), ({"type": "ephemeral"}, "IfHealthyBudget")],
+)
+def test_a_pod_that_is_not_ready_does_not_hold_its_node_unless_its_data_is_there_only(
+    storage: dict[str, Any], policy: str
+) -> None:
+    events = cluster(brokers={"storage": storage}, zookeeper={"storage": storage})
+    for component in ("broker", "zookeeper"):
+        spec = disruption_budget(events, component, 0)["spec"]
+        assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (0, policy)
