@@ -201,6 +201,10 @@ def stateful_set(
         if value:
             pod[key] = value
     labels = {**settings.labels, **names.labels(cluster.name, component)}
+    # Ours are requests to one pod, once. In the template each new pod would have them again, for ever.
+    others = {
+        name: text for name, text in settings.annotations.items() if not name.startswith(f"{names.GROUP}/")
+    }
     spec: Manifest = {
         "serviceName": names.headless(cluster.name, component),
         "replicas": replicas,
@@ -209,7 +213,7 @@ def stateful_set(
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": names.pod_labels(cluster.name, component)},
         "template": {
-            "metadata": {"labels": labels, "annotations": {**settings.annotations, **annotations}},
+            "metadata": {"labels": labels, "annotations": {**others, **annotations}},
             "spec": pod,
         },
     }
