@@ -23,6 +23,7 @@ from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.brokers.user_requests import UserRequests
 from mainstem_operator.groups.apply import look_at_groups
+from mainstem_operator.groups.plan import owners_of
 from mainstem_operator.topics.apply import bring_about_topics
 from mainstem_operator.topics.plan import TopicPlan, topic_status
 from mainstem_operator.users.changes import carry_out
@@ -109,7 +110,12 @@ async def apply_manifests(brokers: Brokers, manifests: Iterable[Object], statuse
         statuses.put("ConsumerGroup", spec.identity.key, status)
 
     status_by_group = {spec.identity.key: statuses.of("ConsumerGroup", spec.identity.key) for spec in groups}
-    snapshots, failed = await look_at_groups(brokers, groups, status_by_group, note)
+    owners = owners_of(groups)
+    owning = [spec for spec in groups if owners[spec.group] is spec]
+    snapshots, failed = await look_at_groups(brokers, owning, status_by_group, note)
+    for spec in groups:
+        if (owner := owners[spec.group]) is not spec:
+            failed[spec.identity.key] = f"The ConsumerGroup {owner.identity.name} claims its group too."
     for spec in groups:
         key = spec.identity.key
         status = snapshots.get(key) or {

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from mainstem_operator.api import names
+from mainstem_operator.api.fields import Object
 from mainstem_operator.kubernetes.client import Kube, Refused
 
 _POLL_SECONDS: Final = 0.5
@@ -28,23 +29,34 @@ logger = structlog.get_logger(__name__)
 async def let_go(kube: Kube, namespaces: Sequence[str]) -> list[str]:
     """Take our finalizers off all Topics and Users there (in all namespaces, if none are named); answer
     their names.
+
+    Raises:
+        Refused: the removal was refused for some of them, which the text names. All others are let go.
     """
+    refusals: dict[str, Refused] = {}
     released = [
         name
         for kind, finalizer in (("Topic", names.FINALIZER), ("User", names.USER_FINALIZER))
-        for name in await _let_go(kube, namespaces, kind, finalizer)
+        for name in await _let_go(kube, namespaces, kind, finalizer, refusals)
     ]
+    if refusals:
+        listed = "; ".join(f"{name}: {refused}" for name, refused in sorted(refusals.items()))
+        text = f"Kubernetes refuses the removal of finalizers. Allow it, and uninstall again. {listed}"
+        raise Refused(next(iter(refusals.values())).status, text)
     return sorted(released)
 
 
-async def _let_go(kube: Kube, namespaces: Sequence[str], kind: str, finalizer: str) -> set[str]:
+async def _let_go(
+    kube: Kube, namespaces: Sequence[str], kind: str, finalizer: str, refusals: dict[str, Refused]
+) -> set[str]:
+    """The same for one kind; `refusals` gets those that are refused for their content, by kind and name."""
     released: set[str] = set()
     # Again until none is held: one that others change as we let it go keeps the finalizer that time.
     while held := [
         item
         for namespace in namespaces or (None,)
         for item in await kube.find(names.API_VERSION, kind, namespace)
-        if finalizer in (item["metadata"].get("finalizers") or ())
+        if finalizer in (item["metadata"].get("finalizers") or ()) and _named(kind, item) not in refusals
     ]:
         for item in held:
             metadata = item["metadata"]
@@ -53,10 +65,18 @@ async def _let_go(kube: Kube, namespaces: Sequence[str], kind: str, finalizer: s
                 manifest = {**item, "apiVersion": names.API_VERSION, "kind": kind}
                 await kube.set_finalizers(manifest, finalizers)
             except Refused as refused:
+                if refused.by_content:
+                    refusals[_named(kind, item)] = refused
+                    logger.warning("finalizer not removed", object=_named(kind, item), error=str(refused))
+                    continue
                 if not (refused.missing or refused.conflict):
                     raise
             released.add(f"{metadata['namespace']}/{metadata['name']}")
     return released
+
+
+def _named(kind: str, item: Object) -> str:
+    return f"{kind} {item['metadata']['namespace']}/{item['metadata']['name']}"
 
 
 async def end_operator(kube: Kube, namespace: str, deployment: str, instance: str) -> None:

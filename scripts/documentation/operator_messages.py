@@ -58,6 +58,9 @@ CONDITIONS: Final[Mapping[str, str]] = {
 EVENTS: Final[Mapping[str, str]] = {
     "ChangingSecurity": "Listeners or authorization change by rolling restarts; the message has the next.",
     "Draining": "Replicas are being moved away from brokers that will be removed.",
+    "FinalizerRefused": (
+        "A Topic or User stays, because the removal of its finalizer was refused; the message has the reason."
+    ),
     "MoveRefused": "The brokers refused a move of replicas.",
     "RemovingBroker": "A broker is removed. A warning: it still held replicas, and was removed on request.",
     "ReplacingVolume": "The claim of a volume whose node is lost is deleted, and the pod gets a new one.",
@@ -66,6 +69,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "SettingsChanged": "Settings took effect without a restart.",
     "TopicKept": "A Topic was deleted and its topic was not; the message has the reason.",
     "TopicRecreated": "The topic of a Topic had been deleted by others and was created again.",
+    "UserKept": "A User was deleted while no broker answered, and its user stays in the brokers.",
 }
 """What each event says."""
 

@@ -193,6 +193,9 @@ class Kubernetes:
         seen = manifest.get("metadata", {}).get("resourceVersion")
         if seen is not None and seen != item["metadata"]["resourceVersion"]:
             raise web.HTTPConflict
+        uid = manifest.get("metadata", {}).get("uid")
+        if uid is not None and uid != item["metadata"]["uid"]:
+            raise web.HTTPConflict
         _remove(item, self._owned.get(owner, {}), manifest)
         part = {"status": manifest.get("status", {})} if status else manifest
         _apply(item, {name: value for name, value in part.items() if name not in ("apiVersion", "kind")})

@@ -69,3 +69,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (list .Release.Namespace) .Values.watchNamespaces | join "," -}}
 {{- end -}}
 {{- end -}}
+
+{{/*
+Fails where values are missing that every values.yaml of this chart has, as after an upgrade with --reuse-values from an
+older chart: their first use would fail without saying what to do.
+*/}}
+{{- define "mainstem.requireValues" -}}
+{{- range list "image" "crds" "serviceAccount" "rbac" "resources" "podSecurityContext" "securityContext" "deletionProtection" "admissionPolicies" "networkPolicy" "metrics" "metrics.rules" "metrics.serviceMonitor" "cluster" "test" }}
+{{- $found := $.Values }}
+{{- range splitList "." . }}
+{{- if kindIs "map" $found }}{{ $found = index $found . }}{{ end }}
+{{- end }}
+{{- if not (kindIs "map" $found) }}
+{{- fail (printf "The values have no %s, which this chart reads. If this is an upgrade with --reuse-values, use --reset-then-reuse-values instead: it adds the defaults of the new chart." .) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Where the pods of hooks run: they go where the operator's pods may. */}}
+{{- define "mainstem.placement" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}

@@ -28,6 +28,8 @@ ZOOKEEPER: Final = "zookeeper"
 LOADER: Final = "loader"
 RESIDENT_LOADER: Final = "resident-loader"
 
+INTERNAL_ERROR: Final = "InternalError"  # the reason of a condition: the operator has a defect
+
 # Annotations that people set.
 PAUSE: Final = f"{GROUP}/pause-reconciliation"  # "true": deletions are still honoured
 PLAN_ONLY: Final = f"{GROUP}/plan-only"  # "true": the plan is shown in the status and not carried out
@@ -43,6 +45,9 @@ MANAGED: Final = f"{GROUP}/managed"  # "false" on a Topic: it is left alone, and
 DEFINITIONS_VERSION: Final = f"{GROUP}/definitions-version"  # on the definitions in crds/; grows with them
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"  # of the manifest as applied: no write when it is the same
 CONFIG_HASH: Final = f"{GROUP}/config-hash"  # of the settings that a pod started with
+TEMPLATE_HASH: Final = (
+    f"{GROUP}/template-hash"  # on a run of a load: of the template that it was created from
+)
 RESTART_DONE: Final = f"{GROUP}/restart-request"  # the value of RESTART that a pod started with
 PASSWORD_SET: Final = f"{GROUP}/password-set"  # on a User's Secret: which of its passwords brokers have
 SECURITY_STEP: Final = (

@@ -14,7 +14,7 @@ import structlog
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import ClusterSpec, cluster_of, decisions_in
+from mainstem_operator.api.resources import ClusterSpec, annotations_of, cluster_of, decisions_in
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.certificates.apply import NotUsable, put_certificates
@@ -65,7 +65,7 @@ from mainstem_operator.cluster.settings.plan import (
 from mainstem_operator.cluster.status import Work, cluster_status
 from mainstem_operator.cluster.throttles.limited_moves import is_note_of
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
-from mainstem_operator.kubernetes.client import Refused
+from mainstem_operator.kubernetes.client import ForeignObject, Refused
 from mainstem_operator.kubernetes.manifests import Manifest, disruption_budget
 from mainstem_operator.kubernetes.observe import Look
 from mainstem_operator.proofs import (
@@ -116,13 +116,13 @@ class _Pass:
 
     async def reconcile(self) -> float | None:
         look = await self._look()
+        self._cluster = self._with_restart_of_before()
         if self._cluster.paused:
             return await self._finish_early(look.snapshot, Work())
         if words := await self._take_security_step(look.snapshot):
             return await self._refused(look.snapshot, words)
         if words := await self._dry_run(look.snapshot):
-            text = f"Kubernetes refused objects of the manifest, so nothing was changed: {words}"
-            return await self._refused(look.snapshot, text)
+            return await self._refused(look.snapshot, words)
         if words := await self._put_certificates(look.snapshot):
             await self._finish_early(look.snapshot, Work(no_keys=words))
             return _REFUSED_SECONDS
@@ -166,6 +166,17 @@ class _Pass:
         work = replace(work, settings=await self._take_back_settings(work.settings))
         return await self._finish(snapshot, work)
 
+    def _with_restart_of_before(self) -> ClusterSpec:
+        """The BrokerCluster with the request of the pod template, if its annotation was removed.
+
+        Without it the template would change, and every broker would be restarted for that.
+        """
+        workload = self._objects.get(("StatefulSet", names.workload(self._cluster.name, names.BROKER)))
+        if self._cluster.restart_request or workload is None:
+            return self._cluster
+        done = annotations_of(workload["spec"]["template"]).get(names.RESTART_DONE, "")
+        return replace(self._cluster, restart_request=done)
+
     async def _is_outdated(self) -> bool:
         """Whether somebody has changed or deleted the BrokerCluster since this pass has read it."""
         identity = self._cluster.identity
@@ -195,7 +206,11 @@ class _Pass:
         except Refused as error:
             if not error.by_content:
                 raise
-            return "" if _NO_DRY_RUN in str(error) else str(error)
+            if isinstance(error, ForeignObject):
+                return f"{error} Until then nothing of the BrokerCluster is changed."
+            if _NO_DRY_RUN in str(error):
+                return ""
+            return f"Kubernetes refused objects of the manifest, so nothing was changed: {error}"
         finally:
             self._is_dry_run = False
         return ""

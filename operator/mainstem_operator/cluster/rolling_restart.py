@@ -56,7 +56,8 @@ def plan_broker_roll(
     def reason(pod: Pod) -> str:
         if pod.config_hash != config_hash or pod.index in behind:
             return "its settings have changed"
-        if pod.restart_done != cluster.restart_request:
+        # No text requests nothing: an annotation that is removed was a request of before.
+        if cluster.restart_request and pod.restart_done != cluster.restart_request:
             return "a restart was requested"
         if pod.index in at_other_ports:
             return "its node port has changed"

@@ -121,11 +121,20 @@ async def _reset(
     touched: set[TopicPartition] = set(state.committed)
     touched |= {(item.topic, item.partition) for item in changes_of(last)}
     touched |= {(item.topic, item.partition) for item in undoable(state, last)}
-    for named in (await brokers.topics(reset.topics)).values():
-        touched |= {(named.name, number) for number in named.partitions}
+    moved = set(state.committed)
+    topics = await brokers.topics({*reset.topics, *(topic for topic, _ in moved)})
+    if reset.topics:
+        moved = {
+            (name, number) for name in reset.topics if name in topics for number in topics[name].partitions
+        }
+    touched |= moved
     bounds = await _bounds(brokers, touched)
+    without_leader = {
+        key for key in moved - bounds.keys() if key[0] in topics and key[1] in topics[key[0]].partitions
+    }
     since = {} if reset.timestamp_ms is None else await brokers.since(bounds, reset.timestamp_ms)
-    step = plan_reset(spec, status, state, bounds, since)
+    missing_topics = set(reset.topics) - topics.keys()
+    step = plan_reset(spec, status, state, bounds, since, missing_topics, without_leader)
 
     async def noted(word: Any, step: ResetStep) -> Object:
         fresh = {name: value for name, value in status.items() if name != "resetPreview"}

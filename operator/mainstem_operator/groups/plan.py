@@ -7,7 +7,7 @@ are moved when a reset asks for it, once for each request, while it has no membe
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -83,12 +83,16 @@ def plan_reset(
     state: GroupState,
     bounds: Bounds,
     since: Mapping[TopicPartition, int],
+    missing_topics: Collection[str] = (),
+    without_leader: Collection[TopicPartition] = (),
 ) -> ResetStep:
     """The next step of the reset that `spec` asks for.
 
     Args:
         bounds: of every partition that the reset may touch.
         since: for a reset to a time, the first offset from then on, -1 where there is none.
+        missing_topics: those that the reset names and that do not exist.
+        without_leader: partitions that it is to move and that cannot be asked now.
     """
     reset = spec.reset
     if reset is None:
@@ -107,12 +111,40 @@ def plan_reset(
     # the request was carried out: offsets are put together with it or not at all, so it may be planned anew.
     if record.has(reset.request_id):
         return ResetStep("repeated", "This request was carried out before: its requestId is on record.")
+    if reset.to != "undo" and missing_topics:  # as a whole: half of a replay looks like all of it
+        missing = ", ".join(sorted(missing_topics))
+        text = (
+            f"These topics do not exist: {missing}. Correct their names, and request it with a new requestId."
+        )
+        return ResetStep("fail", text)
+    if reset.to != "undo" and without_leader:
+        topic, partition = min(without_leader)
+        text = f"{len(without_leader)} partitions have no leader, such as {topic}-{partition}."
+        return ResetStep("wait", text)
     changes, problem = _changes(reset, last, state, bounds, since)
     if problem:
         return ResetStep("fail", problem)
     if reset.dry_run:
         return ResetStep("preview", changes=changes)
     return _with_members(reset, state, ResetStep("begin", changes=changes))
+
+
+def owners_of(specs: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
+    """Of several ConsumerGroups of one group the oldest has it; of the same age, the first by name."""
+    owners: dict[str, GroupSpec] = {}
+    for spec in sorted(specs, key=lambda item: (item.identity.created, item.identity.key)):
+        owners.setdefault(spec.group, spec)
+    return owners
+
+
+def conflict_conditions(spec: GroupSpec, owner: GroupSpec, status: Object) -> list[Condition]:
+    """What a ConsumerGroup says while an older one has its group."""
+    text = f"The ConsumerGroup {owner.identity.name} is older and claims the group {spec.group} too."
+    conditions = [Condition("Ready", False, "ResourceConflict", text)]
+    last = status.get("lastReset") or {}
+    if spec.reset is not None and last.get("requestId") != spec.reset.request_id:
+        conditions.append(Condition("ResetPending", True, "ResourceConflict", text))
+    return conditions
 
 
 def _are_put(changes: Sequence[OffsetChange], state: GroupState) -> bool:

@@ -9,6 +9,7 @@ from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import GroupSpec, group_of, key_of
 from mainstem_operator.groups.apply import look_at_groups
+from mainstem_operator.groups.plan import conflict_conditions, owners_of
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 
@@ -60,6 +61,13 @@ async def _reconcile_valid(
         await _say_of_all(context, pairs, Condition("Ready", None, "ClusterNotReady", text), alone)
         return _PENDING_SECONDS
 
+    owners = owners_of(spec for _, spec in pairs.values())
+    for key, (manifest, spec) in pairs.items():
+        if (owner := owners[spec.group]) is not spec:
+            with alone(key):
+                present = manifest.get("status") or {}
+                await context.say(manifest, *conflict_conditions(spec, owner, present))
+    pairs = {key: (manifest, spec) for key, (manifest, spec) in pairs.items() if owners[spec.group] is spec}
     statuses = await _fresh_statuses(context, pairs)
     noted = dict(statuses)
 

@@ -19,6 +19,7 @@ from mainstem_operator.api.fields import Object
 from mainstem_operator.kubernetes.manifests import Manifest, digest
 from mainstem_operator.proofs import ClaimDeletion, PodDeletion, ScaleDown
 from mainstem_operator.runtime.metrics import Metrics
+from mainstem_operator.snapshot import controller_of
 
 logger = structlog.get_logger(__name__)
 
@@ -78,6 +79,26 @@ class Refused(Exception):
         return self.status in (400, 403, 422) or str(self).startswith(_NOT_TYPED)
 
 
+class ForeignObject(Refused):
+    """An object of this name exists that others have made. It is neither changed nor deleted."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(
+            409,
+            f"The {manifest['kind']} {manifest['metadata']['name']} exists and belongs to others, so it is"
+            " not changed: delete or rename one of the two.",
+        )
+
+    @property
+    def conflict(self) -> bool:
+        """False: reading it again will not help."""
+        return False
+
+    @property
+    def by_content(self) -> bool:
+        return True
+
+
 class Kube:
     """A connection to the API server, with the rights of the operator."""
 
@@ -135,7 +156,18 @@ class Kube:
         Args:
             dry: only ask whether that would be taken, and what would come of it.
             unchanged: refuse with 409 if the object is no more as `live`.
+
+        Raises:
+            ForeignObject: the manifest has an owner, and the object that exists is not the owner's.
         """
+        owner = controller_of(manifest)
+        if owner is not None:
+            if live is None:  # objects are often found by labels, which those of others do not have
+                metadata = manifest["metadata"]
+                version, kind = manifest["apiVersion"], manifest["kind"]
+                live = await self.get(version, kind, metadata.get("namespace"), metadata["name"])
+            if live is not None and not _is_of(live, owner):
+                raise ForeignObject(manifest)
         manifest_digest = digest(manifest)
         if (
             live is not None
@@ -158,7 +190,12 @@ class Kube:
         body = {
             "apiVersion": names.API_VERSION,
             "kind": manifest["kind"],
-            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+            # With the uid, the API server answers 409 for a new object of the same name.
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
             "status": status,
         }
         await self._patch(_path_of(body) + "/status", body, _APPLY)
@@ -313,6 +350,15 @@ def _name_of(manifest: Object) -> str:
 def _annotation(live: Object, name: str) -> str | None:
     value: str | None = ((live.get("metadata") or {}).get("annotations") or {}).get(name)
     return value
+
+
+def _is_of(live: Object, owner: str) -> bool:
+    """Whether an object belongs to `owner`, or was applied by this operator and has lost its owner since.
+
+    It loses it by `kubectl delete --cascade=orphan`, and is taken over again.
+    """
+    controller = controller_of(live)
+    return controller == owner or (controller is None and _annotation(live, names.APPLIED_HASH) is not None)
 
 
 def _is_as(live: Object, manifest: Manifest) -> bool:

@@ -100,6 +100,8 @@ def headless_service(cluster: ClusterSpec, component: str, ports: Mapping[str, i
 
 def disruption_budget(cluster: ClusterSpec, component: str, may_be_away: int) -> Manifest:
     """How many pods a drain of nodes may take at a time."""
+    settings = cluster.zookeeper if component == names.ZOOKEEPER else cluster.brokers
+    is_ephemeral = settings.storage.type == "ephemeral"
     return manifest(
         "policy/v1",
         "PodDisruptionBudget",
@@ -108,6 +110,9 @@ def disruption_budget(cluster: ClusterSpec, component: str, may_be_away: int) ->
         names.workload(cluster.name, component),
         spec={
             "maxUnavailable": may_be_away,
+            # A pod that is not ready serves nobody, and would hold its node. One that recovers its log loses
+            # only time, if its data is on a volume.
+            "unhealthyPodEvictionPolicy": "IfHealthyBudget" if is_ephemeral else "AlwaysAllow",
             "selector": {"matchLabels": names.pod_labels(cluster.name, component)},
         },
     )
@@ -196,6 +201,10 @@ def stateful_set(
         if value:
             pod[key] = value
     labels = {**settings.labels, **names.labels(cluster.name, component)}
+    # Ours are requests to one pod, once. In the template each new pod would have them again, for ever.
+    others = {
+        name: text for name, text in settings.annotations.items() if not name.startswith(f"{names.GROUP}/")
+    }
     spec: Manifest = {
         "serviceName": names.headless(cluster.name, component),
         "replicas": replicas,
@@ -204,7 +213,7 @@ def stateful_set(
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": names.pod_labels(cluster.name, component)},
         "template": {
-            "metadata": {"labels": labels, "annotations": {**settings.annotations, **annotations}},
+            "metadata": {"labels": labels, "annotations": {**others, **annotations}},
             "spec": pod,
         },
     }

@@ -27,6 +27,7 @@ from mainstem_operator.runtime.metrics import Metrics
 logger = structlog.get_logger(__name__)
 
 _VOLATILE: Final = ("measured",)
+_EVENT_NAME_LENGTH: Final = 253 - 17  # Kubernetes' limit, without the point and the digest
 
 
 class Context:
@@ -118,19 +119,29 @@ class Context:
             return
         await self.kube.apply_status(manifest, status)
 
-    async def say(self, manifest: Object, condition: Condition) -> None:
-        """Write one condition, and leave the rest of the status as it is."""
+    async def say(self, manifest: Object, *conditions: Condition) -> None:
+        """Write these conditions, and leave the rest of the status as it is."""
         present = manifest.get("status") or {}
         generation = manifest["metadata"].get("generation", 0)
-        kept = [item for item in present.get("conditions") or () if item["type"] != condition.type]
-        told = merged(present, [condition], generation, dt.datetime.now(dt.UTC))
-        conditions = sorted([*told, *kept], key=lambda item: str(item["type"]))
-        status = {**present, "observedGeneration": generation, "conditions": conditions}
+        types = {condition.type for condition in conditions}
+        kept = [item for item in present.get("conditions") or () if item["type"] not in types]
+        told = merged(present, conditions, generation, dt.datetime.now(dt.UTC))
+        entries = sorted([*told, *kept], key=lambda item: str(item["type"]))
+        status = {**present, "observedGeneration": generation, "conditions": entries}
         await self.put_status(manifest, status)
 
     async def say_invalid(self, manifest: Object, sentence: str) -> None:
         """Tell in the status that the manifest makes no sense."""
         await self.say(manifest, Condition("Ready", False, "InvalidSpec", sentence))
+
+    async def say_held(self, manifest: Object, finalizer: str, refused: Refused) -> None:
+        """Tell that an object stays, because the removal of our finalizer was refused."""
+        text = (
+            "It is not deleted, because Kubernetes refuses the removal of the finalizer"
+            f" {finalizer}: {refused} Allow this update, or remove the finalizer with `kubectl edit`."
+        )
+        await self.event(manifest, "FinalizerRefused", text, warning=True)
+        await self.say(manifest, Condition("Ready", False, "FinalizerRefused", text))
 
     def watch_progress(
         self, manifest: Object, status: Mapping[str, Any], stuck_after_seconds: int, now: dt.datetime
@@ -163,7 +174,10 @@ class Context:
                 {
                     "apiVersion": "v1",
                     "kind": "Event",
-                    "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
+                    "metadata": {
+                        "name": f"{metadata['name'][:_EVENT_NAME_LENGTH]}.{digest}",
+                        "namespace": metadata["namespace"],
+                    },
                     "involvedObject": {
                         "apiVersion": names.API_VERSION,
                         "kind": manifest["kind"],

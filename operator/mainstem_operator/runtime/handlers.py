@@ -17,12 +17,14 @@ import kopf
 import structlog
 
 from mainstem_operator.api import names
+from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import decisions_in
+from mainstem_operator.api.resources import decisions_in, key_of
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.cluster.reconcile import reconcile_cluster
 from mainstem_operator.groups.reconcile import reconcile_groups
 from mainstem_operator.kubernetes.client import Refused
+from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.runtime.work_queue import Key, Kind, WorkQueue
 from mainstem_operator.topics.reconcile import reconcile_topics
@@ -136,15 +138,38 @@ class Reconciler:
         except (Refused, BrokersRefused, OSError, TimeoutError) as error:
             result, again = "refused", _RETRY_SECONDS
             logger.warning("look failed", key=key, error=str(error) or type(error).__name__)
-        except Exception:  # a defect in one BrokerCluster must not stop the others
+        except Exception as error:  # a defect in one BrokerCluster must not stop the others
             result, again = "error", _RETRY_SECONDS
             logger.exception("look ended by a defect", key=key)
+            await self._say_defect(key, error)
         del self._began[key]
         metrics.reconciles.labels(key.kind, result).inc()
         metrics.duration.labels(key.kind).observe(time.monotonic() - began)
         if result == "ok" and (key.namespace, key.name) in self._stores["BrokerCluster"]:
             metrics.last_success.labels(key.kind, key.namespace, key.name).set(time.time())
         return again
+
+    async def _say_defect(self, key: Key, error: Exception) -> None:
+        """Replace the last good status of the objects of a look that has ended by a defect."""
+        text = (
+            f"The operator failed by a defect and tries again: {type(error).__name__}: {error}."
+            " Its log has the details."
+        )
+        conditions = [Condition("Ready", None, names.INTERNAL_ERROR, text)]
+        try:
+            if key.kind == "cluster":
+                cluster = await self._fresh_cluster(key)
+                manifests = [] if cluster is None else [cluster]
+                conditions.append(Condition("Stable", False, names.INTERNAL_ERROR, text))
+            else:
+                kind = next(kind for kind, queue in _QUEUES.items() if queue == key.kind)
+                manifests = await self._fresh_objects(kind, key)
+            alone = Alone()
+            for manifest in manifests:
+                with alone(key_of(manifest)):
+                    await self._context.say(manifest, *conditions)
+        except Exception:  # a status that cannot be read or written must not end the worker
+            logger.exception("defect not reported", key=key)
 
     async def _dispatch(self, key: Key) -> float | None:
         cluster = await self._fresh_cluster(key)

@@ -7,8 +7,10 @@ Topic is nobody's business here: absence is never a reason to delete.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 from mainstem_operator.api import names
@@ -23,6 +25,9 @@ from mainstem_operator.topics.loads.plan import LoadStatus
 
 NEVER_RESET: Final = frozenset({SENDERS, RECEIVERS})
 """Settings that whoever moves replicas sets, and takes away when they have moved."""
+
+NOT_ITS_TOPIC: Final = frozenset({"ResourceConflict", "InternalTopic"})
+"""Reasons why a Topic does not manage the topic that it names; it does not load it either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +171,27 @@ def _changes(
     changes: dict[str, str | None] = {
         name: value
         for name, value in config.items()
-        if present.get(name) != value and (spec.topic, name) not in seen.limited
+        if not _same_value(present.get(name), value) and (spec.topic, name) not in seen.limited
     }
     for name in status.get("managedSettings") or ():
         if name not in spec.config and name in present and name not in NEVER_RESET:
             changes[name] = None
     return changes
+
+
+def _same_value(present: str | None, wanted: str) -> bool:
+    """Whether brokers understand both texts alike: they print the value that they have parsed."""
+    return present == wanted or (present is not None and _as_value(present) == _as_value(wanted))
+
+
+def _as_value(text: str) -> str | Decimal | tuple[str, ...]:
+    """A boolean without case, a number, or a list without blanks."""
+    stripped = text.strip()
+    if stripped.lower() in ("true", "false"):
+        return stripped.lower()
+    if re.fullmatch(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?", stripped):
+        return Decimal(stripped)
+    return tuple(item.strip() for item in stripped.split(","))
 
 
 # --- The status ---

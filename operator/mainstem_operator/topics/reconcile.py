@@ -14,7 +14,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import TopicSpec, cluster_of, key_of, topic_of
-from mainstem_operator.api.timestamps import moment
+from mainstem_operator.api.timestamps import moment, written
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.brokers.topic_state import Replicas, TopicPartition
@@ -24,8 +24,8 @@ from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.apply import TopicsOutcome, bring_about_topics
 from mainstem_operator.topics.loads.apply import bring_about_loads, delete_gone_loads, stop_resident
-from mainstem_operator.topics.loads.plan import LoadStatus
-from mainstem_operator.topics.plan import topic_status
+from mainstem_operator.topics.loads.plan import LOADED, LoadStatus
+from mainstem_operator.topics.plan import NOT_ITS_TOPIC, topic_status
 
 logger = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ async def reconcile_topics(
         except InvalidSpec as error:
             with alone(key_of(manifest)):
                 if manifest["metadata"].get("deletionTimestamp"):
-                    await _release(context, manifest)
+                    await _release_kept(context, manifest, f"Its manifest is not valid: {error}")
                 else:
                     await context.say_invalid(manifest, str(error))
     pause = await _reconcile_valid(context, (namespace, cluster), pairs, manifests, there, alone)
@@ -97,7 +97,11 @@ async def _without_cluster(
                 await _release(context, manifest)  # what was to be deleted went with the BrokerCluster
             else:
                 text = f"There is no BrokerCluster {cluster} in the namespace {spec.identity.namespace}."
-                await context.say(manifest, Condition("Ready", False, "ClusterNotFound", text))
+                conditions = [Condition("Ready", False, "ClusterNotFound", text)]
+                if spec.warehouse is not None:  # its CronJob goes with the BrokerCluster, which owns it
+                    without = f"{text} Loads run again when there is one."
+                    conditions.append(Condition(LOADED, False, "ClusterNotFound", without))
+                await context.say(manifest, *conditions)
 
 
 async def _not_ready(
@@ -106,11 +110,29 @@ async def _not_ready(
     """Say so without asking brokers that are not there: each such question takes half a minute."""
     for manifest, spec in pairs:
         with alone(spec.identity.key):
+            text = f"No broker of the BrokerCluster {cluster} is ready."
             if spec.identity.deleting and overdue(manifest):
-                await _release(context, manifest)
-            elif not spec.identity.deleting:
-                text = f"No broker of the BrokerCluster {cluster} is ready."
-                await context.say(manifest, Condition("Ready", None, "ClusterNotReady", text))
+                await _release_kept(context, manifest, text)
+            else:
+                await context.say(manifest, _not_reached(manifest, "ClusterNotReady", text))
+
+
+async def _release_kept(context: Context, manifest: Object, why: str) -> None:
+    """Let a Topic go whose topic is not deleted with it, and say so: nobody owns the topic then."""
+    if names.FINALIZER in (manifest["metadata"].get("finalizers") or ()):
+        text = f"{why} The topic is kept: delete it with `mainstem topic delete`, or create the Topic again."
+        await context.event(manifest, "TopicKept", text, warning=True)
+        logger.warning("topic kept", topic=manifest["metadata"]["name"], reason=why)
+    await _release(context, manifest)
+
+
+def _not_reached(manifest: Object, reason: str, text: str) -> Condition:
+    """The condition while brokers cannot be asked; for a Topic that is being deleted, until when."""
+    if not manifest["metadata"].get("deletionTimestamp"):
+        return Condition("Ready", None, reason, text)
+    until = written(moment(manifest["metadata"]["deletionTimestamp"]) + _GIVE_UP)
+    text = f"{text} The deletion waits for a broker until {until}. After that the topic is kept."
+    return Condition("Ready", None, "DeletionWaits", text)
 
 
 async def _release(context: Context, manifest: Object) -> None:
@@ -128,6 +150,8 @@ async def _release(context: Context, manifest: Object) -> None:
             return
         except Refused as refused:
             if not (refused.missing or refused.conflict):
+                if refused.by_content:
+                    await context.say_held(manifest, names.FINALIZER, refused)
                 raise
         metadata = manifest["metadata"]
         read = await context.kube.get(names.API_VERSION, "Topic", metadata["namespace"], metadata["name"])
@@ -177,7 +201,7 @@ class _Batch:
             claims = self._claims(alive)
             outcome = await bring_about_topics(self._brokers, claims, statuses, self._move, limited)
         except BrokersUnreachable as error:
-            await self._tell_unreachable(alive, str(error))
+            await self._tell_unreachable(str(error))
             raise
         loads = await bring_about_loads(
             self._context,
@@ -189,6 +213,12 @@ class _Batch:
             ],
             self._topics,
             self._alone,
+            {
+                item.spec.identity.key: refusal.message
+                for item in outcome.outcomes
+                for refusal in (item.plan.refusals if item.plan is not None else ())
+                if refusal.reason in NOT_ITS_TOPIC
+            },
         )
         self._measure(alive, loads)
         await self._tell(outcome, loads)
@@ -262,11 +292,21 @@ class _Batch:
             spec.delete_topic and spec.managed and not (spec.identity.deleting and spec.protected)
         )
         has = names.FINALIZER in spec.identity.finalizers
-        if has and not needs_finalizer:
+        if has and not needs_finalizer and spec.identity.deleting and spec.protected:
+            await _release_kept(self._context, manifest, "The Topic is protected from deletion.")
+        elif has and not needs_finalizer:
             await _release(self._context, manifest)
         elif needs_finalizer and not has and not spec.identity.deleting:
             finalizers = [*spec.identity.finalizers, names.FINALIZER]
-            await self._context.kube.set_finalizers(manifest, finalizers)
+            try:
+                await self._context.kube.set_finalizers(manifest, finalizers)
+            except Refused as refused:
+                if refused.by_content:
+                    text = (
+                        f"Kubernetes refuses the finalizer {names.FINALIZER}, which deletion needs: {refused}"
+                    )
+                    await self._context.say(manifest, Condition("Ready", False, "FinalizerRefused", text))
+                raise
 
     async def _delete(self) -> None:
         for spec in self._specs:
@@ -320,16 +360,16 @@ class _Batch:
     async def _give_up_in_time(self, spec: TopicSpec) -> None:
         manifest = self._manifests[spec.identity.key]
         if overdue(manifest):
-            text = "No broker answers, so the topic is kept."
-            await self._context.event(manifest, "TopicKept", text, warning=True)
             with self._alone(spec.identity.key):
-                await _release(self._context, manifest)
+                await _release_kept(self._context, manifest, "No broker answers.")
 
-    async def _tell_unreachable(self, specs: Sequence[TopicSpec], sentence: str) -> None:
-        for spec in specs:
-            condition = Condition("Ready", None, "Unreachable", sentence)
+    async def _tell_unreachable(self, sentence: str) -> None:
+        for spec in self._specs:
+            manifest = self._manifests[spec.identity.key]
+            if spec.identity.deleting and overdue(manifest):
+                continue  # it has been let go
             with self._alone(spec.identity.key):
-                await self._context.say(self._manifests[spec.identity.key], condition)
+                await self._context.say(manifest, _not_reached(manifest, "Unreachable", sentence))
 
     async def _tell(self, outcome: TopicsOutcome, loads: Mapping[tuple[str, str], LoadStatus]) -> None:
         now = dt.datetime.now(dt.UTC)

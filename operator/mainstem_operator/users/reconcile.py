@@ -10,7 +10,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import ClusterSpec, cluster_of, key_of
-from mainstem_operator.api.timestamps import moment
+from mainstem_operator.api.timestamps import moment, written
 from mainstem_operator.api.users import AclRule, UserSpec, user_of
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.certificates.apply import NotUsable
@@ -105,8 +105,19 @@ async def _say_or_release(
         with alone(spec.identity.key):
             if not spec.identity.deleting:
                 await context.say(manifest, condition)
-            elif at_once or _overdue(manifest):
+            elif at_once:
                 await _release(context, manifest)
+            elif _overdue(manifest):
+                text = f"{condition.message} The password, ACLs and quotas of the user are kept."
+                await context.event(manifest, "UserKept", text, warning=True)
+                await _release(context, manifest)
+            else:
+                until = written(moment(manifest["metadata"]["deletionTimestamp"]) + _GIVE_UP)
+                text = (
+                    f"{condition.message} The deletion waits until {until}. After that the password, ACLs and"
+                    " quotas of the user are kept."
+                )
+                await context.say(manifest, Condition("Ready", None, "DeletionWaits", text))
 
 
 async def _release(context: Context, manifest: Object) -> None:
@@ -114,7 +125,12 @@ async def _release(context: Context, manifest: Object) -> None:
     finalizers = list(manifest["metadata"].get("finalizers") or ())
     if names.USER_FINALIZER in finalizers:
         kept = [name for name in finalizers if name != names.USER_FINALIZER]
-        await context.kube.set_finalizers(manifest, kept)
+        try:
+            await context.kube.set_finalizers(manifest, kept)
+        except Refused as refused:
+            if refused.by_content:
+                await context.say_held(manifest, names.USER_FINALIZER, refused)
+            raise
 
 
 def _overdue(manifest: Object) -> bool:
@@ -199,13 +215,16 @@ class _Batch:
 
     async def _say(self, manifest: Object, spec: UserSpec, error: Exception) -> None:
         """Say what was refused of one User; it holds up no other one."""
+        if spec.identity.deleting and isinstance(error, Refused) and error.by_content:
+            return  # the removal of its finalizer, which has been said
         if spec.identity.deleting and _overdue(manifest):
             await _release(self._context, manifest)
             return
         if isinstance(error, Refused) and (error.missing or error.conflict):
             return  # it has changed, or gone, and is looked at again
         reason = {InvalidSpec: "InvalidSpec", NotUsable: "SecretNotUsable", Refused: "Refused"}
-        condition = Condition("Ready", False, reason.get(type(error), "KafkaError"), str(error))
+        word = next((word for kind, word in reason.items() if isinstance(error, kind)), "KafkaError")
+        condition = Condition("Ready", False, word, str(error))
         await self._context.say(manifest, condition)
 
 

@@ -10,7 +10,7 @@ from tests.support.fake_kubernetes import Kubernetes
 from tests.support.manifests import resource
 
 from mainstem_operator.api import names
-from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.kubernetes.client import Kube, Refused
 from mainstem_operator.uninstall import end_operator, let_go, let_go_with
 
 
@@ -30,6 +30,22 @@ async def test_topics_are_let_go_and_other_holds_stay(
     if not namespaces:
         held = kubernetes.objects["topics", "a", "held"]
         assert held["metadata"]["finalizers"] == ["someone.else/holds"]
+
+
+async def test_a_refusal_holds_up_no_other_one_and_is_named(kubernetes: Kubernetes, kube: Kube) -> None:
+    for name in ("first", "second"):
+        kubernetes.apply(topic(name, "a", names.FINALIZER))
+    kubernetes.apply(resource("User", "third", {}, namespace="a", finalizers=[names.USER_FINALIZER]))
+    kubernetes.fails = lambda method, key, _: 403 if (method, key[2]) == ("PATCH", "first") else 0
+    with pytest.raises(Refused, match="Topic a/first: PATCH of first fails"):
+        await let_go(kube, ["a"])
+    held = [
+        item["metadata"]["name"]
+        for plural in ("topics", "users")
+        for item in kubernetes.find(plural)
+        if item["metadata"].get("finalizers")
+    ]
+    assert held == ["first"]
 
 
 async def test_an_operator_that_ends_lets_go_only_with_its_namespace(

@@ -24,7 +24,7 @@ from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.brokers.user_requests import UserRequests
 from mainstem_operator.certificates.apply import NotUsable, require_owner
 from mainstem_operator.certificates.plan import pair_in, trust_in
-from mainstem_operator.kubernetes.client import Refused
+from mainstem_operator.kubernetes.client import ForeignObject, Refused
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
@@ -54,6 +54,7 @@ from mainstem_operator.topics.loads.plan import (
     loader_rights,
     logged_in_loads,
     maintenance_name,
+    outdated_jobs,
     request_name,
     retention_condition,
     rounded_age,
@@ -86,6 +87,7 @@ async def bring_about_loads(
     pairs: Sequence[tuple[TopicSpec, Object]],
     topics: Sequence[Object],
     alone: Alone,
+    not_theirs: Mapping[tuple[str, str], str] | None = None,
 ) -> dict[tuple[str, str], LoadStatus]:
     """The loads of those Topics of a BrokerCluster that have a warehouse, or had one.
 
@@ -94,6 +96,7 @@ async def bring_about_loads(
         pairs: Topics that are not being deleted, and their statuses.
         topics: all Topics that name the BrokerCluster; the ACLs of other loads are removed.
         alone: has the Topics of which there is nothing to say after it, since something was refused.
+        not_theirs: why Topics do not manage the topics that they name; they have no loads.
     """
     concerned = [(spec, status) for spec, status in pairs if spec.warehouse is not None or _had_loads(status)]
     if not concerned:
@@ -108,14 +111,12 @@ async def bring_about_loads(
     if not concerned and not has_acls:
         return {}
     requests = context.brokers(cluster.namespace, cluster.name).users() if has_acls else None
-    loads = _Loads(context, cluster, requests)
+    loads = _Loads(context, cluster, requests, not_theirs or {})
     await loads.read_rules()
     await loads.remove_gone_rules(topics)
     if concerned:
         await loads.read()
-        residents = [
-            spec for spec, _ in concerned if is_resident(spec) and load_refusal(spec, cluster) is None
-        ]
+        residents = [spec for spec, _ in concerned if is_resident(spec) and loads.refusal_of(spec) is None]
         if residents:
             await loads.bring_about_resident(residents)
         else:
@@ -174,8 +175,15 @@ def _had_loads(status: Object) -> bool:
 class _Loads:
     """The loads of one BrokerCluster, as they are now."""
 
-    def __init__(self, context: Context, cluster: ClusterSpec, requests: UserRequests | None) -> None:
-        """`requests` is None where there is no authorization."""
+    def __init__(
+        self,
+        context: Context,
+        cluster: ClusterSpec,
+        requests: UserRequests | None,
+        not_theirs: Mapping[tuple[str, str], str],
+    ) -> None:
+        """`requests` is None where there is no authorization; `not_theirs` as for `bring_about_loads`."""
+        self._not_theirs = not_theirs
         self._context = context
         self._cluster = cluster
         self._requests = requests
@@ -183,11 +191,19 @@ class _Loads:
         self._no_rules = ""  # why brokers do not say which ACLs there are
         self._cron_jobs: dict[str, Object] = {}
         self._runs: dict[str, list[Run]] = {}
+        self._jobs: dict[str, list[Object]] = {}
+        self._pods: Mapping[str | None, Object] = {}
         self._has_rights = False
         self._pages: dict[str, TopicPage] = {}
         self._resident_trouble = ""  # why its pod cannot start
         self._resident_refusal: Refusal | None = None
         self._leftovers = Alone()  # has the Topics of which a CronJob is left that should be deleted
+
+    def refusal_of(self, spec: TopicSpec) -> Refusal | None:
+        """Why a Topic that has a warehouse cannot be loaded; None if it can."""
+        if (reason := self._not_theirs.get(spec.identity.key)) is not None:
+            return Refusal(f"It is not loaded. {reason}")
+        return load_refusal(spec, self._cluster)
 
     async def read(self) -> None:
         kube, namespace = self._context.kube, self._cluster.namespace
@@ -202,17 +218,20 @@ class _Loads:
         last: dict[str | None, Object] = {}  # the newest pod of each Job, by the Job's uid
         for pod in sorted(await kube.find("v1", "Pod", namespace, labels), key=_created):
             last[controller_of(pod)] = pod
+        self._pods = last
         for job in await kube.find("batch/v1", "Job", namespace, labels):
             if (load := loads.get(controller_of(job) or "")) is not None:
                 pod = last.get(job["metadata"]["uid"], {})
                 self._runs.setdefault(load, []).append(run_of(job, _message_of(pod), _trouble_of(pod)))
+                # The items of a list do not say what they are.
+                self._jobs.setdefault(load, []).append({**job, "apiVersion": "batch/v1", "kind": "Job"})
 
     async def bring_about_resident(self, topics: Sequence[TopicSpec]) -> None:
         """The resident loader for these Topics, and what it says of them."""
         try:
             await self._put_rules(names.RESIDENT_LOADER, resident_acls(topics))
             await self._apply_resident(topics)
-        except (NotUsable, BrokersRefused) as error:
+        except (NotUsable, BrokersRefused, ForeignObject) as error:
             self._resident_refusal = Refusal(str(error))
         except Refused as error:
             self._resident_refusal = Refusal(f"Kubernetes refuses an object of the resident loader: {error}")
@@ -299,7 +318,9 @@ class _Loads:
         """The maintenance of a Topic's table, and what became of it; None if it has none."""
         name = maintenance_name(spec.identity.name)
         live = self._cron_jobs.get(name)
-        wanted = maintenance_manifest(spec, self._cluster, self._context.images)
+        wanted = None
+        if spec.identity.key not in self._not_theirs:
+            wanted = maintenance_manifest(spec, self._cluster, self._context.images)
         if wanted is None:
             if live is not None:
                 await self._delete(live, spec)
@@ -320,7 +341,8 @@ class _Loads:
             if live is not None:
                 await self._delete(live, spec)
             return done_before(request, status)
-        wanted = request_manifest(request, spec, self._cluster, self._context.images)
+        wanted: Mapping[str, Any] | Refusal | None
+        wanted = self.refusal_of(spec) or request_manifest(request, spec, self._cluster, self._context.images)
         if isinstance(wanted, Mapping):
             wanted = await self._apply_cron_job(wanted, live, spec) or wanted
         if isinstance(wanted, Refusal):
@@ -330,7 +352,10 @@ class _Loads:
     async def _bring_about_load(self, spec: TopicSpec, status: Object) -> LoadStatus:
         name = load_name(spec.identity.name)
         live = self._cron_jobs.get(name)
+        wanted: Mapping[str, Any] | Refusal | None
         wanted = load_manifest(spec, self._cluster, self._context.images)
+        if spec.warehouse is not None:
+            wanted = self.refusal_of(spec) or wanted
         if isinstance(wanted, Mapping):
             wanted = await self._apply_cron_job(wanted, live, spec) or wanted
         elif live is not None:
@@ -371,13 +396,22 @@ class _Loads:
             await self._put_rules(load, load_acls(spec))
             cron_job = await self._context.kube.apply(dict(wanted), live)
             await self._put_identity(cron_job, load)
-        except (NotUsable, BrokersRefused) as error:
+            await self._delete_outdated(wanted)
+        except (NotUsable, BrokersRefused, ForeignObject) as error:
             return Refusal(str(error))
         except Refused as error:
             if error.conflict:
                 raise
             return Refusal(f"Kubernetes refuses an object of its runs: {error}")
         return None
+
+    async def _delete_outdated(self, cron_job: Mapping[str, Any]) -> None:
+        """Delete runs that wait to start as an earlier manifest says, so that the next one begins."""
+        name = cron_job["metadata"]["name"]
+        for job in outdated_jobs(dict(cron_job), self._jobs.get(name, ()), self._pods):
+            logger.info("deleting a run of an earlier manifest", job=job["metadata"]["name"])
+            await self._context.kube.delete_owned(job)
+            self._runs[name] = [run for run in self._runs[name] if run.job != job["metadata"]["name"]]
 
     async def _put_rules(self, load: str, rules: frozenset[AclRule]) -> None:
         """Let the load do what `rules` say, and nothing else.

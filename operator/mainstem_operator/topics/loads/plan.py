@@ -28,6 +28,7 @@ from mainstem_operator.api.resources import (
     TransformSpec,
     WarehouseLocation,
     WarehouseSpec,
+    annotations_of,
 )
 from mainstem_operator.api.timestamps import moment, written
 from mainstem_operator.kubernetes.manifests import (
@@ -251,7 +252,34 @@ def cron_job_of(
     }
     cron_job = manifest("batch/v1", "CronJob", cluster, names.LOADER, name, spec=spec)
     cron_job["metadata"]["labels"] = labels
+    template = cron_job["spec"]["jobTemplate"]
+    template["metadata"]["annotations"] = {names.TEMPLATE_HASH: digest(template["spec"])}
     return cron_job
+
+
+def outdated_jobs(
+    cron_job: Object, jobs: Iterable[Object], pods: Mapping[str | None, Object]
+) -> list[Object]:
+    """The runs of a CronJob that have never started and that an earlier template made.
+
+    Each holds up all later runs for hours, and a load may be ended and repeated at any time.
+
+    Args:
+        cron_job: as it is to be.
+        jobs: its runs.
+        pods: the newest pod of each run, by the run's uid.
+    """
+    wanted = annotations_of(cron_job["spec"]["jobTemplate"]).get(names.TEMPLATE_HASH)
+    return [
+        job
+        for job in jobs
+        if annotations_of(job).get(names.TEMPLATE_HASH) != wanted
+        and not job["metadata"].get("deletionTimestamp")
+        and not any(
+            item.get("status") == "True" for item in (job.get("status") or {}).get("conditions") or ()
+        )
+        and (pods.get(job["metadata"]["uid"], {}).get("status") or {}).get("phase", "Pending") == "Pending"
+    ]
 
 
 def gone_loads(cron_jobs: Iterable[Object], topics: Iterable[Object], cluster_uid: str) -> list[Object]:

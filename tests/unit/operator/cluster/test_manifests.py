@@ -23,7 +23,7 @@ from mainstem_operator.cluster.broker_manifests import (
     settings_of,
 )
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
-from mainstem_operator.kubernetes.manifests import Manifest
+from mainstem_operator.kubernetes.manifests import Manifest, disruption_budget
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -179,3 +179,38 @@ def test_brokers_that_are_being_drained_still_count_for_the_replicas_that_must_b
     assert settings_of(shrunk, 0, draining)["min.insync.replicas"] == "2"
     assert config_hash(shrunk, drained) != config_hash(shrunk, draining)
     assert settings_of(shrunk, 0, drained)["min.insync.replicas"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("storage", "policy"),
+    [({"size": "1Gi"}, "AlwaysAllow"), ({"type": "ephemeral"}, "IfHealthyBudget")],
+)
+def test_a_pod_that_is_not_ready_does_not_hold_its_node_unless_its_data_is_there_only(
+    storage: dict[str, Any], policy: str
+) -> None:
+    events = cluster(brokers={"storage": storage}, zookeeper={"storage": storage})
+    for component in ("broker", "zookeeper"):
+        spec = disruption_budget(events, component, 0)["spec"]
+        assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (0, policy)
+
+
+def test_an_annotation_for_one_pod_is_not_in_the_template_of_all() -> None:
+    """Each new pod would be restarted again, for ever."""
+    own = {"mainstem.dev/restart": "true", "example.com/team": "data"}
+    manifests = broker_manifests(
+        cluster(brokers={"pod": {"annotations": own}}), Images(), 1, Placement({}, None, 1), None, 1
+    )
+    (workload,) = [item for item in manifests if item["kind"] == "StatefulSet"]
+    annotations = workload["spec"]["template"]["metadata"]["annotations"]
+    assert "mainstem.dev/restart" not in annotations
+    assert annotations["example.com/team"] == "data"
+
+
+def test_the_definition_refuses_annotations_of_the_operator_in_pod_templates() -> None:
+    """A real API server evaluates the rule; here it has only to be there, for both components."""
+    definition = yaml.safe_load((Path(__file__).parents[4] / "crds/brokercluster.yaml").read_text())
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    for component in ("brokers", "zookeeper"):
+        pod = spec["properties"][component]["properties"]["pod"]["properties"]
+        rules = [item["rule"] for item in pod["annotations"]["x-kubernetes-validations"]]
+        assert "self.all(key, !key.startsWith('mainstem.dev/'))" in rules

@@ -281,3 +281,25 @@ def test_with_plan_only_the_plan_is_shown_and_nothing_is_written_but_the_status(
         assert after == before
 
     play(scenario)
+
+
+def test_a_restart_annotation_that_is_removed_leaves_the_pod_template_as_it_is(
+    play: Callable[[Scenario], None],
+) -> None:
+    """A template that changes restarts every broker (R25)."""
+
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(cluster(1))
+        kubernetes.annotate("brokerclusters", "events", {"mainstem.dev/restart": "monday"})
+        await operator.condition("brokerclusters", "events", "Stable", "True")
+        before = pods(kubernetes, "broker")
+        template = kubernetes.get("statefulsets", "events-broker")["spec"]["template"]
+        kubernetes.annotate("brokerclusters", "events", {"mainstem.dev/restart": None})
+        requested = len(kubernetes.requests)
+        await operator.until(lambda: len(kubernetes.requests) > requested + 15, "a look")
+        await operator.condition("brokerclusters", "events", "Stable", "True")
+        assert kubernetes.get("statefulsets", "events-broker")["spec"]["template"] == template
+        assert pods(kubernetes, "broker") == before
+
+    play(scenario)

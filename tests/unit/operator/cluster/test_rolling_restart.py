@@ -108,3 +108,9 @@ def test_a_broker_that_catches_up_holds_the_next_one_back() -> None:
     roll = plan_broker_roll(cluster(), seen, "other")
     assert isinstance(roll.step, Refusal)
     assert "still catching up on events-broker-1" in roll.step.reason
+
+
+def test_a_restart_annotation_that_is_removed_requests_nothing() -> None:
+    there = snapshot()
+    done = replace(there, brokers=with_pod(there.brokers, 1, restart_done="monday"))
+    assert plan_broker_roll(cluster(), done, "hash").restarts == ()

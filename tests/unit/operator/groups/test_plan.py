@@ -10,7 +10,15 @@ import pytest
 
 from mainstem_operator.api.resources import GroupSpec, group_of
 from mainstem_operator.brokers.topic_state import GroupState
-from mainstem_operator.groups.plan import GroupSeen, ResetStep, group_status, plan_reset, reset_note
+from mainstem_operator.groups.plan import (
+    GroupSeen,
+    ResetStep,
+    conflict_conditions,
+    group_status,
+    owners_of,
+    plan_reset,
+    reset_note,
+)
 from mainstem_operator.groups.reset_record import ResetRecord, pieces_of
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
@@ -207,3 +215,42 @@ def test_a_group_that_nobody_has_joined_yet_is_no_failure() -> None:
         if item["type"] == "Ready"
     )
     assert (ready["status"], ready["reason"]) == ("True", "NoSuchGroup")
+
+
+def test_a_reset_of_a_topic_that_does_not_exist_fails_as_a_whole_and_names_it() -> None:
+    wanted = spec(to="earliest", topics=["clicks", "clickz"])
+    step = plan_reset(wanted, {}, state(clicks0=20), BOUNDS, {}, missing_topics={"clickz"})
+    assert (step.word, step.changes) == ("fail", ())
+    assert "clickz" in step.reason
+
+
+def test_a_reset_waits_for_partitions_that_have_no_leader() -> None:
+    step = plan_reset(
+        spec(to="earliest"), {}, state(clicks0=20, views1=3), BOUNDS, {}, without_leader={("views", 1)}
+    )
+    assert (step.word, step.changes) == ("wait", ())
+    assert "views-1" in step.reason
+
+
+def test_of_two_consumer_groups_of_one_group_the_oldest_has_it() -> None:
+    """Else both would move its offsets, and each would report that its request was met."""
+
+    def named(name: str, created: str) -> GroupSpec:
+        return group_of(
+            {
+                "metadata": {"name": name, "namespace": "prod", "creationTimestamp": created},
+                "spec": {
+                    "clusterRef": {"name": "events"},
+                    "groupId": "readers",
+                    "reset": {"requestId": "r1", "to": "latest"},
+                },
+            }
+        )
+
+    older, younger = named("second", "2026-11-21T11:00:00Z"), named("first", "2026-11-21T11:00:01Z")
+    owner = owners_of([younger, older])["readers"]
+    assert owner is older
+    ready, pending = conflict_conditions(younger, owner, {})
+    assert (ready.type, ready.holds, ready.reason) == ("Ready", False, "ResourceConflict")
+    assert "second" in ready.message
+    assert (pending.type, pending.holds) == ("ResetPending", True)

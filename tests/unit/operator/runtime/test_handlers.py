@@ -17,6 +17,7 @@ from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.runtime import handlers
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.runtime.handlers import Reconciler
+from mainstem_operator.runtime.metrics import Metrics
 from mainstem_operator.runtime.work_queue import Key
 
 
@@ -132,3 +133,37 @@ async def test_a_topic_goes_with_its_namespace_though_the_role_there_went_first(
         resource, *name = path.partition("/namespaces/default/")[2].split("/")
         needed.add((resource, VERBS[method][bool(name)]))
     assert needed <= rights_in_every_namespace()
+
+
+async def test_a_look_that_ends_by_a_defect_replaces_the_last_good_status(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """The status would else say that a manifest that nobody has read is carried out (R24)."""
+    context = cast(Any, Context)(kube, None, None, None, Metrics(), None, "ops")
+    context.log_in = _nothing
+    reconciler = Reconciler(context, 1.0)
+
+    async def defective(*_: object) -> None:
+        raise ValueError("invalid literal")
+
+    monkeypatch.setattr(handlers, "reconcile_cluster", defective)
+    monkeypatch.setattr(handlers, "reconcile_topics", defective)
+    good = {"status": "True", "reason": "Good", "lastTransitionTime": "2026-11-21T11:00:00Z"}
+    for item in (CLUSTER, CLICKS):
+        stored = kubernetes.apply(item)
+        stored["metadata"]["generation"] = 2
+        stored["status"] = {
+            "observedGeneration": 1,
+            "conditions": [{"type": "Ready", **good}, {"type": "Stable", **good}],
+        }
+    assert await reconciler._look(Key("cluster", "default", "events")) == handlers._RETRY_SECONDS
+    assert await reconciler._look(Key("topics", "default", "events")) == handlers._RETRY_SECONDS
+    status = kubernetes.get("brokerclusters", "events")["status"]
+    assert status["observedGeneration"] == 2
+    found = {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]}
+    assert found == {"Ready": ("Unknown", "InternalError"), "Stable": ("False", "InternalError")}
+    assert "ValueError: invalid literal" in status["conditions"][0]["message"]
+    (ready,) = [
+        item for item in kubernetes.get("topics", "clicks")["status"]["conditions"] if item["type"] == "Ready"
+    ]
+    assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("Unknown", "InternalError", 2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import pytest
+
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.resources import TopicSpec, topic_of
 from mainstem_operator.brokers.topic_state import PartitionState, TopicState
@@ -56,3 +58,23 @@ def test_a_topic_that_loses_its_name_to_an_older_one_remembers_what_it_has_set()
     assert result.idle
     there = topic_status(younger, result, (), seen(segment_ms="7"), status, NOW)
     assert there["managedSettings"] == ["segment.ms"]
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted"),
+    [
+        ("false", "False"), ("0.5", "0.50"), ("604800000", " 604800000"), ("7", "007"),
+        ("compact,delete", "compact, delete"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_spelled_otherwise_is_not_set_again(present: str, wanted: str) -> None:
+    """Brokers print the value that they have parsed; an idle operator writes nothing."""
+    assert plan(topic(some_setting=wanted), {}, seen(some_setting=present)).alter == {}
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted"),
+    [("false", "True"), ("0.5", "0.51"), ("7", "70"), ("1", "true"), ("compact,delete", "compact")],
+)
+def test_a_setting_of_another_value_is_set(present: str, wanted: str) -> None:
+    assert plan(topic(some_setting=wanted), {}, seen(some_setting=present)).alter == {"some.setting": wanted}

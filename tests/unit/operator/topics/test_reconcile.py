@@ -31,10 +31,14 @@ def topic(name: str) -> dict[str, Any]:
     return resource("Topic", name, {"clusterRef": {"name": "events"}, "deletionPolicy": "Delete"}, uid=name)
 
 
+async def told(*_: object) -> None:
+    """A condition."""
+
+
 async def test_a_topic_that_may_not_be_written_holds_up_no_other_one() -> None:
     for status in (403, 409, 422):
         kube = PlayedKube(status)
-        context = SimpleNamespace(kube=kube, moves=lambda *_: None)
+        context = SimpleNamespace(kube=kube, moves=lambda *_: None, say=told)
         pairs = [(manifest, topic_of(manifest)) for manifest in map(topic, ("first", "second"))]
         cluster = {"metadata": {"name": "events", "namespace": "default"}}
         batch = _Batch(cast(Context, context), cast(Any, None), pairs, cluster, [])
@@ -45,7 +49,7 @@ async def test_a_topic_that_may_not_be_written_holds_up_no_other_one() -> None:
 
 async def test_a_topic_that_may_not_be_written_keeps_its_claim() -> None:
     """A younger Topic of the same topic would else own it meanwhile, and add partitions."""
-    context = SimpleNamespace(kube=PlayedKube(409), moves=lambda *_: None)
+    context = SimpleNamespace(kube=PlayedKube(409), moves=lambda *_: None, say=told)
     pairs = []
     for second, name in enumerate(("first", "second")):
         manifest = topic(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from tests.support.fake_kubernetes import Kubernetes
 from tests.support.manifests import resource
 
 from mainstem_operator.api import names
+from mainstem_operator.api.timestamps import written
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.reconcile import reconcile_topics
@@ -60,3 +62,82 @@ async def test_what_a_person_has_changed_since_waits_for_the_look_that_follows(
     assert kubernetes.objects[KEY]["metadata"]["finalizers"] == [names.FINALIZER]
     await look(kube, kubernetes.objects[KEY])
     assert KEY not in kubernetes.objects
+
+
+async def test_a_refused_removal_of_the_finalizer_is_told_and_holds_up_no_other_topic(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """As an admission policy does that is newer than the Topic (R23)."""
+    held_topic(kubernetes)
+    other = resource("Topic", "other", {"clusterRef": {"name": "gone"}})
+    manifests = copy.deepcopy([kubernetes.objects[KEY], kubernetes.apply(other)])
+    kubernetes.fails = lambda method, key, subresource: (
+        422 if (method, key, subresource) == ("PATCH", KEY, "") else 0
+    )
+    context = cast(Any, Context)(kube, None, None, None, None, None, "ops")
+    assert await reconcile_topics(context, "default", "gone", manifests, None) is not None
+    (condition,) = kubernetes.objects[KEY]["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "FinalizerRefused")
+    assert "PATCH of events fails." in condition["message"]
+    assert "`kubectl edit`" in condition["message"]
+    (event,) = kubernetes.find("events")
+    assert (event["reason"], event["type"]) == ("FinalizerRefused", "Warning")
+    assert kubernetes.get("topics", "other")["status"]["conditions"][0]["reason"] == "ClusterNotFound"
+
+
+async def test_a_deletion_that_waits_for_a_broker_says_until_when_and_then_that_the_topic_is_kept(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    held_topic(kubernetes)
+    context = cast(Any, Context)(kube, None, None, None, None, None, "ops")
+    there = {"metadata": {"name": "gone", "namespace": "default", "uid": "u"}, "status": {"brokersReady": 0}}
+    read = copy.deepcopy(kubernetes.objects[KEY])
+    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    read["metadata"]["deletionTimestamp"] = written(now - dt.timedelta(minutes=4))
+    await reconcile_topics(context, "default", "gone", [read], there)
+    (condition,) = kubernetes.objects[KEY]["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("Unknown", "DeletionWaits")
+    assert written(now + dt.timedelta(minutes=1)) in condition["message"]
+    assert "After that the topic is kept." in condition["message"]
+    assert kubernetes.find("events") == []
+
+    read["metadata"]["deletionTimestamp"] = written(now - dt.timedelta(minutes=6))
+    await reconcile_topics(context, "default", "gone", [read], there)
+    assert KEY not in kubernetes.objects
+    (event,) = kubernetes.find("events")
+    assert (event["reason"], event["type"]) == ("TopicKept", "Warning")
+
+
+async def test_a_topic_whose_manifest_is_not_valid_is_told_to_be_kept_when_it_goes(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    held_topic(kubernetes)
+    context = cast(Any, Context)(kube, None, None, None, None, None, "ops")
+    read = copy.deepcopy(kubernetes.objects[KEY])
+    read["spec"]["partitions"] = "many"
+    await reconcile_topics(context, "default", "gone", [read], None)
+    assert KEY not in kubernetes.objects
+    (event,) = kubernetes.find("events")
+    assert event["reason"] == "TopicKept"
+
+
+async def test_the_event_of_an_object_with_the_longest_name_has_a_name_that_kubernetes_takes(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    context = cast(Any, Context)(kube, None, None, None, None, None, "ops")
+    await context.event(resource("Topic", "t" * 253, {}), "TopicKept", "It is kept.")
+    (event,) = kubernetes.find("events")
+    assert len(event["metadata"]["name"]) == 253
+
+
+async def test_a_topic_without_its_cluster_says_why_it_is_not_loaded(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """Its CronJob has gone with the BrokerCluster, and the last word of `Loaded` would stay (R30)."""
+    spec = {"clusterRef": {"name": "gone"}, "warehouse": {"schedule": "@hourly"}}
+    stored = copy.deepcopy(kubernetes.apply(resource("Topic", "events", spec)))
+    context = cast(Any, Context)(kube, None, None, None, None, None, "ops")
+    await reconcile_topics(context, "default", "gone", [stored], None)
+    conditions = {item["type"]: item for item in kubernetes.objects[KEY]["status"]["conditions"]}
+    assert conditions["Loaded"]["status"] == "False"
+    assert conditions["Loaded"]["reason"] == conditions["Ready"]["reason"] == "ClusterNotFound"

@@ -262,9 +262,11 @@ async def test_a_deletion_waits_for_brokers_for_some_minutes_and_then_ends(
         played.kubernetes.delete("users", "alice")
         await played.look()
         (held,) = played.kubernetes.find("users")
+        assert played.ready()[1] == "DeletionWaits"
         held["metadata"]["deletionTimestamp"] = written(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=6))
         await played.look()
         assert played.kubernetes.find("users") == []
+        assert [event["reason"] for event in played.kubernetes.find("events")] == ["UserKept"]
 
 
 async def test_a_password_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

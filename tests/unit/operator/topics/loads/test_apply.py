@@ -132,3 +132,82 @@ async def test_a_table_is_maintained_for_as_long_as_its_topic_says_so(
         names = {job["metadata"]["name"] for job in kubernetes.find("cronjobs")}
         assert maintenance_name("clicks") not in names
         assert "Maintained" not in {item.type for item in found["default", "clicks"].conditions}
+
+
+async def test_a_topic_that_another_one_claims_has_no_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        context = cast(Any, Context)(
+            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
+        )
+        there = cluster()
+        kubernetes.apply(there)
+        (stored,) = kubernetes.find("brokerclusters")
+        there["metadata"]["uid"] = stored["metadata"]["uid"]
+        pairs = [pair("clicks", freshness="60s"), pair("orders", schedule="@hourly")]
+        await bring_about_loads(context, there, pairs, [], Alone())
+        reason = "The Topic older is older and claims it too."
+        not_theirs = {("default", name): reason for name in ("clicks", "orders")}
+        found = await bring_about_loads(context, there, pairs, [], Alone(), not_theirs)
+        for name in ("clicks", "orders"):
+            condition = found["default", name].conditions[0]
+            assert (condition.type, condition.holds) == ("Loaded", False)
+            assert reason in condition.message
+        assert kubernetes.find("cronjobs") == []
+        (workload,) = kubernetes.find("statefulsets")
+        assert workload["spec"]["replicas"] == 0
+
+
+async def test_a_run_that_never_started_is_replaced_when_its_manifest_is_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would hold up all later runs for six hours (R30). A run that has started goes on."""
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        context = cast(Any, Context)(
+            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
+        )
+        there = cluster()
+        kubernetes.apply(there)
+        (stored,) = kubernetes.find("brokerclusters")
+        there["metadata"]["uid"] = stored["metadata"]["uid"]
+        too_much = [pair("orders", schedule="@hourly", resources={"requests": {"memory": "900Gi"}})]
+        await bring_about_loads(context, there, too_much, [], Alone())
+        (cron_job,) = kubernetes.find("cronjobs")
+        template = cron_job["spec"]["jobTemplate"]
+        for name, phase in (("waiting", "Pending"), ("running", "Running")):
+            owner = {"uid": cron_job["metadata"]["uid"], "name": "orders-load", "controller": True}
+            job = kubernetes.apply(
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "metadata": {
+                        **template["metadata"],
+                        "name": name,
+                        "namespace": "default",
+                        "ownerReferences": [owner],
+                    },
+                    "spec": template["spec"],
+                }
+            )
+            kubernetes.apply(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": {
+                        "name": name,
+                        "namespace": "default",
+                        "labels": template["metadata"]["labels"],
+                        "ownerReferences": [
+                            {"uid": job["metadata"]["uid"], "name": name, "controller": True}
+                        ],
+                    },
+                    "spec": {"containers": []},
+                    "status": {"phase": phase},
+                }
+            )
+        await bring_about_loads(context, there, too_much, [], Alone())
+        assert [job["metadata"]["name"] for job in kubernetes.find("jobs")] == ["running", "waiting"]
+        corrected = [pair("orders", schedule="@hourly", resources={"requests": {"memory": "1Gi"}})]
+        await bring_about_loads(context, there, corrected, [], Alone())
+        assert [job["metadata"]["name"] for job in kubernetes.find("jobs")] == ["running"]

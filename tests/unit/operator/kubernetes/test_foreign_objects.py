@@ -1,0 +1,145 @@
+"""What others have made under a name that the operator uses is neither changed nor deleted (R23)."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from tests.support.fake_kubernetes import Kubernetes, Manifest
+from tests.support.manifests import resource
+from tests.support.running_operator import RunningOperator
+from tests.unit.operator.snapshots import cluster as cluster_spec
+
+from mainstem_operator.api.resources import Images, topic_of
+from mainstem_operator.cluster.broker_manifests import broker_services
+from mainstem_operator.kubernetes.client import ForeignObject, Kube, Refused
+from mainstem_operator.runtime.alone import Alone
+from mainstem_operator.runtime.context import Context
+from mainstem_operator.topics.loads.apply import bring_about_loads
+
+Scenario = Callable[[RunningOperator], Awaitable[None]]
+
+
+def foreign(api_version: str, kind: str, name: str, **body: Any) -> Manifest:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "default"},
+        **body,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "body"),
+    [
+        ("ConfigMap", "events-broker", {"data": {"server.conf": "of others"}}),
+        ("Service", "events-bootstrap", {"spec": {"selector": {"app": "others"}, "ports": []}}),
+    ],
+)
+def test_a_cluster_leaves_an_object_of_others_alone_and_names_it(
+    play: Callable[[Scenario], None], kind: str, name: str, body: dict[str, Any]
+) -> None:
+    plural = f"{kind.lower()}s"
+
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        before = copy.deepcopy(kubernetes.apply(foreign("v1", kind, name, **body)))
+        kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
+        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+        assert f"The {kind} {name} exists and belongs to others" in condition["message"]
+        assert "delete or rename one of the two" in condition["message"]
+        kubernetes.delete("brokerclusters", "events")
+        assert kubernetes.get(plural, name) == before
+
+    play(scenario)
+
+
+def test_a_cluster_comes_up_once_the_object_of_others_is_gone(play: Callable[[Scenario], None]) -> None:
+    async def scenario(operator: RunningOperator) -> None:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(foreign("v1", "ConfigMap", "events-broker", data={}))
+        kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
+        await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+        kubernetes.delete("configmaps", "events-broker")
+        kubernetes.apply(
+            resource("BrokerCluster", "events", {"brokers": {"replicas": 1, "config": {"num.partitions": 2}}})
+        )
+        await operator.condition("brokerclusters", "events", "Stable", "True")
+
+    play(scenario)
+
+
+async def test_what_belongs_to_another_cluster_is_refused_and_an_orphan_is_taken_over(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    service = broker_services(cluster_spec(), 1)[0]
+    await kube.apply(service, None)
+    (stored,) = kubernetes.find("services")
+    stored["metadata"]["ownerReferences"][0]["uid"] = "uid of another"
+    with pytest.raises(ForeignObject):
+        await kube.apply(service, None)
+    with pytest.raises(ForeignObject):
+        await kube.apply(service, stored)
+    stored["metadata"]["ownerReferences"] = []  # as `kubectl delete --cascade=orphan` leaves it
+    await kube.apply(service, stored)
+    assert kubernetes.find("services")[0]["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "name", "body"),
+    [
+        ("batch/v1", "CronJob", "orders-load", {"spec": {"schedule": "0 2 * * *"}}),
+        ("rbac.authorization.k8s.io/v1", "Role", "events-loader", {"rules": []}),
+    ],
+)
+async def test_a_load_leaves_an_object_of_others_alone_and_names_it(
+    kubernetes: Kubernetes, kube: Kube, api_version: str, kind: str, name: str, body: dict[str, Any]
+) -> None:
+    spec = {"brokers": {"replicas": 3}, "warehouse": {"location": "s3://lake/events"}}
+    there = copy.deepcopy(kubernetes.apply(resource("BrokerCluster", "events", spec)))
+    before = copy.deepcopy(kubernetes.apply(foreign(api_version, kind, name, **body)))
+
+    async def may_act() -> bool:
+        return True
+
+    context = cast(Any, Context)(kube, None, None, Images(), None, may_act, "ops")
+    topic = topic_of(
+        resource("Topic", "orders", {"clusterRef": {"name": "events"}, "warehouse": {"schedule": "@hourly"}})
+    )
+    found = await bring_about_loads(context, there, [(topic, {})], [], Alone())
+    condition = found["default", "orders"].conditions[0]
+    assert (condition.type, condition.holds) == ("Loaded", False)
+    assert condition.message.startswith(f"The {kind} {name} exists and belongs to others")
+    assert kubernetes.get(f"{kind.lower()}s", name) == before
+
+
+async def test_the_status_of_a_deleted_object_is_not_written_to_a_new_one_of_its_name(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """As when one is deleted and created again while a look at it is under way (R25)."""
+    topic = resource("Topic", "events", {"clusterRef": {"name": "events"}})
+    old = copy.deepcopy(kubernetes.apply(topic))
+    kubernetes.delete("topics", "events")
+    kubernetes.apply(topic)
+    with pytest.raises(Refused) as refused:
+        await kube.apply_status(old, {"partitions": 7})
+    assert refused.value.conflict
+    assert "status" not in kubernetes.get("topics", "events")
+    await kube.apply_status(kubernetes.get("topics", "events"), {"partitions": 1})
+    assert kubernetes.get("topics", "events")["status"] == {"partitions": 1}
+
+
+def test_the_operator_may_read_by_name_whatever_it_applies() -> None:
+    """It reads an object without its labels to see whose it is; without the right nothing is applied."""
+    roles = (Path(__file__).parents[4] / "helm/mainstem/templates/roles.yaml").read_text()
+    rules = re.search(r'define "mainstem.watchedRules" -}}\n(.*?){{- end -}}', roles, re.DOTALL)
+    assert rules
+    for rule in yaml.safe_load(rules[1]):
+        applied = [name for name in rule["resources"] if "/" not in name and name != "persistentvolumeclaims"]
+        if applied and {"create", "patch"} <= set(rule["verbs"]):
+            assert "get" in rule["verbs"], applied

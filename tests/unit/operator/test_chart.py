@@ -1,0 +1,50 @@
+"""The chart installs under quotas and on tainted nodes, and says what an upgrade needs (R23)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[3] / "helm/mainstem"
+TEMPLATES = sorted((CHART / "templates").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_a_template_first_requires_the_values_that_older_releases_may_not_have(path: Path) -> None:
+    assert path.read_text().startswith('{{- include "mainstem.requireValues" . }}\n')
+
+
+def test_all_values_with_fields_of_their_own_are_required() -> None:
+    """Reading a field of a value that is missing fails with a nil pointer."""
+    helper = (CHART / "templates/_names.tpl").read_text()
+    listed = re.search(r'define "mainstem.requireValues" -}}\n{{- range list ([^}]*) }}', helper)
+    assert listed
+    required = set(re.findall(r'"([^"]+)"', listed[1]))
+    read = {
+        parent
+        for path in [*TEMPLATES, CHART / "templates/_names.tpl"]
+        for chain in re.findall(r"\.Values((?:\.\w+){2,})", path.read_text())
+        for parent in parents_of(chain[1:])
+    }
+    assert read <= required
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for name in required:
+        found = values
+        for part in name.split("."):
+            found = found[part]
+        assert isinstance(found, dict), name
+
+
+def parents_of(chain: str) -> set[str]:
+    parts = chain.split(".")
+    return {".".join(parts[:length]) for length in range(1, len(parts))}
+
+
+@pytest.mark.parametrize("name", ["uninstall.yaml", "definitions-upgrade.yaml", "tests/round-trip.yaml"])
+def test_the_pods_of_hooks_take_resources_and_placement_from_the_values(name: str) -> None:
+    template = (CHART / "templates" / name).read_text()
+    assert 'include "mainstem.placement" .' in template
+    assert "resources: {{- toYaml .Values.resources" in template
