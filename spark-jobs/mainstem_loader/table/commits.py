@@ -198,11 +198,14 @@ class WarehouseTable:
             self._table = self._store.open()
 
     def check_columns(self) -> None:
-        """Whether the table has no payload column with a name that is the loader's own now.
+        """Whether the table has no payload column with a name that is the loader's own now, and dead letters
+        have a place.
 
         Raises:
-            WarehouseError: it has: earlier versions of the loader did not reserve all names.
+            WarehouseError: it has: earlier versions of the loader did not reserve all names. Or the dead
+                letter table is that of another program.
         """
+        delivery.check_dead_letter_table(self.dead_letter_folder)
         names = {name.casefold(): name for name in self._columns()}
         of_rows = {TOPIC_ID_COLUMN, RUN_COLUMN}
         # A table gets both columns at once, and `_rest` never before.
