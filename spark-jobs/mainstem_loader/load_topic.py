@@ -232,7 +232,8 @@ class _Load:
         shown = ", ".join(fields[:_FIELDS_SHOWN_MAX]) + (", ..." if len(fields) > _FIELDS_SHOWN_MAX else "")
         raise SettingsError(
             f"No record of {self._settings.topic} has a field {field_of_column(column)!r} with the event"
-            f" time, so nothing was loaded. The fields are {shown}; fields inside of objects cannot be the event time."
+            f" time, so nothing was loaded. The fields are {shown}; fields inside of objects cannot be the"
+            " event time."
         )
 
     def _plan(self, reader: TopicReader) -> tuple[dict[int, int | None], LoadPlan]:

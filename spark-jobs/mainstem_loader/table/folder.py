@@ -164,6 +164,11 @@ def explaining_file_errors(folder: Folder) -> Iterator[None]:
                 f"{folder} cannot be used ({str(error).splitlines()[0]}); check that the bucket exists, that"
                 " AWS_ENDPOINT_URL names the store, and that its credentials may write there."
             ) from error
+        if error.errno == errno.EROFS or "Read-only file system" in str(error):
+            raise WarehouseError(
+                f"{folder} is on a read-only file system, so nothing was loaded; mount it for writing, or"
+                " choose another warehouse."
+            ) from error
         if isinstance(error, PermissionError):
             raise WarehouseError(
                 f"{folder} may not be written ({error}); give the loader that right."
