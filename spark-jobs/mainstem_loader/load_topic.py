@@ -158,6 +158,7 @@ class _Load:
         run_id = new_run_id(started_s)
         with self._runs.stage(Stage.CONNECT):
             self.table.reload()
+            self.table.check_not_restored()
             self.table.deliver_dead_letters()
             with TopicReader(
                 self._runs.brokers, self._settings.topic, self._settings.isolation, self._topic_id

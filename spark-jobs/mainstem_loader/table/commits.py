@@ -217,6 +217,24 @@ class WarehouseTable:
                     " earlier version; the name is the loader's own now. Load into another table (--table)."
                 )
 
+    def check_not_restored(self) -> None:
+        """Whether the offsets are those of the rows.
+
+        Raises:
+            WarehouseError: somebody has restored an older version of the table: the rows of later loads are
+                missing, and the next load would continue after them.
+        """
+        if self._table is None:
+            return
+        with self._store.explaining_errors():
+            was_restored = self._table.was_restored()
+        if was_restored:
+            raise WarehouseError(
+                f"Table {self.name} was restored to an older version after its last load. Rows that were"
+                " loaded since are missing, and a load would continue after them, so nothing was loaded. Add"
+                " the missing rows with `mainstem load backfill TOPIC --all`, then load again."
+            )
+
     def check_store(self) -> None:
         """Whether the store keeps the conditions that commits rely on; tried before a table's first commit.
         Files can be written afterwards: a table whose catalog chooses their place is created.

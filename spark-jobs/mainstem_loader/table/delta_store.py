@@ -56,6 +56,8 @@ _IDENTIFYING_COLUMNS: Final = {
     **{name: kind for name, kind in RECORD_COLUMNS.items() if name not in (TOPIC_ID_COLUMN, RUN_COLUMN)},
 }
 """Those of the tables of all versions of the loader; the first ones had no `_topic_id` and `_run`."""
+_RESTORE: Final = "RESTORE"
+"""The operation of Delta's RESTORE command, in Spark as in delta-rs."""
 _RECENT_COMMITS: Final = 50
 _HISTORY_PAGES: Final = (20, 200, None)
 _CONFLICTS: Final = (CommitFailedError, SchemaMismatchError)
@@ -109,6 +111,18 @@ class DeltaSnapshot:
             )
         except _CONFLICTS as error:
             raise CommitConflictError(str(error)) from error
+
+    def was_restored(self) -> bool:
+        # Restoring an older version leaves the versions of applications as they are.
+        for page in _HISTORY_PAGES:
+            commits = self.delta.history(page)
+            for commit in commits:
+                if commit.get("operation") == _RESTORE:
+                    return True
+                # The run of a load or a rewrite, which a merge of files is not.
+                if "topic" in commit.get(RUN_METADATA, {}):
+                    return False
+        return False
 
     def recent_runs(self) -> list[RecordedRun]:
         return [
