@@ -117,11 +117,20 @@ def _tables(warehouse: str, catalog: IcebergCatalog | None) -> pa.Table:
             f"There are no tables in {warehouse}: load a topic with `mainstem load TOPIC`, or choose another "
             "--warehouse."
         )
-    counts = [
-        query_warehouse(warehouse, f'SELECT count(*) AS rows FROM "{name}"', catalog)["rows"][0]
-        for name in names
-    ]
-    return pa.table({"table": names, "rows": counts})
+    counts: list[int | None] = []
+    errors: list[str | None] = []
+    for name in names:
+        quoted = name.replace('"', '""')
+        try:
+            answer = query_warehouse(warehouse, f'SELECT count(*) AS rows FROM "{quoted}"', catalog)
+        except BadInput as error:
+            counts.append(None)
+            errors.append(str(error))
+        else:
+            counts.append(answer["rows"][0].as_py())
+            errors.append(None)
+    listed = pa.table({"table": names, "rows": pa.array(counts, pa.int64())})
+    return listed.append_column("error", pa.array(errors, pa.string())) if any(errors) else listed
 
 
 def show_rows(out: Output, result: pa.Table, title: str = "") -> None:

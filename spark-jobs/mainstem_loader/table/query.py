@@ -102,14 +102,22 @@ def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None
         return _query_with_iceberg(place, sql, catalog or IcebergCatalog(), of_iceberg)
     opened: dict[str, DeltaTable] = {}
     names = _delta_tables(place)
+    folded = sql.casefold()
+    lists_tables = first.group(1).lower() == "show" or "information_schema" in folded
     engine = QueryBuilder({"datafusion.catalog.information_schema": "true"})
     for name in names:
         quoted = name.replace('"', '""')
+        is_named = _names(sql, name) or _names(sql, quoted)
+        # A table that the statement does not name must not stop it: it may be damaged, or another program's.
+        if not (is_named or lists_tables or quoted.casefold() in folded):
+            continue
         try:
             folder = place / name
             opened[name] = DeltaTable(folder.url, storage_options=folder.delta_options)
             engine.register(f'"{quoted}"', opened[name])
         except (DeltaError, OSError) as error:
+            if not is_named:
+                continue
             reason = str(error).splitlines()[0]
             raise QueryError(f"Table {name} cannot be opened ({reason}); check that it is whole.") from error
     try:
