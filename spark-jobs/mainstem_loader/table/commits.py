@@ -67,7 +67,7 @@ from mainstem_loader.table.dead_letters import DEAD_LETTER_TABLE
 from mainstem_loader.table.delivery import COMMIT_TRIES_MAX
 from mainstem_loader.table.delta import json_of_add
 from mainstem_loader.table.delta_store import DeltaSnapshot, DeltaStore
-from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.folder import Folder, unfit_character
 from mainstem_loader.table.formats import (
     DEAD_LETTER_RUNS,
     RUN_METADATA,
@@ -162,6 +162,11 @@ class WarehouseTable:
         catalog: IcebergCatalog | None = None,
     ) -> None:
         for chosen, other in ((name, dead_letter_table), (dead_letter_table, name)):
+            if (character := unfit_character(chosen)) is not None:
+                raise WarehouseError(
+                    f"No table can be called {chosen!r}, because {character!r} has another meaning in the"
+                    " table's URL; choose another name."
+                )
             if chosen == other or not chosen or chosen.startswith(("_", ".")) or Path(chosen).name != chosen:
                 raise WarehouseError(
                     f"No table can be called {chosen!r}; choose another name without slashes that begins with"

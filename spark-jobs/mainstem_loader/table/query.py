@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from mainstem_loader.arrow_arrays import fields_of
 from mainstem_loader.errors import QueryError, WarehouseError
-from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.folder import Folder, unfit_character
 from mainstem_loader.table.iceberg_catalog import IcebergCatalog, explaining_catalog_errors
 
 _QUESTIONS: Final = frozenset({"select", "with", "show", "describe", "explain", "values", "table", "("})
@@ -74,7 +74,9 @@ def iceberg_tables(warehouse: str | Path | Folder, catalog: IcebergCatalog | Non
 
 def _delta_tables(folder: Folder) -> list[str]:
     options = folder.delta_options
-    return [name for name in folder.subfolders() if DeltaTable.is_deltatable((folder / name).url, options)]
+    # A folder whose name the library would read as a part of a URL is not a table of a load.
+    names = [name for name in folder.subfolders() if unfit_character(name) is None]
+    return [name for name in names if DeltaTable.is_deltatable((folder / name).url, options)]
 
 
 def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -314,3 +315,16 @@ def test_dead_letters_are_not_added_to_a_table_of_another_program(tmp_path: Path
     )
     with pytest.raises(WarehouseError, match=r"column _offset is string.*another table for dead letters"):
         WarehouseTable(tmp_path, "t").check_columns()
+
+
+@pytest.mark.parametrize("character", ["%", "#", "?", "\\"])
+def test_paths_that_would_be_read_as_urls_are_refused_before_anything_is_written(
+    tmp_path: Path, character: str
+) -> None:
+    """R29: parts of the Delta library decode them, others do not, so files and log would part."""
+    with pytest.raises(WarehouseError, match=re.escape(f"in which {character!r} has another meaning")):
+        WarehouseTable(tmp_path / f"a{character}20b", "t")
+    for name, dead_letters in ((f"a{character}20b", "dead_letters"), ("t", f"a{character}20b")):
+        with pytest.raises(WarehouseError, match=re.escape(f"because {character!r} has another meaning")):
+            WarehouseTable(tmp_path, name, dead_letters)
+    assert list(tmp_path.iterdir()) == []

@@ -90,3 +90,9 @@ def test_a_damaged_table_stops_no_question_about_others(warehouse: Path) -> None
 
 def test_comments_before_a_question_do_not_matter(warehouse: Path) -> None:
     assert query(warehouse, "-- how many\n /* really */ (SELECT 1 AS one)").to_pylist() == [{"one": 1}]
+
+
+def test_a_folder_with_a_name_that_no_load_makes_stops_no_question(warehouse: Path) -> None:
+    (warehouse / "flights").rename(warehouse / "a%20b")
+    assert tables(warehouse) == ["Flights", "web.events-2"]
+    assert query(warehouse, 'SELECT count(*) AS n FROM "web.events-2"').to_pylist() == [{"n": 2}]
