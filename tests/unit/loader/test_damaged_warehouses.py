@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,3 +166,15 @@ def test_a_restored_table_is_not_loaded_on_before_its_missing_rows_are_added(loa
     assert fill(loads).loaded == 1
     assert loads.load().loaded == 1
     assert places(loads) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+def test_dead_letters_can_be_read_after_their_table_was_removed(loads: Loads) -> None:
+    """R30: those of earlier loads were delivered, and their files are gone; they do not come back."""
+    loads.send(b"nonsense")
+    loads.load(max_rejected_share=1)
+    shutil.rmtree(loads.warehouse / "dead_letters")
+    loads.send({"n": 4})
+    assert loads.load().loaded == 1
+    loads.send(b"more nonsense")
+    loads.load(max_rejected_share=1)
+    assert [row["value"] for row in loads.dead()] == [b"more nonsense"]
