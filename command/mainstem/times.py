@@ -11,7 +11,20 @@ from mainstem.errors import BadInput
 
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d|w)")
+_ISO_FORM: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
 _INT64_MAX: Final = 2**63 - 1
+
+
+def _from_iso(text: str) -> datetime:
+    """Python takes any character between date and time, so that thirteen digits, which are milliseconds since
+    1970, would be a date and a time of the year 1711.
+
+    Raises:
+        ValueError: it is no ISO 8601 date or date-time.
+    """
+    if _ISO_FORM.fullmatch(text) is None:
+        raise ValueError(text)
+    return datetime.fromisoformat(text)
 
 
 def duration_ms(text: str) -> int | None:
@@ -35,7 +48,7 @@ def date_time_ms(text: str) -> int | None:
     Without a zone it is the local time of this machine.
     """
     try:
-        return _milliseconds(datetime.fromisoformat(text))
+        return _milliseconds(_from_iso(text))
     except (ValueError, OverflowError):
         return None
 
@@ -50,7 +63,7 @@ def event_time_ms(value: object) -> int:
         return value
     if isinstance(value, str):
         try:
-            time = datetime.fromisoformat(value)
+            time = _from_iso(value)
             # The zone of the machine that sends an event says nothing about the event.
             return _milliseconds(time.replace(tzinfo=UTC) if time.tzinfo is None else time)
         except (ValueError, OverflowError):

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from mainstem_loader.columns import field_of_column
 from mainstem_loader.errors import (
     LoaderError,
     SettingsError,
@@ -31,6 +32,7 @@ from mainstem_loader.kafka.batches import wire_bytes_per_offset
 from mainstem_loader.kafka.delete_records import delete_records_before
 from mainstem_loader.kafka.fetch import IsolationLevel, TopicReader
 from mainstem_loader.kafka.range_reader import oldest_time_ms
+from mainstem_loader.payload.rows import PayloadSettings
 from mainstem_loader.produce_rows import produce_rows
 from mainstem_loader.ranges import (
     GapPolicy,
@@ -74,6 +76,7 @@ SAMPLE_BYTES: Final = 1024 * 1024
 # The default of transaction.max.timeout.ms, after which coordinators have ended every transaction they know.
 HANGING_AFTER_MS: Final = 15 * 60 * 1000
 _PARTITIONS_SHOWN_MAX: Final = 5
+_FIELDS_SHOWN_MAX: Final = 20
 
 
 def load_topic(
@@ -155,6 +158,7 @@ class _Load:
         run_id = new_run_id(started_s)
         with self._runs.stage(Stage.CONNECT):
             self.table.reload()
+            self.table.check_not_restored()
             self.table.deliver_dead_letters()
             with TopicReader(
                 self._runs.brokers, self._settings.topic, self._settings.isolation, self._topic_id
@@ -187,6 +191,7 @@ class _Load:
         )
         with self._runs.stage(Stage.COMMIT):
             try:
+                self._check_event_time(payload, results)
                 self._runs.check_unchanged(topic_id, results)
             except BaseException:
                 self._runs.delete(results)
@@ -209,6 +214,28 @@ class _Load:
                 f"Table {self.table.name} was loaded through a transform, and this load has none; name the"
                 " transform, or load into another table."
             )
+
+    def _check_event_time(self, payload: PayloadSettings, results: Sequence[TaskResult]) -> None:
+        """Refuse an event time that neither the table nor any record of the load has: a mistyped name would
+        make dead letters of all records. One that the table has may be missing in all new records.
+        """
+        column = payload.times.column
+        if column is None or column in payload.columns:
+            return
+        if self._settings.transform is not None and not self.table.is_empty():
+            return  # The table's columns are not those of the records.
+        found = {name for result in results for name in result.found_columns}
+        if column in found or not any(part.dead for result in results for part in result.counts):
+            return
+        fields = sorted(field_of_column(name) for name in {*payload.columns, *found})
+        if not fields:
+            return  # The records have no fields at all, so the name is not what is wrong.
+        shown = ", ".join(fields[:_FIELDS_SHOWN_MAX]) + (", ..." if len(fields) > _FIELDS_SHOWN_MAX else "")
+        raise SettingsError(
+            f"No record of {self._settings.topic} has a field {field_of_column(column)!r} with the event"
+            f" time, so nothing was loaded. The fields are {shown}; fields inside of objects cannot be the"
+            " event time."
+        )
 
     def _plan(self, reader: TopicReader) -> tuple[dict[int, int | None], LoadPlan]:
         """The committed offsets, and the plan of one step."""

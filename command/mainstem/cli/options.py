@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final
 
@@ -188,3 +189,18 @@ def settings_of(pairs: Sequence[str] | None, option: str = "--config") -> dict[s
             raise BadInput(f"{option} takes NAME=VALUE, not {pair!r}.")
         settings[name.strip()] = value.strip()
     return settings
+
+
+def headers_of(pairs: Sequence[str] | None) -> list[tuple[str, bytes]]:
+    """The headers in `name=value` texts, all of them and as they are: names may repeat, and blanks count.
+
+    Raises:
+        BadInput: one of them has no `=` or no name.
+    """
+    headers: list[tuple[str, bytes]] = []
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise BadInput(f"--header takes NAME=VALUE, not {pair!r}.")
+        headers.append((name, os.fsencode(value)))
+    return headers

@@ -21,7 +21,7 @@ from mainstem.cli.options import (
     OutputChoice,
     TopicName,
     connect,
-    settings_of,
+    headers_of,
 )
 from mainstem.cli.output import Advance, Output, OutputFormat
 from mainstem.cli.sending_options import AcksChoice, CompressionChoice
@@ -101,7 +101,7 @@ def produce(
     """
     out, cluster = Output(output), connect(bootstrap_servers, client_properties)
     read_line = line_reader(json_lines, key_field, timestamp_field, key_separator, json_records, null_text)
-    headers = [(name, value.encode()) for name, value in settings_of(header, "--header").items()]
+    headers = headers_of(header)
     paths = [*(file or []), *(files or [])]
     if not paths and sys.stdin is None:
         raise BadInput("There is nothing to read: standard input is closed, and no file is named.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -116,15 +117,25 @@ def _tables(warehouse: str, catalog: IcebergCatalog | None) -> pa.Table:
             f"There are no tables in {warehouse}: load a topic with `mainstem load TOPIC`, or choose another "
             "--warehouse."
         )
-    counts = [
-        query_warehouse(warehouse, f'SELECT count(*) AS rows FROM "{name}"', catalog)["rows"][0]
-        for name in names
-    ]
-    return pa.table({"table": names, "rows": counts})
+    counts: list[int | None] = []
+    errors: list[str | None] = []
+    for name in names:
+        quoted = name.replace('"', '""')
+        try:
+            answer = query_warehouse(warehouse, f'SELECT count(*) AS rows FROM "{quoted}"', catalog)
+        except BadInput as error:
+            counts.append(None)
+            errors.append(str(error))
+        else:
+            counts.append(answer["rows"][0].as_py())
+            errors.append(None)
+    listed = pa.table({"table": names, "rows": pa.array(counts, pa.int64())})
+    return listed.append_column("error", pa.array(errors, pa.string())) if any(errors) else listed
 
 
 def show_rows(out: Output, result: pa.Table, title: str = "") -> None:
-    """Show rows as a table or as a JSON list of objects."""
+    """Show rows as a table or as a JSON list of objects. Columns that share a name are numbered."""
+    result = result.rename_columns(_unique_names(result.column_names))
     if out.json:
         out.result(result.to_pylist())
         return
@@ -135,6 +146,21 @@ def show_rows(out: Output, result: pa.Table, title: str = "") -> None:
             f"The first {ROWS_SHOWN_MAX:,} of {result.num_rows:,} rows are shown: add a LIMIT, or use "
             "--output json or csv."
         )
+
+
+def _unique_names(names: Sequence[str]) -> list[str]:
+    """The names, with `_2`, `_3` and so on after those that are there already: objects in JSON need them, and
+    the columns of a join share names.
+    """
+    unique: list[str] = []
+    taken = set(names)
+    for name in names:
+        number, candidate = 1, name
+        while candidate in unique or (number > 1 and candidate in taken):
+            number += 1
+            candidate = f"{name}_{number}"
+        unique.append(candidate)
+    return unique
 
 
 def _write_csv(result: pa.Table) -> None:

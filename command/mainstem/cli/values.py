@@ -15,7 +15,7 @@ def cell(value: object, separators: bool = True) -> str:
         case int():
             return f"{value:,}" if separators else str(value)
         case float():
-            return _float_text(value) if separators else repr(float(f"{value:.10g}"))
+            return _float_text(value) if separators else repr(value)
         case bytes():
             return printable(value.decode("utf-8", "backslashreplace"))
         case list() | tuple() | set() | frozenset():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -128,11 +129,27 @@ def _fields(key_field: str | None, timestamp_field: str | None) -> LineReader:
         event = _parse(line)
         if not isinstance(event, dict):
             raise BadInput("it is not a JSON object, so it has no fields")
-        key = None if key_field is None else _key(_field(event, key_field))
+        key = None if key_field is None else _key(_exact(_field(event, key_field), line, key_field))
         timestamp_ms = NOW if timestamp_field is None else event_time_ms(_field(event, timestamp_field))
         return line, key, timestamp_ms
 
     return read
+
+
+def _exact(value: object, line: bytes, name: str) -> object:
+    """A field's value with all digits: orjson makes doubles of integers beyond 64 bits, so that two of them
+    would be one key.
+    """
+    if not isinstance(value, float):
+        return value
+    integer = json.loads(line, parse_int=_IntegerText)[name]
+    return str(integer) if isinstance(integer, _IntegerText) else value
+
+
+class _IntegerText(str):
+    """The digits of an integer of any length."""
+
+    __slots__ = ()
 
 
 def _parse(line: bytes) -> object:

@@ -11,6 +11,7 @@ would otherwise make partitions in January 1970.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -27,6 +28,8 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 DAY_MS: Final = 86_400_000
 TIME_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 TIME_MS_MAX: Final = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1) + DAY_MS - 1
+
+_ISO_FORM: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
 
 PLAUSIBLE_DAY_MIN: Final = date(2000, 1, 1)
 PLAUSIBLE_DAYS_AHEAD: Final = 366
@@ -166,7 +169,8 @@ def _scaled(numbers: Int64s, unit: TimeUnit) -> Int64s:
 
 
 def _time_of_text(text: str | None) -> datetime | None:
-    if text is None:
+    # Python takes any character between date and time: thirteen digits would be a time of the year 1711.
+    if text is None or _ISO_FORM.fullmatch(text) is None:
         return None
     try:
         time = datetime.fromisoformat(text)

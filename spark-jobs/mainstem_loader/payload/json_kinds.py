@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation, localcontext
 from json import JSONDecoder
 from typing import Final
 
@@ -30,6 +31,10 @@ _WHITESPACE: Final = " \t\r\n"
 
 # Finds where values end; numbers are not converted, since they may have any length.
 _VALUES: Final = JSONDecoder(parse_int=len, parse_float=len)
+
+_INTEGER_BOUND: Final = 1 << 63
+_INTEGER_DIGITS: Final = 19
+_DIGITS_MAX: Final = 1100  # more than any 64-bit integer is written with, and its zeros behind the point
 
 # Returns whether the column can hold the value.
 Fits = Callable[[object], bool]
@@ -60,6 +65,8 @@ class KindCheck:
             field: _fits(column_type, widens=field not in fixed) for field, column_type in self._types.items()
         }
 
+        self._integers = {field for field, column_type in fixed.items() if pa.types.is_integer(column_type)}
+
     def split(self, text: bytes) -> SplitRecord | str:
         """Set the fields of a record apart that do not fit; the reason if the text is not JSON."""
         try:
@@ -70,10 +77,15 @@ class KindCheck:
                 if any(word in text for word in _NUMBER_WORDS)
                 else f"not JSON: {error}"
             )
-        misfits = [field for field, value in record.items() if not self._field_fits(field, value)]
+        misfits = {field for field, value in record.items() if not self._field_fits(field, value)}
         if not misfits:
             return SplitRecord(text, None)
-        return _split_text(text.decode(), frozenset(misfits))
+        whole = {
+            field
+            for field in misfits
+            if field in self._integers and type(record[field]) is float and record[field].is_integer()
+        }
+        return _split_text(text.decode(), misfits, whole)
 
     def _field_fits(self, field: str, value: object) -> bool:
         fits = self._fits_of.get(field)
@@ -89,9 +101,15 @@ class KindCheck:
         return True
 
 
-def _split_text(text: str, misfits: AbstractSet[str]) -> SplitRecord | str:
+def _split_text(text: str, misfits: AbstractSet[str], whole: AbstractSet[str]) -> SplitRecord | str:
     """Divide the fields of valid JSON by name, their values as they were written: parsing and writing them
     again would round long numbers and lose one of two equal names.
+
+    Args:
+        text: of the record.
+        misfits: fields that do not fit.
+        whole: those of them that may be whole numbers in another spelling, such as 30.0 or 3e1. If they are,
+            they fit as integers.
     """
     fitting: dict[str, str] = {}
     rest: dict[str, str] = {}
@@ -101,17 +119,36 @@ def _split_text(text: str, misfits: AbstractSet[str]) -> SplitRecord | str:
             begin = position
             name, position = _VALUES.raw_decode(text, position)
             position = _skip_space(text, _skip_space(text, position) + 1)
+            value_begin = position
             _, position = _VALUES.raw_decode(text, position)
-            part = rest if name in misfits else fitting
-            if name in part:
+            written = text[begin:position]
+            fits = name not in misfits
+            if name in whole and (integer := _integer_text(text[value_begin:position])) is not None:
+                written, fits = f"{text[begin:value_begin]}{integer}", True
+            if name in fitting or name in rest:
                 return f"field {name!r} appears twice"
-            part[name] = text[begin:position]
+            (fitting if fits else rest)[name] = written
             position = _skip_space(text, position)
             if text[position] == ",":
                 position = _skip_space(text, position + 1)
     except RecursionError:
         return SplitRecord(b"{}", text)
-    return SplitRecord(f"{{{','.join(fitting.values())}}}".encode(), f"{{{','.join(rest.values())}}}")
+    rest_text = f"{{{','.join(rest.values())}}}" if rest else None
+    return SplitRecord(f"{{{','.join(fitting.values())}}}".encode(), rest_text)
+
+
+def _integer_text(number: str) -> str | None:
+    """The digits of a number that is a 64-bit integer in whatever spelling; None if it is none."""
+    with localcontext(prec=_DIGITS_MAX):
+        try:
+            value = Decimal(number)
+        except InvalidOperation:
+            return None
+        # The exponent first: numbers such as 1e999999 have too many digits to write out.
+        if value.adjusted() >= _INTEGER_DIGITS or value != value.to_integral_value():
+            return None
+        integer = int(value)
+    return str(integer) if -_INTEGER_BOUND <= integer < _INTEGER_BOUND else None
 
 
 def _skip_space(text: str, position: int) -> int:

@@ -5,7 +5,8 @@ columns: those of the table and those named by the load with their type, the oth
 first records show, see `columns`. Numbers that are no 64-bit integers are doubles. Strings stay strings
 unless the column is known to be a timestamp, date or decimal. A field that is null or empty in all records so
 far is left out. Dead are: what is not one object, a field twice in one object, a string that is not UTF-8,
-and a field whose type is not the column's (an integer fits a column of doubles; nothing else bends).
+and a field whose type is not the column's (an integer fits a column of doubles, and a whole number such as
+30.0 or 3e1 one of integers; nothing else bends).
 
 Values are joined by newlines and parsed as one text. That is sound, no value can leak into the next one or
 hide another, because each begins with `{` and ends with `}`, no byte is zero, Arrow takes no line break
@@ -169,13 +170,14 @@ class JsonPayload:
         """A record that Arrow's reader does not take as it is: without what does not fit, or with nothing."""
         splits = (KindCheck(self._fixed, self._found).split(text), split_all(text))
         for split in () if "appears twice" in reason else splits:
-            if isinstance(split, str) or split.rest is None or row in rest:
+            if isinstance(split, str) or row in rest or (split.rest is None and split.text == text):
                 continue
             try:
                 table = self._parse_all(pa.array([split.text], pa.binary()))
             except _UNREADABLE:
                 continue
-            rest[row] = split.rest
+            if split.rest is not None:
+                rest[row] = split.rest
             self._add(table, np.array([row], dtype=np.int64), pieces)
             return
         rest.pop(row, None)

@@ -67,7 +67,7 @@ from mainstem_loader.table.dead_letters import DEAD_LETTER_TABLE
 from mainstem_loader.table.delivery import COMMIT_TRIES_MAX
 from mainstem_loader.table.delta import json_of_add
 from mainstem_loader.table.delta_store import DeltaSnapshot, DeltaStore
-from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.folder import Folder, unfit_character
 from mainstem_loader.table.formats import (
     DEAD_LETTER_RUNS,
     RUN_METADATA,
@@ -162,6 +162,11 @@ class WarehouseTable:
         catalog: IcebergCatalog | None = None,
     ) -> None:
         for chosen, other in ((name, dead_letter_table), (dead_letter_table, name)):
+            if (character := unfit_character(chosen)) is not None:
+                raise WarehouseError(
+                    f"No table can be called {chosen!r}, because {character!r} has another meaning in the"
+                    " table's URL; choose another name."
+                )
             if chosen == other or not chosen or chosen.startswith(("_", ".")) or Path(chosen).name != chosen:
                 raise WarehouseError(
                     f"No table can be called {chosen!r}; choose another name without slashes that begins with"
@@ -198,11 +203,14 @@ class WarehouseTable:
             self._table = self._store.open()
 
     def check_columns(self) -> None:
-        """Whether the table has no payload column with a name that is the loader's own now.
+        """Whether the table has no payload column with a name that is the loader's own now, and dead letters
+        have a place.
 
         Raises:
-            WarehouseError: it has: earlier versions of the loader did not reserve all names.
+            WarehouseError: it has: earlier versions of the loader did not reserve all names. Or the dead
+                letter table is that of another program.
         """
+        delivery.check_dead_letter_table(self.dead_letter_folder)
         names = {name.casefold(): name for name in self._columns()}
         of_rows = {TOPIC_ID_COLUMN, RUN_COLUMN}
         # A table gets both columns at once, and `_rest` never before.
@@ -213,6 +221,24 @@ class WarehouseTable:
                     f"Column {names[name]} of table {self.name} holds a field of the payload, written by an"
                     " earlier version; the name is the loader's own now. Load into another table (--table)."
                 )
+
+    def check_not_restored(self) -> None:
+        """Whether the offsets are those of the rows.
+
+        Raises:
+            WarehouseError: somebody has restored an older version of the table: the rows of later loads are
+                missing, and the next load would continue after them.
+        """
+        if self._table is None:
+            return
+        with self._store.explaining_errors():
+            was_restored = self._table.was_restored()
+        if was_restored:
+            raise WarehouseError(
+                f"Table {self.name} was restored to an older version after its last load. Rows that were"
+                " loaded since are missing, and a load would continue after them, so nothing was loaded. Add"
+                " the missing rows with `mainstem load backfill TOPIC --all`, then load again."
+            )
 
     def check_store(self) -> None:
         """Whether the store keeps the conditions that commits rely on; tried before a table's first commit.

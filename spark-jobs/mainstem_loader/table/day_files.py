@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -100,7 +101,8 @@ class DayFiles:
         for unfinished in self._open.values():
             unfinished.abandon()
         for written in self._written:
-            self._folder.delete(written.path)
+            with suppress(OSError):  # What stays is swept.
+                self._folder.delete(written.path)
 
     def _flush(self, day: int) -> None:
         waiting = self._waiting.pop(day)
@@ -131,8 +133,10 @@ class DayFiles:
         return self._open[day]
 
     def _finish(self, day: int) -> None:
-        if (unfinished := self._open.pop(day, None)) is not None:
+        if (unfinished := self._open.get(day)) is not None:
+            # If this fails, `abandon` still has to remove the file.
             self._written.append(unfinished.close())
+            del self._open[day]
 
 
 def _split(days: Int32s, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:

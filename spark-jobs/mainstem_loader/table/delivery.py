@@ -27,6 +27,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 
+from mainstem_loader.columns import OFFSET_COLUMN
 from mainstem_loader.errors import DiskFullError, WarehouseError
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.table import contents
@@ -34,6 +35,7 @@ from mainstem_loader.table.dead_letters import DEAD_LETTER_SCHEMA, TOPIC_COLUMN
 from mainstem_loader.table.delta import (
     add_of_json,
     arrow_schema,
+    check_layout,
     commit_files,
     create_table,
     explaining_table_errors,
@@ -123,6 +125,32 @@ def _delivered_together(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]
             parts.append([])
         parts[-1].append(letters)
     return parts
+
+
+def check_dead_letter_table(folder: Folder) -> None:
+    """Whether dead letters can be added to the table in a folder, or it can be created there.
+
+    Raises:
+        WarehouseError: another program has made the table, or it cannot be opened.
+    """
+    with explaining_table_errors(folder):
+        letters = open_table(folder)
+        if letters is None:
+            return
+        present = arrow_schema(letters).names
+        # Tables of earlier versions do not have all columns.
+        columns = {
+            field.name: field.type
+            for field in DEAD_LETTER_SCHEMA
+            if field.name in present or field.name == OFFSET_COLUMN
+        }
+        check_layout(
+            letters,
+            folder,
+            TOPIC_COLUMN,
+            columns,
+            "choose another table for dead letters, or move it away",
+        )
 
 
 def _deliver_to(folder: Folder, table: TableSnapshot, table_name: str, runs: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ Only this module and its callers in `table` know deltalake. Must not live here: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -52,6 +52,42 @@ def arrow_schema(table: DeltaTable) -> pa.Schema:
     """The columns of a table, the partition column included."""
     # pa.schema takes any object that exports an Arrow schema; its stubs do not know.
     return pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]
+
+
+def check_layout(
+    table: DeltaTable, folder: Folder, partition_by: str, columns: Mapping[str, pa.DataType], advice: str
+) -> None:
+    """Whether the loader has made a table, as far as its columns show.
+
+    Args:
+        table: in `folder`.
+        folder: names the table in the error.
+        partition_by: its only partition column.
+        columns: those that it has to have, with their types.
+        advice: what to do if it is another table; ends the error.
+
+    Raises:
+        WarehouseError: another program has made the table.
+    """
+    partition_columns = table.metadata().partition_columns
+    present = {field.name: field.type for field in arrow_schema(table)}
+    if partition_columns != [partition_by]:
+        found = (
+            f"is partitioned by {', '.join(partition_columns)}" if partition_columns else "has no partitions"
+        )
+        difference = f"it {found} instead of being partitioned by {partition_by}"
+    else:
+        wrong = next((name for name, kind in columns.items() if present.get(name) != kind), None)
+        if wrong is None:
+            return
+        difference = (
+            f"its column {wrong} is {present[wrong]} instead of {columns[wrong]}"
+            if wrong in present
+            else f"it has no column {wrong}"
+        )
+    raise WarehouseError(
+        f"The table in {folder} was made by another program: {difference}. Nothing was written; {advice}."
+    )
 
 
 def commit_files(

@@ -18,7 +18,14 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
-from mainstem_loader.columns import DAY_COLUMN, RECORD_COLUMNS, Columns, TableFormat
+from mainstem_loader.columns import (
+    DAY_COLUMN,
+    RECORD_COLUMNS,
+    RUN_COLUMN,
+    TOPIC_ID_COLUMN,
+    Columns,
+    TableFormat,
+)
 from mainstem_loader.errors import WarehouseError
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.table import delta
@@ -26,6 +33,7 @@ from mainstem_loader.table.conditional_puts import check_conditional_puts
 from mainstem_loader.table.delta import (
     add_of_json,
     arrow_schema,
+    check_layout,
     create_table,
     explaining_table_errors,
     json_of_add,
@@ -43,6 +51,13 @@ from mainstem_loader.table.formats import (
 
 STORE_CHECKED: Final = "mainstem/conditional-puts"
 """The application whose version says that the store keeps the conditions of puts."""
+_IDENTIFYING_COLUMNS: Final = {
+    DAY_COLUMN: pa.date32(),
+    **{name: kind for name, kind in RECORD_COLUMNS.items() if name not in (TOPIC_ID_COLUMN, RUN_COLUMN)},
+}
+"""Those of the tables of all versions of the loader; the first ones had no `_topic_id` and `_run`."""
+_RESTORE: Final = "RESTORE"
+"""The operation of Delta's RESTORE command, in Spark as in delta-rs."""
 _RECENT_COMMITS: Final = 50
 _HISTORY_PAGES: Final = (20, 200, None)
 _CONFLICTS: Final = (CommitFailedError, SchemaMismatchError)
@@ -96,6 +111,18 @@ class DeltaSnapshot:
             )
         except _CONFLICTS as error:
             raise CommitConflictError(str(error)) from error
+
+    def was_restored(self) -> bool:
+        # Restoring an older version leaves the versions of applications as they are.
+        for page in _HISTORY_PAGES:
+            commits = self.delta.history(page)
+            for commit in commits:
+                if commit.get("operation") == _RESTORE:
+                    return True
+                # The run of a load or a rewrite, which a merge of files is not.
+                if "topic" in commit.get(RUN_METADATA, {}):
+                    return False
+        return False
 
     def recent_runs(self) -> list[RecordedRun]:
         return [
@@ -151,7 +178,12 @@ class DeltaStore:
 
     def open(self) -> DeltaSnapshot | None:
         table = open_table(self._folder)
-        return None if table is None else DeltaSnapshot(table)
+        if table is None:
+            return None
+        check_layout(
+            table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, "load into another table (--table)"
+        )
+        return DeltaSnapshot(table)
 
     def create(self, columns: Columns) -> DeltaSnapshot:
         fields = [*RECORD_COLUMNS.items(), *columns.items(), (DAY_COLUMN, pa.date32())]

@@ -27,10 +27,18 @@ from pyarrow import fs
 from mainstem_loader.errors import DiskFullError, WarehouseError
 
 _S3: Final = "s3://"
+_URL_CHARACTERS: Final = "%#?\\"
 _REGION: Final = "us-east-1"  # what stores other than Amazon's take for granted
 _CONNECT_TIMEOUT_S: Final = 10
 _REQUEST_TIMEOUT_S: Final = 60
 _RETRIES_MAX: Final = 5
+
+
+def unfit_character(path: str) -> str | None:
+    """The first character of a path that parts of the Delta library take for one of a URL; None if it has
+    none.
+    """
+    return next((character for character in path if character in _URL_CHARACTERS), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class Folder:
         """The folder of that path or URL.
 
         Raises:
-            WarehouseError: the URL is of no store that the warehouse can lie in.
+            WarehouseError: the URL is of no store that the warehouse can lie in, or the path cannot be used.
         """
         if isinstance(where, Folder):
             return where
@@ -53,6 +61,11 @@ class Folder:
         if separator and (scheme != "s3" or not rest.strip("/")):
             raise WarehouseError(
                 f"The warehouse cannot lie in {text}; name a folder, or a bucket as s3://bucket/prefix."
+            )
+        if (character := unfit_character(text)) is not None:
+            raise WarehouseError(
+                f"The warehouse cannot lie in {text}: the Delta library reads its path as a URL, in which"
+                f" {character!r} has another meaning. Choose a folder without it."
             )
         return cls(text.rstrip("/") or "/")
 
@@ -163,6 +176,11 @@ def explaining_file_errors(folder: Folder) -> Iterator[None]:
             raise WarehouseError(
                 f"{folder} cannot be used ({str(error).splitlines()[0]}); check that the bucket exists, that"
                 " AWS_ENDPOINT_URL names the store, and that its credentials may write there."
+            ) from error
+        if error.errno == errno.EROFS or "Read-only file system" in str(error):
+            raise WarehouseError(
+                f"{folder} is on a read-only file system, so nothing was loaded; mount it for writing, or"
+                " choose another warehouse."
             ) from error
         if isinstance(error, PermissionError):
             raise WarehouseError(

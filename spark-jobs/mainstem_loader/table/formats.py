@@ -108,6 +108,12 @@ class TableSnapshot(Protocol):
         """
         ...
 
+    def was_restored(self) -> bool:
+        """Whether somebody has restored an older version since the last load or rewrite, and the offsets did
+        not follow.
+        """
+        ...
+
     def recent_runs(self) -> list[RecordedRun]:
         """The newest first."""
         ...

@@ -155,6 +155,9 @@ class IcebergSnapshot:
                 append.append_data_file(self._data_file(schema, written))
         transaction.commit_transaction()
 
+    def was_restored(self) -> bool:
+        return False  # The offsets are restored together with the rows.
+
     def recent_runs(self) -> list[RecordedRun]:
         runs: list[RecordedRun] = []
         for snapshot in self._ancestors():

@@ -17,6 +17,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Final
@@ -170,12 +171,15 @@ class ParquetFile:
         )
 
     def abandon(self) -> None:
-        try:
-            self._writer.close()
-            self._file.close()
-        except OSError:
-            pass  # On a full disk the footer does not fit; the file goes anyway.
-        self._folder.delete(self.path)
+        """Remove the file as far as that is possible. Raises nothing, or the error that made the task fail
+        would be replaced; what stays is swept.
+        """
+        for close in (self._writer.close, self._file.close):
+            # On a full disk the footer does not fit, and the writer raises errors of several kinds.
+            with suppress(Exception):
+                close()
+        with suppress(OSError):
+            self._folder.delete(self.path)
 
 
 def _statistics(metadata: parquet.FileMetaData) -> dict[str, object]:

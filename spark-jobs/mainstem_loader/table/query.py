@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from mainstem_loader.arrow_arrays import fields_of
 from mainstem_loader.errors import QueryError, WarehouseError
-from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.folder import Folder, unfit_character
 from mainstem_loader.table.iceberg_catalog import IcebergCatalog, explaining_catalog_errors
 
 _QUESTIONS: Final = frozenset({"select", "with", "show", "describe", "explain", "values", "table", "("})
@@ -74,7 +74,9 @@ def iceberg_tables(warehouse: str | Path | Folder, catalog: IcebergCatalog | Non
 
 def _delta_tables(folder: Folder) -> list[str]:
     options = folder.delta_options
-    return [name for name in folder.subfolders() if DeltaTable.is_deltatable((folder / name).url, options)]
+    # A folder whose name the library would read as a part of a URL is not a table of a load.
+    names = [name for name in folder.subfolders() if unfit_character(name) is None]
+    return [name for name in names if DeltaTable.is_deltatable((folder / name).url, options)]
 
 
 def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None) -> pa.Table:
@@ -102,14 +104,22 @@ def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None
         return _query_with_iceberg(place, sql, catalog or IcebergCatalog(), of_iceberg)
     opened: dict[str, DeltaTable] = {}
     names = _delta_tables(place)
+    folded = sql.casefold()
+    lists_tables = first.group(1).lower() == "show" or "information_schema" in folded
     engine = QueryBuilder({"datafusion.catalog.information_schema": "true"})
     for name in names:
         quoted = name.replace('"', '""')
+        is_named = _names(sql, name) or _names(sql, quoted)
+        # A table that the statement does not name must not stop it: it may be damaged, or another program's.
+        if not (is_named or lists_tables or quoted.casefold() in folded):
+            continue
         try:
             folder = place / name
             opened[name] = DeltaTable(folder.url, storage_options=folder.delta_options)
             engine.register(f'"{quoted}"', opened[name])
         except (DeltaError, OSError) as error:
+            if not is_named:
+                continue
             reason = str(error).splitlines()[0]
             raise QueryError(f"Table {name} cannot be opened ({reason}); check that it is whole.") from error
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,31 @@ def test_what_a_full_disk_stopped_is_loaded_once_when_there_is_space(
     assert loads.load(max_rejected_share=1).loaded == 0
     assert [row["n"] for row in loads.rows("n")] == [0, 1, 3]
     assert [row["_offset"] for row in loads.dead()] == [2]
+
+
+def test_a_restored_table_is_not_loaded_on_before_its_missing_rows_are_added(loads: Loads) -> None:
+    """R29: offsets outlive Delta's RESTORE, so a load would leave out the rows that it removed."""
+    table = delta(loads)
+    table.restore(table.version() - 1)
+    assert len(places(loads)) == 2
+    loads.send({"n": 3})
+    with pytest.raises(WarehouseError, match=r"was restored to an older version.*load backfill"):
+        loads.load()
+    maintain(loads.settings())
+    with pytest.raises(WarehouseError, match="was restored to an older version"):
+        loads.load()
+    assert fill(loads).loaded == 1
+    assert loads.load().loaded == 1
+    assert places(loads) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+def test_dead_letters_can_be_read_after_their_table_was_removed(loads: Loads) -> None:
+    """R30: those of earlier loads were delivered, and their files are gone; they do not come back."""
+    loads.send(b"nonsense")
+    loads.load(max_rejected_share=1)
+    shutil.rmtree(loads.warehouse / "dead_letters")
+    loads.send({"n": 4})
+    assert loads.load().loaded == 1
+    loads.send(b"more nonsense")
+    loads.load(max_rejected_share=1)
+    assert [row["value"] for row in loads.dead()] == [b"more nonsense"]

@@ -292,6 +292,25 @@ def test_late_data_lands_in_its_own_day(loads: Loads) -> None:
     ]
 
 
+@pytest.mark.parametrize("field", ["att", "meta.at"])
+def test_an_event_time_that_no_record_has_is_refused_and_spends_no_record(loads: Loads, field: str) -> None:
+    """R30: with the right name all records are rows."""
+    loads.send({"at": NEW_YEAR_MS, "n": 1, "meta": {"at": NEW_YEAR_MS}}, None)
+    with pytest.raises(SettingsError, match=rf"has a field '{field}' .* The fields are at, meta, n;"):
+        loads.load(event_time_field=field, max_rejected_share=1)
+    assert loads.files() == set()
+    assert loads.table().is_empty()
+    assert loads.load(event_time_field="at").loaded == 2
+
+
+def test_records_without_the_event_time_that_earlier_ones_had_do_not_stop_loads(loads: Loads) -> None:
+    """R30: a single bad record is a dead letter."""
+    loads.send({"at": NEW_YEAR_MS})
+    loads.load(event_time_field="at")
+    loads.send({"b": 1})
+    assert loads.load(event_time_field="at", max_rejected_share=1).dead_lettered == 1
+
+
 def test_timestamps_that_no_table_can_hold_are_dead_and_kept(loads: Loads) -> None:
     loads.send({"a": 1}, time_ms=2**62)
     loads.send({"a": 2}, b"x", time_ms=-5)

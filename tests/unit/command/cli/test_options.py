@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from mainstem.cli.main import app
-from mainstem.cli.options import settings_of
+from mainstem.cli.options import headers_of, settings_of
 from mainstem.errors import BadInput
 
 
@@ -42,3 +42,17 @@ def test_a_short_flag_means_one_option_in_all_commands() -> None:
         meanings.setdefault(flag, set()).add(option)
     assert {"-b", "-o", "-n", "-p"} <= meanings.keys()
     assert {flag: sorted(options) for flag, options in meanings.items() if len(options) > 1} == {}
+
+
+def test_headers_are_all_sent_in_their_order_and_as_they_are() -> None:
+    """R22: Kafka's headers are a list; names may repeat, and blanks are part of a value."""
+    assert headers_of(["a=1", "a=2", "b= x ", "c=", "d=e=f"]) == [
+        ("a", b"1"),
+        ("a", b"2"),
+        ("b", b" x "),
+        ("c", b""),
+        ("d", b"e=f"),
+    ]
+    for wrong in ("a", "=1"):
+        with pytest.raises(BadInput, match="takes NAME=VALUE"):
+            headers_of([wrong])

@@ -103,3 +103,9 @@ def test_without_a_terminal_progress_draws_nothing(capsys: pytest.CaptureFixture
         advance(5)
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "")
+
+
+@pytest.mark.parametrize("value", [222222221121.75, 123456789012.5, 0.1, 30.0, 1e300, 2.5e-7])
+def test_a_number_without_separators_has_all_its_digits(value: float) -> None:
+    """R36: the results of queries."""
+    assert float(cell(value, separators=False)) == value

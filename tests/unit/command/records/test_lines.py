@@ -121,3 +121,10 @@ def test_a_text_stands_for_null_in_plain_lines() -> None:
     read = line_reader(key_separator=":", null_text="NULL")
     assert read(b"a:NULL") == (None, b"a", 0)
     assert read(b"NULL:b") == (b"b", None, 0)
+
+
+def test_integers_beyond_64_bits_are_keys_with_all_their_digits() -> None:
+    """R22: two of them are two keys."""
+    read = line_reader(key_field="id")
+    for digits in (b"123456789012345678901234567890", b"123456789012345678901234567891", b"1.5", b"7"):
+        assert read(b'{"id": %s}' % digits)[1] == digits

@@ -108,3 +108,16 @@ def test_a_missing_time_is_dead_but_a_tombstone_has_its_records_time() -> None:
     assert result.dead == [(2, "the event time, field 'at', is missing or not of its column's type")]
     assert result.days[:2].tolist() == [day("2013-01-01"), 1]
     assert [row for row, _ in days_of_field(AT, None, times, tombstones).dead] == [0, 2]
+
+
+def test_digits_are_no_date_whatever_digits_they_are() -> None:
+    """R30: milliseconds as text are no time, also where Python reads a date of the year 1711 in them."""
+    texts = ["1711122810305", "1711999999999", "20130101T000000Z", "2013-01-01 00:00"]
+    times = days_of_field(
+        EventTimes("at"),
+        pa.chunked_array([pa.array(texts)]),
+        np.zeros(4, dtype=np.int64),
+        np.zeros(4, dtype=np.bool_),
+    )
+    assert [row for row, _ in times.dead] == [0, 1]
+    assert times.days[2:].tolist() == [15706, 15706]

@@ -348,3 +348,24 @@ def test_one_value_at_the_end_of_a_large_block_costs_no_other_row(last: bytes) -
     if not dead:
         assert parsed.columns.column("_rest")[-1].as_py() == last.decode()
         assert parsed.columns.column("_rest").null_count == count - 1
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_whole_numbers_fit_a_column_of_integers_whatever_their_spelling(others: int) -> None:
+    """R30: what becomes of a record does not depend on the records of the first load."""
+    spellings = [b"30.0", b"3e1", b"-0.0", b"9007199254740993.0", b"9223372036854775807.0"]
+    integers = [30, 30, 0, 9007199254740993, 9223372036854775807]
+    misfits = [b"30.5", b"9007199254740993.5", b"9223372036854775808.0", b"1e300"]
+    for number, integer in zip([*spellings, *misfits], [*integers, *[None] * len(misfits)], strict=True):
+        reader = JsonPayload({"price": pa.int64()})
+        parsed = reader.parse(
+            pa.array([b'{"price": %s, "n": 1}' % number, *[b'{"price": 1}'] * others], pa.binary())
+        )
+        assert not parsed.dead
+        assert parsed.columns.column("n")[0].as_py() == 1
+        prices = parsed.columns.column("price") if "price" in parsed.columns.column_names else None
+        assert (None if prices is None else prices[0].as_py()) == integer
+        if integer is None:
+            assert parsed.columns.column("_rest")[0].as_py() == f'{{"price": {number.decode()}}}'
+        else:
+            assert "_rest" not in parsed.columns.column_names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from tests.unit.loader.table.commits_of_loads import TOPIC_ID, Tables, load, offsets
 
@@ -275,3 +277,54 @@ def test_tables_of_this_version_and_earlier_ones_without_such_columns_are_loaded
     table.commit(load(table, "a", None, 3, columns={"_rest": pa.string()}, _rest=pa.array(["{}"] * 3)))
     table.check_columns()
     assert offsets(tmp_path) == [0, 1, 2]
+
+
+OWN_FIELDS = [*RECORD_COLUMNS.items(), ("day", pa.date32())]
+
+
+@pytest.mark.parametrize(
+    ("fields", "partition_by", "words"),
+    [
+        ([("id", pa.int64()), ("country", pa.string())], ["country"], "is partitioned by country instead"),
+        ([("id", pa.int64()), ("day", pa.date32())], [], "has no partitions"),
+        (OWN_FIELDS, ["day", "_topic_id"], "is partitioned by day, _topic_id instead"),
+        ([("id", pa.int64()), ("day", pa.date32())], ["day"], "it has no column _partition"),
+        ([*OWN_FIELDS[:-1], ("day", pa.string())], ["day"], "its column day is string instead of date32"),
+        (
+            [(name, pa.string() if name == "_offset" else kind) for name, kind in OWN_FIELDS],
+            ["day"],
+            "its column _offset is string instead of int64",
+        ),
+    ],
+)
+def test_a_table_of_another_program_is_refused_and_stays_as_it_is(
+    tmp_path: Path, fields: list[tuple[str, pa.DataType]], partition_by: list[str], words: str
+) -> None:
+    """R29: a commit into it would leave a table that nobody can read."""
+    DeltaTable.create(str(tmp_path / "t"), Schema.from_arrow(pa.schema(fields)), partition_by=partition_by)
+    with pytest.raises(WarehouseError, match=f"{words}.*load into another table"):
+        WarehouseTable(tmp_path, "t")
+    assert DeltaTable(str(tmp_path / "t")).version() == 0
+
+
+def test_dead_letters_are_not_added_to_a_table_of_another_program(tmp_path: Path) -> None:
+    """R30: that is found out before rows are written."""
+    fields = [("topic", pa.string()), ("_offset", pa.string())]
+    DeltaTable.create(
+        str(tmp_path / "dead_letters"), Schema.from_arrow(pa.schema(fields)), partition_by=["topic"]
+    )
+    with pytest.raises(WarehouseError, match=r"column _offset is string.*another table for dead letters"):
+        WarehouseTable(tmp_path, "t").check_columns()
+
+
+@pytest.mark.parametrize("character", ["%", "#", "?", "\\"])
+def test_paths_that_would_be_read_as_urls_are_refused_before_anything_is_written(
+    tmp_path: Path, character: str
+) -> None:
+    """R29: parts of the Delta library decode them, others do not, so files and log would part."""
+    with pytest.raises(WarehouseError, match=re.escape(f"in which {character!r} has another meaning")):
+        WarehouseTable(tmp_path / f"a{character}20b", "t")
+    for name, dead_letters in ((f"a{character}20b", "dead_letters"), ("t", f"a{character}20b")):
+        with pytest.raises(WarehouseError, match=re.escape(f"because {character!r} has another meaning")):
+            WarehouseTable(tmp_path, name, dead_letters)
+    assert list(tmp_path.iterdir()) == []

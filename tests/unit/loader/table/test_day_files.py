@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from itertools import chain
@@ -13,8 +14,9 @@ import pytest
 from pyarrow import parquet
 
 from mainstem_loader.arrow_arrays import Array
+from mainstem_loader.errors import WarehouseError
 from mainstem_loader.table.day_files import DayFiles
-from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.folder import Folder, explaining_file_errors
 from mainstem_loader.table.parquet_files import WrittenFile
 
 
@@ -130,6 +132,27 @@ def test_rows_that_wait_together_share_their_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
+def test_a_task_whose_files_cannot_be_finished_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """R29: on a full disk; the error that the person sees is the first one."""
+    files = DayFiles(Folder.of(tmp_path), "part", row_group_bytes=1)
+    files.append(np.array([1, 2], np.int32), rows(0, 2))
+    close = parquet.ParquetWriter.close
+
+    def fail_to_close(writer: parquet.ParquetWriter) -> None:
+        close(writer)
+        raise RuntimeError("file metadata is only available after writer close")
+
+    monkeypatch.setattr(parquet.ParquetWriter, "close", fail_to_close)
+    if finished:
+        with pytest.raises(RuntimeError, match="file metadata"):
+            files.close()
+    files.abandon()
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("finished", [True, False])
 def test_a_task_that_fails_leaves_nothing(tmp_path: Path, finished: bool) -> None:
     files = DayFiles(Folder.of(tmp_path), "part", row_group_bytes=1)
     files.append(np.array([1, 2], np.int32), rows(0, 2))
@@ -137,3 +160,31 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path, finished: bool) -> Non
         files.close()
     files.abandon()
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_file_that_cannot_be_deleted_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R29: what stays is swept later."""
+    files = DayFiles(Folder.of(tmp_path), "part", row_group_bytes=1)
+    files.append(np.array([1, 2], np.int32), rows(0, 2))
+    first, second = files.close()
+    delete = Folder.delete
+
+    def delete_all_but_the_first(folder: Folder, path: str) -> None:
+        if path == first.path:
+            raise OSError(errno.EIO, "Input/output error")
+        delete(folder, path)
+
+    monkeypatch.setattr(Folder, "delete", delete_all_but_the_first)
+    files.abandon()
+    assert not (tmp_path / second.path).exists()
+
+
+def test_a_read_only_warehouse_is_told_in_one_sentence(tmp_path: Path) -> None:
+    error = OSError(errno.EROFS, "Read-only file system")
+    with (
+        pytest.raises(WarehouseError, match="is on a read-only file system"),
+        explaining_file_errors(Folder.of(tmp_path)),
+    ):
+        raise error

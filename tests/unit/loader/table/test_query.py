@@ -77,8 +77,22 @@ def test_a_damaged_table_is_named(warehouse: Path) -> None:
     for commit in (warehouse / "flights" / "_delta_log").glob("*.json"):
         commit.write_text("garbage")
     with pytest.raises(QueryError, match="Table flights cannot be opened"):
-        query(warehouse, "SELECT 1")
+        query(warehouse, "SELECT * FROM flights")
+
+
+def test_a_damaged_table_stops_no_question_about_others(warehouse: Path) -> None:
+    for commit in (warehouse / "flights" / "_delta_log").glob("*.json"):
+        commit.write_text("garbage")
+    assert query(warehouse, 'SELECT count(*) AS n FROM "web.events-2"').to_pylist() == [{"n": 2}]
+    assert query(warehouse, "SELECT 1 AS flight").to_pylist() == [{"flight": 1}]
+    assert "web.events-2" in query(warehouse, "SHOW TABLES").column("table_name").to_pylist()
 
 
 def test_comments_before_a_question_do_not_matter(warehouse: Path) -> None:
     assert query(warehouse, "-- how many\n /* really */ (SELECT 1 AS one)").to_pylist() == [{"one": 1}]
+
+
+def test_a_folder_with_a_name_that_no_load_makes_stops_no_question(warehouse: Path) -> None:
+    (warehouse / "flights").rename(warehouse / "a%20b")
+    assert tables(warehouse) == ["Flights", "web.events-2"]
+    assert query(warehouse, 'SELECT count(*) AS n FROM "web.events-2"').to_pylist() == [{"n": 2}]
