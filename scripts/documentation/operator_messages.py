@@ -48,6 +48,7 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "ScaleDownBlocked": "BrokerCluster: brokers cannot be removed; the message says why.",
     "SettingsOverridden": "BrokerCluster: others have set defaults that differ from `brokers.config`.",
     "SettingsRefused": "BrokerCluster: the brokers refused values of `brokers.config`; nothing was changed.",
+    "SettingsUnknown": "BrokerCluster: brokers ignore names in `brokers.config` that they do not know.",
     "Stable": "BrokerCluster: everything is as in the manifest, and nothing is in progress.",
     "StorageUnresizable": "BrokerCluster: a volume cannot get the requested size.",
     "Unmanaged": "Topic: the annotation `mainstem.dev/managed` tells the operator not to change it.",

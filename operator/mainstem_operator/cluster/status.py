@@ -18,6 +18,7 @@ from mainstem_operator.api.timestamps import written
 from mainstem_operator.cluster.disks import LostVolume
 from mainstem_operator.cluster.moves import Drain
 from mainstem_operator.cluster.rolling_restart import Roll
+from mainstem_operator.cluster.settings.known import unknown_settings
 from mainstem_operator.cluster.settings.plan import (
     SettingsPlan,
     managed_settings,
@@ -364,6 +365,12 @@ def _warnings(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> list[Cond
         warnings.append(work.settings.refused)
     if (overridden := set_by_others(work.settings)) is not None:
         warnings.append(overridden)
+    if unknown := unknown_settings(cluster.brokers.config):
+        text = (
+            f"Brokers of this version ignore settings of brokers.config that they do not know:"
+            f" {', '.join(unknown[:10])}. Correct the names, or remove them."
+        )
+        warnings.append(Condition("SettingsUnknown", True, "Ignored", text))
     if work.authorities:
         warnings.append(Condition("AuthoritiesChanging", True, "ReplacementRequested", work.authorities))
     if work.unresizable:

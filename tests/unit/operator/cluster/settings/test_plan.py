@@ -15,6 +15,7 @@ from mainstem_broker.config.broker_settings import BROKER_SETTINGS
 from mainstem_operator.api.resources import MANAGED_SETTINGS, ClusterSpec
 from mainstem_operator.cluster.broker_manifests import Placement, config_hash, settings_of
 from mainstem_operator.cluster.rolling_restart import plan_broker_roll, unless_blocked
+from mainstem_operator.cluster.settings.known import KNOWN_SETTINGS
 from mainstem_operator.cluster.settings.plan import (
     LIVE_SETTINGS,
     SettingsPlan,
@@ -62,6 +63,23 @@ def test_live_are_the_settings_that_brokers_say_they_take_while_they_run() -> No
     }, "they go round with a roll"
     assert dynamic >= LIVE_SETTINGS
     assert not LIVE_SETTINGS & MANAGED_SETTINGS
+
+
+def test_known_are_the_settings_of_the_brokers_own_table() -> None:
+    assert BROKER_SETTINGS.keys() == KNOWN_SETTINGS
+
+
+def test_a_setting_that_brokers_do_not_know_is_named_in_a_condition() -> None:
+    """Brokers only log it, and a misspelled retention fills the disk."""
+
+    def unknown(config: Mapping[str, Any]) -> list[str]:
+        conditions = cluster_conditions(configured(config), snapshot(), Work(), None)
+        return [item.message for item in conditions if item.type == "SettingsUnknown"]
+
+    (message,) = unknown({"log.retention.houres": "7", "log.retention.ms": "7"})
+    assert "log.retention.houres" in message
+    assert "log.retention.ms" not in message
+    assert unknown({"log.retention.ms": "7", "listener.name.outside.max.connections": "7"}) == []
 
 
 def test_a_wrong_value_that_would_let_nobody_in_is_not_on_all_brokers_at_once() -> None:
