@@ -19,7 +19,6 @@ from tests.support.running import RUNNING
 from tests.support.topics import TopicFactory
 
 PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
-UNIT_TESTS = Path(__file__).parent / "unit"
 GATE_FILE = Path(__file__).with_name("gate.txt")
 GATE_TESTS = frozenset(
     line for line in GATE_FILE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
@@ -46,15 +45,11 @@ settings.load_profile("gate")
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What all tests of a process share is put back after each of them. Threads cannot be ended from outside,
-    so a test in tests/unit whose threads go on fails; elsewhere those of clients end with their cluster.
-    """
+def process_is_as_before() -> Iterator[None]:
+    """What all tests of a process share is put back after each of them."""
     before = ProcessState.now()
     yield
     before.put_back()
-    if UNIT_TESTS in request.path.parents and (left := before.threads_left()):
-        pytest.fail(f"The test leaves something behind: {', '.join(left)}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -156,9 +156,9 @@ def another_value(setting: Setting) -> str:
         case SettingType.DOUBLE:
             return "0.25"
         case _ if setting.choices:
-            return next(choice for choice in setting.choices if choice != setting.default)
+            return next(choice for choice in setting.choices if choice != str(setting.default))
         case _:
-            return "1000"
+            return str(1000 if setting.maximum is None else min(1000, int(setting.maximum)))
 
 
 @pytest.mark.parametrize("name", LIVE)
