@@ -584,7 +584,7 @@ def test_a_request_by_id_is_carried_out_once(loads: Loads) -> None:
 def test_a_request_that_changes_nothing_is_remembered_too(loads: Loads) -> None:
     """Else a replay would load dead letters that came long after it."""
     loads.send({"a": 1}, b"nonsense", b'{"a": 2}')
-    loads.load(max_rejected_share=1.0, event_time_field="at")
+    loads.load(max_rejected_share=1.0, event_time_field="at", columns={"at": pa.int64()})
     assert len(loads.dead()) == 3
     settings = loads.settings(event_time_field="at")
     first = replay_dead_letters(settings, EVERYTHING, InProcessExecutor(), request_id="d1")

@@ -358,7 +358,7 @@ def test_what_is_missing_cannot_be_known_behind_a_transform(topics: Topics) -> N
 
 def test_dead_letters_are_replayed_through_the_transform(topics: Topics) -> None:
     topics.send({"n": 2}, {"n": "four"}, b'{"n": 5}', time_ms=NEW_YEAR_MS)
-    topics.load(even, columns={"n": pa.int64()}, event_time_field="at")
+    topics.load(even, columns={"n": pa.int64(), "at": pa.int64()}, event_time_field="at")
     assert topics.ask("SELECT count(*) AS c FROM dead_letters") == [{"c": 3}]
     with pytest.raises(SettingsError, match="name it"):
         replay_dead_letters(topics.settings(transform=None), ChosenOffsets(), InProcessExecutor())
