@@ -82,8 +82,8 @@ images: ## Build the container images (broker, ZooKeeper, operator, registry, Sp
 	@scripts/setup test
 	@.venv/bin/python -m tests.e2e.machine images
 
-# Two processes: one for the tests that share a release, one for all others. What takes long also takes nodes away, so it runs alone.
-E2E_TESTS = -n 2 --timeout 600 -m 'not long' tests/e2e
+# Three processes: one for the tests that share a release, two for all others. What takes long also takes nodes away, so it runs alone.
+E2E_TESTS = -n 3 --timeout 600 -m 'not long' tests/e2e
 
 # With KUBECONFIG the tests run on that cluster, whose nodes must hold the images; else on one that is made here.
 e2e: ## Test on a real Kubernetes: KUBECONFIG's, or one of kind that this makes from whatever the machine has

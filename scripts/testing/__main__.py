@@ -67,14 +67,15 @@ def _run_parts(parts: list[Check | Tests], run: _Run) -> int:
     machine = [f"at the start {describe_resources()}"]
     kubernetes = _Kubernetes()
     try:
-        will_need_kubernetes = any(isinstance(part, Tests) and part.needs_kubernetes for part in parts)
+        if run.is_gate and any(isinstance(part, Tests) and part.needs_kubernetes for part in parts):
+            kubernetes.begin()
         for part in parts:
             if isinstance(part, Check):
                 results.append(_run_check(part))
             else:
-                if run.is_gate and will_need_kubernetes:
-                    kubernetes.begin()  # not before the checks: images take what was compiled
                 results.append(_run_tests(part, run, kubernetes))
+                if part.needs_kubernetes:
+                    kubernetes.begin_to_remove()
                 if not run.is_gate:
                     write_result(results[-1], run.seed, machine[0])
     except KeyboardInterrupt:
@@ -109,24 +110,19 @@ class _Run:
 
 
 class _Kubernetes:
-    """The cluster of the end-to-end tests. It takes minutes and few cores, so the gate makes it beside other
-    parts; trials measure times and make it when it is needed.
+    """The cluster of the end-to-end tests. It takes minutes and mostly waits, so the gate makes and removes
+    it beside other parts; trials measure times and make it when it is needed.
     """
 
     def __init__(self) -> None:
         self.log = LOGS / "kubernetes.up.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._removal: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
         """Begin to make the cluster, if nobody has."""
         if self._process is None and can_make_kubernetes():
-            with self.log.open("wb") as file:
-                self._process = subprocess.Popen(
-                    (PYTHON, "-m", "tests.e2e.machine", "up"),
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                )
+            self._process = self._start("up", self.log)
 
     def problem(self) -> str:
         """Wait until the cluster is there; why it is not, if so."""
@@ -138,11 +134,28 @@ class _Kubernetes:
             return f"the cluster was not ready within {PART_LIMIT_S:.0f} s"
         return "" if status == 0 else _last_line(self.log)
 
-    def remove(self) -> None:
-        if self._process is not None:
+    def begin_to_remove(self) -> None:
+        """Begin to remove the cluster, if somebody made it."""
+        if self._process is not None and self._removal is None:
             self._process.terminate()
             self._process.wait(60)
-            _run((PYTHON, "-m", "tests.e2e.machine", "down"), LOGS / "kubernetes.down.log", REPEAT_LIMIT_S)
+            self._removal = self._start("down", LOGS / "kubernetes.down.log")
+
+    def remove(self) -> None:
+        """Wait until the cluster is gone."""
+        self.begin_to_remove()
+        if self._removal is not None:
+            self._removal.wait(REPEAT_LIMIT_S)
+
+    @staticmethod
+    def _start(action: str, log: Path) -> subprocess.Popen[bytes]:
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                (PYTHON, "-m", "tests.e2e.machine", action),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
 
 
 def _run_check(check: Check) -> PartResult:

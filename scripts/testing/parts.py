@@ -46,17 +46,18 @@ CHECKS: Final = (
 )
 
 # Tests that start processes are in the gate only if they are marked: one for each promise and stock client.
-# Most of them wait for other processes, so four of them side by side keep two cores busy.
+# Most of them wait for other processes, so four of them side by side keep two cores busy. The cluster is made
+# beside the checks, which use one core, and is gone before the tests that use two.
 GATE: Final = (
     *CHECKS,
+    Tests(
+        "end-to-end",
+        ("-n", "3", "--timeout", "600", "-m", "gate", "tests/e2e"),
+        needs_kubernetes=True,
+    ),
     Tests("unit", (*side_by_side(3), "-m", "not trial", "tests/unit")),
     Tests("interop", (*side_by_side(4), "-m", "gate", "tests/interop")),
     Tests("simulations", ("-m", "gate", "tests/cluster", "tests/faults")),
-    Tests(
-        "end-to-end",
-        ("-n", "2", "--timeout", "600", "-m", "gate", "tests/e2e"),
-        needs_kubernetes=True,
-    ),
 )
 
 # Tests in tests/faults measure how long clients stand still, and those in tests/cluster use all cores: they

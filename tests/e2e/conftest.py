@@ -21,16 +21,20 @@ KEEP = "E2E_KEEP"
 
 
 BESIDE = frozenset(
-    f"test_{name}.py" for name in ("bad_manifests", "judged_live", "loads", "rights", "uninstall")
+    f"test_{name}.py" for name in ("bad_manifests", "judged_live", "loads", "rights", "secured", "uninstall")
 )
-"""Modules whose tests leave the release alone: with `-n 2` they run beside all others."""
+"""Modules whose tests leave the release alone: with `-n 3` they run beside all others."""
+
+APART = frozenset({"test_secured.py"})
+"""Of these, those that install a release for the whole module: the third process takes them."""
 
 
 class _Places(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Two scopes for two processes, so that the release is one process's."""
+    """Three scopes for three processes, so that each release is one process's."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "beside" if Path(nodeid.partition("::")[0]).name in BESIDE else "release"
+        name = Path(nodeid.partition("::")[0]).name
+        return "apart" if name in APART else "beside" if name in BESIDE else "release"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Places:

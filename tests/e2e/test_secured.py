@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from tests.e2e.installation import IMAGE_TAG, Installation, cluster_spec, wait_until
 from tests.e2e.kubectl import Namespace
+from tests.e2e.machine.settings import CLUSTER_GOES
 from tests.e2e.test_loads import store_manifests
 
 CLUSTER: Final = "secured"
@@ -39,10 +41,14 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def secured(release: Installation) -> Iterator[Installation]:
-    """One broker with a listener inside and one outside, both with TLS and passwords, authorization, and a
-    warehouse on an S3 server.
+def secured(cluster: None) -> Iterator[Installation]:
+    """A release of its own: one broker with a listener inside and one outside, both with TLS and passwords,
+    authorization, and a warehouse on an S3 server.
     """
+    release = Installation(Namespace("e2e-secured"))
+    release.remove()  # what a run that failed has left
+    release.namespace.create()
+    release.install()
     release.namespace.apply(*store_manifests())
     spec: dict[str, Any] = cluster_spec(brokers=1, servers=1)
     for part in (spec["brokers"], spec["zookeeper"]):
@@ -64,11 +70,8 @@ def secured(release: Installation) -> Iterator[Installation]:
     release.apply("Topic", "secured-clicks", spec={"clusterRef": {"name": CLUSTER}, "partitions": 1})
     release.until("topic", "secured-clicks", "Ready")
     yield release
-    release.delete("user", "importer")
-    for name in ("secured-clicks", LOADED_TOPIC):
-        release.delete("topic", name)
-    release.delete("brokercluster", CLUSTER, seconds=120)
-    release.namespace.kubectl("delete", "deployment/s3", "service/s3", "secret/s3-keys", "--ignore-not-found")
+    if CLUSTER_GOES not in os.environ:
+        release.remove()
 
 
 def secret_of(release: Installation, name: str) -> dict[str, bytes]:
