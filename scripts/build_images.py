@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -26,6 +27,8 @@ from scripts.lock import LOCKS
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 WHEELS: Final = REPOSITORY / "build" / "wheels"
+WHEEL_CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mainstem" / "wheels"
+"""Wheels by lock, for all checkouts: pip takes half a minute to collect them."""
 ZOOKEEPER_JARS: Final = REPOSITORY / "build" / "zookeeper"
 # Of the jars that pyspark carries, those that a ZooKeeper server and its log need.
 _ZOOKEEPER_JAR_NAMES: Final = (
@@ -63,8 +66,6 @@ class Image:
 
 
 IMAGES: Final = (
-    # The command rides along, so that people and tests have it inside a cluster.
-    Image("broker", "broker-image", ("broker-image/src", "command"), "broker"),
     Image("zookeeper", "zookeeper-image", ("zookeeper-image",), "spark"),
     # The operator moves replicas by the command's library.
     Image(
@@ -80,6 +81,9 @@ IMAGES: Final = (
         ("spark-jobs/mainstem_loader", "spark-jobs/pyspark_mainstem", "spark-jobs/spark_container.py"),
         "spark",
     ),
+    # Last, since it takes compiled modules, which are often still being made. The command rides along, so
+    # that people and tests have it inside a cluster.
+    Image("broker", "broker-image", ("broker-image/src", "command"), "broker"),
 )
 
 
@@ -130,12 +134,33 @@ def fetch_wheels(name: str) -> None:
     if stamp.exists() and stamp.read_text() == key:
         return
     shutil.rmtree(folder, ignore_errors=True)
+    kept = WHEEL_CACHE / name / key
+    try:
+        shutil.copytree(kept, folder)
+    except OSError:  # there are none, or another checkout with a newer lock is removing them
+        shutil.rmtree(folder, ignore_errors=True)
+        _make_wheels(folder, lock, pip_lock)
+        _keep(folder, kept)
+    stamp.write_text(key)
+
+
+def _make_wheels(folder: Path, lock: Path, pip_lock: Path) -> None:
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     pip += ["--require-hashes", "--no-deps"]
     _run([*pip, "--wheel-dir", folder, "--requirement", lock])
     _run([*pip, "--wheel-dir", folder / "pip", "--requirement", pip_lock])
     next((folder / "pip").glob("pip-*.whl")).rename(folder / "pip" / "pip.whl")
-    stamp.write_text(key)
+
+
+def _keep(folder: Path, kept: Path) -> None:
+    """Copy `folder` to `kept`, whole or not at all, and remove what was kept for an older lock."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    for old in kept.parent.iterdir():
+        shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent.parent) as scratch:
+        copied = shutil.copytree(folder, Path(scratch, "wheels"))
+        with suppress(OSError):  # another checkout has kept the same meanwhile
+            copied.rename(kept)
 
 
 def _take_zookeeper_jars(wheels: Path) -> None:
