@@ -20,10 +20,12 @@ from tests.support.topics import TopicFactory
 
 PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
 GATE_FILE = Path(__file__).with_name("gate.txt")
-GATE_TESTS = frozenset(
-    line for line in GATE_FILE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
-)
-"""Tests with the marker `gate`; without parameters in brackets, all of them."""
+GATE_TESTS = {
+    line: number
+    for number, line in enumerate(GATE_FILE.read_text(encoding="utf-8").splitlines())
+    if line and not line.startswith("#")
+}
+"""Tests with the marker `gate`, and their order; without parameters in brackets, all of them."""
 SHARED = pytest.StashKey[Cluster]()  # what `local_stack` is, once it runs
 
 # A shell that starts the tests in its background has them ignore Ctrl-C, which what they start would inherit.
@@ -86,13 +88,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(name in PROCESS_FIXTURES for name in getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.processes)
-        for name in {item.nodeid, item.nodeid.partition("[")[0]} & GATE_TESTS:
+        for name in {item.nodeid, item.nodeid.partition("[")[0]} & GATE_TESTS.keys():
             item.add_marker(pytest.mark.gate)
             unused.discard(name)
     if config.option.markexpr == "gate":
         folders = tuple(argument.rstrip("/") + "/" for argument in config.args)
         if missing := sorted(name for name in unused if name.startswith(folders)):
             raise pytest.UsageError(f"{GATE_FILE.name} names tests that do not exist: {', '.join(missing)}")
+        items.sort(key=_place_in_gate)
+
+
+def _place_in_gate(item: pytest.Item) -> int:
+    name = item.nodeid if item.nodeid in GATE_TESTS else item.nodeid.partition("[")[0]
+    return GATE_TESTS.get(name, len(GATE_TESTS))  # the marker chooses later
 
 
 def _uses_shared(item: pytest.Item) -> bool:

@@ -226,6 +226,14 @@ class Installation:
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
 
+    def looks(self) -> float:
+        """How often the only operator has reconciled a BrokerCluster; 0 while it does not report."""
+        try:
+            reported = self.operator_metrics()
+        except (KubectlError, ValueError):
+            return 0
+        return reported.get('mainstem_operator_reconcile_total{kind="cluster",result="ok"}', 0)
+
     # --- Invariants ---
 
     def check(self, since: dt.datetime) -> None:

@@ -12,15 +12,11 @@ from confluent_kafka.admin import ConfigResource
 from tests.e2e.installation import (
     BROKERS,
     CLUSTER,
-    IMAGE_TAG,
-    NEXT_OPERATOR_IMAGE,
     OPERATOR,
-    SERVERS,
     Installation,
     cluster_spec,
     wait_until,
 )
-from tests.e2e.kubectl import KubectlError
 from tests.e2e.traffic import PodWatch, Traffic
 
 ROLL_SECONDS_MAX: Final = 240.0
@@ -140,31 +136,6 @@ def test_e29_objects_that_others_delete_are_made_again(mainstem: Installation, t
 
 
 @pytest.mark.long
-def test_e39_an_upgraded_operator_restarts_no_broker(mainstem: Installation) -> None:
-    """Though it is of another image, set otherwise, and applies every object anew, as a new version would."""
-    before, operator = {**mainstem.uids(), **mainstem.uids(SERVERS)}, mainstem.uids(OPERATOR)
-    for kind in ("statefulset", "service", "configmap", "poddisruptionbudget", "networkpolicy"):
-        mainstem.namespace.kubectl(
-            "annotate", kind, f"--selector=mainstem.dev/cluster={CLUSTER}", "mainstem.dev/applied-hash=old",
-            "--overwrite",
-        )  # fmt: skip
-    try:
-        image = {"tag": IMAGE_TAG, "operator": NEXT_OPERATOR_IMAGE}
-        mainstem.install(cluster_spec(), image=image, resyncSeconds=10, podLabels={"version": "next"})
-        wait_until(lambda: not operator.keys() & mainstem.uids(OPERATOR).keys(), "another operator")
-        wait_until(lambda: looks(mainstem) >= 3, "it has looked at all there is")
-        mainstem.settled()
-        sets = mainstem.namespace.list("statefulsets")
-        assert {item["metadata"]["annotations"]["mainstem.dev/applied-hash"] for item in sets}.isdisjoint(
-            {"old"}
-        )
-    finally:
-        mainstem.install(cluster_spec())
-        wait_until(lambda: looks(mainstem) >= 1, "the first operator is back")
-    assert {**mainstem.uids(), **mainstem.uids(SERVERS)} == before
-
-
-@pytest.mark.long
 def test_e40_of_two_operators_one_acts_and_their_replacement_repeats_nothing(
     mainstem: Installation, topic: str
 ) -> None:
@@ -185,15 +156,6 @@ def test_e40_of_two_operators_one_acts_and_their_replacement_repeats_nothing(
     finally:
         mainstem.install(cluster_spec())
         mainstem.namespace.wait_ready(DEPLOYMENT)
-
-
-def looks(mainstem: Installation) -> float:
-    """How often the only operator has reconciled a BrokerCluster; 0 while it does not report."""
-    try:
-        reported = mainstem.operator_metrics()
-    except (KubectlError, ValueError):
-        return 0
-    return reported.get('mainstem_operator_reconcile_total{kind="cluster",result="ok"}', 0)
 
 
 def broker_setting(mainstem: Installation, name: str) -> str:

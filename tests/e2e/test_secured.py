@@ -11,7 +11,14 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from tests.e2e.installation import IMAGE_TAG, Installation, cluster_spec, wait_until
+from tests.e2e.installation import (
+    IMAGE_TAG,
+    NEXT_OPERATOR_IMAGE,
+    OPERATOR,
+    Installation,
+    cluster_spec,
+    wait_until,
+)
 from tests.e2e.kubectl import Namespace
 from tests.e2e.machine.settings import CLUSTER_GOES
 from tests.e2e.test_loads import store_manifests
@@ -212,3 +219,24 @@ def test_a_user_that_is_deleted_goes_with_its_secret(secured: Installation) -> N
     wait_until(
         lambda: secret not in secured.namespace.kubectl("get", "secrets", "--output=name"), "no Secret"
     )
+
+
+def test_e39_an_upgraded_operator_restarts_no_broker(secured: Installation) -> None:
+    """Though it is of another image, set otherwise, and applies every object anew, as a new version would."""
+    members = f"mainstem.dev/cluster={CLUSTER},app.kubernetes.io/component in (broker,zookeeper)"
+    before, operator = secured.uids(members), secured.uids(OPERATOR)
+    for kind in ("statefulset", "service", "configmap", "poddisruptionbudget", "networkpolicy"):
+        secured.namespace.kubectl(
+            "annotate", kind, f"--selector=mainstem.dev/cluster={CLUSTER}", "mainstem.dev/applied-hash=old",
+            "--overwrite",
+        )  # fmt: skip
+    image = {"tag": IMAGE_TAG, "operator": NEXT_OPERATOR_IMAGE}
+    secured.install(image=image, resyncSeconds=10, podLabels={"version": "next"})
+    wait_until(lambda: not operator.keys() & secured.uids(OPERATOR).keys(), "another operator")
+    wait_until(lambda: secured.looks() >= 3, "it has looked at all there is")
+    for type_ in ("Ready", "Stable"):
+        secured.until("brokercluster", CLUSTER, type_)
+    sets = secured.namespace.list("statefulsets")
+    assert {item["metadata"]["annotations"]["mainstem.dev/applied-hash"] for item in sets}.isdisjoint({"old"})
+    assert len(before) == 2
+    assert secured.uids(members) == before
