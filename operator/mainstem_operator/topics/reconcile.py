@@ -121,9 +121,13 @@ async def _release_kept(context: Context, manifest: Object, why: str) -> None:
     """Let a Topic go whose topic is not deleted with it, and say so: nobody owns the topic then."""
     if names.FINALIZER in (manifest["metadata"].get("finalizers") or ()):
         text = f"{why} The topic is kept: delete it with `mainstem topic delete`, or create the Topic again."
-        await context.event(manifest, "TopicKept", text, warning=True)
-        logger.warning("topic kept", topic=manifest["metadata"]["name"], reason=why)
+        await _say_kept(context, manifest, text)
     await _release(context, manifest)
+
+
+async def _say_kept(context: Context, manifest: Object, text: str) -> None:
+    await context.event(manifest, "TopicKept", text, warning=True)
+    logger.warning("topic kept", topic=manifest["metadata"]["name"], reason=text)
 
 
 def _not_reached(manifest: Object, reason: str, text: str) -> Condition:
@@ -331,14 +335,14 @@ class _Batch:
             known_topic_id = (manifest.get("status") or {}).get("topicId")
             proof = prove_topic_deletion(spec, known_topic_id, present.topic_id, self._specs)
             if isinstance(proof, Refusal):
-                await self._context.event(manifest, "TopicKept", proof.reason, warning=True)
+                await _say_kept(self._context, manifest, proof.reason)
             elif not await self._context.may_act():
                 return
             else:
                 try:
                     await self._brokers.delete_topic(proof)
                 except BrokersRefused as refused:
-                    await self._context.event(manifest, "TopicKept", str(refused), warning=True)
+                    await _say_kept(self._context, manifest, str(refused))
                     if not overdue(manifest):
                         await self._context.say(
                             manifest, Condition("Ready", False, "KafkaError", str(refused))

@@ -6,6 +6,8 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import structlog
+
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
@@ -33,6 +35,8 @@ _PENDING_SECONDS: Final = 5.0
 _REFUSED_SECONDS: Final = 30.0
 _GIVE_UP: Final = dt.timedelta(minutes=5)
 
+logger = structlog.get_logger(__name__)
+
 
 async def reconcile_users(
     context: Context, namespace: str, cluster: str, manifests: Sequence[Object], there: Object | None
@@ -50,7 +54,7 @@ async def reconcile_users(
         except InvalidSpec as error:
             with alone(key_of(manifest)):
                 if manifest["metadata"].get("deletionTimestamp"):
-                    await _release(context, manifest)
+                    await _release_kept(context, manifest, f"The manifest is not valid: {error}")
                 else:
                     await context.say_invalid(manifest, str(error))
     pause = await _reconcile_valid(context, (namespace, cluster), pairs, there, alone) if pairs else None
@@ -108,9 +112,7 @@ async def _say_or_release(
             elif at_once:
                 await _release(context, manifest)
             elif _overdue(manifest):
-                text = f"{condition.message} The password, ACLs and quotas of the user are kept."
-                await context.event(manifest, "UserKept", text, warning=True)
-                await _release(context, manifest)
+                await _release_kept(context, manifest, condition.message)
             else:
                 until = written(moment(manifest["metadata"]["deletionTimestamp"]) + _GIVE_UP)
                 text = (
@@ -118,6 +120,15 @@ async def _say_or_release(
                     " quotas of the user are kept."
                 )
                 await context.say(manifest, Condition("Ready", None, "DeletionWaits", text))
+
+
+async def _release_kept(context: Context, manifest: Object, why: str) -> None:
+    """Let a User go whose password, ACLs and quotas are not removed with it, and say so."""
+    if names.USER_FINALIZER in (manifest["metadata"].get("finalizers") or ()):
+        text = f"{why} The password, ACLs and quotas of the user are kept."
+        await context.event(manifest, "UserKept", text, warning=True)
+        logger.warning("user kept", user=manifest["metadata"]["name"], reason=why)
+    await _release(context, manifest)
 
 
 async def _release(context: Context, manifest: Object) -> None:
@@ -218,7 +229,7 @@ class _Batch:
         if spec.identity.deleting and isinstance(error, Refused) and error.by_content:
             return  # the removal of its finalizer, which has been said
         if spec.identity.deleting and _overdue(manifest):
-            await _release(self._context, manifest)
+            await _release_kept(self._context, manifest, str(error))
             return
         if isinstance(error, Refused) and (error.missing or error.conflict):
             return  # it has changed, or gone, and is looked at again

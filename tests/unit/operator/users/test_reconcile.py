@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import structlog.testing
 from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
@@ -267,6 +268,33 @@ async def test_a_deletion_waits_for_brokers_for_some_minutes_and_then_ends(
         await played.look()
         assert played.kubernetes.find("users") == []
         assert [event["reason"] for event in played.kubernetes.find("events")] == ["UserKept"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [("manifest", "The manifest is not valid: "), ("brokers", "alice is refused. ")],
+)
+async def test_a_user_that_goes_without_its_password_and_acls_says_so(
+    broken: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path, monkeypatch) as played:
+        played.kubernetes.apply(user())
+        await played.settle()
+        played.kubernetes.delete("users", "alice")
+        (held,) = played.kubernetes.find("users")
+        held["metadata"]["deletionTimestamp"] = written(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=6))
+        if broken == "manifest":
+            held["spec"]["acls"] = "all"
+        else:
+            played.users.refuses.add("alice")
+        with structlog.testing.capture_logs() as logs:
+            await played.look()
+        assert played.kubernetes.find("users") == []
+        (event,) = played.kubernetes.find("events")
+        assert event["reason"] == "UserKept"
+        assert event["message"].startswith(words)
+        assert event["message"].endswith("The password, ACLs and quotas of the user are kept.")
+        assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["user kept"]
 
 
 async def test_a_password_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
