@@ -55,7 +55,7 @@ async def _let_go(
     while held := [
         item
         for namespace in namespaces or (None,)
-        for item in await kube.find(names.API_VERSION, kind, namespace)
+        for item in await _all(kube, kind, namespace)
         if finalizer in (item["metadata"].get("finalizers") or ()) and _named(kind, item) not in refusals
     ]:
         for item in held:
@@ -73,6 +73,15 @@ async def _let_go(
                     raise
             released.add(f"{metadata['namespace']}/{metadata['name']}")
     return released
+
+
+async def _all(kube: Kube, kind: str, namespace: str | None) -> Sequence[Object]:
+    try:
+        return await kube.find(names.API_VERSION, kind, namespace)
+    except Refused as refused:
+        if refused.missing:  # the definitions were never made, or are gone
+            return ()
+        raise
 
 
 def _named(kind: str, item: Object) -> str:

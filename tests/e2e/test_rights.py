@@ -57,7 +57,7 @@ _EVERYWHERE: Final[Rights] = {
 _OURS: Final = ("brokerclusters", "topics", "consumergroups", "users")
 
 
-def _watched(release: str) -> Rights:
+def _watched() -> Rights:
     """What the operator may do in a namespace that it watches, which is also its own."""
     return {
         **_EVERYWHERE,
@@ -65,7 +65,7 @@ def _watched(release: str) -> Rights:
         "mainstem.dev/executors": {"create"},
         "mainstem.dev/executorsecrets": {"use"},
         "v1/configmaps": {"get", "list", "create", "patch", "delete"},
-        "v1/services": {"list", "create", "patch", "delete"},
+        "v1/services": {"get", "list", "create", "patch", "delete"},
         "v1/persistentvolumeclaims": {"list", "patch", "delete"},
         **{f"mainstem.dev/{plural}": {"get", "list", "watch", "patch"} for plural in _OURS},
         **{f"mainstem.dev/{plural}/status": {"patch"} for plural in _OURS},
@@ -74,16 +74,15 @@ def _watched(release: str) -> Rights:
         "v1/secrets": {"get", "create", "patch"},
         "apps/statefulsets": {"get", "list", "watch", "create", "patch"},
         "apps/statefulsets/scale": {"get", "patch"},
-        "policy/poddisruptionbudgets": {"list", "create", "patch"},
-        "networking.k8s.io/networkpolicies": {"list", "create", "patch", "delete"},
-        "batch/cronjobs": {"list", "create", "patch", "delete"},
-        "batch/jobs": {"list"},
+        "policy/poddisruptionbudgets": {"get", "list", "create", "patch"},
+        "networking.k8s.io/networkpolicies": {"get", "list", "create", "patch", "delete"},
+        "batch/cronjobs": {"get", "list", "create", "patch", "delete"},
+        "batch/jobs": {"list", "delete"},
         "v1/serviceaccounts": {"get", "create", "patch"},
         "rbac.authorization.k8s.io/roles": {"get", "create", "patch"},
         "rbac.authorization.k8s.io/rolebindings": {"get", "create", "patch"},
         "v1/events": {"create"},
         "coordination.k8s.io/leases": {"get", "create", "update"},
-        f"apps/deployments/scale:{release}": {"patch"},
     }
 
 
@@ -93,6 +92,11 @@ _DEFINITIONS: Final[Rights] = {
         f"apiextensions.k8s.io/customresourcedefinitions:{plural}.mainstem.dev": {"get", "patch"}
         for plural in _OURS
     },
+}
+
+_UNINSTALL: Final[Rights] = {
+    "mainstem.dev/topics": {"list", "patch"},
+    "mainstem.dev/users": {"list", "patch"},
 }
 
 NOBODYS: Final = (
@@ -229,7 +233,7 @@ def release(cluster: None) -> Iterator[Release]:
 
 def _until_in_force(release: Release) -> None:
     """Roles and policies are read from watches, so a moment after they were made."""
-    watched = set(_watched(release.name))
+    watched = set(_watched())
     _until(lambda: set(release.rights(release.name, release.namespace)) == watched)
     _until(lambda: _may_make_no_pods(release, release.name))
 
@@ -269,7 +273,7 @@ def loads(release: Release) -> Release:
 
 
 def test_the_operator_may_do_this_in_its_namespaces_and_nothing_else(release: Release) -> None:
-    assert release.rights(release.name, release.namespace) == _watched(release.name)
+    assert release.rights(release.name, release.namespace) == _watched()
 
 
 def test_elsewhere_the_operator_may_read_a_little_and_let_topics_go(release: Release) -> None:
@@ -281,6 +285,13 @@ def test_the_job_that_brings_definitions_may_bring_those_and_nothing_else(releas
     account = f"{release.name}-definitions"
     assert release.rights(account, release.namespace) == _DEFINITIONS
     assert release.rights(account, release.other) == _DEFINITIONS
+
+
+def test_the_job_that_ends_the_operator_may_do_that_and_let_topics_and_users_go(release: Release) -> None:
+    account = f"{release.name}-uninstall"
+    its_own = {f"apps/deployments/scale:{release.name}": {"patch"}, "v1/pods": {"list"}}
+    assert release.rights(account, release.namespace) == {**_UNINSTALL, **its_own}
+    assert release.rights(account, release.other) == _UNINSTALL
 
 
 def test_loads_may_make_executors_in_their_namespace_and_nothing_else(loads: Release) -> None:
@@ -304,11 +315,17 @@ def test_each_pod_of_the_chart_has_the_account_that_is_meant_for_it(release: Rel
     for item in rendered("mainstem", release.namespace, kinds={"Deployment", "Job"}, fullnameOverride="m"):
         pod = item["spec"]["template"]["spec"]
         results[item["metadata"]["name"]] = pod["serviceAccountName"]
-    assert results == {"m": "m", "m-uninstall": "m", "m-definitions": "m-definitions"}
+    assert results == {"m": "m", "m-uninstall": "m-uninstall", "m-definitions": "m-definitions"}
 
 
 def test_nobody_may_read_secrets_touch_nodes_or_give_himself_rights(loads: Release) -> None:
-    accounts = (loads.name, f"{loads.name}-definitions", loads.loader, "default")
+    accounts = (
+        loads.name,
+        f"{loads.name}-definitions",
+        f"{loads.name}-uninstall",
+        loads.loader,
+        "default",
+    )
     places = (loads.namespace, loads.other, "kube-system", "")
     allowed = [
         (account, place, group, resource, verb)

@@ -48,3 +48,12 @@ def test_the_pods_of_hooks_take_resources_and_placement_from_the_values(name: st
     template = (CHART / "templates" / name).read_text()
     assert 'include "mainstem.placement" .' in template
     assert "resources: {{- toYaml .Values.resources" in template
+
+
+@pytest.mark.parametrize("name", ["uninstall.yaml", "definitions-upgrade.yaml"])
+def test_a_hook_brings_its_account_and_rights_with_it(name: str) -> None:
+    """Those of the release do not exist while it is being installed, nor after that failed."""
+    documents = (CHART / "templates" / name).read_text().split("\n---\n")
+    kinds = {kind for document in documents for kind in re.findall(r"^kind: (\w+)", document, re.MULTILINE)}
+    assert kinds >= {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"}
+    assert all(") $hook | toYaml" in document for document in documents)

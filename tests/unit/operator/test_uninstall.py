@@ -48,6 +48,12 @@ async def test_a_refusal_holds_up_no_other_one_and_is_named(kubernetes: Kubernet
     assert held == ["first"]
 
 
+async def test_without_definitions_there_is_nothing_to_let_go(kubernetes: Kubernetes, kube: Kube) -> None:
+    """As after an install that failed, or when somebody has deleted them."""
+    kubernetes.fails = lambda method, key, _: 404 if method == "GET" and key[0] in ("topics", "users") else 0
+    assert await let_go(kube, ()) == []
+
+
 async def test_an_operator_that_ends_lets_go_only_with_its_namespace(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:
