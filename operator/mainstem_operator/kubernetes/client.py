@@ -15,7 +15,8 @@ import structlog
 from kubernetes.aio import client, config
 
 from mainstem_operator.api import names
-from mainstem_operator.api.fields import Object
+from mainstem_operator.api.fields import InvalidSpec, Object
+from mainstem_operator.api.resources import quantity
 from mainstem_operator.kubernetes.manifests import Manifest, digest
 from mainstem_operator.proofs import ClaimDeletion, PodDeletion, ScaleDown
 from mainstem_operator.runtime.metrics import Metrics
@@ -82,11 +83,11 @@ class Refused(Exception):
 class ForeignObject(Refused):
     """An object of this name exists that others have made. It is neither changed nor deleted."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, live: Object) -> None:
         super().__init__(
             409,
-            f"The {manifest['kind']} {manifest['metadata']['name']} exists and belongs to others, so it is"
-            " not changed: delete or rename one of the two.",
+            f"The {manifest['kind']} {manifest['metadata']['name']} exists and belongs to {_whose(live)}, so"
+            " it is not changed: delete or rename one of the two.",
         )
 
     @property
@@ -167,7 +168,7 @@ class Kube:
                 version, kind = manifest["apiVersion"], manifest["kind"]
                 live = await self.get(version, kind, metadata.get("namespace"), metadata["name"])
             if live is not None and not _is_of(live, owner):
-                raise ForeignObject(manifest)
+                raise ForeignObject(manifest, live)
         manifest_digest = digest(manifest)
         if (
             live is not None
@@ -361,19 +362,49 @@ def _is_of(live: Object, owner: str) -> bool:
     return controller == owner or (controller is None and _annotation(live, names.APPLIED_HASH) is not None)
 
 
+def _whose(live: Object) -> str:
+    """Whose an object is that is not ours: its controller's, else its Helm release's, else its writers'."""
+    metadata = live["metadata"]
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return f"the {owner['kind']} {owner['name']}"
+    if release := _annotation(live, "meta.helm.sh/release-name"):
+        return f"the Helm release {release}"
+    fields = metadata.get("managedFields") or ()
+    writers = sorted({field["manager"] for field in fields if not field.get("subresource")})
+    return f"others, who wrote it with {', '.join(writers)}" if writers else "others"
+
+
 def _is_as(live: Object, manifest: Manifest) -> bool:
     """Whether `live` is as `manifest` says; items of lists don't say what they are."""
     return covers(live, {name: manifest[name] for name in manifest if name not in ("apiVersion", "kind")})
+
+
+_QUANTITIES: Final = frozenset({"limits", "requests", "sizeLimit"})
+"""Fields whose values are quantities, in all objects that the operator applies."""
 
 
 def covers(live: Any, desired: Any) -> bool:
     """Whether `live` has all that `desired` names, with whatever else the API server filled in."""
     if isinstance(desired, Mapping):
         return isinstance(live, Mapping) and all(
-            covers(live.get(key), value) for key, value in desired.items()
+            covers(live.get(key), value) or (key in _QUANTITIES and _same_quantities(live.get(key), value))
+            for key, value in desired.items()
         )
     if isinstance(desired, list):
         if not isinstance(live, list):
             return not desired
         return len(live) == len(desired) and all(map(covers, live, desired))
     return bool(live == desired) or (not desired and live is None)
+
+
+def _same_quantities(live: Any, desired: Any) -> bool:
+    """Whether a quantity, or each by its name, is the same: the API server writes 1000m as 1."""
+    if isinstance(desired, Mapping):
+        return isinstance(live, Mapping) and all(
+            _same_quantities(live.get(key), value) for key, value in desired.items()
+        )
+    try:
+        return quantity(live) == quantity(desired)
+    except InvalidSpec:
+        return bool(live == desired)

@@ -185,13 +185,13 @@ def _same_value(present: str | None, wanted: str) -> bool:
 
 
 def _as_value(text: str) -> str | Decimal | tuple[str, ...]:
-    """A boolean without case, a number, or a list without blanks."""
+    """A boolean without case, a number, or a list without blanks; the order of no list means anything."""
     stripped = text.strip()
     if stripped.lower() in ("true", "false"):
         return stripped.lower()
-    if re.fullmatch(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?", stripped):
+    if re.fullmatch(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,3})?", stripped):
         return Decimal(stripped)
-    return tuple(item.strip() for item in stripped.split(","))
+    return tuple(sorted(item.strip() for item in stripped.split(",")))
 
 
 # --- The status ---

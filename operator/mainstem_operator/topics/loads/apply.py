@@ -235,8 +235,15 @@ class _Loads:
             self._resident_refusal = Refusal(str(error))
         except Refused as error:
             self._resident_refusal = Refusal(f"Kubernetes refuses an object of the resident loader: {error}")
+        kube, namespace = self._context.kube, self._cluster.namespace
+        name = names.workload(self._cluster.name, names.RESIDENT_LOADER)
+        workload = await kube.get("apps/v1", "StatefulSet", namespace, name)
+        if workload is None or controller_of(workload) != self._cluster.identity.uid:
+            return
         labels = names.pod_labels(self._cluster.name, names.RESIDENT_LOADER)
-        for pod in await self._context.kube.find("v1", "Pod", self._cluster.namespace, labels):
+        for pod in await kube.find("v1", "Pod", namespace, labels):
+            if controller_of(pod) != workload["metadata"]["uid"]:  # others may use any label
+                continue
             self._resident_trouble = _trouble_of(pod)
             pod_ip = (pod.get("status") or {}).get("podIP")
             if pod_ip and not pod["metadata"].get("deletionTimestamp"):
@@ -248,14 +255,9 @@ class _Loads:
         Raises:
             NotUsable, Refused: one of them cannot be had.
         """
-        kube, namespace = self._context.kube, self._cluster.namespace
         for wanted in resident_manifests(topics, self._cluster, self._context.images):
-            kind, name = wanted["kind"], wanted["metadata"]["name"]
-            live = await kube.get(wanted["apiVersion"], kind, namespace, name)
-            if live is not None and controller_of(live) != self._cluster.identity.uid:
-                raise NotUsable(f"{kind} {name} of the resident loader belongs to others: rename it.")
-            applied = await kube.apply(wanted, live)
-            if kind == "StatefulSet":
+            applied = await self._context.kube.apply(wanted, None)
+            if wanted["kind"] == "StatefulSet":
                 await self._put_identity(applied, names.RESIDENT_LOADER)
 
     async def read_rules(self) -> None:

@@ -17,7 +17,7 @@ from tests.unit.operator.snapshots import cluster as cluster_spec
 
 from mainstem_operator.api.resources import Images, topic_of
 from mainstem_operator.cluster.broker_manifests import broker_services
-from mainstem_operator.kubernetes.client import ForeignObject, Kube, Refused
+from mainstem_operator.kubernetes.client import ForeignObject, Kube, Refused, covers
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.loads.apply import bring_about_loads
@@ -116,6 +116,53 @@ async def test_a_load_leaves_an_object_of_others_alone_and_names_it(
     assert (condition.type, condition.holds) == ("Loaded", False)
     assert condition.message.startswith(f"The {kind} {name} exists and belongs to others")
     assert kubernetes.get(f"{kind.lower()}s", name) == before
+
+
+@pytest.mark.parametrize(
+    ("metadata", "whose"),
+    [
+        (
+            {"ownerReferences": [{"kind": "CronTask", "name": "nightly", "uid": "u-7", "controller": True}]},
+            "belongs to the CronTask nightly, so",
+        ),
+        ({"annotations": {"meta.helm.sh/release-name": "shop"}}, "belongs to the Helm release shop, so"),
+        (
+            {
+                "managedFields": [
+                    {"manager": "kubectl-create", "operation": "Update"},
+                    {"manager": "kubelet", "operation": "Update", "subresource": "status"},
+                ]
+            },
+            "belongs to others, who wrote it with kubectl-create, so",
+        ),
+        ({}, "belongs to others, so"),
+    ],
+    ids=["controller", "helm", "writers", "nobody"],
+)
+async def test_a_refusal_names_whose_the_object_is(
+    kubernetes: Kubernetes, kube: Kube, metadata: Manifest, whose: str
+) -> None:
+    service = broker_services(cluster_spec(), 1)[0]
+    other = foreign("v1", "Service", service["metadata"]["name"])
+    other["metadata"].update(metadata, namespace=service["metadata"]["namespace"])
+    with pytest.raises(ForeignObject, match=whose):
+        await kube.apply(service, other)
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "same"),
+    [
+        ({"cpu": "1", "memory": "1Gi"}, {"cpu": "1000m", "memory": "1024Mi"}, True),
+        ({"cpu": "1"}, {"cpu": "1001m"}, False),
+        ({"cpu": "1"}, {"cpu": "1", "memory": "1Gi"}, False),
+        ({"cpu": "some"}, {"cpu": "1"}, False),
+    ],
+)
+def test_quantities_are_compared_as_values(live: Manifest, wanted: Manifest, same: bool) -> None:
+    """The API server writes them in its own way, and an idle operator writes nothing."""
+    container: Manifest = {"resources": {"limits": live}, "env": [{"name": "cores", "value": "1"}]}
+    assert covers(container, {"resources": {"limits": wanted}}) == same
+    assert not covers(container, {"env": [{"name": "cores", "value": "1000m"}]})
 
 
 async def test_the_status_of_a_deleted_object_is_not_written_to_a_new_one_of_its_name(

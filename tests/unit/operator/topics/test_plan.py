@@ -64,7 +64,7 @@ def test_a_topic_that_loses_its_name_to_an_older_one_remembers_what_it_has_set()
     ("present", "wanted"),
     [
         ("false", "False"), ("0.5", "0.50"), ("604800000", " 604800000"), ("7", "007"),
-        ("compact,delete", "compact, delete"),
+        ("0.5", ".5"), ("compact,delete", "compact, delete"), ("compact,delete", "delete,compact"),
     ],
 )  # fmt: skip
 def test_a_setting_that_is_spelled_otherwise_is_not_set_again(present: str, wanted: str) -> None:

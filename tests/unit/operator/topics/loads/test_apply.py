@@ -76,19 +76,23 @@ async def test_the_resident_loader_has_a_pod_while_a_topic_is_to_be_fresh(
         assert (workload["metadata"]["name"], workload["spec"]["replicas"]) == ("events-resident-loader", 1)
         assert [job["metadata"]["name"] for job in kubernetes.find("cronjobs")] == ["orders-load"]
 
-        kubernetes.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "name": "events-resident-loader-0",
-                    "namespace": "default",
-                    "labels": workload["spec"]["template"]["metadata"]["labels"],
-                },
-                "spec": {"containers": []},
-                "status": {"podIP": "10.0.0.7"},
-            }
-        )
+        pod: Manifest = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "of-others",  # anybody may give a pod these labels
+                "namespace": "default",
+                "labels": workload["spec"]["template"]["metadata"]["labels"],
+            },
+            "spec": {"containers": []},
+            "status": {"podIP": "10.0.0.7"},
+        }
+        kubernetes.apply(pod)
+        found = await bring_about_loads(context, there, pairs, [], Alone())
+        assert found["default", "clicks"].conditions[0].reason == "LoaderNotReady"
+        owner = {"uid": workload["metadata"]["uid"], "name": workload["metadata"]["name"], "controller": True}
+        metadata = {"name": "events-resident-loader-0", "ownerReferences": [owner]}
+        kubernetes.apply({**pod, "metadata": {**pod["metadata"], **metadata}})
         found = await bring_about_loads(context, there, pairs, [], Alone())
         status = found["default", "clicks"]
         assert status.conditions[0].reason == "LoadSucceeded"
