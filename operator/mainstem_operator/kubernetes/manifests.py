@@ -125,6 +125,16 @@ def pull_secrets_of(settings: PodSettings, images: Images) -> list[Manifest]:
     return [*named, *({"name": name} for name in images.pull_secrets if name not in present)]
 
 
+def placement(settings: PodSettings) -> Manifest:
+    """Where a pod may run and how urgent it is, as a part of its spec."""
+    result: Manifest = {
+        "nodeSelector": settings.node_selector,
+        "tolerations": list(settings.tolerations),
+        "priorityClassName": settings.priority_class,
+    }
+    return {key: value for key, value in result.items() if value}
+
+
 def stateful_set(
     cluster: ClusterSpec,
     component: str,
@@ -192,14 +202,9 @@ def stateful_set(
                 "labelSelector": {"matchLabels": names.pod_labels(cluster.name, component)},
             }
         ]
-    for key, value in (
-        ("nodeSelector", settings.node_selector),
-        ("tolerations", list(settings.tolerations)),
-        ("priorityClassName", settings.priority_class),
-        ("imagePullSecrets", list(pull_secrets)),
-    ):
-        if value:
-            pod[key] = value
+    pod |= placement(settings)
+    if pull_secrets:
+        pod["imagePullSecrets"] = list(pull_secrets)
     labels = {**settings.labels, **names.labels(cluster.name, component)}
     # Ours are requests to one pod, once. In the template each new pod would have them again, for ever.
     others = {

@@ -9,9 +9,10 @@ memory is overhead, as Spark calls it. Rows of transforms pass through the JVM.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mainstem_loader.errors import SettingsError
@@ -45,6 +46,8 @@ class ExecutorPods:
         heap: of the JVM, as Spark writes it.
         identity: a Secret with what connections to brokers need, and where the driver has it mounted, so that
             the files that its client properties name are there in executors too; None for none.
+        placement: where they may run and how urgent they are, as a part of a pod's spec: nodeSelector,
+            tolerations and priorityClassName.
     """
 
     count_max: int
@@ -60,6 +63,7 @@ class ExecutorPods:
     environment: tuple[tuple[str, str], ...] = ()
     heap: str = HEAP
     identity: tuple[str, str] | None = None
+    placement: Mapping[str, Any] = field(default_factory=dict)
 
 
 def pods_from_environment(
@@ -67,7 +71,7 @@ def pods_from_environment(
 ) -> ExecutorPods:
     """As a pod is told about itself: SPARK_IMAGE, POD_NAMESPACE, POD_NAME, POD_IP (downward API), and if need
     be EXECUTOR_SECRET, EXECUTOR_PULL_SECRETS (comma separated), EXECUTOR_CORES, EXECUTOR_MEMORY_MIB,
-    EXECUTOR_IDENTITY_SECRET with EXECUTOR_IDENTITY_PATH.
+    EXECUTOR_IDENTITY_SECRET with EXECUTOR_IDENTITY_PATH, EXECUTOR_PLACEMENT (JSON).
 
     Raises:
         SettingsError: something is missing, so this is no pod that can have executors.
@@ -92,6 +96,7 @@ def pods_from_environment(
         memory_mib=_positive(environment, "EXECUTOR_MEMORY_MIB", 2048),
         environment=tuple((name, environment[name]) for name in _STORE_SETTINGS if environment.get(name)),
         identity=_identity(environment),
+        placement=json.loads(environment.get("EXECUTOR_PLACEMENT") or "{}"),
     )
 
 
@@ -179,5 +184,6 @@ def pod_template(pods: ExecutorPods) -> dict[str, Any]:
             },
             "containers": [container],
             "volumes": volumes,
+            **pods.placement,
         },
     }

@@ -37,6 +37,7 @@ from mainstem_operator.kubernetes.manifests import (
     Manifest,
     digest,
     manifest,
+    placement,
     pull_secrets_of,
 )
 from mainstem_operator.proofs import Refusal
@@ -58,11 +59,12 @@ EXECUTORS_MAX: Final = 4
 CORES: Final = 2
 DEFAULT_RESOURCES: Final[Manifest] = {
     "requests": {"cpu": "250m", "memory": "1Gi"},
-    "limits": {"memory": "3Gi"},  # Java's heap, and what two tasks keep of the days they write
+    # Two tasks at once; the heap of Java, and what the tasks keep of the days they write.
+    "limits": {"cpu": "2", "memory": "3Gi"},
 }
 TRANSFORM_RESOURCES: Final[Manifest] = {
     "requests": {"cpu": "500m", "memory": "2Gi"},
-    "limits": {"memory": "4Gi"},  # rows pass through Java, too
+    "limits": {"cpu": "2", "memory": "4Gi"},  # rows pass through Java, too
 }
 TRANSFORM_FOLDER: Final = "/etc/mainstem/transform"
 TRANSFORM_FILE: Final = "statement.sql"
@@ -362,6 +364,7 @@ def _pod(
         "securityContext": POD_SECURITY,
         "containers": [container],
         "volumes": volumes,
+        **placement(cluster.brokers.pod),
     }
     if pull_secrets := pull_secrets_of(cluster.brokers.pod, images):
         pod["imagePullSecrets"] = pull_secrets
@@ -465,6 +468,8 @@ def _environment(
         values["SPARK_IMAGE"] = image
         if pull_secrets := pull_secrets_of(cluster.brokers.pod, images):
             values["EXECUTOR_PULL_SECRETS"] = ",".join(str(item["name"]) for item in pull_secrets)
+        if placed := placement(cluster.brokers.pod):
+            values["EXECUTOR_PLACEMENT"] = json.dumps(placed, sort_keys=True)
         if location.credentials_secret is not None:
             values["EXECUTOR_SECRET"] = location.credentials_secret
         if cluster.security is not None:

@@ -26,6 +26,7 @@ from mainstem_operator.kubernetes.manifests import (
     POD_SECURITY,
     Manifest,
     manifest,
+    placement,
     pull_secrets_of,
 )
 from mainstem_operator.topics.loads.identity import IDENTITY_MOUNT, identity_volume
@@ -155,6 +156,7 @@ def _pod(name: str, location: WarehouseLocation, cluster: ClusterSpec, images: I
         "securityContext": POD_SECURITY,
         "containers": [container],
         "volumes": volumes,
+        **placement(cluster.brokers.pod),
     }
     if pull_secrets := pull_secrets_of(cluster.brokers.pod, images):
         pod["imagePullSecrets"] = pull_secrets

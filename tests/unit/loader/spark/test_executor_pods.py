@@ -50,6 +50,14 @@ def test_executors_mount_the_key_of_their_load_where_the_driver_has_it() -> None
     assert [item["name"] for item in pod_template(PODS)["spec"]["volumes"]] == ["scratch"]
 
 
+def test_executors_run_where_the_driver_says() -> None:
+    placement = '{"tolerations": [{"key": "dedicated", "operator": "Exists"}], "priorityClassName": "high"}'
+    spec = pod_template(pods_from_environment(ENVIRONMENT | {"EXECUTOR_PLACEMENT": placement}, 4))["spec"]
+    assert spec["tolerations"] == [{"key": "dedicated", "operator": "Exists"}]
+    assert spec["priorityClassName"] == "high"
+    assert "tolerations" not in pod_template(PODS)["spec"]
+
+
 def test_executors_pull_their_image_with_the_secrets_that_the_driver_names() -> None:
     pods = pods_from_environment(ENVIRONMENT | {"EXECUTOR_PULL_SECRETS": "registry,mirror"}, 4)
     assert spark_settings(pods, 1)["spark.kubernetes.container.image.pullSecrets"] == "registry,mirror"

@@ -23,6 +23,7 @@ from mainstem_operator.topics.loads.plan import (
     loader_rights,
     run_of,
 )
+from mainstem_operator.topics.loads.resident import resident_manifests
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
 S3 = {"location": "s3://lake/events", "endpoint": "http://s3:9000", "credentialsSecret": "lake"}
@@ -359,3 +360,28 @@ def test_a_load_and_its_executors_pull_their_image_with_the_secrets_of_the_insta
     assert isinstance(result, dict)
     assert pod_of(result)["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
     assert environment(result)["EXECUTOR_PULL_SECRETS"] == "registry,mirror"
+
+
+def test_a_load_and_its_executors_run_where_brokers_may() -> None:
+    """On nodes that are all tainted, or where a quota wants a priority, no load could run otherwise (R28)."""
+    pod = {
+        "nodeSelector": {"pool": "events"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "priorityClassName": "high",
+    }
+    spec = {"brokers": {"replicas": 3, "pod": pod}, "warehouse": S3}
+    there = cluster_of({"metadata": {"name": "events", "namespace": "data", "uid": "c"}, "spec": spec})
+    result = made(topic(executors=3), there)
+    assert {name: pod_of(result)[name] for name in pod} == pod
+    assert json.loads(environment(result)["EXECUTOR_PLACEMENT"]) == pod
+    assert "EXECUTOR_PLACEMENT" not in environment(made(topic(executors=3)))
+    *_, workload = resident_manifests([topic(schedule=None, freshness="60s")], there, Images())
+    resident = workload["spec"]["template"]["spec"]
+    assert {name: resident[name] for name in pod} == pod
+
+
+def test_each_pod_of_loads_has_limits_that_a_quota_may_ask_for() -> None:
+    *_, workload = resident_manifests([topic(schedule=None, freshness="60s")], cluster(), Images())
+    for pod in (pod_of(made(topic())), workload["spec"]["template"]["spec"]):
+        resources = pod["containers"][0]["resources"]
+        assert set(resources["limits"]) == set(resources["requests"]) == {"cpu", "memory"}
