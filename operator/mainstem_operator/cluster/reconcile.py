@@ -62,7 +62,7 @@ from mainstem_operator.cluster.settings.plan import (
     plan_settings,
     plan_unset,
 )
-from mainstem_operator.cluster.status import Work, cluster_status
+from mainstem_operator.cluster.status import Work, cluster_status, ignored_settings
 from mainstem_operator.cluster.throttles.limited_moves import is_note_of
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
 from mainstem_operator.kubernetes.client import ForeignObject, Refused
@@ -156,6 +156,9 @@ class _Pass:
         work = replace(work, waiting=self._users_in_the_way, authorities=self._authorities)
         if self._cluster.plan_only:
             return await self._finish_early(snapshot, work)
+        if await self._says_unknown_settings():  # before a broker is restarted for them
+            await self._finish_early(snapshot, work)
+            return _SOON_SECONDS
         # At once: each question to brokers makes what was seen older.
         steps = IrreversibleSteps(
             self._context, self._manifest, self._cluster, self._brokers, self._moves, snapshot
@@ -427,6 +430,15 @@ class _Pass:
             lost=tuple(lost),
             settings=settings,
         )
+
+    async def _says_unknown_settings(self) -> bool:
+        """Tell of settings that brokers will ignore, in an event; False if the status has them already."""
+        condition = ignored_settings(self._cluster)
+        told = (self._manifest.get("status") or {}).get("conditions") or ()
+        if condition is None or any(item.get("message") == condition.message for item in told):
+            return False
+        await self._context.event(self._manifest, condition.type, condition.message, warning=True)
+        return True
 
     async def _read_files(
         self, snapshot: Snapshot, settings: SettingsPlan

@@ -365,12 +365,8 @@ def _warnings(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> list[Cond
         warnings.append(work.settings.refused)
     if (overridden := set_by_others(work.settings)) is not None:
         warnings.append(overridden)
-    if unknown := unknown_settings(cluster.brokers.config):
-        text = (
-            f"Brokers of this version ignore settings of brokers.config that they do not know:"
-            f" {', '.join(unknown[:10])}. Correct the names, or remove them."
-        )
-        warnings.append(Condition("SettingsUnknown", True, "Ignored", text))
+    if (ignored := ignored_settings(cluster)) is not None:
+        warnings.append(ignored)
     if work.authorities:
         warnings.append(Condition("AuthoritiesChanging", True, "ReplacementRequested", work.authorities))
     if work.unresizable:
@@ -388,6 +384,18 @@ def _warnings(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> list[Cond
         text = "auto.create.topics.enable is on: a topic that is deleted comes back with its next client."
         warnings.append(Condition("AutoCreateEnabled", True, "Configured", text))
     return warnings
+
+
+def ignored_settings(cluster: ClusterSpec) -> Condition | None:
+    """The condition that names the settings that brokers do not know; None without any."""
+    unknown = unknown_settings(cluster.brokers.config)
+    if not unknown:
+        return None
+    text = (
+        "Brokers of this version ignore settings of brokers.config that they do not know:"
+        f" {', '.join(unknown[:10])}. Correct the names, or remove them."
+    )
+    return Condition("SettingsUnknown", True, "Ignored", text)
 
 
 def _without_rack(cluster: ClusterSpec, snapshot: Snapshot) -> str:

@@ -167,6 +167,12 @@ _OF_ONE_LISTENER: Final = "listener.name."  # before a setting, for the listener
 
 def unknown_settings(names: Iterable[str]) -> list[str]:
     """Those that brokers of this version do not know. They log a warning, and ignore them, as Kafka does."""
-    return sorted(
-        name for name in names if name not in KNOWN_SETTINGS and not name.startswith(_OF_ONE_LISTENER)
-    )
+    return sorted(name for name in names if not KNOWN_SETTINGS & _meant(name))
+
+
+def _meant(name: str) -> set[str]:
+    """What a name may be of: for one listener, `listener.name.X.NAME` or `listener.name.X.MECHANISM.NAME`."""
+    if not name.startswith(_OF_ONE_LISTENER):
+        return {name}
+    parts = name.removeprefix(_OF_ONE_LISTENER).split(".")
+    return {".".join(parts[1:]), ".".join(parts[2:])}

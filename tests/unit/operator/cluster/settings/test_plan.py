@@ -69,6 +69,9 @@ def test_known_are_the_settings_of_the_brokers_own_table() -> None:
     assert BROKER_SETTINGS.keys() == KNOWN_SETTINGS
 
 
+PLAIN = "listener.name.outside.plain"
+
+
 def test_a_setting_that_brokers_do_not_know_is_named_in_a_condition() -> None:
     """Brokers only log it, and a misspelled retention fills the disk."""
 
@@ -79,7 +82,10 @@ def test_a_setting_that_brokers_do_not_know_is_named_in_a_condition() -> None:
     (message,) = unknown({"log.retention.houres": "7", "log.retention.ms": "7"})
     assert "log.retention.houres" in message
     assert "log.retention.ms" not in message
-    assert unknown({"log.retention.ms": "7", "listener.name.outside.max.connections": "7"}) == []
+    known = ("log.retention.ms", "listener.name.outside.max.connections", f"{PLAIN}.sasl.jaas.config")
+    assert unknown(dict.fromkeys(known, "7")) == []
+    (message,) = unknown({"listener.name.outside.max.conections": "7", f"{PLAIN}.sasl.jas.config": "7"})
+    assert "listener.name.outside.max.conections, " in message
 
 
 def test_a_wrong_value_that_would_let_nobody_in_is_not_on_all_brokers_at_once() -> None:
