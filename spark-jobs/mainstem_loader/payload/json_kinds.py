@@ -8,6 +8,7 @@ verdicts here are sure but not complete: what passes is still for Arrow's reader
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -26,12 +27,14 @@ from mainstem_loader.columns import (
     check_name,
     members_of,
 )
+from mainstem_loader.exact_numbers import reason_against
 
 _WHITESPACE: Final = " \t\r\n"
 
 # Finds where values end; numbers are not converted, since they may have any length.
 _VALUES: Final = JSONDecoder(parse_int=len, parse_float=len)
 
+_INTEGER: Final = re.compile(r"-?[0-9]+")
 _INTEGER_BOUND: Final = 1 << 63
 _INTEGER_DIGITS: Final = 19
 _DIGITS_MAX: Final = 1100  # more than any 64-bit integer is written with, and its zeros behind the point
@@ -85,7 +88,7 @@ class KindCheck:
             for field in misfits
             if field in self._integers and type(record[field]) is float and record[field].is_integer()
         }
-        return _split_text(text.decode(), misfits, whole)
+        return _split_text(text.decode(), misfits, whole, self._integers)
 
     def _field_fits(self, field: str, value: object) -> bool:
         fits = self._fits_of.get(field)
@@ -101,7 +104,9 @@ class KindCheck:
         return True
 
 
-def _split_text(text: str, misfits: AbstractSet[str], whole: AbstractSet[str]) -> SplitRecord | str:
+def _split_text(
+    text: str, misfits: AbstractSet[str], whole: AbstractSet[str], integers: AbstractSet[str]
+) -> SplitRecord | str:
     """Divide the fields of valid JSON by name, their values as they were written: parsing and writing them
     again would round long numbers and lose one of two equal names.
 
@@ -110,6 +115,8 @@ def _split_text(text: str, misfits: AbstractSet[str], whole: AbstractSet[str]) -
         misfits: fields that do not fit.
         whole: those of them that may be whole numbers in another spelling, such as 30.0 or 3e1. If they are,
             they fit as integers.
+        integers: fields whose columns are of integers. One that is too large for its column is set apart with
+            its whole record, which is dead: nobody would look for an id elsewhere.
     """
     fitting: dict[str, str] = {}
     rest: dict[str, str] = {}
@@ -125,6 +132,8 @@ def _split_text(text: str, misfits: AbstractSet[str], whole: AbstractSet[str]) -
             fits = name not in misfits
             if name in whole and (integer := _integer_text(text[value_begin:position])) is not None:
                 written, fits = f"{text[begin:value_begin]}{integer}", True
+            elif name in misfits and name in integers and _INTEGER.fullmatch(text, value_begin, position):
+                return reason_against(name, text[value_begin:position], "its column of integers")
             if name in fitting or name in rest:
                 return f"field {name!r} appears twice"
             (fitting if fits else rest)[name] = written

@@ -2,11 +2,13 @@
 
 Each value is one JSON object (RFC 8259, plus NaN and Infinity as some writers have them). Its fields become
 columns: those of the table and those named by the load with their type, the others with the type that the
-first records show, see `columns`. Numbers that are no 64-bit integers are doubles. Strings stay strings
-unless the column is known to be a timestamp, date or decimal. A field that is null or empty in all records so
-far is left out. Dead are: what is not one object, a field twice in one object, a string that is not UTF-8,
-and a field whose type is not the column's (an integer fits a column of doubles, and a whole number such as
-30.0 or 3e1 one of integers; nothing else bends).
+first records show, see `columns`. Numbers that are no 64-bit integers are doubles, but no integer is ever
+rounded: a record with one that its column cannot hold exactly is dead, and where whole numbers in several
+spellings stand beside integers that doubles cannot hold, their column is one of integers. Strings stay
+strings unless the column is known to be a timestamp, date or decimal. A field that is null or empty in all
+records so far is left out. Dead are also: what is not one object, a field twice in one object, a string that
+is not UTF-8, and a field whose type is not the column's (an integer fits a column of doubles, and a whole
+number such as 30.0 or 3e1 one of integers; nothing else bends).
 
 Values are joined by newlines and parsed as one text. That is sound, no value can leak into the next one or
 hide another, because each begins with `{` and ends with `}`, no byte is zero, Arrow takes no line break
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import IO, Final, Literal, cast
+from typing import IO, Any, Final, Literal, cast
 
 import numpy as np
 import orjson
@@ -30,6 +32,7 @@ from pyarrow import json as arrow_json
 
 from mainstem_loader.arrow_arrays import (
     Array,
+    ChunkedArray,
     Int64s,
     buffer_of,
     bytes_and_edges,
@@ -47,6 +50,15 @@ from mainstem_loader.columns import (
     field_of_column,
     merge_types,
     storable_type,
+)
+from mainstem_loader.exact_numbers import (
+    INEXACT,
+    integers_and_floats,
+    is_long,
+    reason_against,
+    rounded_field,
+    rounds,
+    suspect_rows,
 )
 from mainstem_loader.payload.json_kinds import KindCheck, split_all
 from mainstem_loader.payload.readers import ParsedPayload
@@ -92,15 +104,26 @@ class JsonPayload:
         self._fixed = {field_of_column(column): column_type for column, column_type in fixed.items()}
         # Fields beyond `_fixed`, and fixed structs with new members. Moved by every block that parses.
         self._found: dict[str, pa.DataType] = {}
+        # Of these, those that must not widen to doubles, which would round what they hold.
+        self._whole: dict[str, pa.DataType] = {}
 
     def found_columns(self) -> Columns:
         return {column_of_field(field): arrow_type for field, arrow_type in self._found.items()}
 
+    @property
+    def _settled(self) -> Columns:
+        """The types that stay."""
+        return {**self._fixed, **self._whole}
+
     def parse(self, values: Array) -> ParsedPayload:
-        texts, rows, dead = _candidates(values)
-        pieces: list[pa.Table] = []
-        rest: dict[int, str] = {}
-        self._parse_span(texts, rows, pieces, dead, rest)
+        texts, rows, malformed = _candidates(values)
+        while True:
+            dead, rest = list(malformed), dict[int, str]()
+            pieces: list[pa.Table] = []
+            self._parse_span(texts, rows, pieces, dead, rest)
+            if not rounds(pieces):
+                break
+            # Later blocks made doubles of a column. With that type from the start nothing is rounded.
         if values.null_count:
             pieces.append(pa.table({_ROW: np.flatnonzero(null_flags(values))}))
         if not pieces:
@@ -127,6 +150,7 @@ class JsonPayload:
     ) -> None:
         if not len(texts):
             return
+        before = self._found
         try:
             table = self._parse_all(texts)
         except _UNREADABLE as error:
@@ -137,7 +161,7 @@ class JsonPayload:
                 self._parse_span(texts[:half], rows[:half], pieces, dead, rest, looked_at)
                 self._parse_span(texts[half:], rows[half:], pieces, dead, rest, looked_at)
             else:
-                check = KindCheck(self._fixed, self._found)
+                check = KindCheck(self._settled, self._found)
                 fitting: dict[int, bytes] = {}
                 for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
                     split = check.split(text or b"")
@@ -156,7 +180,58 @@ class JsonPayload:
                     looked_at=True,
                 )
             return
-        self._add(table, rows, pieces)
+        kept = self._without_rounded(table, texts, before, rows, dead)
+        if kept is None:
+            self._add(table, rows, pieces)
+            return
+        for row in np.setdiff1d(rows, rows[kept]).tolist():
+            rest.pop(row, None)
+        self._parse_span(texts.take(of_numbers(kept)), rows[kept], pieces, dead, rest, looked_at)
+
+    def _without_rounded(
+        self,
+        table: pa.Table,
+        texts: Array,
+        before: Mapping[str, pa.DataType],
+        rows: Int64s,
+        dead: list[tuple[int, str]],
+    ) -> Int64s | None:
+        """The texts to read again, since the column of some integer would round it; None if all is exact.
+
+        Args:
+            table: what `texts` were read as.
+            before: what was found before they were.
+            rows, dead: see `_parse_span`.
+        """
+        suspects = suspect_rows(table)
+        types = dict(zip(table.column_names, table.schema.types, strict=True))
+        rounded: dict[int, tuple[str, Any]] = {}
+        for at in suspects.tolist():
+            record = integers_and_floats(texts[at].as_py())
+            if (found := rounded_field(record, types)) is not None:
+                rounded[at] = found
+        if not rounded:
+            return None
+        # Integers of more than 64 bits go first: without them the column may be one of integers.
+        if not (out := {at for at, (_, integer) in rounded.items() if is_long(integer)}):
+            whole = {
+                field
+                for field, _ in rounded.values()
+                if pa.types.is_floating(types[field])
+                and not pa.types.is_floating({**self._settled, **before}.get(field, pa.null()))
+                and _is_whole(table.column(field))
+            }
+            if whole:
+                self._found = {**before, **dict.fromkeys(whole, pa.int64())}
+                self._whole |= dict.fromkeys(whole, pa.int64())
+                return np.arange(len(texts))
+            out = set(rounded)
+        self._found = dict(before)
+        for at in sorted(out):
+            field, integer = rounded[at]
+            column = "a column of numbers" if is_long(integer) else "its column of doubles"
+            dead.append((int(rows[at]), reason_against(field, integer, column)))
+        return np.array([at for at in range(len(texts)) if at not in out], dtype=np.int64)
 
     def _parse_one(
         self,
@@ -168,8 +243,11 @@ class JsonPayload:
         reason: str,
     ) -> None:
         """A record that Arrow's reader does not take as it is: without what does not fit, or with nothing."""
-        splits = (KindCheck(self._fixed, self._found).split(text), split_all(text))
-        for split in () if "appears twice" in reason else splits:
+        by_kind = KindCheck(self._settled, self._found).split(text)
+        if isinstance(by_kind, str) and INEXACT in by_kind:
+            reason = by_kind
+        is_hopeless = "appears twice" in reason or INEXACT in reason
+        for split in () if is_hopeless else (by_kind, split_all(text)):
             if isinstance(split, str) or row in rest or (split.rest is None and split.text == text):
                 continue
             try:
@@ -191,6 +269,7 @@ class JsonPayload:
         """All values as one table, by field. Raises one of `_UNREADABLE` if any value must stand alone."""
         joined = _join(texts)
         previous = {**self._fixed, **self._found}
+        settled = self._settled
         try:
             table = _read(joined, previous, "infer", len(texts))
             widened = self._widened(table.schema, previous)
@@ -198,7 +277,7 @@ class JsonPayload:
             if not self._found:
                 raise
             # A type that only earlier blocks gave may have to widen: look again without it.
-            table = _read(joined, self._fixed, "infer", len(texts))
+            table = _read(joined, settled, "infer", len(texts))
             widened = self._widened(table.schema, previous)
             if widened == previous:
                 raise
@@ -228,9 +307,15 @@ class JsonPayload:
                 widened[field.name] = widened_type
             else:
                 widened[field.name] = merge_types(
-                    field.name, before, widened_type, widen=field.name not in self._fixed
+                    field.name, before, widened_type, widen=field.name not in self._settled
                 )
         return widened
+
+
+def _is_whole(column: ChunkedArray) -> bool:
+    """Whether all numbers of a column are integers of 64 bits, as far as doubles tell."""
+    values = column.drop_null().to_numpy()
+    return bool(np.all(np.abs(values) < float(1 << 63)) and np.all(values == np.floor(values)))
 
 
 def _candidates(values: Array) -> tuple[Array, Int64s, list[tuple[int, str]]]:

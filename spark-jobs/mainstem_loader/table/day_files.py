@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from mainstem_loader.arrow_arrays import Int32s, of_numbers, repeated
 from mainstem_loader.columns import DAY_COLUMN, TableFormat
+from mainstem_loader.exact_numbers import rounds
 from mainstem_loader.payload.event_time import EPOCH
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import ParquetFile, WrittenFile
@@ -107,7 +108,13 @@ class DayFiles:
     def _flush(self, day: int) -> None:
         waiting = self._waiting.pop(day)
         self._waiting_bytes -= waiting.size_bytes
-        table = pa.concat_tables(waiting.tables, promote_options="permissive")
+        if rounds(waiting.tables):  # apart: the task runs again, once all types of the load are known
+            for table in waiting.tables:
+                self._write(day, table)
+        else:
+            self._write(day, pa.concat_tables(waiting.tables, promote_options="permissive"))
+
+    def _write(self, day: int, table: pa.Table) -> None:
         if self._table_format is TableFormat.ICEBERG:
             table = table.append_column(
                 DAY_COLUMN, repeated(day, pa.int32(), table.num_rows).view(pa.date32())
