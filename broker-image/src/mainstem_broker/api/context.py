@@ -139,6 +139,11 @@ class BrokerContext:
                 return False
         return True
 
+    def close(self, *, wait: bool = False) -> None:
+        """End the threads that work for clients; as `FairWorker.close`."""
+        self.decoding.close(wait=wait)
+        self.disk.close(wait=wait)
+
     async def catch_up(self) -> None:
         """Read the feed of changes before a client is refused because this broker may lag behind others."""
         await self.member.catch_up(CATCH_UP_TIMEOUT_MS)
