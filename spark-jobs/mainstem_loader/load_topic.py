@@ -321,13 +321,17 @@ class _Load:
             ) as reader:
                 for partition, position in {**readable, **waiting}.items():
                     time_of[partition] = oldest_time_ms(reader, partition, position)
+                old = {
+                    partition: position
+                    for partition, position in waiting.items()
+                    if (time_ms := time_of[partition]) is not None and up_to_ms - time_ms > HANGING_AFTER_MS
+                }
+                if old:
+                    # Transactions that were open when the load began may have ended since.
+                    stable = reader.last_stable_offsets()
+                    old = {part: position for part, position in old.items() if stable[part] <= position}
         except LoaderError:
             return None  # The records are loaded; only the age of the others is unknown.
-        old = {
-            partition: position
-            for partition, position in waiting.items()
-            if (time_ms := time_of[partition]) is not None and up_to_ms - time_ms > HANGING_AFTER_MS
-        }
         if old:
             self.totals.warnings.append(_hanging(self._settings.topic, old))
         times_ms = [time_ms for time_ms in time_of.values() if time_ms is not None]

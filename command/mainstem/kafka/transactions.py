@@ -278,7 +278,7 @@ def hanging_transactions(
     """The transactions that no coordinator will end, among those whose producer has been silent for so long.
 
     A coordinator ends a transaction that is open in its records with this partition; it aborts it at its
-    timeout.
+    timeout. One that it has ended while it was asked does not hang: its marker is in the partition by then.
     """
     latest_ms = time.time() * 1000 - silent_for_ms
     suspects = [one for one in open_transactions(cluster, partitions) if one.last_written_ms <= latest_ms]
@@ -292,13 +292,25 @@ def hanging_transactions(
         producer_id: describe_transaction(cluster, transactional_id)
         for producer_id, transactional_id in owners.items()
     }
-    return [
+    unowned = [
         suspect
         for suspect in suspects
         if (owner := described.get(suspect.producer_id)) is None
         or not owner.is_open
         or (suspect.topic, suspect.partition) not in owner.partitions
     ]
+    if not unowned:
+        return []
+    still_open = {
+        _identity(one)
+        for one in open_transactions(cluster, list({(one.topic, one.partition) for one in unowned}))
+    }
+    return [one for one in unowned if _identity(one) in still_open]
+
+
+def _identity(transaction: OpenTransaction) -> tuple[str, int, int, int]:
+    """What does not change while the transaction is open."""
+    return transaction.topic, transaction.partition, transaction.producer_id, transaction.start_offset
 
 
 def abort_in_partition(cluster: Cluster, transaction: OpenTransaction) -> None:

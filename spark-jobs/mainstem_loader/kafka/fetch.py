@@ -132,6 +132,11 @@ class TopicReader:
         self._leaders.find()
         return self._list_offsets(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
 
+    def last_stable_offsets(self) -> dict[int, int]:
+        """For each partition where its first open transaction begins; without one, its high watermark."""
+        self._leaders.find()
+        return self._list_offsets(LATEST_TIMESTAMP, IsolationLevel.READ_COMMITTED)
+
     def offsets_at(self, timestamp_ms: int) -> dict[int, int | None]:
         """For each partition the first offset whose record has this timestamp or a later one; None for
         none."""

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 import uvloop
 from kazoo.client import KazooClient
+from tests.unit.broker.at_end import close_all
 
 from mainstem.local.zookeeper_process import ZooKeeperProcess
 
@@ -33,6 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.add_marker(pytest.mark.timeout(ASYNC_TIMEOUT_S))
+
+
+@pytest.fixture(autouse=True)
+def closed_at_end() -> Iterator[None]:
+    """Set up before a test's own fixtures, so it closes what they may still need when they end."""
+    yield
+    close_all()
 
 
 @pytest.fixture(scope="session")

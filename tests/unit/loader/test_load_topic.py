@@ -846,3 +846,21 @@ def test_a_batch_twice_in_a_fetch_is_damage(loads: Loads) -> None:
     loads.topic.partitions[0].end = 2
     with pytest.raises(CorruptBatchError):
         loads.load()
+
+
+def test_a_transaction_that_ends_while_its_age_is_looked_up_is_no_warning(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R12, R30: it was open when the load began, so its records are left to the next load."""
+    partition = loads.topic.partitions[0]
+    partition.append([Record(0, NEW_YEAR_MS, None, b'{"n":0}')], attributes=TRANSACTIONAL, producer_id=6)
+    partition.stable = 0
+    oldest_time_ms = job.oldest_time_ms
+
+    def ended(*arguments: Any) -> int | None:
+        partition.stable = None
+        return oldest_time_ms(*arguments)
+
+    monkeypatch.setattr(job, "oldest_time_ms", ended)
+    report = loads.load()
+    assert (report.loaded_up_to_ms, report.warnings) == (NEW_YEAR_MS, ())

@@ -149,8 +149,8 @@ ALTERS_CONFIGS: Final = _each((ALTER_CONFIGS, TOPIC), (ALTER_CONFIGS, GROUP), (A
 TOPICS: Final = ("topics", "topics")
 OF_PARTITIONS: Final = Slices((TOPICS, ("partitions", "partitions")))
 OF_INDEXES: Final = Slices((TOPICS, ("partition_indexes", "partitions")))
-OF_COMMITS: Final = Slices((TOPICS, ("partitions", "partitions")), elements=1_000)
-"""Each slice is appended to the log, and waited for."""
+OF_COMMITS: Final = Slices((TOPICS, ("partitions", "partitions")), elements=1_000, waits_together=True)
+"""Each slice is appended to the log, and waits for the replicas."""
 OF_GROUPS: Final = Slices(
     (("groups", "groups"), ("topics", "topics"), ("partition_indexes", "partitions")),
     key=lambda group: (group.group_id, group.topics),

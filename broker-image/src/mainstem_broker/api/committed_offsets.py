@@ -129,14 +129,15 @@ def _commit(
             return body
     except ProtocolError as error:
         return _refused(body, accepted, error)
-    return _commit_when_stored(broker, body, accepted, stored)
+    deadline_s = context.deadline_s(broker.groups.settings.commit_timeout_ms)
+    return _commit_when_stored(deadline_s, body, accepted, stored)
 
 
 async def _commit_when_stored(
-    broker: BrokerContext, body: Body, accepted: Iterable[Body], stored: asyncio.Future[None]
+    deadline_s: float, body: Body, accepted: Iterable[Body], stored: asyncio.Future[None]
 ) -> Body:
     try:
-        async with asyncio.timeout(broker.groups.settings.commit_timeout_ms / 1000):
+        async with asyncio.timeout_at(deadline_s):
             await stored
     except TimeoutError:
         return _refused(body, accepted, CoordinatorNotAvailable("The replicas did not answer in time."))

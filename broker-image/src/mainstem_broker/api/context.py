@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -138,6 +139,11 @@ class BrokerContext:
                 return False
         return True
 
+    def close(self, *, wait: bool = False) -> None:
+        """End the threads that work for clients; as `FairWorker.close`."""
+        self.decoding.close(wait=wait)
+        self.disk.close(wait=wait)
+
     async def catch_up(self) -> None:
         """Read the feed of changes before a client is refused because this broker may lag behind others."""
         await self.member.catch_up(CATCH_UP_TIMEOUT_MS)
@@ -154,7 +160,8 @@ class BrokerContext:
 
 class RequestContext(NamedTuple):
     """`version` is the one the client spoke; the entity is of the API's model version. `principal` is the
-    connection's when the request came, and `login` its login where the listener demands one."""
+    connection's when the request came, and `login` its login where the listener demands one. `begun_s` is set
+    where a handler gets one of several slices of a request: the loop's time when the request began."""
 
     version: int
     client_id: str | None
@@ -162,6 +169,12 @@ class RequestContext(NamedTuple):
     listener: str
     principal: Principal = ANONYMOUS
     login: Login | None = None
+    begun_s: float | None = None
+
+    def deadline_s(self, timeout_ms: int) -> float:
+        """The loop's time at which the request's timeout is over, which all its slices share."""
+        begun_s = asyncio.get_running_loop().time() if self.begun_s is None else self.begun_s
+        return begun_s + timeout_ms / 1000
 
     def mutations(self, broker: BrokerContext, *, strict: bool) -> Mutations:
         """What the request takes of controller_mutation_rate; `strict`: its client knows that refusal."""

@@ -27,12 +27,17 @@ class Slices:
     those of the array in its elements, and so on. A handler answers each element by one, in their order.
 
     `key`: elements of equal keys are answered once, where the answer is larger than the element.
+
+    `waits_together`: the first slice is answered alone, because what it makes sure of, as that a transaction
+    is open, holds for the others. What the others wait for, they wait for at the same time. A handler with
+    a timeout takes it from `RequestContext.deadline_s`, so that all slices have one.
     """
 
     path: tuple[tuple[str, str], ...]
     elements: int = ELEMENTS_PER_SLICE
     key: Callable[[Any], Hashable] | None = None
     request_bytes_min: int = LARGE_REQUEST_BYTES
+    waits_together: bool = False
 
 
 class SlicedAnswer(NamedTuple):
@@ -81,19 +86,45 @@ async def _answer(
     (array, answer_array), *nested = slices.path
     names, answer_names = [name for name, _ in nested], [name for _, name in nested]
     turn = Turn()
-    elements = getattr(request, array)
+    context = context._replace(begun_s=asyncio.get_running_loop().time())
     whole: Body | None = None
-    for elements_of_slice, depth in cut(elements, names, slices.elements):
-        answer = handler(broker, replace(request, **{array: tuple(elements_of_slice)}), context)
-        body = await answer if isinstance(answer, Awaitable) else answer
-        if body is None:
-            return None
-        if whole is None:
-            whole = body | {answer_array: list(body[answer_array])}
-        else:
-            _take_error(whole, body)
-            join(whole[answer_array], body[answer_array], depth, answer_names)
-        await turn.pause_if_over()
+    waiting: list[tuple[asyncio.Future[Body | None], int]] = []
+    try:
+        for elements, depth in cut(getattr(request, array), names, slices.elements):
+            answer = handler(broker, replace(request, **{array: tuple(elements)}), context)
+            if slices.waits_together and whole is not None:
+                waiting.append((_begun(answer), depth))
+                await asyncio.sleep(0)  # in which a coroutine takes its first step
+                continue
+            body = await answer if isinstance(answer, Awaitable) else answer
+            if body is None:
+                return None
+            whole = _joined(whole, body, depth, answer_array, answer_names)
+            await turn.pause_if_over()
+        for future, depth in waiting:
+            body = await future
+            assert body is not None
+            whole = _joined(whole, body, depth, answer_array, answer_names)
+    finally:
+        for future, _ in waiting:
+            future.cancel()
+    return whole
+
+
+def _begun(answer: Body | Awaitable[Body | None] | None) -> asyncio.Future[Body | None]:
+    if isinstance(answer, Awaitable):
+        return asyncio.ensure_future(answer)
+    done: asyncio.Future[Body | None] = asyncio.get_running_loop().create_future()
+    done.set_result(answer)
+    return done
+
+
+def _joined(whole: Body | None, body: Body, depth: int, array: str, names: Sequence[str]) -> Body:
+    """The answer to the slices so far, and the next one."""
+    if whole is None:
+        return body | {array: list(body[array])}
+    _take_error(whole, body)
+    join(whole[array], body[array], depth, names)
     return whole
 
 

@@ -98,7 +98,7 @@ async def _commit(
         is_transactional=True,
     )
     try:
-        async with asyncio.timeout(broker.groups.settings.commit_timeout_ms / 1000):
+        async with asyncio.timeout_at(context.deadline_s(broker.groups.settings.commit_timeout_ms)):
             broker.groups.check_commit(request.group_id, commit)
             producer = await _verified(broker, request, context)
             # The group may have changed during the request to the other coordinator: the member is checked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -64,10 +64,10 @@ class Shard(ABC):
         """Discard all state. Requests that are still waiting are answered with this error."""
 
     @abstractmethod
-    def upkeep(self) -> Awaitable[None] | None:
+    async def upkeep(self) -> None:
         """Remove what has expired; called periodically once the shard is loaded.
 
-        Where there may be much, in turns: what is answered is awaited, and the shard may be closed meanwhile.
+        Where there may be much, in turns: the shard may be closed meanwhile.
         """
 
     # --- From the start of the leadership to its end ---

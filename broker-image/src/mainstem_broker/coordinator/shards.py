@@ -94,8 +94,8 @@ class Shards(Generic[AnyShard]):
             await asyncio.sleep(self._upkeep_interval_ms / 1000)
             for shard in self:
                 try:
-                    if shard.is_loaded and (upkeep := shard.upkeep()) is not None:
-                        await upkeep
+                    if shard.is_loaded:
+                        await shard.upkeep()
                 except Exception:
                     logger.exception("upkeep failed", partition=repr(shard.journal.partition))
                 await asyncio.sleep(0)  # let requests through between two partitions

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -395,8 +395,8 @@ class GroupShard(Shard):
 
     # --- Expiry ---
 
-    def upkeep(self) -> Awaitable[None]:
-        return self.expire(self._offsets_retention_ms)
+    async def upkeep(self) -> None:
+        await self.expire(self._offsets_retention_ms)
 
     async def expire(self, retention_ms: int) -> None:
         """Delete offsets that have expired (`GroupOffsets.expired`), and groups that have nothing left.

@@ -95,3 +95,4 @@ class LogFlusher:
         self._is_stopped = True
         self._worker.close()
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        self._worker.close(wait=True)  # its threads have nothing to do, so they end at once

@@ -61,6 +61,7 @@ class Partition:
     __slots__ = (
         "_end_listeners",
         "_epoch_start_offset",
+        "_has_leading_role",
         "_high_watermark",
         "_lease",
         "_listeners",
@@ -105,6 +106,8 @@ class Partition:
         """The leader epoch in which the present role began: since then a leader has led without a break."""
         self.local_broker_id = local_broker_id
         self._lease = lease
+        self._has_leading_role = False
+        """Whether the lease held the leadership when the present state was taken."""
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         log.producers.transactions.replicated_to(self._high_watermark)
         # Ordered sets of what to call when the high watermark moves, and when the log's end does.
@@ -134,11 +137,17 @@ class Partition:
         """Whether this replica was elected, in the present incarnation of its broker.
 
         A replica that was elected in an earlier incarnation may have lost records since, and does not lead.
+        One that heard of its election before the lease of that incarnation began leads when it hears of it
+        again: until then it has not begun the epoch in its log, and knows nothing of its followers.
         """
         state = self.state
-        if state is None or state.leader != self.local_broker_id:
-            return False
-        return self._lease.is_held_by(state.incarnations.get(self.local_broker_id, NO_INCARNATION))
+        return state is not None and self._has_leading_role and self._is_elected(state)
+
+    def _is_elected(self, state: PartitionState) -> bool:
+        """Whether a state gives the leadership to this replica, in an incarnation that the lease holds."""
+        return state.leader == self.local_broker_id and self._lease.is_held_by(
+            state.incarnations.get(self.local_broker_id, NO_INCARNATION)
+        )
 
     @property
     def leader_epoch(self) -> int:
@@ -170,6 +179,10 @@ class Partition:
         has_other_replicas = replicas != self.replicas
         self.replicas = replicas
         if old is not None and state.partition_epoch <= old.partition_epoch:
+            if not self._has_leading_role and self._is_elected(old):
+                self._has_leading_role = True
+                # What the state before said of this replica is not known any more: it rests as long as may be.
+                self._begin_role(old, None)
             if self.is_leader:
                 self._know_followers(now_ms)
                 self._advance_high_watermark()  # with fewer replicas fewer have to be in sync
@@ -177,6 +190,7 @@ class Partition:
                     _call_all(self._listeners)
             return
         self.state = state
+        self._has_leading_role = self._is_elected(state)
         self._pending = None
         if old is not None and has_led and self.is_leader and state.leader_epoch == old.leader_epoch + 1:
             self._lead_on(state)

@@ -44,8 +44,9 @@ class DiskReads:
     def load_missing(self, client: str, missing: NotCached) -> asyncio.Future[None]:
         return self.load(client, missing.file, missing.position, missing.size_bytes)
 
-    def close(self) -> None:
-        self._worker.close()
+    def close(self, *, wait: bool = False) -> None:
+        """As `FairWorker.close`."""
+        self._worker.close(wait=wait)
 
 
 async def look_up(function: Callable[[], T], load_missing: Callable[[NotCached], Awaitable[None]]) -> T:

@@ -74,11 +74,11 @@ class FairWorker:
             done.exception()  # nothing waits for it any more
         self._run_next()
 
-    def close(self) -> None:
-        """Drop the work that has not begun. What runs is not waited for."""
+    def close(self, *, wait: bool = False) -> None:
+        """Drop the work that has not begun. What runs is not waited for, unless `wait` says so."""
         for clients in self._queues.values():
             for queue in clients.values():
                 for work in queue:
                     work.result.cancel()
         self._queues.clear()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=wait, cancel_futures=True)

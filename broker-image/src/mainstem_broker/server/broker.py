@@ -273,7 +273,7 @@ class Broker:
         await self._member.leave()
         for listener in self._listeners:
             listener.close()
-        self.context.disk.close()
+        self.context.close()
         await self._cluster_changes.stop()
         await asyncio.gather(*self._unlinking, return_exceptions=True)
         if await self._logs_are_loaded():

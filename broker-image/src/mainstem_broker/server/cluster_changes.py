@@ -79,8 +79,8 @@ class ClusterChanges:
         """Follow what has changed in the view.
 
         `begin_lease` is given after a new registration (see `ClusterMember`). A replica whose leadership has
-        ended loses it before. One that was elected since gets it in the same turn, so that it leads in no
-        epoch but the last one.
+        ended loses it before, also if it was elected again since. One that was elected gets the role
+        afterwards.
         """
         replicas, view = self._broker.replicas, self._broker.view
         for topic, topic_id in delta.deleted:
@@ -134,15 +134,28 @@ class ClusterChanges:
                 begin_lease()
         finally:
             elected, self._awaiting_lease = self._awaiting_lease or {}, None
-        for key in elected:
+        async for key in in_turns(elected):
             self._update_partition(key)
 
     def _update_partition(self, key: TopicPartition) -> None:
         if self._awaiting_lease is not None and self._is_elected(key):
             self._awaiting_lease[key] = None
+            self._suspend_if_replaced(key)
             return
         self._update_replica(*key)
         self._follow_coordinated(*key)
+
+    def _suspend_if_replaced(self, key: TopicPartition) -> None:
+        """End a former leadership after which another broker may have led: the lease would renew it.
+
+        If this broker was elected in the very next epoch, nobody has led in between, and it goes on.
+        """
+        partition = self._broker.replicas.find(*key)
+        if partition is None or partition.state is None:
+            return
+        elected_epoch = self._broker.view.topics[key[0]].states[key[1]].leader_epoch
+        if partition.state.leader == self._broker.broker_id and partition.leader_epoch < elected_epoch - 1:
+            self._broker.replicas.suspend(*key)
 
     def _is_elected(self, key: TopicPartition) -> bool:
         """Whether this broker leads the partition, in whatever incarnation."""

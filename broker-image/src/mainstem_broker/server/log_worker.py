@@ -106,7 +106,7 @@ class LogWorker:
         """Finish what threads are at, and begin nothing more."""
         self._stopped = True
         await self.idle()
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown()  # they have nothing to do, so they end at once
 
     def _begin(self) -> None:
         if self._task is None and not self._stopped:

@@ -195,7 +195,7 @@ class TransactionShard(Shard):
 
     # --- Time ---
 
-    def upkeep(self) -> None:
+    async def upkeep(self) -> None:
         """Abort transactions that have been open for too long, and delete ids that are not used any more."""
         now_ms = self._wall_ms()
         self._abort_timed_out(now_ms)

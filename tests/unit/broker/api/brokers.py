@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID, uuid4
@@ -19,6 +20,7 @@ import uvloop
 from kio.serial import entity_reader
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
+from tests.unit.broker.at_end import at_end
 from tests.unit.broker.protocol.schema_strategies import (
     Shape,
     default_of,
@@ -251,6 +253,7 @@ def context_of(config: BrokerConfig, member: ClusterMember, replicas: ReplicaMan
     context = BrokerContext(
         BROKER_ID, config, member, replicas, groups, transactions, quotas, verifier, authorizer_of(config)
     )
+    at_end(partial(context.close, wait=True))
     return context
 
 

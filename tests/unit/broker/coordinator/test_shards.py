@@ -54,7 +54,7 @@ class DictionaryShard(Shard):
     def discard(self, error_code: int) -> None:
         self.values.clear()
 
-    def upkeep(self) -> None:
+    async def upkeep(self) -> None:
         self.upkeep_calls.release()
 
     def put(self, key: bytes, value: bytes) -> asyncio.Future[ProtocolError | None]:

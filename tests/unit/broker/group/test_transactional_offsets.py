@@ -258,7 +258,7 @@ async def test_a_group_is_kept_while_a_transaction_may_commit_to_it(tmp_path: Pa
         with pytest.raises(NonEmptyGroup):
             local.coordinator.delete_group("g")
         local.now_ms += 1_000_000
-        local.shard.upkeep()
+        await local.shard.upkeep()
         assert local.committed("g") == 3
         end(local)
         assert local.committed("g") == 5

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
+
+from tests.unit.broker.at_end import at_end
 
 from mainstem_broker.errors import PeerUnavailable, StorageError
 from mainstem_broker.log.log_manager import LogManager
@@ -100,6 +103,8 @@ def replica_manager(
     now_ms: Callable[[], int] = lambda: 0,
 ) -> ReplicaManager:
     """The manager of a broker's replicas in that company."""
-    return ReplicaManager(
+    manager = ReplicaManager(
         broker_id, logs, coordination or PlayedCoordination(), valid_lease(), connect, now_ms, LAG_MS_MAX
     )
+    at_end(partial(manager.flusher._worker.close, wait=True))
+    return manager

@@ -473,3 +473,21 @@ def test_who_has_given_up_hears_nothing_and_may_give_up_twice(partition: Partiti
     fetch(partition, TWO, 1)
     assert (gone.ends, other.ends) == ([], [None])
     partition.acknowledgements.remove(other.acknowledgement)
+
+
+def test_r19_a_replica_that_hears_of_its_election_before_the_lease_begins_leads_when_it_hears_again(
+    tmp_path: Path,
+) -> None:
+    """Its log has the epoch then, and its follower has to reach where the epoch began."""
+    lease = Lease(lambda: 0.0, 1.0)
+    lease.begin(LIFE)
+    lease.answered(0.0)
+    replica = Partition("t", 0, UUID(int=1), open_log(tmp_path, settings()), US, lease)
+    elected = state_of(US, 4, (US, TWO), 4, incarnations={US: LIFE + 1, TWO: LIFE})
+    replica.update_state(elected, (US, TWO), NOW_MS)
+    lease.begin(LIFE + 1)
+    assert not replica.is_leader
+    replica.update_state(elected, (US, TWO), NOW_MS)
+    assert replica.is_leader
+    assert replica.log.epochs.latest_epoch == 4
+    assert replica.led_since == 4

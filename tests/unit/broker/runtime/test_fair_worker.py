@@ -15,7 +15,7 @@ from mainstem_broker.runtime.fair_worker import FairWorker
 def worker() -> Iterator[FairWorker]:
     made = FairWorker("test")
     yield made
-    made.close()
+    made.close(wait=True)
 
 
 async def test_work_runs_in_another_thread_and_its_error_comes_back(worker: FairWorker) -> None:
@@ -86,6 +86,7 @@ async def test_closing_cancels_what_has_not_begun() -> None:
     gate.set()
     assert await running
     assert waiting.cancelled()
+    worker.close(wait=True)
 
 
 async def test_a_worker_with_several_threads_runs_as_many_pieces_together_and_no_more() -> None:
@@ -109,4 +110,4 @@ async def test_a_worker_with_several_threads_runs_as_many_pieces_together_and_no
     gates[2].set()
     await asyncio.gather(*running)
     assert sorted(begun) == [0, 1, 2]
-    worker.close()
+    worker.close(wait=True)

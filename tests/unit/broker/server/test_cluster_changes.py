@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 from tests.unit.broker.api.brokers import LocalBroker
+from tests.unit.broker.at_end import at_end
 from tests.unit.broker.log.logs import DEFAULTS
 from tests.unit.broker.replica.replicas import LIFE, state_of
 from tests.unit.broker.server.peers import until
@@ -65,6 +66,7 @@ class Listening(LocalBroker):
         member.administration, member.states = self.administration, self.states
         self.logs: LogManager = self.replicas.logs
         self.news = ClusterChanges(self.context, self.logs)
+        at_end(self.news._worker._threads.shutdown)
 
     async def take(self, delta: Delta) -> None:
         """Take a change, and wait for the threads that create and delete logs."""
@@ -441,6 +443,36 @@ async def test_a_lease_begins_between_the_leaderships_that_end_and_those_that_be
     assert seen == [(1, 0)]
     assert broker.partition("won").is_leader
     assert broker.partition("won").log.epochs.latest_epoch == 1, "it has begun the epoch"
+    await broker.stop()
+
+
+@pytest.mark.parametrize(("epoch", "kept_epoch"), [(1, 0), (2, -1)])
+async def test_r40_leaderships_begin_in_turns_after_the_lease_and_replaced_ones_end_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int, kept_epoch: int
+) -> None:
+    """R19: before a replica is told, the lease must not renew what it led before. In the very next epoch
+    nobody else has led."""
+    broker = Listening(tmp_path)
+    names = [f"t{number}" for number in range(ITEMS_PER_TURN + 1)]
+    for name in names:
+        broker.hear_of(name, (1, 2), 1, {})
+    await broker.news.open()
+    lives = {1: LIFE + 1, 2: LIFE}
+    for name in names:
+        broker.view.set_state(name, 0, state_of(1, epoch, (1, 2), 1, incarnations=lives))
+    seen: list[list[int]] = []
+
+    def look() -> None:
+        seen.append([broker.partition(name).leader_epoch for name in sorted(names)])
+
+    def begin_lease() -> None:
+        look()
+        broker.replicas.lease.begin(LIFE + 1, LIFE)
+        asyncio.get_running_loop().call_soon(look)
+
+    await broker.news.take(Delta(partitions={(name, 0) for name in names}), begin_lease)
+    assert seen == [[kept_epoch] * len(names), [epoch] * ITEMS_PER_TURN + [kept_epoch]]
+    assert all(broker.partition(name).is_leader for name in names)
     await broker.stop()
 
 

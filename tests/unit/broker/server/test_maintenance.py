@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker, run
+from tests.unit.broker.at_end import at_end
 from tests.unit.broker.server.peers import until
 
 from mainstem_broker.errors import StorageError
@@ -48,6 +49,7 @@ class Idle(Listener):
 def upkeep_of(broker: LocalBroker) -> tuple[Maintenance, Idle]:
     idle = Idle()
     news = ClusterChanges(broker.context, broker.replicas.logs)
+    at_end(news._worker._threads.shutdown)
     return Maintenance(broker.context, broker.replicas.logs, [idle], news), idle
 
 

@@ -137,10 +137,10 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted(tmp_path: Path
         producer = await local.init(timeout_ms=1_000)
         await local.add(producer, P0)
         local.now_ms += 1_000
-        local.shard.upkeep()
+        await local.shard.upkeep()
         assert not local.markers.waiting
         local.now_ms += 1
-        local.shard.upkeep()
+        await local.shard.upkeep()
         (markers,) = local.markers.write_all()
         assert not markers.is_commit and markers.epoch > producer.epoch
         assert local.coordinator.transaction(ID).state is State.COMPLETE_ABORT
@@ -153,7 +153,7 @@ async def test_an_id_that_is_not_used_expires_and_comes_back_with_another_produc
     async with loaded(tmp_path, expiration_ms=10_000) as local:
         producer = await local.init()
         local.now_ms += 10_000
-        local.shard.upkeep()
+        await local.shard.upkeep()
         assert not local.shard.transactions
         with pytest.raises(InvalidProducerIdMapping):
             await local.add(producer, P0)

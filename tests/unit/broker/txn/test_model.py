@@ -235,7 +235,7 @@ class World:
             self.repeat()
         elif event < 0.94:
             self.local.now_ms += self.random.randint(1, 1_500)
-            self.local.shard.upkeep()
+            await self.local.shard.upkeep()
         elif event < 0.96:
             await self.fail_over()
         elif sum(not client.is_dead for client in self.clients) < 2:
@@ -301,7 +301,7 @@ class World:
         for _ in range(50):
             self.local.replicate()
             self.local.now_ms += TIMEOUT_MS
-            self.local.shard.upkeep()
+            await self.local.shard.upkeep()
             self.local.replicate()
             for _ in range(20):
                 self.write_marker()
