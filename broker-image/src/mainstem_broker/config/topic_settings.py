@@ -32,8 +32,9 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         "cleanup.policy",
         LIST,
         "delete",
-        "What happens to old segments: deleted, compacted by key, or both.",
+        "What happens to old segments: deleted, compacted by key, or both; empty: they stay (KIP-1161).",
         choices=("delete", "compact"),
+        may_be_empty=True,
         fallbacks=(("log.cleanup.policy", 1),),
     ),
     Setting(
@@ -256,6 +257,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         1_073_741_824,
         "Size at which a segment is closed and the next begun.",
         minimum=14,
+        new_minimum=1_048_576,  # KIP-1030
         fallbacks=(("log.segment.bytes", 1),),
     ),
     Setting(
@@ -292,6 +294,19 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
 )
 
 
+INTERNAL_SEGMENT_BYTES: Final = "internal.segment.bytes"
+_INTERNAL_TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
+    Setting(
+        INTERNAL_SEGMENT_BYTES,
+        INT,
+        None,
+        "Counts in place of segment.bytes, for tests that need small segments.",
+        minimum=14,
+    ),
+)
+"""Those that can be set, and that DescribeConfigs and the reference leave out, as in Kafka."""
+
+
 def broker_defaults_of_topics() -> Iterator[Setting]:
     """The broker settings that topics fall back to, one per fallback.
 
@@ -309,7 +324,9 @@ def broker_defaults_of_topics() -> Iterator[Setting]:
                 setting.documentation,
                 minimum=setting.minimum,
                 maximum=setting.maximum,
+                new_minimum=setting.new_minimum,
                 choices=setting.choices,
+                may_be_empty=setting.may_be_empty,
                 dynamic="cluster-wide" if factor == 1 else "read-only",
             )
 
@@ -373,7 +390,12 @@ class TopicConfig:
 def check_topic_overrides(overrides: Mapping[str, str]) -> None:
     """Raise InvalidSetting for the first name that is no topic setting or value that does not fit."""
     for name, text in overrides.items():
-        setting = TOPIC_SETTINGS.get(name)
-        if setting is None:
-            raise InvalidSetting(f"Unknown topic config name: {name}.")
-        setting.parse(text)
+        topic_setting(name).parse(text)
+
+
+def topic_setting(name: str) -> Setting:
+    """The topic setting of that name, also one that is not shown. Raises InvalidSetting if there is none."""
+    setting = TOPIC_SETTINGS.get(name) or _INTERNAL_TOPIC_SETTINGS.get(name)
+    if setting is None:
+        raise InvalidSetting(f"Unknown topic config name: {name}.")
+    return setting
