@@ -54,8 +54,8 @@ class Setting:
     """One setting: `minimum` and `maximum` are inclusive; `fallbacks` are (broker setting, factor).
 
     `pattern` is a regular expression that the whole value of a text or list has to match. The value of a
-    password is never shown. `new_minimum` is the lowest value that may be set; values from `minimum` on, which
-    earlier versions accepted, still count where they are stored. A list with `choices` may be empty if
+    password is never shown. `new_minimum` is the lowest value that may be set; values from `minimum` on,
+    which earlier versions accepted, still count where they are stored. A list with `choices` may be empty if
     `may_be_empty`.
     """
 

@@ -80,6 +80,13 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         fallbacks=(("log.cleaner.delete.retention.ms", 1),),
     ),
     Setting(
+        "errors.deadletterqueue.group.enable",
+        BOOLEAN,
+        False,
+        "Accepted as in Kafka, but without effect. Whether the topic takes dead letters of share groups,"
+        " which there are none of.",
+    ),
+    Setting(
         "file.delete.delay.ms",
         LONG,
         60_000,
@@ -150,6 +157,15 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         fallbacks=(("log.cleaner.max.compaction.lag.ms", 1),),
     ),
     Setting(
+        "max.decompressed.message.bytes",
+        INT,
+        2_147_483_639,
+        "Accepted as in Kafka, but without effect: a broker opens no batch that inflates to over 32 MiB.",
+        minimum=1,
+        maximum=2_147_483_639,
+        fallbacks=(("max.decompressed.message.bytes", 1),),
+    ),
+    Setting(
         "max.message.bytes",
         INT,
         1_048_588,
@@ -212,6 +228,22 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         False,
         "Whether a new segment's file is allocated in full at once.",
         fallbacks=(("log.preallocate", 1),),
+    ),
+    Setting(
+        "remote.copy.lag.bytes",
+        LONG,
+        -1,
+        "Size that is not copied to remote storage yet, which there is none of.",
+        minimum=-1,
+        fallbacks=(("log.remote.copy.lag.bytes", 1),),
+    ),
+    Setting(
+        "remote.copy.lag.ms",
+        LONG,
+        0,
+        "Age before which segments are not copied to remote storage, which there is none of.",
+        minimum=-1,
+        fallbacks=(("log.remote.copy.lag.ms", 1),),
     ),
     Setting(
         "remote.log.copy.disable",
@@ -341,6 +373,7 @@ class TopicConfig:
     compression_type: str
     compression_zstd_level: int
     delete_retention_ms: int
+    errors_deadletterqueue_group_enable: bool
     file_delete_delay_ms: int
     flush_messages: int
     flush_ms: int
@@ -350,6 +383,7 @@ class TopicConfig:
     local_retention_bytes: int
     local_retention_ms: int
     max_compaction_lag_ms: int
+    max_decompressed_message_bytes: int
     max_message_bytes: int
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
@@ -358,6 +392,8 @@ class TopicConfig:
     min_compaction_lag_ms: int
     min_insync_replicas: int
     preallocate: bool
+    remote_copy_lag_bytes: int
+    remote_copy_lag_ms: int
     remote_log_copy_disable: bool
     remote_log_delete_on_disable: bool
     remote_storage_enable: bool

@@ -219,6 +219,7 @@ def test_segment_age_falls_back_to_hours_as_well() -> None:
 
 def test_only_what_is_of_one_topic_has_no_broker_setting_to_fall_back_to() -> None:
     assert [name for name, setting in TOPIC_SETTINGS.items() if not setting.fallbacks] == [
+        "errors.deadletterqueue.group.enable",
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
         "remote.log.copy.disable",
