@@ -68,7 +68,7 @@ def _meaning(setting: Setting, last: str) -> str:
 def _values(setting: Setting) -> str:
     if setting.choices:
         return "one of " + ", ".join(code(choice) for choice in setting.choices)
-    low, high = setting.minimum, setting.maximum
+    low, high = setting.new_minimum or setting.minimum, setting.maximum
     limits = [f"at least {low:,.15g}"] if low is not None else []
     limits += [f"at most {high:,.15g}"] if high is not None and high < INT64_MAX else []
     return ", ".join(limits)

@@ -197,4 +197,6 @@ def test_trap_39_the_java_admin_gets_offsets_versions_endpoints_and_features(
     assert len(cluster_id) == 22
     endpoints = run_tool("ClusterTool", "list-endpoints", *servers).splitlines()
     assert [line.split()[0] for line in endpoints[1:]] == [str(number) for number in group_stack.brokers]
-    assert "Exception" not in run_tool("FeatureCommand", *servers, "describe")
+    described = run_tool("FeatureCommand", *servers, "describe")
+    features = re.findall(r"Feature: (\S+)\s.*FinalizedVersionLevel: (\d+)", described)
+    assert sorted(features) == [("group.version", "1"), ("transaction.version", "2")], described

@@ -23,7 +23,7 @@ SETTINGS = {
     "offsets.topic.segment.bytes": "20000",
     "offsets.topic.replication.factor": "1",
 }
-TOPIC = {"cleanup.policy": "compact", "segment.bytes": "100000", "min.cleanable.dirty.ratio": "0.1"}
+TOPIC = {"cleanup.policy": "compact", "internal.segment.bytes": "100000", "min.cleanable.dirty.ratio": "0.1"}
 KEYS = 500
 CODECS = ["none", "lz4", "zstd"]
 

@@ -35,7 +35,7 @@ SETTINGS: Final = {
     "transaction.state.log.num.partitions": "1",
     "transaction.state.log.segment.bytes": "20000",
 }
-SMALL_SEGMENTS: Final = {"segment.bytes": "50000"}
+SMALL_SEGMENTS: Final = {"internal.segment.bytes": "50000"}
 TOPICS: Final = {
     "enriched": SMALL_SEGMENTS,
     "latest": {**SMALL_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"},

@@ -99,7 +99,7 @@ def test_trap_07_a_producer_is_forgotten_by_the_brokers_clock_whatever_its_recor
 def test_r11_a_restarted_broker_recognises_what_it_had(own_stack: StartCluster, how: str) -> None:
     cluster = own_stack()
     with TopicFactory(cluster) as new_topic:
-        topic = new_topic(config={"segment.bytes": "2000"})
+        topic = new_topic(config={"internal.segment.bytes": "2000"})
         with Connection(cluster.brokers[1]) as connection:
             producer_id = init_producer_id(connection).producer_id
             for number in range(40):

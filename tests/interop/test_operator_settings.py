@@ -106,7 +106,7 @@ async def test_running_brokers_take_a_setting_give_it_back_and_say_what_they_ref
 
         kubernetes.apply(cluster(log_cleaner_delete_retention_ms=3_600_000, log_segment_bytes=1))
         assert (await refused(operator)).startswith(
-            "Invalid value 1 for log.segment.bytes: it must be at least 14."
+            "Invalid value 1 for log.segment.bytes: it must be at least 1048576."
         )
         await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 

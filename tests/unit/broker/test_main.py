@@ -31,7 +31,7 @@ def properties(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["log.segment.bytes=1"], "Invalid value 1 for log.segment.bytes: it must be at least 14."),
+        (["log.segment.bytes=1"], "Invalid value 1 for log.segment.bytes: it must be at least 1048576."),
         (["listeners=here"], "listeners has 'here'; write it as NAME://host:port."),
         (["zookeeper.connect=:x"], "zookeeper.connect is ':x'"),
         (["broker.rack=${file:/none:a}"], "${file:/none:a} cannot be filled in: /none cannot be read"),

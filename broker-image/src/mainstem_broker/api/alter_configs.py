@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from mainstem_broker.api.config_entries import ROOT_LOGGER
@@ -32,7 +33,7 @@ from mainstem_broker.cluster.config_entities import DEFAULT_ENTITY
 from mainstem_broker.config.broker_settings import BROKER_SETTINGS
 from mainstem_broker.config.group_settings import GROUP_SETTINGS
 from mainstem_broker.config.setting import Setting, SettingType
-from mainstem_broker.config.topic_settings import TOPIC_SETTINGS, check_topic_overrides
+from mainstem_broker.config.topic_settings import TOPIC_SETTINGS
 from mainstem_broker.errors import (
     InvalidConfig,
     InvalidRequest,
@@ -147,7 +148,8 @@ def _find(broker: BrokerContext, kind: int, name: str) -> _Resource:
     match kind:
         case ResourceType.TOPIC:
             overrides = broker.require_topic(name).config
-            return _Resource(f"topics/{name}", overrides, TOPIC_SETTINGS, check_topic_overrides)
+            check_topic = partial(broker.config.check_new_topic_overrides, present=overrides)
+            return _Resource(f"topics/{name}", overrides, TOPIC_SETTINGS, check_topic)
         case ResourceType.BROKER:
             if name and name not in map(str, view.brokers):
                 raise InvalidRequest(f"There is no live broker '{name}'.")
@@ -178,7 +180,7 @@ def _check_broker_settings(present: Settings) -> Callable[[Settings], None]:
                     f"{name} cannot be changed while brokers run: change it in the properties file and start"
                     " the broker again."
                 )
-            setting.parse(text)
+            setting.parse_new(text)
 
     return check
 

@@ -4,20 +4,26 @@ A version above ours is answered in version 0 with UNSUPPORTED_VERSION and the r
 client sends the request again; the router does that before the body is read. v1 throttle time; v3 flexible,
 client software name, features; v4 features whose lowest version is 0.
 
-The feature `transaction.version` is finalized at 2: clients then use the second protocol of transactions
-(KIP-890). It is so in every cluster, for no version of this broker serves the first protocol alone.
+Features (KIP-584) are levels that clients may rely on. They are finalized at the highest level in every
+cluster, for no version of this broker serves less, and nobody can change them.
+
+- `transaction.version` 2: clients use the second protocol of transactions (KIP-890).
+- `group.version` 1: groups whose assignor is the broker's (KIP-848), where the settings allow them.
+
+The other features of Apache Kafka are of KRaft (`metadata.version`, `kraft.version`), promise rules for
+settings that do not hold here (`eligible.leader.replicas.version`), or are of groups that are not served.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from mainstem_broker.api.context import BrokerContext, Handler, RequestContext
 from mainstem_broker.protocol.wire import Body, Entity
 
-TRANSACTION_FEATURE: Final = "transaction.version"
-TRANSACTION_VERSION: Final = 2
+TRANSACTION_VERSION: Final = "transaction.version", 2
+GROUP_VERSION: Final = "group.version", 1
 
 
 class AnnouncedVersions(NamedTuple):
@@ -31,25 +37,30 @@ class AnnouncedVersions(NamedTuple):
 def handler_of(announced_versions: Callable[[], Iterable[AnnouncedVersions]]) -> Handler:
     """The handler that answers `announced_versions`. It is part of the table that they come from."""
 
-    def handle(_broker: BrokerContext, _request: Entity, context: RequestContext) -> Body:
+    def handle(broker: BrokerContext, _request: Entity, context: RequestContext) -> Body:
+        features = dict(_features(broker))
         body: Body = {
             "error_code": 0,
             "api_keys": [versions._asdict() for versions in announced_versions()],
             "throttle_time": 0,
             "finalized_features_epoch": 0,
             "finalized_features": [
-                {
-                    "name": TRANSACTION_FEATURE,
-                    "max_version_level": TRANSACTION_VERSION,
-                    "min_version_level": TRANSACTION_VERSION,
-                }
+                {"name": name, "max_version_level": level, "min_version_level": level}
+                for name, level in features.items()
             ],
         }
         if context.version >= 4:
             # Java clients before 3.9 fail on a lowest version of 0, and send version 3.
             body["supported_features"] = [
-                {"name": TRANSACTION_FEATURE, "min_version": 0, "max_version": TRANSACTION_VERSION}
+                {"name": name, "min_version": 0, "max_version": level} for name, level in features.items()
             ]
         return body
 
     return handle
+
+
+def _features(broker: BrokerContext) -> Iterator[tuple[str, int]]:
+    """Names and levels of what this broker serves."""
+    if "consumer" in broker.config.string("group.coordinator.rebalance.protocols").split(","):
+        yield GROUP_VERSION
+    yield TRANSACTION_VERSION

@@ -216,6 +216,10 @@ def _plan(broker: BrokerContext, topic: CreatableTopic, taken_names: TakenNames)
     overrides = {config.name: config.value for config in topic.configs}
     if None in overrides.values():
         raise InvalidConfig("A topic's setting needs a value; leave out those that are to have the default.")
+    try:
+        broker.config.check_new_topic_overrides(overrides, {})
+    except InvalidSetting as error:
+        raise InvalidConfig(str(error)) from None
     taken_names.check(topic.name)
     return plan_topic(
         broker,

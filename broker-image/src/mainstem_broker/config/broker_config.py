@@ -9,7 +9,13 @@ from mainstem_broker.config.broker_settings import BROKER_SETTINGS, RACK_AWARE_R
 from mainstem_broker.config.group_settings import GROUP_SETTINGS, GroupConfig
 from mainstem_broker.config.listener_config import ListenerConfig, overridden_setting
 from mainstem_broker.config.setting import Setting, Source, Value
-from mainstem_broker.config.topic_settings import TOPIC_SETTINGS, TopicConfig, check_topic_overrides
+from mainstem_broker.config.topic_settings import (
+    INTERNAL_SEGMENT_BYTES,
+    TOPIC_SETTINGS,
+    TopicConfig,
+    check_topic_overrides,
+    topic_setting,
+)
 from mainstem_broker.errors import InvalidSetting
 
 
@@ -66,8 +72,13 @@ class BrokerConfig:
                 replace(overridden, name=name).parse(self.static[name])
         self.values: dict[str, Value | None] = {}
         for name, setting in BROKER_SETTINGS.items():
-            text, _ = self._text_and_source(name)
-            self.values[name] = setting.default if text is None else setting.parse(text)
+            text, source = self._text_and_source(name)
+            if text is None:
+                self.values[name] = setting.default
+            elif source is Source.STATIC_BROKER:
+                self.values[name] = setting.parse_new(text)
+            else:
+                self.values[name] = setting.parse(text)
         for name in ("broker.id", "zookeeper.connect"):
             if self.values[name] is None:
                 raise InvalidSetting(f"The setting {name} is missing: add it to the properties file.")
@@ -197,4 +208,28 @@ class BrokerConfig:
         """
         check_topic_overrides(overrides)
         values = {name.replace(".", "_"): self.topic_value(name, overrides)[0] for name in TOPIC_SETTINGS}
+        if INTERNAL_SEGMENT_BYTES in overrides:
+            values["segment_bytes"] = topic_setting(INTERNAL_SEGMENT_BYTES).parse(
+                overrides[INTERNAL_SEGMENT_BYTES]
+            )
         return TopicConfig(**values)  # type: ignore[arg-type]  # the tests hold fields and table equal
+
+    def check_new_topic_overrides(self, overrides: Mapping[str, str], present: Mapping[str, str]) -> None:
+        """Check settings that somebody gives a topic that has the settings `present`.
+
+        Raises:
+            InvalidSetting: as `check_topic_overrides`; a value that is new is below what may be set now; or
+                records would have to be compacted before they may be.
+        """
+        for name, text in overrides.items():
+            setting = topic_setting(name)
+            if present.get(name) == text:
+                setting.parse(text)
+            else:
+                setting.parse_new(text)
+        topic = self.topic(overrides)
+        if topic.min_compaction_lag_ms > topic.max_compaction_lag_ms:
+            raise InvalidSetting(
+                f"min.compaction.lag.ms ({topic.min_compaction_lag_ms}) must be at most"
+                f" max.compaction.lag.ms ({topic.max_compaction_lag_ms})."
+            )

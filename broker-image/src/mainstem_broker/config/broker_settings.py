@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mainstem_broker.config.accepted_settings import WITHOUT_EFFECT
 from mainstem_broker.config.coordinator_settings import COORDINATOR, TRANSACTIONS
 from mainstem_broker.config.group_settings import broker_bounds_of_groups
 from mainstem_broker.config.security_settings import INTER_BROKER, LISTENER_SETTINGS
@@ -338,6 +339,7 @@ LOGS: Final = (
         15_000,
         "How long compaction rests when no log is due.",
         minimum=0,
+        dynamic="cluster-wide",
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size",
@@ -345,6 +347,7 @@ LOGS: Final = (
         134_217_728,
         "Memory for the keys of one compaction, in bytes: 16 for each key, of which three quarters are used.",
         minimum=1_048_576,
+        dynamic="cluster-wide",
     ),
     Setting(
         "log.cleaner.io.max.bytes.per.second",
@@ -352,6 +355,7 @@ LOGS: Final = (
         1.7976931348623157e308,
         "Most bytes that compaction reads and writes in a second.",
         minimum=1,
+        dynamic="cluster-wide",
     ),
     Setting(
         "log.flush.offset.checkpoint.interval.ms",
@@ -411,4 +415,5 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = table(
     *TRANSACTIONS,
     *broker_bounds_of_groups(),
     *broker_defaults_of_topics(),
+    *WITHOUT_EFFECT,
 )

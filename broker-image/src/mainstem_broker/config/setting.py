@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import isfinite
 from typing import Final, Literal
@@ -54,7 +54,9 @@ class Setting:
     """One setting: `minimum` and `maximum` are inclusive; `fallbacks` are (broker setting, factor).
 
     `pattern` is a regular expression that the whole value of a text or list has to match. The value of a
-    password is never shown.
+    password is never shown. `new_minimum` is the lowest value that may be set; values from `minimum` on,
+    which earlier versions accepted, still count where they are stored. A list with `choices` may be empty if
+    `may_be_empty`.
     """
 
     name: str
@@ -63,7 +65,9 @@ class Setting:
     documentation: str
     minimum: float | None = None
     maximum: float | None = None
+    new_minimum: float | None = None
     choices: tuple[str, ...] = ()
+    may_be_empty: bool = False
     pattern: str | None = None
     dynamic: Dynamic = "read-only"
     fallbacks: tuple[tuple[str, int], ...] = ()
@@ -106,21 +110,27 @@ class Setting:
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.minimum is not None and value < self.minimum:
                 raise InvalidSetting(
-                    f"Invalid value {text} for {self.name}: it must be at least {self.minimum:g}."
+                    f"Invalid value {text} for {self.name}: it must be at least {self.minimum:.15g}."
                 )
             if self.maximum is not None and value > self.maximum:
                 raise InvalidSetting(
-                    f"Invalid value {text} for {self.name}: it must be at most {self.maximum:g}."
+                    f"Invalid value {text} for {self.name}: it must be at most {self.maximum:.15g}."
                 )
         if self.pattern is not None and not re.fullmatch(self.pattern, str(value)):
             raise InvalidSetting(f"Invalid value {text!r} for {self.name}: it must match {self.pattern}.")
-        if self.choices:
+        if self.choices and not (value == "" and self.may_be_empty):
             given = str(value).split(",") if self.type is SettingType.LIST else [self.text(value)]
             if any(item not in self.choices for item in given):
                 raise InvalidSetting(
                     f"Invalid value {text!r} for {self.name}: it must be one of {', '.join(self.choices)}."
                 )
         return value
+
+    def parse_new(self, text: str) -> Value:
+        """As `parse`, for a value that somebody sets now."""
+        if self.new_minimum is None:
+            return self.parse(text)
+        return replace(self, minimum=self.new_minimum).parse(text)
 
     @property
     def is_sensitive(self) -> bool:

@@ -32,8 +32,9 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         "cleanup.policy",
         LIST,
         "delete",
-        "What happens to old segments: deleted, compacted by key, or both.",
+        "What happens to old segments: deleted, compacted by key, or both; empty: they stay (KIP-1161).",
         choices=("delete", "compact"),
+        may_be_empty=True,
         fallbacks=(("log.cleanup.policy", 1),),
     ),
     Setting(
@@ -77,6 +78,13 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         "How long tombstones and transaction markers outlive compaction.",
         minimum=0,
         fallbacks=(("log.cleaner.delete.retention.ms", 1),),
+    ),
+    Setting(
+        "errors.deadletterqueue.group.enable",
+        BOOLEAN,
+        False,
+        "Accepted as in Kafka, but without effect. Whether the topic takes dead letters of share groups,"
+        " which there are none of.",
     ),
     Setting(
         "file.delete.delay.ms",
@@ -149,6 +157,15 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         fallbacks=(("log.cleaner.max.compaction.lag.ms", 1),),
     ),
     Setting(
+        "max.decompressed.message.bytes",
+        INT,
+        2_147_483_639,
+        "Accepted as in Kafka, but without effect: a broker opens no batch that inflates to over 32 MiB.",
+        minimum=1,
+        maximum=2_147_483_639,
+        fallbacks=(("max.decompressed.message.bytes", 1),),
+    ),
+    Setting(
         "max.message.bytes",
         INT,
         1_048_588,
@@ -213,6 +230,22 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         fallbacks=(("log.preallocate", 1),),
     ),
     Setting(
+        "remote.copy.lag.bytes",
+        LONG,
+        -1,
+        "Size that is not copied to remote storage yet, which there is none of.",
+        minimum=-1,
+        fallbacks=(("log.remote.copy.lag.bytes", 1),),
+    ),
+    Setting(
+        "remote.copy.lag.ms",
+        LONG,
+        0,
+        "Age before which segments are not copied to remote storage, which there is none of.",
+        minimum=-1,
+        fallbacks=(("log.remote.copy.lag.ms", 1),),
+    ),
+    Setting(
         "remote.log.copy.disable",
         BOOLEAN,
         False,
@@ -256,6 +289,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         1_073_741_824,
         "Size at which a segment is closed and the next begun.",
         minimum=14,
+        new_minimum=1_048_576,  # KIP-1030
         fallbacks=(("log.segment.bytes", 1),),
     ),
     Setting(
@@ -292,6 +326,19 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
 )
 
 
+INTERNAL_SEGMENT_BYTES: Final = "internal.segment.bytes"
+_INTERNAL_TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
+    Setting(
+        INTERNAL_SEGMENT_BYTES,
+        INT,
+        None,
+        "Counts in place of segment.bytes, for tests that need small segments.",
+        minimum=14,
+    ),
+)
+"""Those that can be set, and that DescribeConfigs and the reference leave out, as in Kafka."""
+
+
 def broker_defaults_of_topics() -> Iterator[Setting]:
     """The broker settings that topics fall back to, one per fallback.
 
@@ -309,7 +356,9 @@ def broker_defaults_of_topics() -> Iterator[Setting]:
                 setting.documentation,
                 minimum=setting.minimum,
                 maximum=setting.maximum,
+                new_minimum=setting.new_minimum,
                 choices=setting.choices,
+                may_be_empty=setting.may_be_empty,
                 dynamic="cluster-wide" if factor == 1 else "read-only",
             )
 
@@ -324,6 +373,7 @@ class TopicConfig:
     compression_type: str
     compression_zstd_level: int
     delete_retention_ms: int
+    errors_deadletterqueue_group_enable: bool
     file_delete_delay_ms: int
     flush_messages: int
     flush_ms: int
@@ -333,6 +383,7 @@ class TopicConfig:
     local_retention_bytes: int
     local_retention_ms: int
     max_compaction_lag_ms: int
+    max_decompressed_message_bytes: int
     max_message_bytes: int
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
@@ -341,6 +392,8 @@ class TopicConfig:
     min_compaction_lag_ms: int
     min_insync_replicas: int
     preallocate: bool
+    remote_copy_lag_bytes: int
+    remote_copy_lag_ms: int
     remote_log_copy_disable: bool
     remote_log_delete_on_disable: bool
     remote_storage_enable: bool
@@ -373,7 +426,12 @@ class TopicConfig:
 def check_topic_overrides(overrides: Mapping[str, str]) -> None:
     """Raise InvalidSetting for the first name that is no topic setting or value that does not fit."""
     for name, text in overrides.items():
-        setting = TOPIC_SETTINGS.get(name)
-        if setting is None:
-            raise InvalidSetting(f"Unknown topic config name: {name}.")
-        setting.parse(text)
+        topic_setting(name).parse(text)
+
+
+def topic_setting(name: str) -> Setting:
+    """The topic setting of that name, also one that is not shown. Raises InvalidSetting if there is none."""
+    setting = TOPIC_SETTINGS.get(name) or _INTERNAL_TOPIC_SETTINGS.get(name)
+    if setting is None:
+        raise InvalidSetting(f"Unknown topic config name: {name}.")
+    return setting

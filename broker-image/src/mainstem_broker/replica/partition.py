@@ -438,7 +438,7 @@ class Partition:
             OffsetOutOfRange: above the high watermark or below -1.
         """
         self.require_leader()
-        if not self.log.config.deletes:
+        if self.log.config.compacts and not self.log.config.deletes:
             raise PolicyViolation(f"{self!r} keeps the last record of each key (cleanup.policy).")
         if offset == -1:
             offset = self._high_watermark

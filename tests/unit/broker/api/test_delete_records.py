@@ -52,6 +52,7 @@ async def test_records_are_deleted_up_to_an_offset(broker: LocalBroker, version:
         ("__transaction_state", "delete", "invalid_topic_exception"),
         ("t", "compact", "policy_violation"),
         ("t", "compact,delete", "none"),
+        ("t", "", "none"),
     ],
 )
 async def test_records_that_must_stay_are_not_deleted(

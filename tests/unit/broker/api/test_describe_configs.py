@@ -160,9 +160,9 @@ def test_what_has_no_settings_here_is_told_so(broker: LocalBroker, kind: int, na
 async def test_settings_are_set_and_deleted_and_others_stay(broker: LocalBroker, version: int) -> None:
     broker.create("t", config={"retention.ms": "5", "segment.ms": "6"})
 
-    changes = (("segment.bytes", SET, "100"), ("retention.ms", DELETE, None))
+    changes = (("segment.bytes", SET, "1048576"), ("retention.ms", DELETE, None))
     assert await alter(broker, TOPIC, "t", *changes, version=version) == ("none", "")
-    assert broker.view.topics["t"].config == {"segment.ms": "6", "segment.bytes": "100"}
+    assert broker.view.topics["t"].config == {"segment.ms": "6", "segment.bytes": "1048576"}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_lists_are_appended_to_and_subtracted_from(
         (("retention.ms", SET, "soon"), "invalid_config", "must be of type long"),
         (("retention.ms", SET, None), "invalid_request", "retention.ms needs a value"),
         (("retention.ms", APPEND, "1"), "invalid_config", "retention.ms is no list"),
-        (("cleanup.policy", SUBTRACT, "delete"), "invalid_config", "one of delete, compact"),
+        (("cleanup.policy", APPEND, "shred"), "invalid_config", "one of delete, compact"),
         (("retention.ms", 7, "1"), "invalid_request", "no operation 7"),
     ],
 )
@@ -198,7 +198,7 @@ def test_one_wrong_setting_refuses_its_whole_resource(
     broker: LocalBroker, change: tuple[str, int, str | None], error: str, message: str
 ) -> None:
     broker.create("t")
-    got = run(alter(broker, TOPIC, "t", ("segment.bytes", SET, "100"), change))
+    got = run(alter(broker, TOPIC, "t", ("segment.bytes", SET, "1048576"), change))
     assert got[0] == error
     assert message in got[1]
     assert broker.view.topics["t"].config == {}
@@ -212,10 +212,10 @@ def test_to_validate_changes_nothing(broker: LocalBroker) -> None:
 
 async def test_dynamic_settings_of_one_broker_and_of_all_take_effect(broker: LocalBroker) -> None:
     assert await alter(broker, BROKER, "", ("log.retention.ms", SET, "9")) == ("none", "")
-    assert await alter(broker, BROKER, "1", ("log.segment.bytes", SET, "100")) == ("none", "")
-    assert await alter(broker, BROKER, "3", ("log.segment.bytes", SET, "200")) == ("none", "")
+    assert await alter(broker, BROKER, "1", ("log.segment.bytes", SET, "1048576")) == ("none", "")
+    assert await alter(broker, BROKER, "3", ("log.segment.bytes", SET, "2097152")) == ("none", "")
     topic = broker.context.config.topic({})
-    assert (topic.retention_ms, topic.segment_bytes) == (9, 100)
+    assert (topic.retention_ms, topic.segment_bytes) == (9, 1_048_576)
 
 
 @pytest.mark.parametrize(
@@ -325,8 +325,8 @@ async def test_trap_28_altering_without_increments_replaces_the_whole_set(broker
     assert await replace(broker, TOPIC, "t", {"segment.ms": "7"}) == ("none", "")
     assert broker.view.topics["t"].config == {"segment.ms": "7"}
     await replace(broker, BROKER, "", {"log.retention.ms": "9"})
-    await replace(broker, BROKER, "", {"log.segment.bytes": "100"})
-    assert broker.view.broker_configs["<default>"] == {"log.segment.bytes": "100"}
+    await replace(broker, BROKER, "", {"log.segment.bytes": "1048576"})
+    assert broker.view.broker_configs["<default>"] == {"log.segment.bytes": "1048576"}
 
 
 @pytest.mark.parametrize("name", ["1", ""])
@@ -334,10 +334,10 @@ async def test_trap_28_settings_of_brokers_are_altered_one_by_one(broker: LocalB
     """redpanda#2645, #935: tools expect it."""
 
     await alter(broker, BROKER, name, ("log.retention.ms", SET, "9"))
-    assert await alter(broker, BROKER, name, ("log.segment.bytes", SET, "100")) == ("none", "")
+    assert await alter(broker, BROKER, name, ("log.segment.bytes", SET, "1048576")) == ("none", "")
     assert broker.view.broker_configs[name or "<default>"] == {
         "log.retention.ms": "9",
-        "log.segment.bytes": "100",
+        "log.segment.bytes": "1048576",
     }
 
 
@@ -476,3 +476,35 @@ def test_loggers_are_not_changed_by_replacing_all_that_is_set(broker: LocalBroke
         "invalid_request",
         "The level of a logger is changed by IncrementalAlterConfigs only.",
     )
+
+
+# --- Settings without effect ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "value"),
+    [
+        (BROKER, "1", "num.io.threads", "16"),
+        (BROKER, "", "log.cleaner.threads", "2"),
+        (BROKER, "", "remote.log.reader.threads", "5"),
+        (BROKER, "", "log.cleaner.backoff.ms", "1000"),
+        (TOPIC, "t", "max.decompressed.message.bytes", "1000000"),
+        (TOPIC, "t", "errors.deadletterqueue.group.enable", "true"),
+        (TOPIC, "t", "cleanup.policy", ""),
+    ],
+)
+def test_what_apache_kafka_takes_while_it_runs_is_taken(
+    broker: LocalBroker, kind: int, name: str, setting: str, value: str
+) -> None:
+    broker.create("t")
+    assert run(alter(broker, kind, name, (setting, SET, value))) == ("none", "")
+    if name:
+        assert run(describe(broker, kind, name, [setting]))[1][setting]["value"] == value
+
+
+def test_what_would_be_missed_is_refused(broker: LocalBroker) -> None:
+    """Whoever cordons a directory or names a reporter relies on it."""
+    for setting in ("cordoned.log.dirs", "metric.reporters"):
+        code, message = run(alter(broker, BROKER, "1", (setting, SET, "x")))
+        assert code == "invalid_config"
+        assert f"Unknown broker config name: {setting}" in message

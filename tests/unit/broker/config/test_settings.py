@@ -90,7 +90,8 @@ def test_the_defaults_are_those_of_kafka_4() -> None:
         ("min.cleanable.dirty.ratio", "-inf", "type double"),
         ("compression.type", "brotli", "one of producer, uncompressed, gzip, snappy, lz4, zstd"),
         ("cleanup.policy", "delete,shred", "one of delete, compact"),
-        ("cleanup.policy", "", "one of delete, compact"),
+        ("cleanup.policy", "delete,", "one of delete, compact"),
+        ("cleanup.policy", ",", "one of delete, compact"),
         ("retention", "1", "Unknown topic config name: retention"),
     ],
 )
@@ -218,6 +219,7 @@ def test_segment_age_falls_back_to_hours_as_well() -> None:
 
 def test_only_what_is_of_one_topic_has_no_broker_setting_to_fall_back_to() -> None:
     assert [name for name, setting in TOPIC_SETTINGS.items() if not setting.fallbacks] == [
+        "errors.deadletterqueue.group.enable",
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
         "remote.log.copy.disable",
@@ -402,3 +404,49 @@ def test_the_layers_of_a_setting_come_with_the_one_that_counts_first() -> None:
     ]
     first, *_ = config.layers("log.dirs")
     assert first == ("log.dirs", "/x", Source.STATIC_BROKER), "it is not dynamic"
+
+
+# --- Values that may not be set any more ---
+
+
+@pytest.mark.parametrize("text", ["14", "1048575"])
+def test_segments_that_are_set_now_have_a_mebibyte_and_those_of_earlier_versions_stay(text: str) -> None:
+    """KIP-1030. R44: a topic or cluster that is older goes on as it is, also when something else changes."""
+    broker = config()
+    with pytest.raises(InvalidSetting, match=r"segment\.bytes: it must be at least 1048576"):
+        broker.check_new_topic_overrides({"segment.bytes": text}, {})
+    with pytest.raises(InvalidSetting, match=r"log\.segment\.bytes: it must be at least 1048576"):
+        config(log_segment_bytes=text)
+
+    stored = {"segment.bytes": text, "retention.ms": "5"}
+    assert broker.topic(stored).segment_bytes == int(text)
+    assert broker.with_dynamic({"log.segment.bytes": text}, {}).topic({}).segment_bytes == int(text)
+    broker.check_new_topic_overrides(stored | {"retention.ms": "6"}, stored)
+    broker.check_new_topic_overrides({"segment.bytes": "1048576"}, stored)
+
+
+def test_tests_have_small_segments_by_an_internal_setting() -> None:
+    """As in Kafka, where DescribeConfigs does not show it."""
+    small = {"segment.bytes": "2000000", "internal.segment.bytes": "100"}
+    config().check_new_topic_overrides(small, {})
+    assert config().topic(small).segment_bytes == 100
+    assert "internal.segment.bytes" not in TOPIC_SETTINGS
+
+
+def test_a_record_may_not_be_kept_from_compaction_longer_than_it_may_wait_for_it() -> None:
+    """As `LogConfig.validateValues` of Kafka; the broker's settings count where a topic has none."""
+    lags = {"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "100"}
+    config().check_new_topic_overrides(lags, {})
+    with pytest.raises(InvalidSetting, match=r"min.compaction.lag.ms \(101\) must be at most .* \(100\)"):
+        config().check_new_topic_overrides(lags | {"min.compaction.lag.ms": "101"}, {})
+    with pytest.raises(InvalidSetting, match=r"must be at most"):
+        config(log_cleaner_max_compaction_lag_ms="99").check_new_topic_overrides(
+            {"min.compaction.lag.ms": "100"}, {}
+        )
+
+
+def test_a_topic_without_a_cleanup_policy_neither_deletes_nor_compacts() -> None:
+    """KIP-1161."""
+    topic = config().topic({"cleanup.policy": ""})
+    assert (topic.compacts, topic.deletes) == (False, False)
+    assert config(log_cleanup_policy="").topic({}).cleanup_policy == ""
