@@ -19,7 +19,6 @@ from mainstem_broker.errors import (
     NonEmptyGroup,
     NotCoordinator,
     RebalanceInProgress,
-    StaleMemberEpoch,
     UnknownMemberId,
 )
 from mainstem_broker.group.bridge.migration import MigrationPolicy
@@ -48,20 +47,6 @@ async def join(local: LocalCoordinator, member_id: str = "a", group_id: str = "g
 def commit(local: LocalCoordinator, epoch: int, offset: int = 5, version: int = 9) -> Any:
     value = CommittedOffset(offset, 3, "", local.now_ms, None, local.topics.topic_id("t"))
     return local.coordinator.commit("g", Commit("a", None, epoch, version), {("t", 0): value})
-
-
-async def test_the_next_coordinator_knows_members_and_offsets_from_the_log(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path)
-    await local.load()
-    assert len((await join(local)).assignment or ()) == 4
-    await commit(local, 1)
-    await local.restart()
-    answer = await local.coordinator.consumer_heartbeat("g", heartbeat("a", 1))
-    assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 1, None)
-    assert local.committed("g") == 5
-    with pytest.raises(StaleMemberEpoch):
-        commit(local, 2)
-    await local.coordinator.shards.stop()
 
 
 async def test_an_answer_waits_for_the_in_sync_replicas(tmp_path: Path) -> None:
@@ -269,17 +254,6 @@ async def test_a_group_changes_its_kind_with_its_first_and_its_last_new_member(t
         local.coordinator.consumer_heartbeat("g", heartbeat("new", 2))
     await local.restart()
     assert isinstance(local.coordinator.group("g"), ClassicGroup)
-    await local.coordinator.shards.stop()
-
-
-@pytest.mark.usefixtures("assigning")
-async def test_a_group_stays_new_where_the_way_back_is_not_allowed(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path, migration=MigrationPolicy.UPGRADE)
-    await local.load()
-    await classic(local)
-    await join(local, "new")
-    await local.coordinator.consumer_heartbeat("g", heartbeat("new", -1))
-    assert isinstance(local.coordinator.group("g"), ConsumerGroup)
     await local.coordinator.shards.stop()
 
 

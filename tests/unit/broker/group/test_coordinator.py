@@ -19,8 +19,6 @@ from mainstem_broker.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
     GroupSubscribedToTopic,
-    IllegalGeneration,
-    InvalidCommitOffsetSize,
     InvalidGroupId,
     InvalidSessionTimeout,
     NonEmptyGroup,
@@ -166,21 +164,6 @@ async def test_a_deletion_that_too_few_replicas_have_takes_effect_when_enough_of
         assert local.committed("g") is None
 
 
-async def test_a_commit_that_is_larger_than_a_batch_may_be_has_an_error_of_its_own(tmp_path: Path) -> None:
-    async with loaded(tmp_path, max_message_bytes=1_000) as local:
-        with pytest.raises(InvalidCommitOffsetSize):
-            local.commit("g", 5, metadata="x" * 2_000)
-
-
-async def test_a_generation_of_a_group_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        joined = await local.member("g")
-        with pytest.raises(IllegalGeneration):
-            local.commit("other", 5, member=joined)
-        await local.commit("g", 5, member=joined)
-        assert local.committed("g") == 5
-
-
 async def test_t37_a_topic_that_was_made_again_starts_clean_also_at_the_next_coordinator(
     tmp_path: Path,
 ) -> None:
@@ -258,19 +241,6 @@ async def test_t21_what_is_not_replicated_yet_is_not_told_by_the_next_coordinato
     await local.coordinator.shards.stop()
 
 
-async def test_a_partition_that_is_lost_while_it_is_loaded_is_let_go(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path)
-    local.lead()
-    loading = local.coordinator.shards.loading(0)
-    local.follow()
-    await asyncio.gather(loading, return_exceptions=True)
-    with pytest.raises(NotCoordinator):
-        local.committed("g")
-    await local.load()
-    assert local.committed("g") is None
-    await local.coordinator.shards.stop()
-
-
 @pytest.mark.usefixtures("soon_loaded_again")
 async def test_a_partition_that_cannot_be_read_is_read_again_as_long_as_this_broker_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -325,25 +295,6 @@ async def test_t21_what_too_few_replicas_have_is_not_told_though_the_partition_w
     await local.coordinator.shards.stop()
 
 
-async def test_an_epoch_that_goes_on_leaves_the_groups_alone(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        joined = await local.member("g")
-        shard = local.shard
-        local.coordinator.shards.follow(0)
-        local.coordinator.shards.follow_all()
-        assert local.shard is shard
-        local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
-
-
-async def test_who_waits_for_others_is_sent_to_the_next_coordinator(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await local.member("g")
-        newcomer = local.ask_join("g")
-        assert not newcomer.done()
-        local.follow()
-        assert (await newcomer).error_code == NotCoordinator.code
-
-
 async def test_records_that_are_none_of_ours_do_not_keep_groups_from_being_loaded(tmp_path: Path) -> None:
     async with loaded(tmp_path) as local:
         await local.commit("g", 5)
@@ -352,16 +303,6 @@ async def test_records_that_are_none_of_ours_do_not_keep_groups_from_being_loade
         )
         await local.restart()
         assert local.committed("g") == 5
-
-
-async def test_a_long_log_is_loaded_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainstem_broker.coordinator.journal.READ_BYTES", 300)
-
-    async with loaded(tmp_path) as local:
-        for offset in range(50):
-            await local.commit(f"g{offset % 7}", offset)
-        await local.restart()
-        assert [local.committed(f"g{number}") for number in range(7)] == [49, 43, 44, 45, 46, 47, 48]
 
 
 # --- Members ---
@@ -445,17 +386,6 @@ async def test_a_group_is_deleted_with_its_offsets_for_good(tmp_path: Path) -> N
         assert (await local.member("g")).generation == 1
 
 
-async def test_a_group_is_deleted_with_what_is_being_committed(tmp_path: Path) -> None:
-    async with loaded(tmp_path, followers=True) as local:
-        stored = local.commit("g", 5)
-        deleted = local.coordinator.delete_group("g")
-        local.replicate()
-        await asyncio.gather(stored, deleted)
-        assert local.committed("g") is None
-        await local.restart()
-        assert local.committed("g") is None
-
-
 async def test_only_offsets_of_topics_that_nobody_reads_are_deleted_kip_496(tmp_path: Path) -> None:
     async with loaded(tmp_path) as local:
         joined = await local.member("g")
@@ -468,28 +398,6 @@ async def test_only_offsets_of_topics_that_nobody_reads_are_deleted_kip_496(tmp_
         assert (local.committed("g"), local.committed("g", "u")) == (5, None)
         with pytest.raises(GroupIdNotFound):
             local.coordinator.delete_offsets("other", [])
-
-
-async def test_offsets_and_then_the_group_expire(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await local.commit("simple", 5)
-        joined = await local.member("g")
-        await local.commit("g", 5, member=joined)
-        await local.commit("g", 5, topic="u", member=joined)
-        shard = local.shard
-        local.now_ms += 10_000
-        await shard.expire(10_000)
-        assert (local.committed("g"), local.committed("g", "u")) == (5, None)
-        with pytest.raises(GroupIdNotFound):
-            local.coordinator.group("simple")
-        local.coordinator.leave("g", joined.member_id, None)
-        local.now_ms += 9_999
-        await shard.expire(10_000)
-        assert local.committed("g") == 5
-        local.now_ms += 1
-        await shard.expire(10_000)
-        await local.restart()
-        assert list(local.coordinator.groups()) == []
 
 
 @pytest.fixture
