@@ -74,10 +74,6 @@ def test_growth_that_is_only_validated_changes_nothing(broker: LocalBroker) -> N
     assert len(broker.view.topics["t"].assignment.replicas) == 1
 
 
-def test_an_unknown_topic_does_not_grow(broker: LocalBroker) -> None:
-    assert run(grow(broker, "t", 3))[0] == "unknown_topic_or_partition"
-
-
 async def test_topics_grow_together_and_a_bad_one_fails_alone(broker: LocalBroker) -> None:
     for name in ("a", "b", "c", "twice"):
         broker.create(name, (2,))
