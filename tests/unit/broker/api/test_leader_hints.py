@@ -66,17 +66,12 @@ def hint_of(body: Body) -> tuple[int, dict[str, int] | None, list[dict[str, Any]
 BROKER_2 = {"node_id": 2, "host": "host2", "port": 9092, "rack": "rack2"}
 
 
-async def test_a_produce_to_a_follower_learns_the_leader_and_its_endpoint(broker: LocalBroker) -> None:
+@pytest.mark.parametrize("is_fetch", [False, True], ids=["produce", "fetch"])
+async def test_who_asks_a_follower_learns_the_leader_and_its_endpoint(
+    broker: LocalBroker, is_fetch: bool
+) -> None:
     led_by(broker, 2)
-    error, leader, endpoints = hint_of(await produce(broker, 10))
-    assert error == NotLeaderOrFollower.code
-    assert leader == {"leader_id": 2, "leader_epoch": 4}
-    assert endpoints == [BROKER_2]
-
-
-async def test_a_fetch_from_a_broker_that_does_not_lead_learns_the_leader(broker: LocalBroker) -> None:
-    led_by(broker, 2)
-    error, leader, endpoints = hint_of(await fetch(broker, 16))
+    error, leader, endpoints = hint_of(await (fetch(broker, 16) if is_fetch else produce(broker, 10)))
     assert error == NotLeaderOrFollower.code
     assert leader == {"leader_id": 2, "leader_epoch": 4}
     assert endpoints == [BROKER_2]

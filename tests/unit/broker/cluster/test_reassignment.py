@@ -48,22 +48,10 @@ def test_a_wish_names_the_target_first_then_who_holds_the_partition_still() -> N
     assert Move((1, 2, 3)).towards((4, 2)) == Move((4, 2, 1, 3), adding=(4,), removing=(1, 3))
 
 
-def test_who_held_the_partition_and_who_is_to_hold_it_can_be_told_from_what_is_written() -> None:
-    move = Move((1, 2, 3)).towards((4, 2))
-    assert (set(move.origin), move.target) == ({1, 2, 3}, (4, 2))
-
-
 def test_another_order_of_the_same_brokers_is_no_move() -> None:
     move = Move((1, 2)).towards((2, 1))
     assert move == Move((2, 1))
     assert not move.is_under_way
-
-
-def test_a_wish_that_replaces_another_one_remembers_who_held_the_partition_at_first() -> None:
-    move = Move((1, 2)).towards((3, 4)).towards((5, 1))
-    assert move.target == (5, 1)
-    assert set(move.origin) == {1, 2}
-    assert set(move.replicas) == {1, 2, 3, 4, 5}, "only the controller drops 3 and 4"
 
 
 def test_taking_a_move_back_makes_its_origin_the_target() -> None:

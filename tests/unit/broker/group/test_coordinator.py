@@ -13,7 +13,6 @@ import pytest
 from tests.unit.broker.group.local_coordinator import LocalCoordinator, loaded
 
 from mainstem_broker.coordinator import shard as shard_module
-from mainstem_broker.coordinator.journal import Journal
 from mainstem_broker.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -23,7 +22,6 @@ from mainstem_broker.errors import (
     InvalidSessionTimeout,
     NonEmptyGroup,
     NotCoordinator,
-    StorageError,
     UnknownMemberId,
 )
 from mainstem_broker.group import shard as group_shard
@@ -235,34 +233,6 @@ async def test_t21_what_is_not_replicated_yet_is_not_told_by_the_next_coordinato
             local.committed("g")
         local.replicate()
         await asyncio.sleep(0)
-    assert local.committed("g") == 5
-    await local.coordinator.shards.stop()
-
-
-@pytest.mark.usefixtures("soon_loaded_again")
-async def test_a_partition_that_cannot_be_read_is_read_again_as_long_as_this_broker_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures = 3
-    read = Journal.replay
-
-    async def replay(journal: Journal, *takers: Any) -> None:
-        nonlocal failures
-        if failures:
-            failures -= 1
-            raise StorageError("The disk does not answer.")
-        await read(journal, *takers)
-
-    local = LocalCoordinator(tmp_path)
-    await local.load()
-    await local.commit("g", 5)
-    monkeypatch.setattr(Journal, "replay", replay)
-    local.lead()
-    await asyncio.sleep(0)
-    with pytest.raises(CoordinatorLoadInProgress):
-        local.committed("g")
-    await local.coordinator.shards.loading(0)
-    assert failures == 0
     assert local.committed("g") == 5
     await local.coordinator.shards.stop()
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.txn.local_transactions import ID, NOW_MS, LocalTransactions, loaded
+from tests.unit.broker.txn.local_transactions import ID, LocalTransactions, loaded
 
 from mainstem_broker.errors import (
     ConcurrentTransactions,
@@ -19,7 +19,7 @@ from mainstem_broker.errors import (
 )
 from mainstem_broker.replica.partition_state import PartitionState
 from mainstem_broker.txn.states import State
-from mainstem_broker.txn.transaction import CLIENT_VERSION_1, Producer
+from mainstem_broker.txn.transaction import Producer
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -56,13 +56,6 @@ async def test_a_coordinator_that_may_have_been_replaced_answers_nothing(tmp_pat
             await local.end(Producer(producer.producer_id, producer.epoch + 1))
 
 
-async def test_markers_of_the_first_protocol_have_the_producers_epoch(local: LocalTransactions) -> None:
-    producer = await local.init()
-    await local.add(producer, P0, version=CLIENT_VERSION_1)
-    assert await local.end(producer, version=CLIENT_VERSION_1) == producer
-    assert [markers.epoch for markers in local.markers.write_all()] == [0]
-
-
 async def test_the_next_transaction_waits_for_the_markers_of_the_last_one(local: LocalTransactions) -> None:
     producer = await local.init()
     await local.add(producer, P0)
@@ -71,16 +64,6 @@ async def test_the_next_transaction_waits_for_the_markers_of_the_last_one(local:
         await local.add(following, P0)
     local.markers.write_all()
     await local.add(following, P0)
-
-
-async def test_an_empty_transaction_ends_without_markers_and_with_another_epoch(
-    local: LocalTransactions,
-) -> None:
-    producer = await local.init()
-    following = await local.end(producer, committed=False)
-    (markers,) = local.markers.write_all()
-    assert (following.epoch, markers.partitions) == (1, frozenset())
-    assert local.coordinator.transaction(ID).state is State.COMPLETE_ABORT
 
 
 async def test_a_request_is_answered_when_its_record_is_replicated(tmp_path: Path) -> None:
@@ -163,14 +146,6 @@ async def test_an_id_that_is_not_used_expires_and_comes_back_with_another_produc
         await local.restart()
         assert not local.shard.transactions
         assert await local.init(producer) == Producer(1002, 0)
-
-
-async def test_an_id_with_an_open_transaction_does_not_expire(tmp_path: Path) -> None:
-    async with loaded(tmp_path, expiration_ms=10_000) as local:
-        producer = await local.init()
-        await local.add(producer, P0)
-        local.shard.expire(NOW_MS + 10_000_000)
-        assert local.shard.transactions
 
 
 # --- Failures ---
