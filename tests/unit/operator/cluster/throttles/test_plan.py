@@ -18,6 +18,7 @@ from mainstem_operator.cluster.throttles.plan import (
     ThrottlePlan,
     copies_of,
     copies_to,
+    partitions_in,
     plan_throttles,
 )
 from mainstem_operator.topics.plan import TopicsSeen, plan_topics
@@ -149,6 +150,10 @@ def test_senders_are_who_has_the_data_and_receivers_who_is_to_get_it() -> None:
     # Another target, while 2 has begun to fetch: it has not got the data yet.
     assert copies_to((0, 2, 1), (0, 2, 3), move) == Copies(frozenset({0, 3}), frozenset({1, 2}))
     assert copies_to((0, 3), (0, 2, 3), move) == Copies(frozenset({0, 3}), frozenset())
+
+
+def test_the_note_says_which_partitions_it_is_about() -> None:
+    assert partitions_in(NOTED) == {("clicks", 0)}
 
 
 def test_a_list_that_has_nothing_taken_from_it_yet_is_not_mistaken_for_one_that_has() -> None:
