@@ -143,15 +143,6 @@ def test_each_api_file_says_on_top_which_versions_it_serves() -> None:
 # --- ApiVersions ---
 
 
-@pytest.mark.parametrize("version", range(5))
-def test_api_versions_tells_what_is_served(broker: LocalBroker, version: int) -> None:
-    body = run(broker.answer("ApiVersions", version, {}))
-    client = read_by_client(18, version, body)
-    assert {(a.api_key, a.min_version, a.max_version) for a in client.api_keys} == {
-        (a.key, a.announced_min_version, a.max_version) for a in APIS.values()
-    }
-
-
 def test_produce_is_announced_from_version_0_on(broker: LocalBroker) -> None:
     """librdkafka up to 2.11.0 does not compress for brokers that lack Produce 0 (librdkafka#4956)."""
     body = run(broker.answer("ApiVersions", 3, {}))

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
-from tests.unit.broker.api.brokers import LocalBroker, run
+from tests.unit.broker.api.brokers import LocalBroker
 
-from mainstem_broker.api.context import milliseconds
 from mainstem_broker.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 
 
@@ -26,13 +23,3 @@ def test_a_broker_knows_whether_it_leads_all(broker: LocalBroker) -> None:
     assert broker.context.leads_all([("t", 0), ("t", 1)])
     assert not broker.context.leads_all([("t", 0), ("t", 2)])
     assert not broker.context.leads_all([("u", 0)])
-
-
-def test_to_catch_up_is_the_members_business(broker: LocalBroker) -> None:
-    run(broker.context.catch_up())
-    assert broker.cluster.times_caught_up == 1
-
-
-def test_durations_become_milliseconds() -> None:
-    assert milliseconds(timedelta(seconds=1.5)) == 1500
-    assert milliseconds(timedelta(milliseconds=-1)) == -1

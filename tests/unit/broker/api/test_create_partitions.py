@@ -8,15 +8,6 @@ from tests.unit.broker.api.topic_requests import create, grow, topic
 from mainstem_broker.api.topics import PARTITIONS_PER_TOPIC_MAX
 
 
-@pytest.mark.parametrize("version", range(4))
-def test_a_topic_grows_and_its_old_partitions_stay(broker: LocalBroker, version: int) -> None:
-    broker.create("t", (1, 2))
-    assert run(grow(broker, "t", 5, version=version))[0] == "none"
-    replicas = broker.view.topics["t"].assignment.replicas
-    assert (len(replicas), replicas[0], replicas[1]) == (5, (1,), (2,))
-    assert broker.view.topics["t"].all_led(range(5))
-
-
 async def test_a_dead_broker_of_an_old_partition_does_not_hold_up_growth(broker: LocalBroker) -> None:
     await create(broker, topic("t", assignments={0: [3]}))
     broker.set_live(1, 2)
@@ -62,20 +53,10 @@ def test_growth_that_cannot_be_is_refused_with_the_reason(
     assert len(broker.view.topics["t"].assignment.replicas) == 2
 
 
-def test_growth_by_hand_is_taken_as_it_is(broker: LocalBroker) -> None:
-    broker.create("t", (1,))
-    assert run(grow(broker, "t", 3, [[3], [2]]))[0] == "none"
-    assert broker.view.topics["t"].assignment.replicas == {0: (1,), 1: (3,), 2: (2,)}
-
-
 def test_growth_that_is_only_validated_changes_nothing(broker: LocalBroker) -> None:
     broker.create("t", (1,))
     assert run(grow(broker, "t", 3, validate_only=True))[0] == "none"
     assert len(broker.view.topics["t"].assignment.replicas) == 1
-
-
-def test_an_unknown_topic_does_not_grow(broker: LocalBroker) -> None:
-    assert run(grow(broker, "t", 3))[0] == "unknown_topic_or_partition"
 
 
 async def test_topics_grow_together_and_a_bad_one_fails_alone(broker: LocalBroker) -> None:

@@ -53,18 +53,6 @@ def test_every_name_that_is_taken_is_the_name_of_a_file(name: str) -> None:
     assert len(f"{name}-9999") <= 255
 
 
-@pytest.mark.parametrize("version", range(2, 8))
-def test_a_topic_is_created_and_led_before_the_answer(broker: LocalBroker, version: int) -> None:
-    body = run(create(broker, topic("t", 3, configs={"retention.ms": "5"}), version=version))
-    assert results(body) == [("t", "none")]
-    created = broker.view.topics["t"]
-    assert created.all_led(range(3))
-    assert created.config == {"retention.ms": "5"}
-    (result,) = body["topics"]
-    assert result["topic_id"] == created.topic_id
-    assert (result["num_partitions"], result["replication_factor"]) == (3, 1)
-
-
 async def test_the_answer_waits_until_the_log_of_a_leader_here_is_open(broker: LocalBroker) -> None:
     """On a slow disk, that is longer than a Produce request waits for it."""
     broker.context.opening.add(("t", 0))
@@ -95,19 +83,6 @@ def test_counts_of_minus_one_are_the_brokers_defaults(broker: LocalBroker) -> No
     broker.context.config.values["num.partitions"] = 4
     run(create(broker, topic("t", -1, -1)))
     assert len(broker.view.topics["t"].assignment.replicas) == 4
-
-
-def test_partitions_spread_over_the_live_brokers(broker: LocalBroker) -> None:
-    broker.set_live(1, 3)
-    run(create(broker, topic("t", 4), timeout_ms=0))
-    leaders = [replicas[0] for replicas in broker.view.topics["t"].assignment.replicas.values()]
-    assert sorted(leaders) == [1, 1, 3, 3]
-
-
-def test_a_manual_assignment_is_taken_as_it_is(broker: LocalBroker) -> None:
-    body = run(create(broker, topic("t", assignments={1: [3], 0: [2]})))
-    assert results(body) == [("t", "none")]
-    assert broker.view.topics["t"].assignment.replicas == {0: (2,), 1: (3,)}
 
 
 @pytest.mark.parametrize(
@@ -218,25 +193,12 @@ async def test_the_timeout_is_for_all_topics_of_a_request(broker: LocalBroker) -
     assert loop.time() - started_s < 5, "ten seconds if each had its own"
 
 
-async def test_to_validate_is_to_answer_as_if_and_to_create_nothing(broker: LocalBroker) -> None:
-    body = await create(broker, topic("t", 2), topic("u", 0), validate_only=True)
-    assert results(body) == [("t", "none"), ("u", "invalid_partitions")]
-    assert body["topics"][0]["num_partitions"] == 2
-    assert body["topics"][0]["topic_id"].int == 0
-    assert broker.view.topics == {}
-
-
 def test_a_controller_that_is_slow_makes_the_request_time_out_and_the_topic_stands(
     broker: LocalBroker,
 ) -> None:
     broker.cluster.controller_is_down = True
     assert results(run(create(broker, topic("t")))) == [("t", "request_timed_out")]
     assert "t" in broker.view.topics
-
-
-def test_a_timeout_of_zero_does_not_wait(broker: LocalBroker) -> None:
-    broker.cluster.controller_is_down = True
-    assert results(run(create(broker, topic("t"), timeout_ms=0))) == [("t", "none")]
 
 
 def test_a_zookeeper_that_does_not_answer_is_a_timeout_not_a_lost_connection(broker: LocalBroker) -> None:

@@ -1,27 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
-import pytest
 from tests.unit.broker.api.brokers import LocalBroker, run
 from tests.unit.broker.api.topic_requests import delete
 
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
-
-
-@pytest.mark.parametrize("version", range(1, 7))
-async def test_topics_are_deleted_by_name_one_by_one(broker: LocalBroker, version: int) -> None:
-    broker.create("t")
-    names: list[Any] = ["t", "nowhere"]
-    request = [{"name": name, "topic_id": None} for name in names] if version == 6 else names
-    assert await delete(broker, request, version) == [
-        ("t", "none"),
-        ("nowhere", "unknown_topic_or_partition"),
-    ]
-    assert broker.view.topics == {}
-    assert broker.replicas.find("t", 0) is None
 
 
 async def test_topics_are_deleted_by_id(broker: LocalBroker) -> None:
@@ -29,11 +14,6 @@ async def test_topics_are_deleted_by_id(broker: LocalBroker) -> None:
     request = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": uuid4()}]
     assert await delete(broker, request, 6) == [("t", "none"), (None, "unknown_topic_id")]
     assert await delete(broker, request[:1], 6) == [(None, "unknown_topic_id")]
-
-
-def test_a_deletion_that_names_nothing_finds_nothing(broker: LocalBroker) -> None:
-    request = [{"name": None, "topic_id": UUID(int=0)}]
-    assert run(delete(broker, request, 6)) == [(None, "unknown_topic_or_partition")]
 
 
 def test_a_broker_may_not_allow_deletion(broker: LocalBroker) -> None:

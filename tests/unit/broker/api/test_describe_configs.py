@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -156,15 +155,6 @@ def test_what_has_no_settings_here_is_told_so(broker: LocalBroker, kind: int, na
 # --- IncrementalAlterConfigs ---
 
 
-@pytest.mark.parametrize("version", [0, 1])
-async def test_settings_are_set_and_deleted_and_others_stay(broker: LocalBroker, version: int) -> None:
-    broker.create("t", config={"retention.ms": "5", "segment.ms": "6"})
-
-    changes = (("segment.bytes", SET, "1048576"), ("retention.ms", DELETE, None))
-    assert await alter(broker, TOPIC, "t", *changes, version=version) == ("none", "")
-    assert broker.view.topics["t"].config == {"segment.ms": "6", "segment.bytes": "1048576"}
-
-
 @pytest.mark.parametrize(
     ("present", "operation", "value", "result"),
     [
@@ -204,12 +194,6 @@ def test_one_wrong_setting_refuses_its_whole_resource(
     assert broker.view.topics["t"].config == {}
 
 
-def test_to_validate_changes_nothing(broker: LocalBroker) -> None:
-    broker.create("t")
-    assert run(alter(broker, TOPIC, "t", ("retention.ms", SET, "5"), validate_only=True)) == ("none", "")
-    assert broker.view.topics["t"].config == {}
-
-
 async def test_dynamic_settings_of_one_broker_and_of_all_take_effect(broker: LocalBroker) -> None:
     assert await alter(broker, BROKER, "", ("log.retention.ms", SET, "9")) == ("none", "")
     assert await alter(broker, BROKER, "1", ("log.segment.bytes", SET, "1048576")) == ("none", "")
@@ -242,25 +226,6 @@ def test_what_cannot_be_altered_is_refused_with_the_reason(
     assert got[0] == error
     assert message in got[1]
     assert broker.view.broker_configs == {}
-
-
-def test_resources_are_altered_one_by_one(broker: LocalBroker) -> None:
-    broker.create("t")
-    resources: list[dict[str, Any]] = [
-        {
-            "resource_type": TOPIC,
-            "resource_name": name,
-            "configs": [{"name": "retention.ms", "config_operation": SET, "value": "5"}],
-        }
-        for name in ("nowhere", "t")
-    ]
-    request = {"resources": resources, "validate_only": False}
-    responses = run(broker.answer("IncrementalAlterConfigs", 1, request))["responses"]
-    assert [ErrorCode(response["error_code"]).name for response in responses] == [
-        "unknown_topic_or_partition",
-        "none",
-    ]
-    assert broker.view.topics["t"].config == {"retention.ms": "5"}
 
 
 def test_a_zookeeper_that_does_not_answer_is_a_timeout(broker: LocalBroker) -> None:

@@ -39,11 +39,6 @@ def topics(broker: LocalBroker) -> LocalBroker:
     return broker
 
 
-def test_all_topics_come_in_the_order_of_their_names(topics: LocalBroker) -> None:
-    assert page(topics) == ([("a", [0, 1, 2]), ("b", [0, 1]), ("c", [0, 1])], None)
-    assert page(topics, "c", "a", "c") == ([("a", [0, 1, 2]), ("c", [0, 1])], None)
-
-
 @pytest.mark.parametrize("limit", range(1, 9))
 def test_pages_hold_what_was_asked_for_and_nothing_twice(topics: LocalBroker, limit: int) -> None:
     reports: list[tuple[str, int]] = []
@@ -88,9 +83,3 @@ def test_eligible_leaders_are_told(broker: LocalBroker) -> None:
     (partition,) = answer["topics"][0]["partitions"]
     assert (partition["leader_id"], partition["eligible_leader_replicas"]) == (1, (2, 3))
     assert answer["topics"][0]["topic_id"] == broker.view.topics["t"].topic_id
-
-
-def test_what_brokers_keep_for_themselves_is_called_internal(broker: LocalBroker) -> None:
-    broker.create("__consumer_offsets")
-    answer = run(broker.answer("DescribeTopicPartitions", 0, {"topics": [], "cursor": None}))
-    assert answer["topics"][0]["is_internal"] is True

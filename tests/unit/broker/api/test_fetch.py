@@ -89,18 +89,6 @@ async def test_offsets_from_the_start_to_the_end_are_valid_and_no_others(broker:
     assert answers(await broker.answer("Fetch", 11, request({0: 3})))[0]["records"] == b""
 
 
-async def test_errors_are_told_per_partition_and_at_once(broker: LocalBroker) -> None:
-    broker.create("t", (1, 2, 1))
-    broker.set_state("t", 2, PartitionState(1, 5, (1,), 1, 1))
-
-    body = await broker.answer("Fetch", 11, request({0: 0, 1: 0, 9: 0}, max_wait=LONG_MS))
-    assert {index: code(answer) for index, answer in answers(body).items()} == {
-        0: "none",
-        1: "not_leader_or_follower",
-        9: "unknown_topic_or_partition",
-    }
-
-
 @pytest.mark.parametrize(
     ("epoch", "expected"),
     [(4, "fenced_leader_epoch"), (5, "none"), (6, "unknown_leader_epoch"), (-1, "none")],
@@ -173,16 +161,6 @@ def test_the_limit_of_the_request_is_shared_by_its_partitions(broker: LocalBroke
     assert [len(offsets_in(answer)) for answer in answers(body).values()] == [4, 1]
 
 
-def test_the_brokers_own_limit_holds_as_well(broker: LocalBroker) -> None:
-    broker.context.config = broker.context.config.with_dynamic({}, {})
-    broker.context.config.values["fetch.max.bytes"] = 1500
-    broker.create("t")
-    for _ in range(4):
-        broker.append("t", [b"x" * 1000])
-    body = run(broker.answer("Fetch", 11, request({0: 0})))
-    assert offsets_in(answers(body)[0]) == [(0, 0)]
-
-
 # --- Long poll (R13) ---
 
 
@@ -229,20 +207,6 @@ async def test_less_than_min_bytes_waits_for_more(broker: LocalBroker) -> None:
     assert offsets_in(answers(await task)[0]) == [(0, 0), (1, 1)]
 
 
-async def test_at_its_deadline_a_fetch_answers_what_there_is(broker: LocalBroker) -> None:
-    broker.create("t")
-
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    task = await begin(broker, request({0: 0}, min_bytes=1000, max_wait=50))
-    broker.append("t", [b"a"])
-    assert offsets_in(answers(await task)[0]) == [(0, 0)]
-    assert 0.045 <= loop.time() - begun < 1
-    empty = await broker.answer("Fetch", 11, request({0: 1}, max_wait=10))
-    assert offsets_in(answers(empty)[0]) == []
-    assert listeners(broker) == 0
-
-
 @pytest.mark.parametrize(
     "requested", [{"min_bytes": 0, "max_wait": LONG_MS}, {"min_bytes": 1, "max_wait": 0}]
 )
@@ -251,11 +215,6 @@ def test_a_fetch_that_does_not_want_to_wait_is_answered_at_once(
 ) -> None:
     broker.create("t")
     assert offsets_in(answers(run(broker.answer("Fetch", 11, request({0: 0}, **requested))))[0]) == []
-
-
-def test_a_fetch_of_nothing_is_answered_at_once(broker: LocalBroker) -> None:
-    requested = {**request({}, max_wait=LONG_MS), "topics": []}
-    assert run(broker.answer("Fetch", 11, requested))["responses"] == []
 
 
 async def test_limits_that_are_reached_below_min_bytes_end_the_wait(broker: LocalBroker) -> None:
@@ -287,14 +246,6 @@ async def test_a_partition_that_ceases_to_be_led_here_is_told_at_once(broker: Lo
     broker.set_state("t", 1, PartitionState(2, 1, (1, 2), 1, 1))
     assert [code(answer) for answer in answers(await task).values()] == ["none", "not_leader_or_follower"]
     assert listeners(broker, 0) == 0
-
-
-async def test_the_deletion_of_its_topic_ends_a_fetch(broker: LocalBroker) -> None:
-    broker.create("t")
-
-    task = await begin(broker, request({0: 0}, max_wait=LONG_MS))
-    broker.delete("t")
-    assert code(answers(await task)[0]) == "unknown_topic_or_partition"
 
 
 async def test_a_topic_made_anew_while_a_fetch_waits_is_not_read_as_the_old_one(broker: LocalBroker) -> None:

@@ -108,18 +108,6 @@ def error_of(body: Body) -> str:
     return name
 
 
-async def test_the_first_fetch_is_told_everything_and_the_next_only_what_is_new(led: LocalBroker) -> None:
-    session = Following(led)
-    assert await session.told({0: 0, 1: 0}) == {0: (0, 0), 1: (0, 0)}
-    assert await session.told({}) == {}
-    led.append("t", [b"a"], 1)
-    (size_bytes, mark) = (await session.told({}))[1]
-    assert size_bytes > 0
-    assert mark == 0, "the follower does not have it yet"
-    assert await session.told({1: 1}) == {1: (0, 1)}, "now it does"
-    assert await session.told({}) == {}
-
-
 async def test_a_fetch_that_waits_is_answered_by_an_append_and_by_no_other_news(led: LocalBroker) -> None:
     session = Following(led)
     await session.fetch({0: 0, 1: 0})
@@ -170,15 +158,6 @@ async def test_partitions_take_turns_when_not_all_fit_into_an_answer(led: LocalB
     served = [await session.told({0: 0, 1: 0}, max_bytes=300)]
     served.append(await session.told({0: 1}, max_bytes=300))
     assert [[index for index, (size, _) in reported.items() if size] for reported in served] == [[0], [1]]
-
-
-async def test_a_partition_that_is_forgotten_is_told_no_more(led: LocalBroker) -> None:
-    session = Following(led)
-    await session.fetch({0: 0, 1: 0})
-    await session.fetch({}, forgotten=[1])
-    led.append("t", [b"a"], 1)
-    assert await session.told({}) == {}
-    assert led.partition("t", 1)._end_listeners == {}
 
 
 async def test_an_error_is_told_until_the_partition_is_forgotten(led: LocalBroker) -> None:
@@ -237,12 +216,6 @@ async def test_a_session_of_another_life_or_out_of_step_is_refused(led: LocalBro
     assert error_of(await session.fetch({})) == "invalid_fetch_session_epoch"
     session.session_id, session.epoch = session_id + 1, 1
     assert error_of(await session.fetch({})) == "fetch_session_id_not_found"
-
-
-async def test_who_is_no_broker_of_the_cluster_gets_no_session(led: LocalBroker) -> None:
-    body = await Following(led, follower=99).fetch({0: 0})
-    assert body["session_id"] == 0
-    assert len(led.context.follower_sessions) == 0
 
 
 async def test_a_broker_that_registers_again_has_a_session_meanwhile(led: LocalBroker) -> None:

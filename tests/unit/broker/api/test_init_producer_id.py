@@ -43,11 +43,6 @@ def ask(*, ids: PlayedIds | None = None, **request: Any) -> Body:
     return asyncio.run(cast(Any, answer))
 
 
-def test_a_producer_gets_an_id_and_epoch_0() -> None:
-    answer = ask()
-    assert (answer["error_code"], answer["producer_id"], answer["producer_epoch"]) == (0, 100, 0)
-
-
 @pytest.mark.parametrize("epoch", [-1, 4, 2**15 - 1])
 def test_a_request_that_names_an_id_gets_a_new_one(epoch: int) -> None:
     """Anybody can name any id. The next epoch of an id would fence the producer that owns it."""

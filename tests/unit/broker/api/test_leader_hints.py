@@ -66,17 +66,12 @@ def hint_of(body: Body) -> tuple[int, dict[str, int] | None, list[dict[str, Any]
 BROKER_2 = {"node_id": 2, "host": "host2", "port": 9092, "rack": "rack2"}
 
 
-async def test_a_produce_to_a_follower_learns_the_leader_and_its_endpoint(broker: LocalBroker) -> None:
+@pytest.mark.parametrize("is_fetch", [False, True], ids=["produce", "fetch"])
+async def test_who_asks_a_follower_learns_the_leader_and_its_endpoint(
+    broker: LocalBroker, is_fetch: bool
+) -> None:
     led_by(broker, 2)
-    error, leader, endpoints = hint_of(await produce(broker, 10))
-    assert error == NotLeaderOrFollower.code
-    assert leader == {"leader_id": 2, "leader_epoch": 4}
-    assert endpoints == [BROKER_2]
-
-
-async def test_a_fetch_from_a_broker_that_does_not_lead_learns_the_leader(broker: LocalBroker) -> None:
-    led_by(broker, 2)
-    error, leader, endpoints = hint_of(await fetch(broker, 16))
+    error, leader, endpoints = hint_of(await (fetch(broker, 16) if is_fetch else produce(broker, 10)))
     assert error == NotLeaderOrFollower.code
     assert leader == {"leader_id": 2, "leader_epoch": 4}
     assert endpoints == [BROKER_2]
@@ -90,12 +85,6 @@ async def test_a_consumer_with_an_old_epoch_learns_the_new_one(broker: LocalBrok
     assert [node["node_id"] for node in endpoints] == [1]
 
 
-async def test_older_versions_get_no_hints(broker: LocalBroker) -> None:
-    led_by(broker, 2)
-    for body in (await produce(broker, 9), await fetch(broker, 15), await fetch(broker, 12)):
-        assert hint_of(body)[1:] == (None, [])
-
-
 async def test_without_a_leader_there_is_no_hint(broker: LocalBroker) -> None:
     led_by(broker, -1)
     for body in (await produce(broker, 10), await fetch(broker, 16)):
@@ -106,14 +95,6 @@ async def test_a_leader_that_is_not_alive_is_named_without_an_endpoint(broker: L
     led_by(broker, 2)
     broker.set_live(1, 3)
     assert hint_of(await produce(broker, 10))[1:] == ({"leader_id": 2, "leader_epoch": 4}, [])
-
-
-async def test_who_is_elected_and_cannot_serve_does_not_name_itself(broker: LocalBroker) -> None:
-    led_by(broker, 1)
-    broker.replicas.lease.end()
-    error, leader, endpoints = hint_of(await produce(broker, 10))
-    assert error == NotLeaderOrFollower.code
-    assert (leader, endpoints) == (None, [])
 
 
 async def test_a_leader_that_is_replaced_while_a_produce_waits_names_the_new_one(broker: LocalBroker) -> None:

@@ -81,11 +81,6 @@ def test_an_offset_is_found_with_the_time_and_epoch_of_its_record(
     assert run(find(filled, timestamp)) == answer
 
 
-@pytest.mark.parametrize("version", range(1, 10))
-def test_every_version_gets_its_answer(filled: LocalBroker, version: int) -> None:
-    assert run(find(filled, 2001, version)) == (3, 3000, 4)
-
-
 async def test_an_empty_log_starts_and_ends_at_the_same_offset(broker: LocalBroker) -> None:
     broker.create("t")
 
@@ -108,12 +103,6 @@ def test_a_record_time_is_found_inside_its_batch(broker: LocalBroker) -> None:
     times = [Message(b"x", None, (), NOW_MS + delta) for delta in (0, 50, 20, 90)]
     append_batch(broker.partition("t"), encode_batch(times), acks=1, produce_version=9, now_ms=NOW_MS)
     assert run(find(broker, NOW_MS + 51)) == (3, NOW_MS + 90, 0)
-
-
-def test_an_offset_lookup_fails_partition_by_partition(filled: LocalBroker) -> None:
-    body = run(filled.answer("ListOffsets", 9, by_time({0: LATEST, 1: LATEST, 5: LATEST})))
-    assert found(body) == {0: (6, -1, 4), 1: "not_leader_or_follower", 5: "unknown_topic_or_partition"}
-    assert body["topics"][0]["partitions"][1].get("offset", -1) == -1
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(3, "fenced_leader_epoch"), (5, "unknown_leader_epoch")])

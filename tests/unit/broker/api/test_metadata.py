@@ -45,18 +45,6 @@ def test_version_0_asks_for_all_topics_by_an_empty_list(broker: LocalBroker) -> 
     assert summary(run(ask(broker, 0, {"topics": []}))) == [("a", "none"), ("b", "none")]
 
 
-@pytest.mark.parametrize("version", range(1, 13))
-async def test_later_versions_ask_for_all_by_null_and_for_none_by_an_empty_list(
-    broker: LocalBroker, version: int
-) -> None:
-    broker.create("a")
-
-    assert summary(await ask(broker, version, {"topics": None})) == [("a", "none")]
-    nothing = await ask(broker, version, {"topics": []})
-    assert summary(nothing) == []
-    assert len(nothing["brokers"]) == 3
-
-
 def test_all_topics_are_told_after_the_latest_news_was_heard(broker: LocalBroker) -> None:
     broker.cluster.on_catch_up = lambda: void(broker.create("made at another broker"))
     assert summary(run(ask(broker, 12, {"topics": None}))) == [("made at another broker", "none")]
@@ -82,13 +70,6 @@ def test_partitions_tell_their_leader_epoch_replicas_and_who_is_gone(broker: Loc
     assert (third["replica_nodes"], third["isr_nodes"], third["offline_replicas"]) == ((3,), (3,), [3])
 
 
-def test_a_partition_without_a_leader_keeps_its_epoch(broker: LocalBroker) -> None:
-    broker.create("t")
-    broker.set_state("t", 0, PartitionState(-1, 5, (1,), 1, 1))
-    (partition,) = run(ask(broker, 12, named("t")))["topics"][0]["partitions"]
-    assert (partition["leader_id"], partition["leader_epoch"]) == (-1, 5)
-
-
 async def test_a_topic_without_any_partition_state_is_no_success(broker: LocalBroker) -> None:
     """Clients would report success for a topic of no partitions."""
     broker.cluster.controller_is_down = True
@@ -97,11 +78,6 @@ async def test_a_topic_without_any_partition_state_is_no_success(broker: LocalBr
     body = await ask(broker, 12, named("t"))
     assert summary(body) == [("t", "leader_not_available")]
     assert body["topics"][0]["partitions"] == ()
-
-
-def test_internal_topics_are_marked(broker: LocalBroker) -> None:
-    broker.create("__consumer_offsets")
-    assert run(ask(broker, 12, {"topics": None}))["topics"][0]["is_internal"] is True
 
 
 @pytest.mark.parametrize("version", range(13))
@@ -192,11 +168,6 @@ async def test_asking_for_an_unknown_topic_creates_it_where_client_and_broker_al
     assert list(broker.view.topics) == ["t"]
 
 
-def test_a_topic_just_created_has_no_leader_yet(broker: LocalBroker) -> None:
-    broker.cluster.controller_is_down = True
-    assert summary(run(ask(broker, 4, named("t", create=True)))) == [("t", "leader_not_available")]
-
-
 def test_clients_before_version_4_always_allow_it(broker: LocalBroker) -> None:
     run(ask(broker, 1, named("t", create=None)))
     assert list(broker.view.topics) == ["t"]
@@ -237,21 +208,3 @@ def test_a_topic_of_coordinators_is_created_with_their_settings(
     assert settings.cleanup_policy == "compact"
     assert settings.segment_bytes == config.integer(f"{prefix}.segment.bytes")
     assert settings.min_insync_replicas == isr
-
-
-def test_asking_twice_in_one_request_creates_once(broker: LocalBroker) -> None:
-    assert summary(run(ask(broker, 4, named("t", "t", create=True)))) == [("t", "none")]
-
-
-# --- DescribeCluster ---
-
-
-@pytest.mark.parametrize("version", [0, 1])
-def test_the_cluster_is_described(broker: LocalBroker, version: int) -> None:
-    body = run(broker.answer("DescribeCluster", version, {}))
-    assert (body["error_code"], body["cluster_id"], body["controller_id"]) == (0, "the-cluster", 2)
-    assert [(b["broker_id"], b["host"], b["port"], b["rack"]) for b in body["brokers"]] == [
-        (1, "host1", 9091, "rack1"),
-        (2, "host2", 9092, "rack2"),
-        (3, "host3", 9093, "rack3"),
-    ]

@@ -59,15 +59,6 @@ async def test_only_the_first_batch_of_a_transaction_asks_the_coordinator(
     assert broker.partition("t").last_stable_offset == 0
 
 
-async def test_the_next_transaction_asks_again(broker: LocalBroker) -> None:
-    broker.create("t")
-    await send(broker, transactional_batch(PRODUCER))
-    end(broker)
-    assert await send(broker, transactional_batch(PRODUCER, 1)) == ["none"]
-    assert len(verifier(broker).requested) == 2
-    assert broker.partition("t").last_stable_offset == 2
-
-
 async def test_partitions_that_are_not_in_the_transaction_fail_one_by_one(broker: LocalBroker) -> None:
     broker.create("t", (1, 1))
     verifier(broker).codes = {("t", 1): ErrorCode.transaction_abortable.value}

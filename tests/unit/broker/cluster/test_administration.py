@@ -34,14 +34,6 @@ async def test_a_topic_is_created_once_however_many_ask(servers: str) -> None:
         assert two.view.topics["t"].config == {"retention.ms": "5"}
 
 
-async def test_settings_left_over_do_not_stand_in_the_way(servers: str, shell: KazooClient) -> None:
-    async with joined(1, servers) as member:
-        shell.create("/config/topics/t", znodes.encode_config({"retention.ms": "1"}))
-        await member.create("t", [1], {"segment.ms": "2"})
-        await member.until(lambda: member.knows("t"))
-        assert member.view.topics["t"].config == {"segment.ms": "2"}
-
-
 async def test_a_topic_made_while_its_predecessor_vanishes_is_made(servers: str, shell: KazooClient) -> None:
     """The settings were there when they were looked for and gone when they were written."""
 
@@ -60,13 +52,6 @@ async def test_a_topic_made_while_its_predecessor_vanishes_is_made(servers: str,
         await member.create("t", [1])
         zookeeper.get = get  # type: ignore[method-assign]  # as it was
         await member.until(lambda: member.knows("t"))
-
-
-async def test_a_topic_grows_and_old_assignments_stay(servers: str) -> None:
-    async with joined(1, servers) as member:
-        await member.create("t", [1])
-        await member.administration.grow_topic("t", {1: (1,), 2: (1,)})
-        await member.until(lambda: member.knows("t") and len(member.states_of("t")) == 3)
 
 
 async def test_growth_of_nothing_and_growth_that_comes_too_late_are_refused(servers: str) -> None:

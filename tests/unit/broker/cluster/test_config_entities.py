@@ -8,17 +8,12 @@ from hypothesis import strategies as st
 
 from mainstem_broker.cluster.config_entities import (
     DEFAULT_ENTITY,
-    config_path,
     group_of,
     group_path,
     quota_entity,
     quota_path,
 )
 from mainstem_broker.quota.client_quotas import QuotaEntity
-
-
-def test_settings_lie_below_config() -> None:
-    assert config_path("brokers/<default>") == "/config/brokers/<default>"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from tests.unit.broker.cluster.planned_clusters import (
     CLEAN_RETURN,
     CONTROLLER_EPOCH,
@@ -7,6 +8,7 @@ from tests.unit.broker.cluster.planned_clusters import (
     LEAVING,
     UNCLEAN_RETURN,
     Life,
+    Live,
     carry_out,
     one_partition,
     plan,
@@ -45,17 +47,29 @@ def test_only_the_new_partitions_of_a_topic_that_grew_are_planned() -> None:
     assert [(change.topic, change.partition) for change in plan(view)] == [("t", 1)]
 
 
-def test_a_partition_whose_leader_and_followers_live_stays_as_it_is() -> None:
-    assert planned(one_partition({1, 2, 3}, (1, 2, 3), 2, (1, 2, 3))) is None
+DECISIONS: dict[str, tuple[Live, tuple[int, ...], int, tuple[int, ...], PartitionState | None]] = {
+    "leader and followers live": ({1, 2, 3}, (1, 2, 3), 2, (1, 2, 3), None),
+    "leader dead": ({3, 4}, (1, 2, 3, 4), 1, (1, 2, 4), state_of(4, 5, (4,), 7)),
+    "only one out of sync lives": ({2}, (1, 2), 1, (1,), state_of(NO_LEADER, 5, (1,), 7)),
+    "one of the set comes back": ({2, 3}, (1, 2, 3), NO_LEADER, (1, 2), state_of(2, 5, (2,), 7)),
+    # It may have lost the end of its log (KIP-903).
+    "leader back uncleanly": ({1: UNCLEAN_RETURN, 2: FIRST}, (1, 2), 1, (1, 2), state_of(2, 5, (2,), 7)),
+    "follower dead": ({1, 3}, (1, 2, 3), 1, (1, 2, 3), state_of(1, 4, (1, 3), 7)),
+    "follower back cleanly": ({1: FIRST, 2: CLEAN_RETURN}, (1, 2), 1, (1, 2), None),
+    "follower back uncleanly": ({1: FIRST, 2: UNCLEAN_RETURN}, (1, 2), 1, (1, 2), state_of(1, 4, (1,), 7)),
+    "follower back, and out of sync": ({1, 2}, (1, 2), 1, (1,), None),
+    "follower leaves": ({1: FIRST, 2: LEAVING}, (1, 2), 1, (1, 2), state_of(1, 4, (1,), 7)),
+    "leader leaves, nobody in sync": ({1: LEAVING, 2: FIRST}, (1, 2), 1, (1,), None),
+    "all leave": ({1: LEAVING, 2: LEAVING}, (1, 2), 1, (1, 2), None),
+}
+"""Brokers that live, the replicas, the leader of epoch 4, its in-sync set, and the state that follows."""
 
 
-def test_a_dead_leader_is_replaced_by_the_first_replica_that_is_live_and_in_sync() -> None:
-    view = one_partition({3, 4}, (1, 2, 3, 4), 1, (1, 2, 4))
-    assert planned(view) == state_of(4, 5, (4,), 7)
-
-
-def test_a_live_replica_out_of_sync_never_leads() -> None:
-    assert planned(one_partition({2}, (1, 2), 1, (1,))) == state_of(NO_LEADER, 5, (1,), 7)
+@pytest.mark.parametrize(("live", "replicas", "leader", "isr", "expected"), DECISIONS.values(), ids=DECISIONS)
+def test_elections_go_by_who_lives_in_which_life_and_is_in_sync(
+    live: Live, replicas: tuple[int, ...], leader: int, isr: tuple[int, ...], expected: PartitionState | None
+) -> None:
+    assert planned(one_partition(live, replicas, leader, isr)) == expected
 
 
 def test_when_nobody_in_sync_lives_the_partition_has_no_leader_and_keeps_its_sets() -> None:
@@ -63,11 +77,6 @@ def test_when_nobody_in_sync_lives_the_partition_has_no_leader_and_keeps_its_set
     assert planned(view) == state_of(NO_LEADER, 5, (1, 2), 7, elr=(3,))
     carry_out(view, plan(view))
     assert planned(view) is None, "and it is said once"
-
-
-def test_whoever_of_the_in_sync_set_comes_back_leads_again() -> None:
-    view = one_partition({2, 3}, (1, 2, 3), NO_LEADER, (1, 2))
-    assert planned(view) == state_of(2, 5, (2,), 7)
 
 
 def test_a_leader_that_lives_a_new_life_leads_no_more_but_may_be_elected_again() -> None:
@@ -78,12 +87,6 @@ def test_a_leader_that_lives_a_new_life_leads_no_more_but_may_be_elected_again()
     assert planned(view) is None
 
 
-def test_a_leader_that_returns_from_an_unclean_stop_is_passed_over_and_leaves_the_set() -> None:
-    """It may have lost the end of its log (KIP-903)."""
-    view = one_partition({1: UNCLEAN_RETURN, 2: FIRST}, (1, 2), 1, (1, 2))
-    assert planned(view) == state_of(2, 5, (2,), 7)
-
-
 def test_a_state_that_names_no_life_for_its_leader_is_elected_anew() -> None:
     """As those that were written before leaders were bound to their lives."""
     view = view_of({1: Life(3)}, ("t", {0: (1,)}))
@@ -91,28 +94,10 @@ def test_a_state_that_names_no_life_for_its_leader_is_elected_anew() -> None:
     assert planned(view) == state_of(1, 5, (1,), 7, lives={1: 3})
 
 
-def test_a_dead_follower_leaves_the_in_sync_set_and_that_is_no_election() -> None:
-    view = one_partition({1, 3}, (1, 2, 3), 1, (1, 2, 3))
-    assert planned(view) == state_of(1, 4, (1, 3), 7)
-
-
-def test_a_follower_that_returns_cleanly_stays_in_sync() -> None:
-    assert planned(one_partition({1: FIRST, 2: CLEAN_RETURN}, (1, 2), 1, (1, 2))) is None
-
-
-def test_a_follower_that_returns_from_an_unclean_stop_leaves_the_set() -> None:
-    view = one_partition({1: FIRST, 2: UNCLEAN_RETURN}, (1, 2), 1, (1, 2))
-    assert planned(view) == state_of(1, 4, (1,), 7)
-
-
 def test_an_unclean_stop_before_the_life_that_was_found_in_sync_says_nothing() -> None:
     view = view_of({1: FIRST, 2: Life(6, 5)}, ("t", {0: (1, 2)}))
     view.set_state("t", 0, state_of(1, 4, (1, 2), 6, lives={2: 5}))
     assert planned(view) is None
-
-
-def test_a_follower_that_comes_back_is_not_in_sync_by_that() -> None:
-    assert planned(one_partition({1, 2}, (1, 2), 1, (1,))) is None
 
 
 def test_a_leaving_leader_is_left_to_hand_over_by_itself() -> None:
@@ -124,16 +109,6 @@ def test_a_leaving_leader_is_left_to_hand_over_by_itself() -> None:
 def test_nobody_inherits_from_a_leaving_leader_whose_followers_leave_as_well_or_are_not_in_sync() -> None:
     view = one_partition({1: LEAVING, 2: LEAVING, 3: FIRST}, (1, 2, 3), 1, (1, 2))
     assert heir_of(view.topics["t"].states[0], (1, 2, 3), view.brokers) is None
-
-
-def test_a_leaving_follower_leaves_the_set_without_an_election() -> None:
-    view = one_partition({1: FIRST, 2: LEAVING}, (1, 2), 1, (1, 2))
-    assert planned(view) == state_of(1, 4, (1,), 7)
-
-
-def test_nothing_changes_for_a_leaving_broker_that_nobody_could_replace() -> None:
-    assert planned(one_partition({1: LEAVING, 2: FIRST}, (1, 2), 1, (1,))) is None
-    assert planned(one_partition({1: LEAVING, 2: LEAVING}, (1, 2), 1, (1, 2))) is None
 
 
 def test_a_broker_may_stop_once_others_have_what_they_can_take_of_it() -> None:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from kazoo.client import KazooClient
 from tests.unit.broker.cluster.members import joined
 
-from mainstem_broker.cluster.zookeeper import Conflict, Create, Operation, ZooKeeperUnavailable
+from mainstem_broker.cluster.zookeeper import Conflict, Create
 from mainstem_broker.replica.partition_state import NO_LEADER
 
 pytestmark = pytest.mark.processes
@@ -46,30 +43,6 @@ async def test_a_controller_that_was_replaced_without_knowing_writes_nothing(
             one.let_go()
             await one.until(lambda: not one.is_controller)
             assert two.is_controller
-
-
-async def test_a_controller_elected_by_a_write_whose_answer_was_lost_leads(
-    servers: str, shell: KazooClient
-) -> None:
-    async with joined(1, servers) as one:
-        multi = one._zookeeper.multi
-        lost: list[int] = []
-
-        async def losing(operations: Sequence[Operation]) -> list[Any]:
-            results = await multi(operations)
-            if any(getattr(operation, "path", "") == "/controller" for operation in operations) and not lost:
-                lost.append(1)
-                raise ZooKeeperUnavailable("The answer was lost.")
-            return results
-
-        one._zookeeper.multi = losing  # type: ignore[method-assign]  # stands in between
-        one.controllership.is_held = False
-        shell.delete("/controller")
-        await one.until(lambda: bool(lost) and one.is_controller)
-        assert shell.get("/controller_epoch")[0] == b"2"
-        await one.create("t", [1])
-        await one.until(lambda: one.knows("t"))
-        assert one.states_of("t")[0].controller_epoch == 2
 
 
 async def test_states_that_another_wrote_first_are_read_and_planned_anew(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from structlog.testing import capture_logs
@@ -53,6 +53,37 @@ def epoch_of(server: ZooKeeperServer) -> bytes:
     node = server.get(znodes.CONTROLLER_EPOCH)
     assert node is not None
     return node.data
+
+
+class Elected(NamedTuple):
+    server: ZooKeeperServer
+    zookeeper: SimulatedZooKeeper
+    view: ClusterView
+    controllership: Controllership
+
+
+async def elected(replicas: Mapping[int, tuple[int, ...]], lives: Mapping[int, int] | None = None) -> Elected:
+    """The topic "t", of which nothing is planned yet, and broker 1 as the controller that knows it."""
+    server = empty_server()
+    create_topic(server, replicas)
+    view = view_of(lives or {1: 0}, replicas)
+    zookeeper = await session_with(server)
+    controllership = controllership_of(1, zookeeper, view)
+    await controllership.seek(nobody)
+    return Elected(server, zookeeper, view, controllership)
+
+
+async def leading(replicas: Mapping[int, tuple[int, ...]], lives: Mapping[int, int] | None = None) -> Elected:
+    """The same, once the controller has written the topic's states."""
+    result = await elected(replicas, lives)
+    await result.controllership.lead(Delta())
+    return result
+
+
+def delete_topic(server: ZooKeeperServer, view: ClusterView) -> None:
+    """Somebody asks for the deletion of "t", and the controller has heard of it."""
+    server.multi([Create(znodes.deletion_path("t"), b"")], 0)
+    view.pending_deletions.add("t")
 
 
 # --- Winning and losing ---
@@ -147,11 +178,7 @@ async def test_a_controller_that_was_replaced_writes_nothing_and_finds_out() -> 
 
 
 async def test_states_are_written_with_the_feeds_entry_that_carries_them() -> None:
-    server = empty_server()
-    create_topic(server, {0: (1, 2), 1: (2, 1)})
-    view = view_of({1: 3, 2: 5}, {0: (1, 2), 1: (2, 1)})
-    controllership = controllership_of(1, await session_with(server), view)
-    await controllership.seek(nobody)
+    server, _, view, controllership = await elected({0: (1, 2), 1: (2, 1)}, lives={1: 3, 2: 5})
     delta = Delta()
     await controllership.lead(delta)
     assert delta.partitions == {("t", 0), ("t", 1)}
@@ -165,12 +192,7 @@ async def test_states_are_written_with_the_feeds_entry_that_carries_them() -> No
 
 
 async def test_after_a_write_that_failed_everything_is_planned_anew() -> None:
-    server = empty_server()
-    create_topic(server, {0: (1,)})
-    view = view_of({1: 0}, {0: (1,)})
-    zookeeper = await session_with(server)
-    controllership = controllership_of(1, zookeeper, view)
-    await controllership.seek(nobody)
+    server, zookeeper, _, controllership = await elected({0: (1,)})
     multi = zookeeper.multi
 
     async def failing(operations: Sequence[Operation]) -> list[Any]:
@@ -185,12 +207,7 @@ async def test_after_a_write_that_failed_everything_is_planned_anew() -> None:
 
 
 async def test_only_topics_that_have_to_be_looked_at_again_are_planned() -> None:
-    server = empty_server()
-    create_topic(server, {0: (1,)})
-    view = view_of({1: 0}, {0: (1,)})
-    controllership = controllership_of(1, await session_with(server), view)
-    await controllership.seek(nobody)
-    await controllership.lead(Delta())
+    server, _, view, controllership = await leading({0: (1,)})
     view.set_topic(znodes.TopicAssignment("t", TOPIC_ID, {0: (1,), 1: (1,)}, version=1), {})
     await controllership.lead(Delta())
     assert list(written_states(server)) == [0]
@@ -201,13 +218,8 @@ async def test_only_topics_that_have_to_be_looked_at_again_are_planned() -> None
 
 async def test_states_of_many_partitions_are_planned_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """R40: the controller's clients do not wait while it looks at all partitions after a broker's death."""
-    server = empty_server()
     replicas = dict.fromkeys(range(3 * ITEMS_PER_TURN), (1,))
-    create_topic(server, replicas)
-    view = view_of({1: 0}, replicas)
-    controllership = controllership_of(1, await session_with(server), view)
-    await controllership.seek(nobody)
-    await controllership.lead(Delta())
+    controllership = (await leading(replicas)).controllership
     in_turn = most = looks = 0
     elect = controller_module.elect
 
@@ -245,16 +257,10 @@ async def test_many_states_are_written_in_several_steps(monkeypatch: pytest.Monk
 
 
 async def test_a_topic_is_deleted_with_all_its_nodes_and_who_held_it_is_noted() -> None:
-    server = empty_server()
-    create_topic(server, {0: (1, 2)})
-    view = view_of({1: 0, 2: 0}, {0: (1, 2)})
-    controllership = controllership_of(1, await session_with(server), view)
-    await controllership.seek(nobody)
-    await controllership.lead(Delta())
+    server, _, view, controllership = await leading({0: (1, 2)}, lives={1: 0, 2: 0})
     claim = znodes.Claim(2, 0, 1, 1)
     server.multi([Create(znodes.claim_path("t", 0, 2), claim.encode())], 0)
-    server.multi([Create(znodes.deletion_path("t"), b"")], 0)
-    view.pending_deletions.add("t")
+    delete_topic(server, view)
     delta = Delta()
     await controllership.lead(delta)
     assert delta.deleted == [("t", TOPIC_ID)]
@@ -265,16 +271,9 @@ async def test_a_topic_is_deleted_with_all_its_nodes_and_who_held_it_is_noted() 
 
 async def test_the_nodes_of_a_topic_with_many_partitions_are_read_together() -> None:
     """R20, R40: a read for each of them, one after another, would hold up elections."""
-    server = empty_server()
     replicas = dict.fromkeys(range(400), (1,))
-    create_topic(server, replicas)
-    view = view_of({1: 0}, replicas)
-    zookeeper = await session_with(server)
-    controllership = controllership_of(1, zookeeper, view)
-    await controllership.seek(nobody)
-    await controllership.lead(Delta())
-    server.multi([Create(znodes.deletion_path("t"), b"")], 0)
-    view.pending_deletions.add("t")
+    server, zookeeper, view, controllership = await leading(replicas)
+    delete_topic(server, view)
     reads: list[int] = []
     children_of_many = zookeeper.children_of_many
 
@@ -294,15 +293,9 @@ async def test_the_nodes_of_a_topic_with_many_partitions_are_read_together() -> 
     ["/brokers/topics/t/x", "/brokers/topics/t/partitions/x", "/brokers/topics/t/partitions/0/state/x"],
 )
 async def test_nodes_of_others_below_a_topic_go_with_it(stray: str) -> None:
-    server = empty_server()
-    create_topic(server, {0: (1,)})
-    view = view_of({1: 0}, {0: (1,)})
-    controllership = controllership_of(1, await session_with(server), view)
-    await controllership.seek(nobody)
-    await controllership.lead(Delta())
+    server, _, view, controllership = await leading({0: (1,)})
     server.ensure(f"{stray}/y")
-    server.multi([Create(znodes.deletion_path("t"), b"")], 0)
-    view.pending_deletions.add("t")
+    delete_topic(server, view)
     delta = Delta()
     await controllership.lead(delta)
     assert delta.deleted == [("t", TOPIC_ID)]
@@ -311,15 +304,8 @@ async def test_nodes_of_others_below_a_topic_go_with_it(stray: str) -> None:
 
 async def test_a_topic_that_cannot_be_deleted_holds_up_nothing_else() -> None:
     """Or this broker would publish no change any more: a Conflict ends the pass that leads."""
-    server = empty_server()
-    create_topic(server, {0: (1,)})
-    view = view_of({1: 0}, {0: (1,)})
-    zookeeper = await session_with(server)
-    controllership = controllership_of(1, zookeeper, view)
-    await controllership.seek(nobody)
-    await controllership.lead(Delta())
-    server.multi([Create(znodes.deletion_path("t"), b"")], 0)
-    view.pending_deletions.add("t")
+    server, zookeeper, view, controllership = await leading({0: (1,)})
+    delete_topic(server, view)
     multi = zookeeper.multi
 
     async def refuse_the_last(operations: Sequence[Operation]) -> list[Any]:

@@ -56,24 +56,21 @@ def test_a_preferred_leader_that_leads_needs_no_election() -> None:
 
 
 @pytest.mark.parametrize(
-    "brokers",
-    [live(2, 3), live(2, 3) | {1: registration(1, leaving=True)}],
-    ids=["down", "leaving"],
+    ("before", "brokers"),
+    [
+        pytest.param(state(2, 1, 2), live(2, 3), id="down"),
+        pytest.param(state(2, 1, 2), live(2, 3) | {1: registration(1, leaving=True)}, id="leaving"),
+        pytest.param(state(2, 2), live(1, 2), id="out of sync"),
+        pytest.param(
+            state(2, 1, 2, life=4), live(2) | {1: registration(1, unclean=True)}, id="may have lost records"
+        ),
+    ],
 )
-def test_a_preferred_leader_that_cannot_lead_is_not_elected(brokers: dict[int, BrokerRegistration]) -> None:
+def test_a_preferred_leader_that_cannot_lead_is_not_elected(
+    before: PartitionState, brokers: dict[int, BrokerRegistration]
+) -> None:
     with pytest.raises(PreferredLeaderNotAvailable, match="broker 1, is down or not in sync"):
-        elected(PREFERRED, state(2, 1, 2), (1, 2), brokers)
-
-
-def test_a_preferred_leader_out_of_sync_is_not_elected() -> None:
-    with pytest.raises(PreferredLeaderNotAvailable):
-        elected(PREFERRED, state(2, 2), (1, 2), live(1, 2))
-
-
-def test_a_preferred_leader_that_may_have_lost_records_is_not_elected() -> None:
-    brokers = live(2) | {1: registration(1, unclean=True)}
-    with pytest.raises(PreferredLeaderNotAvailable):
-        elected(PREFERRED, state(2, 1, 2, life=4), (1, 2), brokers)
+        elected(PREFERRED, before, (1, 2), brokers)
 
 
 # --- Unclean ---

@@ -8,7 +8,6 @@ import pytest
 from kazoo.client import KazooClient
 from tests.unit.broker.cluster.members import joined
 
-from mainstem_broker.cluster import znodes
 from mainstem_broker.replica.partition_state import NO_LEADER
 
 pytestmark = pytest.mark.processes
@@ -41,13 +40,6 @@ async def test_a_topic_is_seen_by_all_from_its_creation_to_its_end(servers: str,
         assert shell.exists("/brokers/topics/t") is None
         assert shell.exists("/config/topics/t") is None
         assert shell.exists("/admin/delete_topics/t") is None
-
-
-async def test_settings_of_brokers_are_heard_of_by_all(servers: str) -> None:
-    async with joined(1, servers) as one, joined(2, servers) as two:
-        await one.administration.change_config("brokers/<default>", lambda _: {"log.retention.ms": "5"})
-        await two.until(lambda: two.view.dynamic_broker_config(2) == ({}, {"log.retention.ms": "5"}))
-        assert any("brokers/<default>" in delta.configs for delta in two.news)
 
 
 async def test_elections_that_settings_for_all_brokers_allow_are_held_at_once(servers: str) -> None:
@@ -84,17 +76,6 @@ async def test_elections_go_by_settings_for_all_brokers_that_were_read_in_the_sa
         one.let_go()
         await one.until(lambda: 2 not in one.view.brokers)
         assert one.states_of("t")[0].leader == NO_LEADER
-
-
-async def test_a_topic_of_many_partitions_is_written_in_several_steps(servers: str) -> None:
-    count = 2 * znodes.STATES_PER_MULTI + 10
-
-    async with joined(1, servers) as one, joined(2, servers) as two:
-        topic_id = await two.create("t", [1, 2] * (count // 2))
-        await two.until(lambda: two.knows("t"))
-        assert two.told("t") == set(range(count))
-        await one.administration.delete_topic("t", topic_id)
-        await two.until(lambda: "t" not in two.view.topics)
 
 
 async def test_the_partitions_of_a_dead_broker_lose_their_leader_and_get_it_back(servers: str) -> None:

@@ -60,15 +60,6 @@ async def test_all_brokers_answer_logins_of_unknown_users_by_one_secret(servers:
         assert later.view.scram_decoys.secret == one.view.scram_decoys.secret
 
 
-async def test_brokers_see_each_other_come_and_go(servers: str) -> None:
-    async with joined(1, servers) as one:
-        async with joined(2, servers) as two:
-            await one.until(lambda: one.view.brokers.keys() == {1, 2})
-            await two.until(lambda: two.view.brokers.keys() == {1, 2})
-            assert (two.view.controller_id, two.is_controller) == (1, False)
-        await one.until(lambda: one.view.brokers.keys() == {1})
-
-
 def owned_by_another_session(shell: KazooClient, host: str = "127.0.0.1") -> None:
     endpoint = znodes.Endpoint("PLAINTEXT", "PLAINTEXT", host, 9091)
     data = znodes.BrokerRegistration(1, (endpoint,), None).encode(0)

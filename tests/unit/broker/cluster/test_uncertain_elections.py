@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.unit.broker.cluster.planned_clusters import (
     FIRST,
     UNCLEAN_RETURN,
+    Live,
     carry_out,
     one_partition,
     plan,
@@ -20,7 +22,7 @@ from mainstem_broker.cluster.controller import (
 )
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import Claim
-from mainstem_broker.replica.partition_state import NO_LEADER
+from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
 
 def test_who_leaves_a_set_that_becomes_too_small_stays_eligible() -> None:
@@ -32,21 +34,31 @@ def test_who_leaves_a_set_that_becomes_too_small_stays_eligible() -> None:
     assert planned(view, policy) == state_of(2, 5, (2,), 8, elr=(1,)), "the last leader had all, too"
 
 
-def test_who_leaves_a_set_that_is_large_enough_is_not_eligible() -> None:
-    view = one_partition({1, 2}, (1, 2, 3), 1, (1, 2, 3))
-    assert planned(view, ElectionPolicy(min_insync_replicas=2)) == state_of(1, 4, (1, 2), 7)
+TWO = ElectionPolicy(min_insync_replicas=2)
+UNCLEAN = ElectionPolicy(unclean=True)
 
 
-def test_members_of_the_set_lead_before_those_that_are_only_eligible() -> None:
-    view = one_partition({2, 3}, (1, 2, 3), 1, (1, 3), elr=(2,))
-    state = planned(view, ElectionPolicy(min_insync_replicas=2))
-    assert state is not None
-    assert (state.leader, state.isr) == (3, (3,))
-
-
-def test_an_eligible_replica_that_stopped_uncleanly_does_not_lead() -> None:
-    view = one_partition({2: UNCLEAN_RETURN}, (1, 2), 1, (1,), elr=(2,))
-    assert planned(view) == state_of(NO_LEADER, 5, (1,), 7, elr=(2,))
+@pytest.mark.parametrize(
+    ("policy", "live", "isr", "elr", "expected"),
+    [
+        pytest.param(TWO, {1, 2}, (1, 2, 3), (), state_of(1, 4, (1, 2), 7), id="the set is large enough"),
+        pytest.param(TWO, {2, 3}, (1, 3), (2,), state_of(3, 5, (3,), 7, elr=(1, 2)), id="members lead first"),
+        pytest.param(
+            ElectionPolicy(),
+            {2: UNCLEAN_RETURN},
+            (1,),
+            (2,),
+            state_of(NO_LEADER, 5, (1,), 7, elr=(2,)),
+            id="eligible, and stopped uncleanly",
+        ),
+        pytest.param(UNCLEAN, {2, 3}, (1, 3), (), state_of(3, 5, (3,), 7), id="a clean one is possible"),
+        pytest.param(UNCLEAN, {4}, (1,), (), state_of(NO_LEADER, 5, (1,), 7), id="no replica lives"),
+    ],
+)
+def test_members_lead_then_eligible_replicas_then_others_where_that_is_allowed(
+    policy: ElectionPolicy, live: Live, isr: tuple[int, ...], elr: tuple[int, ...], expected: PartitionState
+) -> None:
+    assert planned(one_partition(live, (1, 2, 3), 1, isr, elr=elr), policy) == expected
 
 
 ALL_UNCLEAN = {1: UNCLEAN_RETURN, 2: UNCLEAN_RETURN, 3: UNCLEAN_RETURN}
@@ -103,16 +115,6 @@ def test_an_unclean_election_takes_the_first_live_replica_and_says_so() -> None:
     assert planned(view, policy) == state_of(2, 5, (2,), 7, recovering=True)
     carry_out(view, plan(view, policy))
     assert planned(view, policy) is None
-
-
-def test_no_unclean_election_where_a_clean_one_is_possible() -> None:
-    view = one_partition({2, 3}, (1, 2, 3), 1, (1, 3))
-    assert planned(view, ElectionPolicy(unclean=True)) == state_of(3, 5, (3,), 7)
-
-
-def test_an_unclean_election_without_live_replicas_finds_no_leader() -> None:
-    view = one_partition({4}, (1, 2), 1, (1,))
-    assert planned(view, ElectionPolicy(unclean=True)) == state_of(NO_LEADER, 5, (1,), 7)
 
 
 def test_a_leader_elected_out_of_sync_stays_marked_as_recovering_until_the_next_election() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem_broker.cluster.view import ClusterView
-from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
+from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.replica.partition_state import PartitionState
 
 T = UUID(int=1)
@@ -22,23 +22,6 @@ def state(partition_epoch: int = 0, leader: int = 1) -> PartitionState:
     return PartitionState(leader, partition_epoch, (1,), 1, partition_epoch)
 
 
-def test_the_brokers_are_those_last_heard_of() -> None:
-    view = ClusterView()
-    endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092)
-    view.set_brokers([BrokerRegistration(1, (endpoint,), None), BrokerRegistration(2, (endpoint,), None)])
-    view.set_brokers([BrokerRegistration(2, (endpoint,), None, 8)])
-    assert list(view.brokers) == [2]
-    assert view.brokers[2].epoch == 8
-
-
-def test_a_topic_is_found_by_name_and_by_id() -> None:
-    view = ClusterView()
-    topic = view.set_topic(assignment(), {"retention.ms": "1"})
-    assert view.topics == {"t": topic}
-    assert view.topic_names == {T: "t"}
-    assert topic.config == {"retention.ms": "1"}
-
-
 @given(st.permutations(range(5)))
 def test_the_newest_state_stays_whatever_the_order_of_the_news(epochs: list[int]) -> None:
     view = ClusterView()
@@ -46,14 +29,6 @@ def test_the_newest_state_stays_whatever_the_order_of_the_news(epochs: list[int]
     taken = [view.set_state("t", 0, state(epoch)) for epoch in epochs]
     assert view.topics["t"].states == {0: state(4)}
     assert taken == [epoch > max(epochs[:number], default=-1) for number, epoch in enumerate(epochs)]
-
-
-def test_news_that_comes_twice_changes_nothing() -> None:
-    view = ClusterView()
-    view.set_topic(assignment(), {})
-    assert view.set_state("t", 0, state(3))
-    assert not view.set_state("t", 0, state(3, leader=2))
-    assert view.topics["t"].states[0].leader == 1
 
 
 def test_states_of_unknown_topics_and_partitions_are_not_taken() -> None:

@@ -19,7 +19,6 @@ from mainstem_broker.errors import (
     NonEmptyGroup,
     NotCoordinator,
     RebalanceInProgress,
-    StaleMemberEpoch,
     UnknownMemberId,
 )
 from mainstem_broker.group.bridge.migration import MigrationPolicy
@@ -48,20 +47,6 @@ async def join(local: LocalCoordinator, member_id: str = "a", group_id: str = "g
 def commit(local: LocalCoordinator, epoch: int, offset: int = 5, version: int = 9) -> Any:
     value = CommittedOffset(offset, 3, "", local.now_ms, None, local.topics.topic_id("t"))
     return local.coordinator.commit("g", Commit("a", None, epoch, version), {("t", 0): value})
-
-
-async def test_the_next_coordinator_knows_members_and_offsets_from_the_log(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path)
-    await local.load()
-    assert len((await join(local)).assignment or ()) == 4
-    await commit(local, 1)
-    await local.restart()
-    answer = await local.coordinator.consumer_heartbeat("g", heartbeat("a", 1))
-    assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 1, None)
-    assert local.committed("g") == 5
-    with pytest.raises(StaleMemberEpoch):
-        commit(local, 2)
-    await local.coordinator.shards.stop()
 
 
 async def test_an_answer_waits_for_the_in_sync_replicas(tmp_path: Path) -> None:
@@ -120,9 +105,7 @@ async def test_records_that_one_batch_cannot_hold_are_written_in_several(tmp_pat
     await local.coordinator.shards.stop()
 
 
-async def test_a_session_ends_by_the_clock(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path)
-    await local.load()
+async def test_a_session_ends_by_the_clock(local: LocalCoordinator) -> None:
     await join(local)
     group = local.coordinator.group("g")
     assert isinstance(group, ConsumerGroup)
@@ -131,12 +114,11 @@ async def test_a_session_ends_by_the_clock(tmp_path: Path) -> None:
     assert shard.groups["g"].timer is not None
     group.tick(group.wake_ms)
     assert not group.members
-    await local.coordinator.shards.stop()
 
 
-async def test_a_group_with_members_is_not_deleted_nor_the_offsets_that_they_use(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path)
-    await local.load()
+async def test_a_group_with_members_is_not_deleted_nor_the_offsets_that_they_use(
+    local: LocalCoordinator,
+) -> None:
     await join(local)
     await commit(local, 1)
     with pytest.raises(NonEmptyGroup):
@@ -150,7 +132,6 @@ async def test_a_group_with_members_is_not_deleted_nor_the_offsets_that_they_use
     await local.restart()
     with pytest.raises(GroupIdNotFound):
         local.coordinator.group("g")
-    await local.coordinator.shards.stop()
 
 
 async def test_offsets_of_an_empty_group_expire_and_then_the_group(tmp_path: Path) -> None:
@@ -200,11 +181,9 @@ async def test_a_group_whose_last_member_left_while_nothing_could_be_written_is_
 
 
 @pytest.mark.usefixtures("assigning")
-async def test_a_group_that_is_classic_again_at_once_keeps_its_record(tmp_path: Path) -> None:
+async def test_a_group_that_is_classic_again_at_once_keeps_its_record(local: LocalCoordinator) -> None:
     """A new member that is refused turns the group into its own kind and back."""
 
-    local = LocalCoordinator(tmp_path)
-    await local.load()
     old = await classic(local)
     request = replace(heartbeat(old.member_id, 0), instance_id="one")
     answer = await local.coordinator.consumer_heartbeat("g", request)
@@ -214,21 +193,17 @@ async def test_a_group_that_is_classic_again_at_once_keeps_its_record(tmp_path: 
     group = local.coordinator.group("g")
     assert isinstance(group, ClassicGroup)
     assert old.member_id in group.members
-    await local.coordinator.shards.stop()
 
 
-async def test_a_member_of_no_group_is_told_to_join(tmp_path: Path) -> None:
+async def test_a_member_of_no_group_is_told_to_join(local: LocalCoordinator) -> None:
     """Apache Kafka says that there is no such group, and its client ends."""
 
-    local = LocalCoordinator(tmp_path)
-    await local.load()
     with pytest.raises(UnknownMemberId):
         local.coordinator.consumer_heartbeat("g", heartbeat("a", 3))
     with pytest.raises(InvalidRegularExpression):
         local.coordinator.consumer_heartbeat("g", heartbeat("a", 0, regex="("))
     with pytest.raises(GroupIdNotFound):
         local.coordinator.group("g")  # nothing has become of it
-    await local.coordinator.shards.stop()
 
 
 # --- From one kind to the other ---
@@ -247,9 +222,9 @@ def assigning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("assigning")
-async def test_a_group_changes_its_kind_with_its_first_and_its_last_new_member(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path)
-    await local.load()
+async def test_a_group_changes_its_kind_with_its_first_and_its_last_new_member(
+    local: LocalCoordinator,
+) -> None:
     old = await classic(local)
     waiting = local.ask_join("g", subscription=subscription())  # a rebalance is under way
     answer = await join(local, "new")
@@ -269,18 +244,6 @@ async def test_a_group_changes_its_kind_with_its_first_and_its_last_new_member(t
         local.coordinator.consumer_heartbeat("g", heartbeat("new", 2))
     await local.restart()
     assert isinstance(local.coordinator.group("g"), ClassicGroup)
-    await local.coordinator.shards.stop()
-
-
-@pytest.mark.usefixtures("assigning")
-async def test_a_group_stays_new_where_the_way_back_is_not_allowed(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path, migration=MigrationPolicy.UPGRADE)
-    await local.load()
-    await classic(local)
-    await join(local, "new")
-    await local.coordinator.consumer_heartbeat("g", heartbeat("new", -1))
-    assert isinstance(local.coordinator.group("g"), ConsumerGroup)
-    await local.coordinator.shards.stop()
 
 
 @pytest.mark.usefixtures("assigning")
@@ -294,9 +257,9 @@ async def test_a_group_is_not_upgraded_where_that_is_not_allowed(tmp_path: Path)
     await local.coordinator.shards.stop()
 
 
-async def test_an_empty_group_of_new_members_takes_classic_ones_and_keeps_its_offsets(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path)
-    await local.load()
+async def test_an_empty_group_of_new_members_takes_classic_ones_and_keeps_its_offsets(
+    local: LocalCoordinator,
+) -> None:
     await join(local)
     await commit(local, 1)
     await local.coordinator.consumer_heartbeat("g", heartbeat("a", -1))
@@ -305,15 +268,14 @@ async def test_an_empty_group_of_new_members_takes_classic_ones_and_keeps_its_of
     await local.restart()
     assert isinstance(local.coordinator.group("g"), ClassicGroup)
     assert local.committed("g") == 5
-    await local.coordinator.shards.stop()
 
 
 @pytest.mark.usefixtures("assigning")
-async def test_a_change_of_kind_that_was_cut_short_is_ended_by_the_next_coordinator(tmp_path: Path) -> None:
+async def test_a_change_of_kind_that_was_cut_short_is_ended_by_the_next_coordinator(
+    local: LocalCoordinator,
+) -> None:
     """Both groups' records are there when the old one's end was not written."""
 
-    local = LocalCoordinator(tmp_path)
-    await local.load()
     await classic(local)
     shard = local.shard
     with pytest.MonkeyPatch.context() as crash:
@@ -324,4 +286,3 @@ async def test_a_change_of_kind_that_was_cut_short_is_ended_by_the_next_coordina
     await local.coordinator.consumer_heartbeat("g", heartbeat("new", -1))
     await local.restart()
     assert isinstance(local.coordinator.group("g"), ClassicGroup)
-    await local.coordinator.shards.stop()

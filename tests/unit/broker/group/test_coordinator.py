@@ -13,19 +13,15 @@ import pytest
 from tests.unit.broker.group.local_coordinator import LocalCoordinator, loaded
 
 from mainstem_broker.coordinator import shard as shard_module
-from mainstem_broker.coordinator.journal import Journal
 from mainstem_broker.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     GroupIdNotFound,
     GroupSubscribedToTopic,
-    IllegalGeneration,
-    InvalidCommitOffsetSize,
     InvalidGroupId,
     InvalidSessionTimeout,
     NonEmptyGroup,
     NotCoordinator,
-    StorageError,
     UnknownMemberId,
 )
 from mainstem_broker.group import shard as group_shard
@@ -166,45 +162,28 @@ async def test_a_deletion_that_too_few_replicas_have_takes_effect_when_enough_of
         assert local.committed("g") is None
 
 
-async def test_a_commit_that_is_larger_than_a_batch_may_be_has_an_error_of_its_own(tmp_path: Path) -> None:
-    async with loaded(tmp_path, max_message_bytes=1_000) as local:
-        with pytest.raises(InvalidCommitOffsetSize):
-            local.commit("g", 5, metadata="x" * 2_000)
-
-
-async def test_a_generation_of_a_group_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        joined = await local.member("g")
-        with pytest.raises(IllegalGeneration):
-            local.commit("other", 5, member=joined)
-        await local.commit("g", 5, member=joined)
-        assert local.committed("g") == 5
-
-
 async def test_t37_a_topic_that_was_made_again_starts_clean_also_at_the_next_coordinator(
-    tmp_path: Path,
+    local: LocalCoordinator,
 ) -> None:
-    async with loaded(tmp_path) as local:
-        await local.commit("g", 5)
-        await local.commit("g", 7, topic="u")
-        local.topics.ids["t"] = uuid4()
-        assert local.committed("g") is None
-        await local.restart()
-        assert local.committed("g") is None
-        assert list(local.coordinator.committed("g", None)) == [("u", 0)]
+    await local.commit("g", 5)
+    await local.commit("g", 7, topic="u")
+    local.topics.ids["t"] = uuid4()
+    assert local.committed("g") is None
+    await local.restart()
+    assert local.committed("g") is None
+    assert list(local.coordinator.committed("g", None)) == [("u", 0)]
 
 
-async def test_what_was_committed_for_a_deleted_topic_is_taken_from_the_log(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await local.commit("g", 5)
-        end = local.partition.log.log_end_offset
-        topic_id = local.topics.ids.pop("t")
-        local.coordinator.topics_deleted({topic_id})
-        assert local.partition.log.log_end_offset == end + 1
-        local.coordinator.topics_deleted({topic_id})
-        assert local.partition.log.log_end_offset == end + 1
-        local.topics.ids["t"] = topic_id  # even then it is gone
-        assert local.committed("g") is None
+async def test_what_was_committed_for_a_deleted_topic_is_taken_from_the_log(local: LocalCoordinator) -> None:
+    await local.commit("g", 5)
+    end = local.partition.log.log_end_offset
+    topic_id = local.topics.ids.pop("t")
+    local.coordinator.topics_deleted({topic_id})
+    assert local.partition.log.log_end_offset == end + 1
+    local.coordinator.topics_deleted({topic_id})
+    assert local.partition.log.log_end_offset == end + 1
+    local.topics.ids["t"] = topic_id  # even then it is gone
+    assert local.committed("g") is None
 
 
 # --- A change of leaders ---
@@ -258,47 +237,6 @@ async def test_t21_what_is_not_replicated_yet_is_not_told_by_the_next_coordinato
     await local.coordinator.shards.stop()
 
 
-async def test_a_partition_that_is_lost_while_it_is_loaded_is_let_go(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path)
-    local.lead()
-    loading = local.coordinator.shards.loading(0)
-    local.follow()
-    await asyncio.gather(loading, return_exceptions=True)
-    with pytest.raises(NotCoordinator):
-        local.committed("g")
-    await local.load()
-    assert local.committed("g") is None
-    await local.coordinator.shards.stop()
-
-
-@pytest.mark.usefixtures("soon_loaded_again")
-async def test_a_partition_that_cannot_be_read_is_read_again_as_long_as_this_broker_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures = 3
-    read = Journal.replay
-
-    async def replay(journal: Journal, *takers: Any) -> None:
-        nonlocal failures
-        if failures:
-            failures -= 1
-            raise StorageError("The disk does not answer.")
-        await read(journal, *takers)
-
-    local = LocalCoordinator(tmp_path)
-    await local.load()
-    await local.commit("g", 5)
-    monkeypatch.setattr(Journal, "replay", replay)
-    local.lead()
-    await asyncio.sleep(0)
-    with pytest.raises(CoordinatorLoadInProgress):
-        local.committed("g")
-    await local.coordinator.shards.loading(0)
-    assert failures == 0
-    assert local.committed("g") == 5
-    await local.coordinator.shards.stop()
-
-
 @pytest.mark.usefixtures("soon_loaded_again")
 async def test_t21_what_too_few_replicas_have_is_not_told_though_the_partition_was_read(
     tmp_path: Path,
@@ -325,43 +263,15 @@ async def test_t21_what_too_few_replicas_have_is_not_told_though_the_partition_w
     await local.coordinator.shards.stop()
 
 
-async def test_an_epoch_that_goes_on_leaves_the_groups_alone(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        joined = await local.member("g")
-        shard = local.shard
-        local.coordinator.shards.follow(0)
-        local.coordinator.shards.follow_all()
-        assert local.shard is shard
-        local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
-
-
-async def test_who_waits_for_others_is_sent_to_the_next_coordinator(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await local.member("g")
-        newcomer = local.ask_join("g")
-        assert not newcomer.done()
-        local.follow()
-        assert (await newcomer).error_code == NotCoordinator.code
-
-
-async def test_records_that_are_none_of_ours_do_not_keep_groups_from_being_loaded(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await local.commit("g", 5)
-        local.shard.journal.append(
-            [(b"?", b"?", ()), (b"\0\7", None, ())], local.now_ms, lambda _: None, lambda: None
-        )
-        await local.restart()
-        assert local.committed("g") == 5
-
-
-async def test_a_long_log_is_loaded_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainstem_broker.coordinator.journal.READ_BYTES", 300)
-
-    async with loaded(tmp_path) as local:
-        for offset in range(50):
-            await local.commit(f"g{offset % 7}", offset)
-        await local.restart()
-        assert [local.committed(f"g{number}") for number in range(7)] == [49, 43, 44, 45, 46, 47, 48]
+async def test_records_that_are_none_of_ours_do_not_keep_groups_from_being_loaded(
+    local: LocalCoordinator,
+) -> None:
+    await local.commit("g", 5)
+    local.shard.journal.append(
+        [(b"?", b"?", ()), (b"\0\7", None, ())], local.now_ms, lambda _: None, lambda: None
+    )
+    await local.restart()
+    assert local.committed("g") == 5
 
 
 # --- Members ---
@@ -376,120 +286,82 @@ async def test_an_assignment_is_answered_when_the_replicas_have_it(tmp_path: Pat
         assert (await synced).assignment == b"all"
 
 
-async def test_a_silent_member_is_dropped_by_the_clock(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        joined = await local.member("g", session_ms=30)
-        await eventually(lambda: local.coordinator.group("g").state is ClassicState.EMPTY)
-        with pytest.raises(UnknownMemberId):
-            local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
-        await local.restart()
-        assert local.coordinator.group("g").state is ClassicState.EMPTY
+async def test_a_silent_member_is_dropped_by_the_clock(local: LocalCoordinator) -> None:
+    joined = await local.member("g", session_ms=30)
+    await eventually(lambda: local.coordinator.group("g").state is ClassicState.EMPTY)
+    with pytest.raises(UnknownMemberId):
+        local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
+    await local.restart()
+    assert local.coordinator.group("g").state is ClassicState.EMPTY
 
 
-async def test_a_member_whose_client_went_away_while_it_waited_harms_nobody(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        first = await local.member("g")
-        gone = local.ask_join("g")
-        gone.cancel()
-        again = await local.ask_join("g", first.member_id)
-        assert len(again.members) == 2
+async def test_a_member_whose_client_went_away_while_it_waited_harms_nobody(local: LocalCoordinator) -> None:
+    first = await local.member("g")
+    gone = local.ask_join("g")
+    gone.cancel()
+    again = await local.ask_join("g", first.member_id)
+    assert len(again.members) == 2
 
 
 @pytest.mark.parametrize("session_ms", [9, 60_001])
-async def test_t32_a_session_timeout_outside_the_bounds_is_refused(tmp_path: Path, session_ms: int) -> None:
-    async with loaded(tmp_path) as local:
-        with pytest.raises(InvalidSessionTimeout):
-            local.ask_join("g", session_ms=session_ms)
-        with pytest.raises(GroupIdNotFound):
-            local.coordinator.group("g")
+async def test_t32_a_session_timeout_outside_the_bounds_is_refused(
+    local: LocalCoordinator, session_ms: int
+) -> None:
+    with pytest.raises(InvalidSessionTimeout):
+        local.ask_join("g", session_ms=session_ms)
+    with pytest.raises(GroupIdNotFound):
+        local.coordinator.group("g")
 
 
-async def test_groups_of_members_need_a_name_and_groups_of_offsets_do_not(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        with pytest.raises(InvalidGroupId):
-            local.ask_join("")
-        with pytest.raises(InvalidGroupId):
-            local.coordinator.heartbeat("", "member", None, 1)
-        await local.commit("", 5)
-        assert local.committed("") == 5
+async def test_groups_of_members_need_a_name_and_groups_of_offsets_do_not(local: LocalCoordinator) -> None:
+    with pytest.raises(InvalidGroupId):
+        local.ask_join("")
+    with pytest.raises(InvalidGroupId):
+        local.coordinator.heartbeat("", "member", None, 1)
+    await local.commit("", 5)
+    assert local.committed("") == 5
 
 
-async def test_members_of_a_group_that_does_not_exist_are_unknown(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        with pytest.raises(UnknownMemberId):
-            local.ask_join("g", "member")
-        with pytest.raises(UnknownMemberId):
-            local.coordinator.heartbeat("g", "member", None, 1)
-        with pytest.raises(UnknownMemberId):
-            local.coordinator.leave("g", "member", None)
+async def test_members_of_a_group_that_does_not_exist_are_unknown(local: LocalCoordinator) -> None:
+    with pytest.raises(UnknownMemberId):
+        local.ask_join("g", "member")
+    with pytest.raises(UnknownMemberId):
+        local.coordinator.heartbeat("g", "member", None, 1)
+    with pytest.raises(UnknownMemberId):
+        local.coordinator.leave("g", "member", None)
 
 
 # --- Deleting and expiring ---
 
 
-async def test_a_group_is_deleted_with_its_offsets_for_good(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        joined = await local.member("g")
-        await local.commit("g", 5, member=joined)
-        with pytest.raises(NonEmptyGroup):
+async def test_a_group_is_deleted_with_its_offsets_for_good(local: LocalCoordinator) -> None:
+    joined = await local.member("g")
+    await local.commit("g", 5, member=joined)
+    with pytest.raises(NonEmptyGroup):
+        local.coordinator.delete_group("g")
+    local.coordinator.leave("g", joined.member_id, None)
+    await local.coordinator.delete_group("g")
+    for _ in range(2):
+        assert local.committed("g") is None
+        with pytest.raises(GroupIdNotFound):
+            local.coordinator.group("g")
+        with pytest.raises(GroupIdNotFound):
             local.coordinator.delete_group("g")
-        local.coordinator.leave("g", joined.member_id, None)
-        await local.coordinator.delete_group("g")
-        for _ in range(2):
-            assert local.committed("g") is None
-            with pytest.raises(GroupIdNotFound):
-                local.coordinator.group("g")
-            with pytest.raises(GroupIdNotFound):
-                local.coordinator.delete_group("g")
-            await local.restart()
-        assert (await local.member("g")).generation == 1
-
-
-async def test_a_group_is_deleted_with_what_is_being_committed(tmp_path: Path) -> None:
-    async with loaded(tmp_path, followers=True) as local:
-        stored = local.commit("g", 5)
-        deleted = local.coordinator.delete_group("g")
-        local.replicate()
-        await asyncio.gather(stored, deleted)
-        assert local.committed("g") is None
         await local.restart()
-        assert local.committed("g") is None
+    assert (await local.member("g")).generation == 1
 
 
-async def test_only_offsets_of_topics_that_nobody_reads_are_deleted_kip_496(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        joined = await local.member("g")
-        await local.commit("g", 5, member=joined)
-        await local.commit("g", 6, topic="u", member=joined)
-        deleted, refused = local.coordinator.delete_offsets("g", [("t", 0), ("u", 0), ("u", 1)])
-        await deleted
-        assert {key: type(error) for key, error in refused.items()} == {("t", 0): GroupSubscribedToTopic}
-        await local.restart()
-        assert (local.committed("g"), local.committed("g", "u")) == (5, None)
-        with pytest.raises(GroupIdNotFound):
-            local.coordinator.delete_offsets("other", [])
-
-
-async def test_offsets_and_then_the_group_expire(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await local.commit("simple", 5)
-        joined = await local.member("g")
-        await local.commit("g", 5, member=joined)
-        await local.commit("g", 5, topic="u", member=joined)
-        shard = local.shard
-        local.now_ms += 10_000
-        await shard.expire(10_000)
-        assert (local.committed("g"), local.committed("g", "u")) == (5, None)
-        with pytest.raises(GroupIdNotFound):
-            local.coordinator.group("simple")
-        local.coordinator.leave("g", joined.member_id, None)
-        local.now_ms += 9_999
-        await shard.expire(10_000)
-        assert local.committed("g") == 5
-        local.now_ms += 1
-        await shard.expire(10_000)
-        await local.restart()
-        assert list(local.coordinator.groups()) == []
+async def test_only_offsets_of_topics_that_nobody_reads_are_deleted_kip_496(local: LocalCoordinator) -> None:
+    joined = await local.member("g")
+    await local.commit("g", 5, member=joined)
+    await local.commit("g", 6, topic="u", member=joined)
+    deleted, refused = local.coordinator.delete_offsets("g", [("t", 0), ("u", 0), ("u", 1)])
+    await deleted
+    assert {key: type(error) for key, error in refused.items()} == {("t", 0): GroupSubscribedToTopic}
+    await local.restart()
+    assert (local.committed("g"), local.committed("g", "u")) == (5, None)
+    with pytest.raises(GroupIdNotFound):
+        local.coordinator.delete_offsets("other", [])
 
 
 @pytest.fixture
@@ -549,78 +421,76 @@ async def test_a_group_with_many_offsets_is_restored_in_turns(
 
 
 async def test_a_leadership_that_ends_while_groups_are_restored_leaves_none(
-    tmp_path: Path, few_at_once: int, monkeypatch: pytest.MonkeyPatch
+    local: LocalCoordinator, few_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R40: what comes between two turns."""
-    async with loaded(tmp_path) as local:
-        await commit_many(local, "g", 9 * few_at_once)
-        await local.coordinator.shards.stop()
-        local.follow()
-        local.coordinator = local._new()
-        local.lead()
-        shard, loading = local.shard, local.coordinator.shards.loading(0)
-        restored = 0
-        count_turns = group_shard._Turns.count
+    await commit_many(local, "g", 9 * few_at_once)
+    await local.coordinator.shards.stop()
+    local.follow()
+    local.coordinator = local._new()
+    local.lead()
+    shard, loading = local.shard, local.coordinator.shards.loading(0)
+    restored = 0
+    count_turns = group_shard._Turns.count
 
-        async def end_at_the_fifth(turns: group_shard._Turns, offsets: int) -> None:
-            nonlocal restored
-            restored += 1
-            if restored == 5:
-                local.follow()
-            await count_turns(turns, offsets)
+    async def end_at_the_fifth(turns: group_shard._Turns, offsets: int) -> None:
+        nonlocal restored
+        restored += 1
+        if restored == 5:
+            local.follow()
+        await count_turns(turns, offsets)
 
-        monkeypatch.setattr(group_shard._Turns, "count", end_at_the_fifth)
-        await asyncio.gather(loading, return_exceptions=True)
-        assert loading.cancelled()
-        assert restored == 6, "the pause after the sixth offset is the first since the end"
-        assert shard.groups == {}
+    monkeypatch.setattr(group_shard._Turns, "count", end_at_the_fifth)
+    await asyncio.gather(loading, return_exceptions=True)
+    assert loading.cancelled()
+    assert restored == 6, "the pause after the sixth offset is the first since the end"
+    assert shard.groups == {}
 
 
-async def test_many_offsets_expire_in_turns_and_then_the_group(tmp_path: Path, few_at_once: int) -> None:
+async def test_many_offsets_expire_in_turns_and_then_the_group(
+    local: LocalCoordinator, few_at_once: int
+) -> None:
     """R15, R40."""
-    async with loaded(tmp_path) as local:
-        await commit_many(local, "g", 4 * few_at_once)
-        local.now_ms += 10_000
-        assert await turns_of(local.shard.expire(10_000)) >= 4
-        await local.shard.expire(10_000)
-        assert list(local.coordinator.groups()) == []
-        await local.restart()
-        assert list(local.coordinator.groups()) == []
+    await commit_many(local, "g", 4 * few_at_once)
+    local.now_ms += 10_000
+    assert await turns_of(local.shard.expire(10_000)) >= 4
+    await local.shard.expire(10_000)
+    assert list(local.coordinator.groups()) == []
+    await local.restart()
+    assert list(local.coordinator.groups()) == []
 
 
 async def test_an_offset_that_is_committed_while_others_expire_stays(
-    tmp_path: Path, few_at_once: int
+    local: LocalCoordinator, few_at_once: int
 ) -> None:
     """R15, R40: each turn goes by what holds then."""
-    async with loaded(tmp_path) as local:
-        last = 4 * few_at_once - 1
-        await commit_many(local, "g", last + 1)
-        local.now_ms += 10_000
-        expiry = asyncio.create_task(local.shard.expire(10_000))
-        await asyncio.sleep(0)
-        await local.commit("g", 77, topic=f"t{last}")
-        await expiry
-        await local.restart()
-        left = {f"t{number}": local.committed("g", f"t{number}") for number in range(last + 1)}
-        assert {topic for topic, offset in left.items() if offset is not None} == {f"t{last}"}
-        assert left[f"t{last}"] == 77
+    last = 4 * few_at_once - 1
+    await commit_many(local, "g", last + 1)
+    local.now_ms += 10_000
+    expiry = asyncio.create_task(local.shard.expire(10_000))
+    await asyncio.sleep(0)
+    await local.commit("g", 77, topic=f"t{last}")
+    await expiry
+    await local.restart()
+    left = {f"t{number}": local.committed("g", f"t{number}") for number in range(last + 1)}
+    assert {topic for topic, offset in left.items() if offset is not None} == {f"t{last}"}
+    assert left[f"t{last}"] == 77
 
 
 async def test_groups_that_are_deleted_while_others_expire_do_no_harm(
-    tmp_path: Path, few_at_once: int
+    local: LocalCoordinator, few_at_once: int
 ) -> None:
     """R40: also when the leadership ends."""
-    async with loaded(tmp_path) as local:
-        for group_id in ("a", "b", "c"):
-            await commit_many(local, group_id, 2 * few_at_once)
-        local.now_ms += 10_000
-        expiry = asyncio.create_task(local.shard.expire(10_000))
-        await asyncio.sleep(0)
-        shard = local.shard
-        await shard.delete(shard.groups["b"])
-        local.follow()
-        await expiry
-        assert shard.groups == {}
+    for group_id in ("a", "b", "c"):
+        await commit_many(local, group_id, 2 * few_at_once)
+    local.now_ms += 10_000
+    expiry = asyncio.create_task(local.shard.expire(10_000))
+    await asyncio.sleep(0)
+    shard = local.shard
+    await shard.delete(shard.groups["b"])
+    local.follow()
+    await expiry
+    assert shard.groups == {}
 
 
 async def test_expiry_is_looked_for_at_its_interval(tmp_path: Path) -> None:
@@ -629,9 +499,8 @@ async def test_expiry_is_looked_for_at_its_interval(tmp_path: Path) -> None:
         await eventually(lambda: not list(local.coordinator.groups()))
 
 
-async def test_a_group_with_members_does_not_expire(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        joined = await local.member("g")
-        local.now_ms += 1_000_000
-        await local.shard.expire(1)
-        local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
+async def test_a_group_with_members_does_not_expire(local: LocalCoordinator) -> None:
+    joined = await local.member("g")
+    local.now_ms += 1_000_000
+    await local.shard.expire(1)
+    local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)

@@ -71,33 +71,30 @@ def unstable(local: LocalCoordinator, group_id: str = "g") -> list[tuple[str, in
     return list(local.coordinator.unstable(group_id))
 
 
-async def test_offsets_count_when_the_transaction_is_committed(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await commit(local, 5)
-        assert local.committed("g") is None
-        assert unstable(local) == [("t", 0)]
-        end(local)
-        assert local.committed("g") == 5
-        assert unstable(local) == []
+async def test_offsets_count_when_the_transaction_is_committed(local: LocalCoordinator) -> None:
+    await commit(local, 5)
+    assert local.committed("g") is None
+    assert unstable(local) == [("t", 0)]
+    end(local)
+    assert local.committed("g") == 5
+    assert unstable(local) == []
 
 
-async def test_offsets_of_an_aborted_transaction_are_dropped(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await local.commit("g", 3)
-        await commit(local, 5)
-        assert local.committed("g") == 3
-        end(local, committed=False)
-        assert local.committed("g") == 3
-        assert unstable(local) == []
+async def test_offsets_of_an_aborted_transaction_are_dropped(local: LocalCoordinator) -> None:
+    await local.commit("g", 3)
+    await commit(local, 5)
+    assert local.committed("g") == 3
+    end(local, committed=False)
+    assert local.committed("g") == 3
+    assert unstable(local) == []
 
 
-async def test_only_the_transaction_that_ends_is_affected(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await commit(local, 5, partition=0, producer_id=1)
-        await commit(local, 6, partition=1, producer_id=2)
-        end(local, producer_id=2)
-        assert (local.committed("g"), local.committed("g", partition=1)) == (None, 6)
-        assert unstable(local) == [("t", 0)]
+async def test_only_the_transaction_that_ends_is_affected(local: LocalCoordinator) -> None:
+    await commit(local, 5, partition=0, producer_id=1)
+    await commit(local, 6, partition=1, producer_id=2)
+    end(local, producer_id=2)
+    assert (local.committed("g"), local.committed("g", partition=1)) == (None, 6)
+    assert unstable(local) == [("t", 0)]
 
 
 async def test_a_marker_takes_effect_when_it_is_replicated(tmp_path: Path) -> None:
@@ -126,142 +123,136 @@ async def test_what_is_committed_after_the_marker_belongs_to_the_next_transactio
         assert unstable(local) == []
 
 
-async def test_the_last_commit_of_a_transaction_counts(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await commit(local, 5)
-        await commit(local, 6)
-        end(local)
-        assert local.committed("g") == 6
-        assert unstable(local) == []
+async def test_the_last_commit_of_a_transaction_counts(local: LocalCoordinator) -> None:
+    await commit(local, 5)
+    await commit(local, 6)
+    end(local)
+    assert local.committed("g") == 6
+    assert unstable(local) == []
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_later_commit_outside_the_transaction_wins(tmp_path: Path, restarts: bool) -> None:
-    async with loaded(tmp_path) as local:
-        await commit(local, 5)
-        await local.commit("g", 8)
-        if restarts:
-            await local.restart()
-        end(local)
-        assert local.committed("g") == 8
+async def test_a_later_commit_outside_the_transaction_wins(local: LocalCoordinator, restarts: bool) -> None:
+    await commit(local, 5)
+    await local.commit("g", 8)
+    if restarts:
         await local.restart()
-        assert local.committed("g") == 8
+    end(local)
+    assert local.committed("g") == 8
+    await local.restart()
+    assert local.committed("g") == 8
 
 
 @pytest.mark.parametrize("committed", [True, False])
-async def test_the_next_coordinator_has_the_same_open_transactions(tmp_path: Path, committed: bool) -> None:
-    async with loaded(tmp_path) as local:
-        await local.commit("g", 3)
-        await commit(local, 5)
-        await commit(local, 1, group_id="only-pending")
-        await local.restart()
-        assert local.committed("g") == 3
-        assert unstable(local) == [("t", 0)] == unstable(local, "only-pending")
-        end(local, committed=committed)
-        assert local.committed("g") == (5 if committed else 3)
-        await local.restart()
-        assert local.committed("g") == (5 if committed else 3)
-        assert local.committed("only-pending") == (1 if committed else None)
-        assert unstable(local) == []
+async def test_the_next_coordinator_has_the_same_open_transactions(
+    local: LocalCoordinator, committed: bool
+) -> None:
+    await local.commit("g", 3)
+    await commit(local, 5)
+    await commit(local, 1, group_id="only-pending")
+    await local.restart()
+    assert local.committed("g") == 3
+    assert unstable(local) == [("t", 0)] == unstable(local, "only-pending")
+    end(local, committed=committed)
+    assert local.committed("g") == (5 if committed else 3)
+    await local.restart()
+    assert local.committed("g") == (5 if committed else 3)
+    assert local.committed("only-pending") == (1 if committed else None)
+    assert unstable(local) == []
 
 
-async def test_a_marker_waits_until_the_groups_are_loaded(tmp_path: Path) -> None:
+async def test_a_marker_waits_until_the_groups_are_loaded(local: LocalCoordinator) -> None:
     """It could come after the part of the log that is replayed."""
-    async with loaded(tmp_path) as local:
-        local.follow()
-        with pytest.raises(NotCoordinator):
-            local.coordinator.require_loaded(0)
-        local.lead()
-        with pytest.raises(CoordinatorLoadInProgress):
-            local.coordinator.require_loaded(0)
+    local.follow()
+    with pytest.raises(NotCoordinator):
+        local.coordinator.require_loaded(0)
+    local.lead()
+    with pytest.raises(CoordinatorLoadInProgress):
+        local.coordinator.require_loaded(0)
 
 
-async def test_a_commit_of_a_former_epoch_is_refused(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await commit(local, 5, epoch=3)
-        with pytest.raises(InvalidProducerEpoch):
-            commit(local, 6, epoch=2)
+async def test_a_commit_of_a_former_epoch_is_refused(local: LocalCoordinator) -> None:
+    await commit(local, 5, epoch=3)
+    with pytest.raises(InvalidProducerEpoch):
+        commit(local, 6, epoch=2)
 
 
 @pytest.mark.parametrize("has_ended_one", [False, True])
 async def test_r12_a_commit_that_was_verified_before_the_marker_is_refused(
-    tmp_path: Path, has_ended_one: bool
+    local: LocalCoordinator, has_ended_one: bool
 ) -> None:
     """It would begin a transaction that nobody ends, also where the marker has the epochs of the last one."""
-    async with loaded(tmp_path) as local:
-        if has_ended_one:
-            await commit(local, 4)
-            end(local, committed=True)
-        verification = local.coordinator.begin_verification("g", PRODUCER_ID, 0)
-        end(local, committed=False)
-        with pytest.raises(InvalidTxnState):
-            local.coordinator.commit_in_transaction(
-                "g",
-                Commit("", None, -1, 3, is_transactional=True),
-                TransactionalProducer(PRODUCER_ID, 0, verification),
-                {("t", 0): CommittedOffset(5, 3, "", local.now_ms)},
-            )
-        assert unstable(local) == []
+    if has_ended_one:
+        await commit(local, 4)
+        end(local, committed=True)
+    verification = local.coordinator.begin_verification("g", PRODUCER_ID, 0)
+    end(local, committed=False)
+    with pytest.raises(InvalidTxnState):
+        local.coordinator.commit_in_transaction(
+            "g",
+            Commit("", None, -1, 3, is_transactional=True),
+            TransactionalProducer(PRODUCER_ID, 0, verification),
+            {("t", 0): CommittedOffset(5, 3, "", local.now_ms)},
+        )
+    assert unstable(local) == []
 
 
-async def test_a_commit_without_verification_is_refused(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        with pytest.raises(InvalidTxnState):
-            local.coordinator.commit_in_transaction(
-                "g",
-                Commit("", None, -1, 3, is_transactional=True),
-                TransactionalProducer(PRODUCER_ID, 0, None),
-                {("t", 0): CommittedOffset(5, 3, "", local.now_ms)},
-            )
+async def test_a_commit_without_verification_is_refused(local: LocalCoordinator) -> None:
+    with pytest.raises(InvalidTxnState):
+        local.coordinator.commit_in_transaction(
+            "g",
+            Commit("", None, -1, 3, is_transactional=True),
+            TransactionalProducer(PRODUCER_ID, 0, None),
+            {("t", 0): CommittedOffset(5, 3, "", local.now_ms)},
+        )
 
 
-async def test_the_member_that_consumed_must_be_of_the_present_generation(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        member = await local.member("g")
-        await commit(local, 5, member=member)
-        await commit(local, 6)  # clients before version 3 of the request name no member
-        stale = JoinAnswer(member.member_id, generation=member.generation - 1)
-        with pytest.raises(IllegalGeneration):
-            commit(local, 7, member=stale)
-        with pytest.raises(UnknownMemberId):
-            commit(local, 7, member=JoinAnswer("zombie", generation=member.generation))
-        with pytest.raises(IllegalGeneration):
-            commit(local, 7, group_id="none", member=member)
+async def test_the_member_that_consumed_must_be_of_the_present_generation(local: LocalCoordinator) -> None:
+    member = await local.member("g")
+    await commit(local, 5, member=member)
+    await commit(local, 6)  # clients before version 3 of the request name no member
+    stale = JoinAnswer(member.member_id, generation=member.generation - 1)
+    with pytest.raises(IllegalGeneration):
+        commit(local, 7, member=stale)
+    with pytest.raises(UnknownMemberId):
+        commit(local, 7, member=JoinAnswer("zombie", generation=member.generation))
+    with pytest.raises(IllegalGeneration):
+        commit(local, 7, group_id="none", member=member)
 
 
-async def test_the_next_coordinator_knows_the_epochs_of_members_and_what_is_pending(tmp_path: Path) -> None:
+async def test_the_next_coordinator_knows_the_epochs_of_members_and_what_is_pending(
+    local: LocalCoordinator,
+) -> None:
     """Of the second group protocol. The transaction keeps new owners waiting, whoever joins meanwhile."""
-    async with loaded(tmp_path) as local:
-        await heartbeat(local, 0)
-        await commit(local, 5, member=JoinAnswer("a", generation=1))
-        await local.restart()
-        for epoch in (0, 2):
-            with pytest.raises(IllegalGeneration):
-                commit(local, 6, member=JoinAnswer("a", generation=epoch))
-        await heartbeat(local, -1)
-        with pytest.raises(UnknownMemberId):
-            commit(local, 6, member=JoinAnswer("a", generation=1))
-        await heartbeat(local, 0)
+    await heartbeat(local, 0)
+    await commit(local, 5, member=JoinAnswer("a", generation=1))
+    await local.restart()
+    for epoch in (0, 2):
         with pytest.raises(IllegalGeneration):
-            commit(local, 6, member=JoinAnswer("a", generation=1))
-        assert unstable(local) == [("t", 0)]
-        await local.restart()
-        assert unstable(local) == [("t", 0)]
-        end(local)
-        assert (local.committed("g"), unstable(local)) == (5, [])
+            commit(local, 6, member=JoinAnswer("a", generation=epoch))
+    await heartbeat(local, -1)
+    with pytest.raises(UnknownMemberId):
+        commit(local, 6, member=JoinAnswer("a", generation=1))
+    await heartbeat(local, 0)
+    with pytest.raises(IllegalGeneration):
+        commit(local, 6, member=JoinAnswer("a", generation=1))
+    assert unstable(local) == [("t", 0)]
+    await local.restart()
+    assert unstable(local) == [("t", 0)]
+    end(local)
+    assert (local.committed("g"), unstable(local)) == (5, [])
 
 
-async def test_a_group_is_kept_while_a_transaction_may_commit_to_it(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await local.commit("g", 3)
-        await commit(local, 5)
-        with pytest.raises(NonEmptyGroup):
-            local.coordinator.delete_group("g")
-        local.now_ms += 1_000_000
-        await local.shard.upkeep()
-        assert local.committed("g") == 3
-        end(local)
-        assert local.committed("g") == 5
+async def test_a_group_is_kept_while_a_transaction_may_commit_to_it(local: LocalCoordinator) -> None:
+    await local.commit("g", 3)
+    await commit(local, 5)
+    with pytest.raises(NonEmptyGroup):
+        local.coordinator.delete_group("g")
+    local.now_ms += 1_000_000
+    await local.shard.upkeep()
+    assert local.committed("g") == 3
+    end(local)
+    assert local.committed("g") == 5
 
 
 async def test_a_commit_whose_replication_failed_is_still_part_of_the_transaction(tmp_path: Path) -> None:

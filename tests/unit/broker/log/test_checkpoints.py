@@ -31,13 +31,6 @@ def test_leader_epochs_have_the_format_of_apache_kafka(tmp_path: Path) -> None:
     assert checkpoints.read_epochs(tmp_path).entries == entries
 
 
-def test_missing_checkpoints_are_empty(tmp_path: Path) -> None:
-    assert checkpoints.read_offsets(tmp_path, checkpoints.HIGH_WATERMARKS) == {}
-    assert checkpoints.read_epochs(tmp_path).entries == ()
-    assert checkpoints.read_topic_id(tmp_path) is None
-    assert checkpoints.read_meta_properties(tmp_path) == {}
-
-
 @pytest.mark.parametrize(
     "content",
     [

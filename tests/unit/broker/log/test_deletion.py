@@ -1,17 +1,6 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.directory_names import DELETED_DIRECTORY_SUFFIX, unique_directory_name
-
-
-def test_files_and_directories_go_and_missing_ones_are_no_error(tmp_path: Path) -> None:
-    file, directory = tmp_path / "file", tmp_path / "directory"
-    file.touch()
-    (directory / "inside").mkdir(parents=True)
-    unlink_all([file, directory, tmp_path / "missing"])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_name_of_a_deleted_log_is_unique_and_fits_a_file_name() -> None:

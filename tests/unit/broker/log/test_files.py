@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mainstem_broker.errors import StorageError
-from mainstem_broker.log.files import FileSlice, LogFile, ReadResult, storage_error
+from mainstem_broker.log.files import FileSlice, LogFile, storage_error
 
 
 def is_open(descriptor: int) -> bool:
@@ -53,12 +53,6 @@ def test_a_file_counts_its_slices(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_leaves_nothing_open(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         LogFile(tmp_path / "missing")
-
-
-def test_a_read_result_knows_its_size(tmp_path: Path) -> None:
-    assert ReadResult(None, 5).size_bytes == 0
-    part = FileSlice(LogFile(tmp_path / "f", create=True), 0, 7, 0)
-    assert ReadResult(part, 5).size_bytes == 7
 
 
 def test_a_disk_error_becomes_a_storage_error_that_names_the_directory(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from mainstem_broker.log.index import OffsetIndex, TimeIndex
 
 BYTES_MAX = 10 * 1024 * 1024
-ACTIONS = ["write", "reopen", "truncate", "look"]
 
 
 def offset_index(directory: Path) -> OffsetIndex:
@@ -57,13 +56,6 @@ def test_nothing_is_lost_between_memory_and_file(tmp_path: Path) -> None:
     again = OffsetIndex(index.path, BYTES_MAX)
     assert again.count == 4
     assert again.last_entry() == (40, 400)
-
-
-def test_an_empty_index_points_to_the_beginning(tmp_path: Path) -> None:
-    index = offset_index(tmp_path)
-    assert index.last_entry() is None
-    assert index.position_before_offset(1000) == 0
-    assert index.position_before_position(1000) == 0
 
 
 def test_an_index_is_full_at_its_size(tmp_path: Path) -> None:
@@ -147,18 +139,6 @@ def test_truncation_removes_entries_from_memory_and_file(tmp_path: Path) -> None
     index.append_entry(30, 333)
     index.write()
     assert OffsetIndex(index.path, BYTES_MAX).last_entry() == (30, 333)
-
-
-def test_the_time_index_says_up_to_where_all_is_earlier(tmp_path: Path) -> None:
-    index = TimeIndex(tmp_path / "0.timeindex", BYTES_MAX)
-    for timestamp_ms, offset in ((100, 4), (200, 8)):
-        index.append(timestamp_ms, offset)
-    assert index.offset_before_timestamp(100) == -1
-    assert index.offset_before_timestamp(101) == 4
-    assert index.offset_before_timestamp(200) == 4
-    assert index.offset_before_timestamp(201) == 8
-    index.truncate_to_offset(8)
-    assert index.offset_before_timestamp(500) == 4
 
 
 def test_entries_wait_in_memory_while_the_disk_is_full(

@@ -64,11 +64,6 @@ def test_an_empty_cache_knows_the_end_of_nothing() -> None:
     assert EpochCache().end_offset_for(0, 50) == (-1, -1)
 
 
-@pytest.mark.parametrize(("offset", "epoch"), [(9, -1), (10, 2), (19, 2), (20, 4), (99, 7)])
-def test_the_epoch_of_an_offset_is_the_last_that_began_there_or_before(offset: int, epoch: int) -> None:
-    assert EpochCache(CACHE).epoch_of(offset) == epoch
-
-
 @pytest.mark.parametrize(
     ("end_offset", "left", "latest"),
     [(50, CACHE, 7), (36, CACHE, 7), (35, CACHE[:2], 4), (10, [], -1), (0, [], -1)],

@@ -85,10 +85,3 @@ def test_a_follower_refuses_what_is_corrupt_or_goes_back_and_takes_nothing(tmp_p
             follow(log, base, 3)
     assert log.log_end_offset == 3
     assert log.size_bytes == len(read_batches(log)[0])
-
-
-def test_each_new_epoch_is_noted_with_its_first_offset(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    for epoch in (0, 0, 2, 2, 5):
-        append(log, [b"x"], leader_epoch=epoch)
-    assert log.epochs.entries == (EpochEntry(0, 0), EpochEntry(2, 2), EpochEntry(5, 4))

@@ -83,16 +83,6 @@ def test_max_bytes_gives_whole_batches_that_fit_and_the_first_whole_when_asked(
             assert at_least_one.end_offset == offset + max(fitting, 1)
 
 
-def test_a_reader_in_sequence_meets_every_record_over_all_segments(tmp_path: Path) -> None:
-    log = open_log(tmp_path, settings(segment_bytes=1000, index_interval_bytes=300))
-    values = [b"%d" % number for number in range(300)]
-    for number in range(0, 300, 3):
-        append(log, values[number : number + 3])
-    assert len(log.segments) > 5
-    for max_bytes in (1, 500, 1 << 20):
-        assert read_all(log, max_bytes) == [Stored(number, value) for number, value in enumerate(values)]
-
-
 def test_reading_in_sequence_looks_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost of a read at the log's end does not grow with what lies before it."""
     log = open_log(tmp_path)

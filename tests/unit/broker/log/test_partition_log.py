@@ -9,29 +9,11 @@ from tests.unit.broker.log.followed_logs import SIZE_BYTES
 from tests.unit.broker.log.logs import (
     NOW_MS,
     append,
-    open_log,
-    read_all,
     settings,
 )
 
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.partition_log import PartitionLog
-
-
-def test_a_closed_log_opens_again_as_it_was(tmp_path: Path) -> None:
-    config = settings(segment_bytes=1000, index_interval_bytes=100)
-    log = open_log(tmp_path, config)
-    for number in range(40):
-        append(log, [b"x", b"y"], timestamp_ms=NOW_MS + number, leader_epoch=number // 7)
-    log.delete_records_before(5)
-    before = read_all(log)
-    log.close()
-    again = open_log(tmp_path, config, log_start_offset=5)
-    assert read_all(again) == before
-    for name in ("log_start_offset", "log_end_offset", "size_bytes"):
-        assert getattr(again, name) == getattr(log, name), name
-    assert again.epochs.entries == log.epochs.entries
-    assert again.recovery_point == again.log_end_offset
 
 
 def test_a_deleted_log_is_renamed_at_once_and_removed_later(tmp_path: Path) -> None:

@@ -124,12 +124,6 @@ def test_a_clean_stop_leaves_a_snapshot_at_the_end_and_the_next_start_reads_no_b
     assert send(log, 7, 10) == 10
 
 
-def test_a_log_that_was_never_written_has_no_snapshot(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    log.close()
-    assert snapshots(log) == []
-
-
 def test_snapshots_leave_with_their_segments(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL)
     fill(log, 10)

@@ -19,7 +19,6 @@ from tests.unit.broker.log.producer_logs import (
     header,
 )
 
-from mainstem_broker.config.setting import INT32_MAX
 from mainstem_broker.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber, ProtocolError
 from mainstem_broker.log.producer_snapshot_format import encode_snapshot
 from mainstem_broker.protocol.batches import BatchHeader
@@ -44,43 +43,11 @@ def test_r11_each_of_the_last_five_batches_is_recognised_at_its_offset(log: Prod
     assert log.end_offset == 18
 
 
-def test_a_batch_that_begins_like_another_but_is_longer_is_no_duplicate(log: ProducerLog) -> None:
-    log.send(header(sequence=0, count=3))
-    log.send(header(sequence=3, count=3))
-    with pytest.raises(OutOfOrderSequenceNumber):
-        log.send(header(sequence=3, count=4))
-    with pytest.raises(OutOfOrderSequenceNumber):
-        log.send(header(sequence=4, count=2))
-
-
 def test_r11_a_gap_is_refused_until_the_missing_batch_has_come(log: ProducerLog) -> None:
     log.send(header(sequence=0))
     with pytest.raises(OutOfOrderSequenceNumber, match="sequence number 2, but 1 is next at epoch 0"):
         log.send(header(sequence=2))
     assert [log.send(header(sequence=at)) for at in (1, 2)] == [1, 2]
-
-
-def test_sequence_numbers_go_round_within_a_batch_and_between_batches(log: ProducerLog) -> None:
-    across = header(sequence=INT32_MAX - 1, count=4)
-    assert log.send(across) == 0
-    assert log.send(header(sequence=2)) == 4
-    assert log.send(across) == 0
-
-    log = ProducerLog()
-    log.send(header(sequence=INT32_MAX))
-    assert log.send(header(sequence=0)) == 1
-
-
-def test_producers_do_not_disturb_one_another(log: ProducerLog) -> None:
-    assert [log.send(header(producer_id)) for producer_id in (1, 2, 3)] == [0, 1, 2]
-    assert [log.send(header(producer_id)) for producer_id in (3, 1, 2)] == [2, 0, 1]
-
-
-@pytest.mark.parametrize("sequence", [0, 1, 1000, INT32_MAX])
-def test_of_an_unknown_producer_any_sequence_number_is_taken(log: ProducerLog, sequence: int) -> None:
-    assert log.send(header(sequence=sequence)) == 0
-    with pytest.raises(OutOfOrderSequenceNumber):
-        log.send(header(sequence=(sequence + 2) & INT32_MAX))
 
 
 def test_a_higher_epoch_begins_with_zero(log: ProducerLog) -> None:
@@ -129,17 +96,6 @@ def test_a_producer_with_an_open_transaction_does_not_expire(log: ProducerLog) -
     assert log.producers.states[7].transaction_first_offset == -1
     assert log.send(header(sequence=2)) == 3
     assert log.producers.expire(NOW_MS + 2 * DAY_MS, DAY_MS) == 1
-
-
-def test_truncation_takes_batches_back(log: ProducerLog) -> None:
-    for sequence in range(4):
-        log.send(header(sequence=sequence))
-    log.send(header(8))
-    assert log.truncate_to(2)
-    assert log.producers.states.keys() == {7}
-    assert log.send(header(sequence=1)) == 1
-    assert log.send(header(sequence=2)) == 2
-    assert log.send(header(8, sequence=40)) == 3
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,6 @@ def due(
     )
 
 
-def test_without_bounds_nothing_ever_goes() -> None:
-    assert due() == []
-
-
 def test_segments_whose_latest_record_is_too_old_go() -> None:
     """R4. They are 1000, 900, ... ms old."""
     assert due(retention_ms=800) == [DeletionReason.TIME] * 2

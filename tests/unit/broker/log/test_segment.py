@@ -9,7 +9,7 @@ from tests.unit.broker.log.logs import NOW_MS, messages, settings
 
 from mainstem_broker.log.dump import dump_segment
 from mainstem_broker.log.files import FileSlice, TruncatedSlice
-from mainstem_broker.log.segment import Segment, batch_at
+from mainstem_broker.log.segment import Segment
 from mainstem_broker.protocol.batches import parse_batch_header
 
 CONFIG = settings(index_interval_bytes=150)
@@ -58,13 +58,6 @@ def test_an_index_entry_is_the_last_offset_of_the_batch_at_its_position(tmp_path
     assert all(batches[entry.position] == entry.offset for entry in entries)
     times = dump.time_entries()
     assert times[-1] == (segment.max_timestamp, segment.max_timestamp_offset)
-
-
-def test_the_first_offset_with_the_largest_timestamp_is_kept(tmp_path: Path) -> None:
-    segment = segment_of(tmp_path, [1] * 10)
-    assert segment.max_timestamp == NOW_MS + 50_000
-    assert segment.max_timestamp_offset == 105
-    assert segment.first_timestamp == NOW_MS
 
 
 @pytest.mark.parametrize("remembered", [True, False])
@@ -226,19 +219,3 @@ def test_offsets_beyond_31_bits_of_the_base_do_not_fit(tmp_path: Path) -> None:
     segment = Segment.create(tmp_path, 100, CONFIG, NOW_MS)
     assert segment.fits_offset(100 + 2**31 - 1)
     assert not segment.fits_offset(100 + 2**31)
-
-
-def test_files_marked_deleted_stay_readable_through_slices(tmp_path: Path) -> None:
-    segment = segment_of(tmp_path, [2])
-    part = FileSlice(segment.file, 0, segment.size_bytes, 100)
-    marked = segment.mark_deleted()
-    assert sorted(path.suffix for path in marked) == [".deleted"] * 3
-    for path in marked:
-        path.unlink()
-    assert parse_batch_header(part.read()).base_offset == 100
-
-
-def test_a_batch_is_read_whole_at_its_position(tmp_path: Path) -> None:
-    segment = segment_of(tmp_path, [2, 3])
-    header, batch = batch_at(segment, positions(segment)[102])
-    assert (header.base_offset, header.record_count, len(batch)) == (102, 3, header.size_bytes)

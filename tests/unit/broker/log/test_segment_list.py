@@ -175,27 +175,3 @@ def test_dropped_segments_are_renamed_and_scheduled(tmp_path: Path) -> None:
     assert bases(segments) == [2, 3]
     assert sorted(unlinked.names) == sorted(path.name for path in tmp_path.glob("*.deleted"))
     assert len(unlinked.names) == 6
-
-
-def test_cutting_drops_later_segments_and_the_end_of_one(tmp_path: Path) -> None:
-    for offset in range(7):
-        directory = tmp_path / str(offset)
-        directory.mkdir()
-        segments = new_list(directory)
-        config = settings(segment_bytes=3 * SIZE_BYTES)
-        for _ in range(7):
-            add(segments, config)
-        segments.cut(offset, 0)
-        assert segments.newest.next_offset == offset
-        assert bases(segments) == [base for base in (0, 3, 6) if base <= offset]
-        add(segments, config)
-        assert segments.find(offset) is not None
-
-
-def test_beginning_afresh_leaves_one_empty_segment(tmp_path: Path) -> None:
-    segments = new_list(tmp_path)
-    add(segments, CONFIG)
-    segments.roll(1, CONFIG, NOW_MS)
-    segments.begin_afresh(77, CONFIG, NOW_MS)
-    assert bases(segments) == [77]
-    assert (segments.newest.size_bytes, segments.newest.next_offset) == (0, 77)

@@ -34,13 +34,6 @@ def test_entries_have_34_bytes_as_in_apache_kafka(tmp_path: Path) -> None:
     assert content.hex() == "0000" + "".join(f"{number:016x}" for number in (1, 2, 3, 4))
 
 
-def test_a_segment_without_aborts_has_no_file(tmp_path: Path) -> None:
-    index = index_of(tmp_path)
-    assert not index.path.exists()
-    assert index.load(0, 10)
-    assert list(index) == []
-
-
 def test_what_was_written_is_loaded(tmp_path: Path) -> None:
     index_of(tmp_path, FIRST, SECOND)
     index = index_of(tmp_path)

@@ -35,18 +35,6 @@ def restart(log: PartitionLog, tmp_path: Path, *, clean: bool, recovery_point: i
     return open_log(tmp_path, log.config, clean=clean, recovery_point=recovery_point)
 
 
-def test_open_transactions_hold_the_stable_offset_and_aborts_are_listed(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    write(log, 1, 2)
-    write(log, 2)
-    assert first_unstable(log) == 0
-    abort(log, 1)
-    assert first_unstable(log) == 2
-    commit(log, 2)
-    assert first_unstable(log) == log.log_end_offset == 5
-    assert aborted(log) == [(1, 0, 3)]
-
-
 def test_overlapping_aborts_are_listed_by_their_first_offset(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for producer_id in (1, 2, 3):
@@ -74,21 +62,6 @@ def test_an_abort_is_indexed_in_the_segment_of_its_marker(tmp_path: Path) -> Non
     marker_offset = abort(log, 1)
     assert index_files(tmp_path) == [log.segments[-1].base_offset]
     assert aborted(log, 0, 1) == [(1, 0, marker_offset)]
-
-
-@pytest.mark.parametrize("clean", [True, False])
-def test_a_restart_with_an_open_transaction_keeps_it_open(tmp_path: Path, clean: bool) -> None:
-    log = open_log(tmp_path, SMALL_SEGMENTS)
-    write(log, 1)
-    write(log, 2)
-    abort(log, 2)
-    write(log, 3)
-    log = restart(log, tmp_path, clean=clean)
-    assert first_unstable(log) == 0
-    assert aborted(log) == [(2, 1, 2)]
-    abort(log, 1)
-    assert first_unstable(log) == 3
-    assert aborted(log) == [(1, 0, 4), (2, 1, 2)]
 
 
 def test_an_index_that_a_crash_tore_or_lost_is_made_anew(tmp_path: Path) -> None:
@@ -121,21 +94,6 @@ def test_a_broken_index_of_a_sealed_segment_is_made_anew_after_a_clean_stop(tmp_
     assert aborted(open_log(tmp_path, SMALL_SEGMENTS)) == expected
 
 
-def test_truncation_of_a_marker_opens_the_transaction_again(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    write(log, 1)
-    write(log, 2)
-    abort(log, 1)
-    commit(log, 2)
-    log.truncate_to(3)
-    assert aborted(log) == [(1, 0, 2)]
-    assert first_unstable(log) == 1
-    log.truncate_to(2)
-    assert aborted(log) == []
-    assert first_unstable(log) == 0
-    assert index_files(tmp_path) == []
-
-
 def test_truncation_of_a_marker_before_the_last_snapshot_opens_the_transaction_again(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, 1)
@@ -145,18 +103,6 @@ def test_truncation_of_a_marker_before_the_last_snapshot_opens_the_transaction_a
     log.truncate_to(1)
     assert first_unstable(log) == 0
     assert log.producers.states[1].transaction_first_offset == 0
-
-
-def test_truncation_of_all_of_a_transaction_leaves_none(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    write(log, 1)
-    commit(log, 1)
-    write(log, 1)
-    write(log, 2)
-    log.truncate_to(2)
-    assert first_unstable(log) == 2
-    write(log, 1)
-    assert first_unstable(log) == 2
 
 
 def test_truncation_leaves_the_epochs_of_a_marker_whose_producer_has_no_other_batch_left(

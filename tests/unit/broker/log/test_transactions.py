@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from mainstem_broker.config.setting import INT64_MAX
 from mainstem_broker.log.transactions import CompletedTransaction, Transactions
-
-
-def test_the_first_unstable_offset_is_that_of_the_earliest_open_transaction() -> None:
-    transactions = Transactions()
-    assert transactions.first_unstable_offset == INT64_MAX
-    for first_offset in (3, 5, 9):
-        transactions.begin(first_offset)
-    assert transactions.first_unstable_offset == 3
 
 
 def test_a_completed_transaction_is_unstable_until_its_marker_is_replicated() -> None:
@@ -23,16 +14,6 @@ def test_a_completed_transaction_is_unstable_until_its_marker_is_replicated() ->
     assert transactions.first_unstable_offset == 3
     transactions.replicated_to(9)
     assert transactions.first_unstable_offset == 5
-
-
-def test_a_later_transaction_that_completes_first_does_not_move_it() -> None:
-    transactions = Transactions([3, 5])
-    transactions.complete(5, 6)
-    transactions.replicated_to(7)
-    assert transactions.first_unstable_offset == 3
-    transactions.complete(3, 7)
-    transactions.replicated_to(8)
-    assert transactions.first_unstable_offset == INT64_MAX
 
 
 def test_the_entry_of_an_abort_has_the_stable_offset_that_open_transactions_leave() -> None:

@@ -89,26 +89,6 @@ def test_a_session_remembers_what_a_fetch_names() -> None:
     assert sessions.partitions == 2
 
 
-def test_only_news_is_sent_and_records_put_a_partition_behind_the_others() -> None:
-    session = opened(ConsumerSessions(10), (A, 0, 0), (A, 1, 0), (B, 0, 0))
-    full = [answer(A, 0), answer(A, 1), answer(B, 0)]
-    assert sent(session.take_answer(full, is_full=True)) == [(1, 0), (1, 1), (2, 0)]
-    assert session.take_answer(full, is_full=False) == []
-    news = [answer(A, 0, records=b"x"), answer(A, 1), answer(B, 0, mark=3)]
-    assert sent(session.take_answer(news, is_full=False)) == [(1, 0), (2, 0)]
-    assert order(session) == [(1, 1), (2, 0), (1, 0)]
-    assert session.take_answer([answer(A, 1), answer(B, 0, mark=3), answer(A, 0)], is_full=False) == []
-
-
-def test_an_error_is_sent_each_time_and_so_is_what_comes_after_it() -> None:
-    session = opened(ConsumerSessions(10), (A, 0, 0))
-    session.take_answer([answer(A, 0)], is_full=True)
-    for _ in range(2):
-        assert sent(session.take_answer([answer(A, 0, error=6, mark=-1)], is_full=False)) == [(1, 0)]
-    assert sent(session.take_answer([answer(A, 0)], is_full=False)) == [(1, 0)]
-    assert session.take_answer([answer(A, 0)], is_full=False) == []
-
-
 def test_where_to_read_from_is_news() -> None:
     session = opened(ConsumerSessions(10), (A, 0, 0))
     session.take_answer([answer(A, 0)], is_full=True)
@@ -171,17 +151,6 @@ def test_sessions_have_room_for_so_many_partitions(monkeypatch: pytest.MonkeyPat
         grown = Fetch((session.session_id, 1), topics((B, 1, 0)))
         sessions.continue_session(grown, uses_topic_ids=True, now_ms=NOW_MS)
     assert (len(sessions), sessions.partitions) == (1, 2)
-
-
-def test_a_session_of_nothing_is_none() -> None:
-    assert ConsumerSessions(10).open((), uses_topic_ids=True, now_ms=NOW_MS) is None
-
-
-def test_sessions_have_different_ids() -> None:
-    sessions = ConsumerSessions(100)
-    ids = {opened(sessions, (A, 0, 0)).session_id for _ in range(100)}
-    assert len(ids) == 100
-    assert all(0 < session_id < 2**31 for session_id in ids)
 
 
 @given(

@@ -52,26 +52,6 @@ def update(
     replicas.update(topic, index, topic_id, state_of(1, epoch, (1,), epoch), (1,), DEFAULTS)
 
 
-def test_a_replica_is_opened_when_its_state_is_first_heard_of(
-    replicas: ReplicaManager, tmp_path: Path
-) -> None:
-    assert replicas.find("t", 0) is None
-    update(replicas)
-    opened = replicas.find("t", 0)
-    assert opened is not None
-    assert opened.is_leader
-    assert (tmp_path / "t-0").is_dir()
-
-
-def test_a_later_state_goes_to_the_same_replica(replicas: ReplicaManager) -> None:
-    update(replicas)
-    opened = replicas.find("t", 0)
-    update(replicas, epoch=4)
-    assert replicas.find("t", 0) is opened
-    assert opened is not None
-    assert opened.leader_epoch == 4
-
-
 def test_a_log_that_cannot_be_opened_harms_no_other(replicas: ReplicaManager, tmp_path: Path) -> None:
     (tmp_path / "t-0").write_text("a file where a directory should be")
     with capture_logs() as lines:
@@ -393,14 +373,4 @@ async def test_a_proposal_of_unknown_fate_is_settled_by_the_feed(
     partition = replicas.find("t", 0)
     assert partition is not None
     assert partition.leader_epoch == 1
-    await replicas.stop()
-
-
-async def test_a_follower_proposes_nothing(logs: LogManager) -> None:
-    coordination = PlayedCoordination()
-    replicas = replica_manager(logs, coordination, now_ms=lambda: 10**9)
-    follow(replicas, {"t": 2}, 0)
-    await replicas.consider_all_isrs()
-    await asyncio.sleep(0)
-    assert coordination.written == []
     await replicas.stop()

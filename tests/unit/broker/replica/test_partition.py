@@ -164,16 +164,3 @@ def test_whoever_listens_hears_that_the_lead_is_lost_or_begins_anew_but_not_that
     assert heard == [(True, 4)]
     led.update_state(state_of(THEM, 5, (US, THEM), 6), REPLICAS, NOW_MS)
     assert heard == [(True, 4), (False, 5)]
-
-
-def test_a_partition_taken_offline_leads_nothing_and_tells(tmp_path: Path) -> None:
-    led, heard = partition(tmp_path), []
-    led.add_listener(lambda: heard.append(led.is_leader))
-    led.take_offline()
-    assert heard == [False]
-    with pytest.raises(NotLeaderOrFollower):
-        led.require_leader()
-
-
-def test_a_partition_is_called_as_its_directory(tmp_path: Path) -> None:
-    assert repr(partition(tmp_path)) == "t-0"

@@ -46,17 +46,6 @@ def take(
     )
 
 
-def test_what_the_leader_sent_is_taken_as_it_is(tmp_path: Path) -> None:
-    theirs = log_of(tmp_path / "leader", 1, 1, 3)
-    partition = following(tmp_path)
-    assert partition.fetch_position() == (0, -1)
-    take(partition, b"".join(read_batches(theirs)), high_watermark=2)
-    assert read_all(partition.log) == read_all(theirs)
-    assert partition.fetch_position() == (3, 3)
-    assert partition.high_watermark == 2
-    assert [partition.log.epochs.epoch_of(offset) for offset in range(3)] == [1, 1, 3]
-
-
 def test_the_high_watermark_never_passes_the_log_end_and_never_goes_back_by_a_fetch(tmp_path: Path) -> None:
     partition = following(tmp_path, 1, 1)
     take(partition, high_watermark=9)
@@ -118,13 +107,6 @@ def test_the_high_watermark_goes_down_with_the_log(tmp_path: Path) -> None:
     partition = following(tmp_path, 1, 1, 1, high_watermark=3)
     partition.truncate_to_divergence(Divergence(1, 1), leader_epoch=5)
     assert partition.high_watermark == 1
-
-
-def test_a_follower_whose_next_record_is_gone_at_the_leader_starts_over(tmp_path: Path) -> None:
-    partition = following(tmp_path, 1, 1, high_watermark=2)
-    partition.start_over(50, leader_epoch=5)
-    assert partition.fetch_position() == (50, -1)
-    assert (partition.log.log_start_offset, partition.high_watermark) == (50, 50)
 
 
 def test_a_follower_copies_a_log_that_starts_inside_a_batch(tmp_path: Path) -> None:

@@ -27,10 +27,6 @@ def file(tmp_path: Path) -> LogFile:
     return LogFile(path)
 
 
-def test_a_read_that_may_wait_does(file: LogFile, cold_files: ColdFiles) -> None:
-    assert read_at(file, 100, 50) == CONTENT[50:150]
-
-
 def test_a_read_that_may_not_wait_says_what_is_missing_and_succeeds_once_that_is_loaded(
     file: LogFile, cold_files: ColdFiles
 ) -> None:

@@ -26,22 +26,7 @@ from mainstem_broker.server.connection import (
 HOUR_S = 3_600
 
 
-def echoes(count: int) -> list[str]:
-    return [f"echo {number}" for number in range(count)]
-
-
 # --- Reading ---
-
-
-async def test_a_frame_is_found_wherever_it_is_cut() -> None:
-    stream = frame_of(b"echo first") + frame_of(b"echo second")
-
-    for position in range(1, len(stream)):
-        with Peer(Script().handle) as peer:
-            await peer.send_raw(stream[:position])
-            await peer.settle()
-            await peer.send_raw(stream[position:])
-            assert await peer.receive(2) == [b"first", b"second"]
 
 
 @pytest.mark.parametrize(
@@ -185,20 +170,6 @@ async def test_a_frame_of_the_largest_size_is_taken() -> None:
 
 
 # --- Order ---
-
-
-async def test_answers_wait_for_those_of_earlier_requests() -> None:
-    script = Script()
-    with Peer(script.handle) as peer:
-        await peer.send("echo 0", "later a", "echo 1", "later b", "echo 2")
-        assert await peer.receive() == [b"0"]
-        await peer.receive_nothing()
-        assert len(script.handled) == 5, "all are handled at once"
-        script.later["b"].set_result([frame_of(b"B")])
-        await peer.receive_nothing()
-        script.later["a"].set_result([frame_of(b"A")])
-        assert await peer.receive(4) == [b"A", b"1", b"B", b"2"]
-        assert peer.connection.requests_under_way == 0
 
 
 async def test_a_request_without_an_answer_leaves_no_gap() -> None:
@@ -588,16 +559,6 @@ async def test_a_peer_that_is_gone_while_answers_are_written_is_let_go() -> None
         peer.socket.close()
         await peer.settle()
         assert peer.connection.is_closed
-
-
-async def test_a_connection_knows_its_peer_and_when_it_was_last_used() -> None:
-    with Peer(Script().handle) as peer:
-        before = peer.connection.last_active_s
-        await asyncio.sleep(0.01)
-        await peer.send("echo x")
-        await peer.receive()
-        assert peer.connection.last_active_s > before
-        assert isinstance(peer.connection.peer, str)
 
 
 # --- Answers that others settle ---

@@ -230,16 +230,6 @@ async def test_accepted_sockets_send_at_once_and_have_the_buffers_of_the_setting
         listening.hang_up()
 
 
-async def test_beyond_max_connections_new_ones_are_closed_and_old_ones_stay() -> None:
-    with Listening(limits(max_connections=1)) as listening:
-        assert await listening.ask("echo 1") == b"1"
-        first = listening.writer
-        assert await listening.ask("echo 2") == b""
-        assert len(listening.listener.connections) == 1
-        first.close()
-        listening.hang_up()
-
-
 async def test_a_connection_that_is_closed_makes_room_for_another_of_its_address() -> None:
     with Listening(limits(max_connections_per_ip=1)) as listening:
         assert await listening.ask("echo 1") == b"1"

@@ -73,20 +73,6 @@ def test_frames_get_memory_up_to_the_limit_and_then_one_at_a_time() -> None:
     assert memory.used_bytes <= 4 + 1
 
 
-def test_one_that_leaves_lets_the_next_one_go_on() -> None:
-    memory = RequestMemory(1)
-    first, second, third = (Frame(memory, 9) for _ in range(3))
-    for _ in range(2):
-        first.comes()
-    second.comes()
-    third.comes()
-    second.end()
-    assert [frame.is_waiting for frame in (first, third)] == [False, True]
-    first.end()
-    assert [frame.is_waiting for frame in (first, third)] == [False, False]
-    assert memory.waiting == 0
-
-
 @given(
     limit=st.integers(1, 20),
     totals=st.lists(st.integers(1, 12), min_size=1, max_size=8),

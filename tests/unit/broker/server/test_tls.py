@@ -154,25 +154,20 @@ async def test_frames_of_every_size_go_both_ways(tmp_path: Path, version: ssl.TL
         await client.close()
 
 
-async def test_many_frames_of_one_read_are_answered_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param([number % 700 for number in range(5_000)], id="many of one read"),
+        pytest.param([3, 500_000, 2, 70_000] * 5, id="large ones between small ones"),
+    ],
+)
+async def test_frames_are_answered_in_order(tmp_path: Path, sizes: list[int]) -> None:
     with Encrypted(tmp_path) as encrypted:
         client = await encrypted.connect()
-        texts = [f"echo {number}" + "x" * (number % 700) for number in range(5_000)]
-        client.send(*texts)
+        texts = [f"{number} " + "x" * size for number, size in enumerate(sizes)]
+        client.send(*(f"echo {text}" for text in texts))
         for text in texts:
-            assert await client.answer() == text.removeprefix("echo ").encode()
-        await client.close()
-
-
-async def test_large_frames_between_small_ones_are_answered_in_order(tmp_path: Path) -> None:
-    with Encrypted(tmp_path) as encrypted:
-        client = await encrypted.connect()
-        texts = [
-            "echo " + chr(97 + number % 26) * size for number, size in enumerate([3, 500_000, 2, 70_000] * 5)
-        ]
-        client.send(*texts)
-        for text in texts:
-            assert await client.answer() == text.removeprefix("echo ").encode()
+            assert await client.answer() == text.encode()
         await client.close()
 
 

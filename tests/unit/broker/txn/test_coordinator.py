@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.txn.local_transactions import ID, NOW_MS, LocalTransactions, loaded
+from tests.unit.broker.txn.local_transactions import ID, LocalTransactions, loaded
 
 from mainstem_broker.errors import (
     ConcurrentTransactions,
@@ -18,23 +19,28 @@ from mainstem_broker.errors import (
 )
 from mainstem_broker.replica.partition_state import PartitionState
 from mainstem_broker.txn.states import State
-from mainstem_broker.txn.transaction import CLIENT_VERSION_1, Producer
+from mainstem_broker.txn.transaction import Producer
 
 P0, P1 = ("t", 0), ("t", 1)
 
 
-async def test_a_transaction_from_its_begin_to_its_end(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        producer = await local.init()
-        assert producer == Producer(1001, 0)
-        await local.add(producer, P0, P1)
-        assert await local.end(producer) == Producer(1001, 1)
-        assert local.coordinator.transaction(ID).state is State.PREPARE_COMMIT
-        (markers,) = local.markers.write_all()
-        assert (markers.producer_id, markers.epoch, markers.is_commit) == (1001, 1, True)
-        assert markers.partitions == {P0, P1}
-        assert markers.coordinator_epoch == local.epoch
-        assert local.coordinator.transaction(ID).state is State.COMPLETE_COMMIT
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[LocalTransactions]:
+    async with loaded(tmp_path) as coordinator:
+        yield coordinator
+
+
+async def test_a_transaction_from_its_begin_to_its_end(local: LocalTransactions) -> None:
+    producer = await local.init()
+    assert producer == Producer(1001, 0)
+    await local.add(producer, P0, P1)
+    assert await local.end(producer) == Producer(1001, 1)
+    assert local.coordinator.transaction(ID).state is State.PREPARE_COMMIT
+    (markers,) = local.markers.write_all()
+    assert (markers.producer_id, markers.epoch, markers.is_commit) == (1001, 1, True)
+    assert markers.partitions == {P0, P1}
+    assert markers.coordinator_epoch == local.epoch
+    assert local.coordinator.transaction(ID).state is State.COMPLETE_COMMIT
 
 
 async def test_a_coordinator_that_may_have_been_replaced_answers_nothing(tmp_path: Path) -> None:
@@ -50,32 +56,14 @@ async def test_a_coordinator_that_may_have_been_replaced_answers_nothing(tmp_pat
             await local.end(Producer(producer.producer_id, producer.epoch + 1))
 
 
-async def test_markers_of_the_first_protocol_have_the_producers_epoch(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        producer = await local.init()
-        await local.add(producer, P0, version=CLIENT_VERSION_1)
-        assert await local.end(producer, version=CLIENT_VERSION_1) == producer
-        assert [markers.epoch for markers in local.markers.write_all()] == [0]
-
-
-async def test_the_next_transaction_waits_for_the_markers_of_the_last_one(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        producer = await local.init()
-        await local.add(producer, P0)
-        following = await local.end(producer)
-        with pytest.raises(ConcurrentTransactions):
-            await local.add(following, P0)
-        local.markers.write_all()
+async def test_the_next_transaction_waits_for_the_markers_of_the_last_one(local: LocalTransactions) -> None:
+    producer = await local.init()
+    await local.add(producer, P0)
+    following = await local.end(producer)
+    with pytest.raises(ConcurrentTransactions):
         await local.add(following, P0)
-
-
-async def test_an_empty_transaction_ends_without_markers_and_with_another_epoch(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        producer = await local.init()
-        following = await local.end(producer, committed=False)
-        (markers,) = local.markers.write_all()
-        assert (following.epoch, markers.partitions) == (1, frozenset())
-        assert local.coordinator.transaction(ID).state is State.COMPLETE_ABORT
+    local.markers.write_all()
+    await local.add(following, P0)
 
 
 async def test_a_request_is_answered_when_its_record_is_replicated(tmp_path: Path) -> None:
@@ -92,61 +80,59 @@ async def test_a_request_is_answered_when_its_record_is_replicated(tmp_path: Pat
         assert local.coordinator.transaction(ID).state is State.ONGOING
 
 
-async def test_two_first_requests_at_once_make_one_producer(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        answers = await asyncio.gather(local.init(), local.init(), return_exceptions=True)
-        assert sorted(answer.epoch for answer in answers if isinstance(answer, Producer)) == [0, 1]
-        assert len(local.shard.transactions) == 1
+async def test_two_first_requests_at_once_make_one_producer(local: LocalTransactions) -> None:
+    answers = await asyncio.gather(local.init(), local.init(), return_exceptions=True)
+    assert sorted(answer.epoch for answer in answers if isinstance(answer, Producer)) == [0, 1]
+    assert len(local.shard.transactions) == 1
 
 
-async def test_a_second_instance_aborts_the_transaction_of_the_first_and_fences_it(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        zombie = await local.init()
-        await local.add(zombie, P0)
-        with pytest.raises(ConcurrentTransactions):
-            await local.init()
+async def test_a_second_instance_aborts_the_transaction_of_the_first_and_fences_it(
+    local: LocalTransactions,
+) -> None:
+    zombie = await local.init()
+    await local.add(zombie, P0)
+    with pytest.raises(ConcurrentTransactions):
+        await local.init()
+    with pytest.raises(ProducerFenced):
+        await local.end(zombie)
+    with pytest.raises(ConcurrentTransactions):
+        await local.init()
+    (markers,) = local.markers.write_all()
+    assert not markers.is_commit and markers.epoch > zombie.epoch
+    second = await local.init()
+    assert second.epoch > markers.epoch
+    for request in (local.add(zombie, P0), local.end(zombie), local.init(zombie)):
         with pytest.raises(ProducerFenced):
-            await local.end(zombie)
-        with pytest.raises(ConcurrentTransactions):
-            await local.init()
-        (markers,) = local.markers.write_all()
-        assert not markers.is_commit and markers.epoch > zombie.epoch
-        second = await local.init()
-        assert second.epoch > markers.epoch
-        for request in (local.add(zombie, P0), local.end(zombie), local.init(zombie)):
-            with pytest.raises(ProducerFenced):
-                await request
+            await request
 
 
-async def test_an_unknown_id_has_to_be_initialized_first(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        producer = Producer(7, 0)
-        for request in (local.add(producer, P0), local.end(producer)):
-            with pytest.raises(InvalidProducerIdMapping):
-                await request
-        with pytest.raises(TransactionalIdNotFound):
-            local.coordinator.transaction(ID)
-        assert (await local.init(producer)).epoch == 0
+async def test_an_unknown_id_has_to_be_initialized_first(local: LocalTransactions) -> None:
+    producer = Producer(7, 0)
+    for request in (local.add(producer, P0), local.end(producer)):
+        with pytest.raises(InvalidProducerIdMapping):
+            await request
+    with pytest.raises(TransactionalIdNotFound):
+        local.coordinator.transaction(ID)
+    assert (await local.init(producer)).epoch == 0
 
 
 # --- Time ---
 
 
-async def test_a_transaction_that_is_open_for_too_long_is_aborted(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        producer = await local.init(timeout_ms=1_000)
-        await local.add(producer, P0)
-        local.now_ms += 1_000
-        await local.shard.upkeep()
-        assert not local.markers.waiting
-        local.now_ms += 1
-        await local.shard.upkeep()
-        (markers,) = local.markers.write_all()
-        assert not markers.is_commit and markers.epoch > producer.epoch
-        assert local.coordinator.transaction(ID).state is State.COMPLETE_ABORT
-        for committed in (True, False):
-            with pytest.raises(ProducerFenced):
-                await local.end(producer, committed=committed)
+async def test_a_transaction_that_is_open_for_too_long_is_aborted(local: LocalTransactions) -> None:
+    producer = await local.init(timeout_ms=1_000)
+    await local.add(producer, P0)
+    local.now_ms += 1_000
+    await local.shard.upkeep()
+    assert not local.markers.waiting
+    local.now_ms += 1
+    await local.shard.upkeep()
+    (markers,) = local.markers.write_all()
+    assert not markers.is_commit and markers.epoch > producer.epoch
+    assert local.coordinator.transaction(ID).state is State.COMPLETE_ABORT
+    for committed in (True, False):
+        with pytest.raises(ProducerFenced):
+            await local.end(producer, committed=committed)
 
 
 async def test_an_id_that_is_not_used_expires_and_comes_back_with_another_producer_id(tmp_path: Path) -> None:
@@ -162,53 +148,44 @@ async def test_an_id_that_is_not_used_expires_and_comes_back_with_another_produc
         assert await local.init(producer) == Producer(1002, 0)
 
 
-async def test_an_id_with_an_open_transaction_does_not_expire(tmp_path: Path) -> None:
-    async with loaded(tmp_path, expiration_ms=10_000) as local:
-        producer = await local.init()
-        await local.add(producer, P0)
-        local.shard.expire(NOW_MS + 10_000_000)
-        assert local.shard.transactions
-
-
 # --- Failures ---
 
 
 @pytest.mark.parametrize("committed", [True, False])
-async def test_the_next_coordinator_completes_what_was_decided(tmp_path: Path, committed: bool) -> None:
-    async with loaded(tmp_path) as local:
-        producer = await local.init()
-        await local.add(producer, P0, P1)
-        await local.end(producer, committed=committed)
-        first_epoch = local.epoch
-        await local.restart()
-        (markers,) = local.markers.write_all()
-        assert markers.is_commit is committed
-        assert markers.partitions == {P0, P1}
-        assert markers.coordinator_epoch > first_epoch
-        assert await local.end(producer, committed=committed) == Producer(1001, 1)
+async def test_the_next_coordinator_completes_what_was_decided(
+    local: LocalTransactions, committed: bool
+) -> None:
+    producer = await local.init()
+    await local.add(producer, P0, P1)
+    await local.end(producer, committed=committed)
+    first_epoch = local.epoch
+    await local.restart()
+    (markers,) = local.markers.write_all()
+    assert markers.is_commit is committed
+    assert markers.partitions == {P0, P1}
+    assert markers.coordinator_epoch > first_epoch
+    assert await local.end(producer, committed=committed) == Producer(1001, 1)
 
 
-async def test_the_next_coordinator_goes_on_with_an_open_transaction(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        producer = await local.init(timeout_ms=1_000)
-        await local.add(producer, P0)
-        await local.restart()
-        assert not local.markers.waiting
-        await local.add(producer, P1)
+async def test_the_next_coordinator_goes_on_with_an_open_transaction(local: LocalTransactions) -> None:
+    producer = await local.init(timeout_ms=1_000)
+    await local.add(producer, P0)
+    await local.restart()
+    assert not local.markers.waiting
+    await local.add(producer, P1)
+    await local.end(producer)
+    assert [markers.partitions for markers in local.markers.write_all()] == [{P0, P1}]
+
+
+async def test_a_coordinator_that_was_replaced_sends_no_more_markers(local: LocalTransactions) -> None:
+    producer = await local.init()
+    await local.add(producer, P0)
+    await local.end(producer)
+    (waiting,) = local.markers.waiting
+    local.follow()
+    assert waiting.is_stopped
+    with pytest.raises(NotCoordinator):
         await local.end(producer)
-        assert [markers.partitions for markers in local.markers.write_all()] == [{P0, P1}]
-
-
-async def test_a_coordinator_that_was_replaced_sends_no_more_markers(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        producer = await local.init()
-        await local.add(producer, P0)
-        await local.end(producer)
-        (waiting,) = local.markers.waiting
-        local.follow()
-        assert waiting.is_stopped
-        with pytest.raises(NotCoordinator):
-            await local.end(producer)
 
 
 async def test_a_change_whose_replication_failed_counts_when_it_is_replicated_after_all(
@@ -258,24 +235,22 @@ async def test_the_end_of_a_transaction_is_stored_as_soon_as_that_is_possible(tm
                 local.replicate()
 
 
-async def test_records_in_another_format_are_ignored(tmp_path: Path) -> None:
-    async with loaded(tmp_path) as local:
-        await local.init()
-        local.shard.append([(b"\0\1?", b"?", ()), (b"\0\0\0\1x", b"\xff\x09", ())], lambda _: None)
-        # And a kind of records that a later version writes.
-        local.shard.append([(b"\0\x63?", b"\0\x09", ())], lambda _: None)
-        await local.restart()
-        assert list(local.shard.transactions) == [ID]
+async def test_records_in_another_format_are_ignored(local: LocalTransactions) -> None:
+    await local.init()
+    local.shard.append([(b"\0\1?", b"?", ()), (b"\0\0\0\1x", b"\xff\x09", ())], lambda _: None)
+    # And a kind of records that a later version writes.
+    local.shard.append([(b"\0\x63?", b"\0\x09", ())], lambda _: None)
+    await local.restart()
+    assert list(local.shard.transactions) == [ID]
 
 
-async def test_transactions_in_a_newer_format_are_not_forgotten(tmp_path: Path) -> None:
+async def test_transactions_in_a_newer_format_are_not_forgotten(local: LocalTransactions) -> None:
     """R44, R12: a transaction that a coordinator forgets would never end."""
-    async with loaded(tmp_path) as local:
-        await local.init()
-        local.shard.append([(b"\0\0\0\1x", b"\0\x09", ())], lambda _: None)
-        await local.restart()
-        with pytest.raises(CoordinatorNotAvailable, match="upgrade broker 1"):
-            local.shard.require_loaded()
+    await local.init()
+    local.shard.append([(b"\0\0\0\1x", b"\0\x09", ())], lambda _: None)
+    await local.restart()
+    with pytest.raises(CoordinatorNotAvailable, match="upgrade broker 1"):
+        local.shard.require_loaded()
 
 
 def set_in_sync(local: LocalTransactions, isr: tuple[int, ...], *, min_insync_replicas: int) -> None:

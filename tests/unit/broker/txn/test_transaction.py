@@ -23,7 +23,6 @@ from mainstem_broker.txn.transaction import (
     Producer,
     Transaction,
     completed,
-    created,
     ended,
     fenced,
     initialized,
@@ -71,11 +70,6 @@ def init(current: Transaction, expected: Producer | None = None) -> Transaction:
 
 
 # --- InitProducerId ---
-
-
-def test_the_first_producer_has_epoch_0() -> None:
-    first = created(ID, 60_000, NOW_MS)
-    assert (first.producer, first.state) == (Producer(ID, 0), State.EMPTY)
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])

@@ -13,7 +13,6 @@ from mainstem_operator.cluster.moves import (
     plan_drain,
     plan_removal,
     plan_replication,
-    replicas_held,
 )
 from mainstem_operator.proofs import Refusal
 
@@ -98,7 +97,3 @@ def test_moves_under_way_are_known_by_where_they_lead() -> None:
     drain = plan_drain(2, 3, {"clicks": topic("clicks", (1, 2))}, off_two, racks(0, 1, 2))
     assert isinstance(drain, Drain)
     assert drain.under_way == {("clicks", 0)}
-
-
-def test_replicas_are_counted_by_broker() -> None:
-    assert replicas_held({"a": topic("a", (0, 1), (1, 2))}) == {0: 1, 1: 2, 2: 1}

@@ -13,7 +13,6 @@ from tests.unit.operator.cluster.test_reconcile import cluster, pods
 from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.cluster.broker_manifests import Placement, brokers_at_other_ports, config_hash
-from mainstem_operator.cluster.rolling_restart import plan_broker_roll
 from mainstem_operator.snapshot import index_of
 
 Scenario = Callable[[RunningOperator], Awaitable[None]]
@@ -44,11 +43,6 @@ def test_a_broker_that_advertises_another_port_than_its_service_has_is_found(
     placement = Placement({0: 31_000, 1: 31_001})
     assert brokers_at_other_ports(outside(), placement, reported) == expected
     assert brokers_at_other_ports(snapshots.cluster(), placement, reported) == set()
-
-
-def test_only_that_broker_is_restarted() -> None:
-    roll = plan_broker_roll(outside(), snapshots.snapshot(), "hash", at_other_ports={1})
-    assert [(item.pod.index, item.reason) for item in roll.restarts] == [(1, "its node port has changed")]
 
 
 def test_node_ports_restart_not_all_brokers() -> None:

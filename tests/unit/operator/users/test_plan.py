@@ -19,7 +19,6 @@ from mainstem_operator.users.plan import (
     password_mark,
     plan_key,
     plan_password,
-    plan_removal,
     plan_user,
     problem_of,
     ready_condition,
@@ -29,7 +28,6 @@ from mainstem_operator.users.plan import (
 TLS = {"name": "tls", "port": 9093}
 READ = AclRule("topic", "clicks", False, "read", True, "*")
 WRITE = AclRule("topic", "clicks", False, "write", True, "*")
-NOTHING = UserSeen(False, frozenset(), {})
 
 
 def user(name: str = "alice", **spec: Any) -> UserSpec:
@@ -76,20 +74,6 @@ def test_what_makes_no_sense_is_refused(name: str, spec: dict[str, Any], words: 
         user(name, **spec)
 
 
-def test_a_new_user_gets_all_that_its_manifest_names() -> None:
-    plan = plan_user(user(acls=[acl()], quotas={"producerByteRate": 5}), NOTHING, password_is_set=False)
-    assert plan.set_password
-    assert plan.add == {READ}
-    assert not plan.remove
-    assert plan.quotas == {"producer_byte_rate": 5.0}
-
-
-def test_a_user_that_is_as_its_manifest_says_is_left_alone() -> None:
-    seen = UserSeen(True, frozenset({READ}), {"producer_byte_rate": 5.0})
-    plan = plan_user(user(acls=[acl()], quotas={"producerByteRate": 5}), seen, password_is_set=True)
-    assert not (plan.set_password or plan.delete_password or plan.add or plan.remove or plan.quotas)
-
-
 def test_acls_and_quotas_that_others_gave_are_removed() -> None:
     seen = UserSeen(True, frozenset({READ, WRITE}), {"producer_byte_rate": 5.0, "consumer_byte_rate": 1.0})
     plan = plan_user(user(acls=[acl()], quotas={"producerByteRate": 7}), seen, password_is_set=True)
@@ -125,13 +109,6 @@ def test_without_authorization_nobody_asks_for_acls_and_the_user_says_that_they_
     assert ready_condition(spec, secured()).reason == "NoAuthorization"
     assert ready_condition(spec, secured(authorization={"type": "acl"})).holds
     assert ready_condition(user(), secured()).holds
-
-
-def test_all_that_a_user_had_goes_with_it() -> None:
-    plan = plan_removal(UserSeen(True, frozenset({READ}), {"consumer_byte_rate": 1.0}))
-    assert plan.delete_password
-    assert plan.remove == {READ}
-    assert plan.quotas == {"consumer_byte_rate": None}
 
 
 def test_users_log_in_at_a_listener_with_their_authentication_and_best_inside() -> None:

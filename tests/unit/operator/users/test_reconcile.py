@@ -161,113 +161,102 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **spec: Any) ->
         yield result
 
 
-async def test_a_user_gets_its_secret_acls_and_password_and_then_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user(quotas={"producerByteRate": 9}))
-        await played.settle()
-        assert played.ready() == ("True", "Ready", "")
-        assert played.users.passwords == {"alice": played.secret()["password"]}
-        assert played.users.rules == {"alice": {READ}}
-        assert played.users.limits == {"alice": {"producer_byte_rate": 9.0}}
-        assert played.secret()["bootstrap.servers"] == "events-bootstrap.default.svc:9093"
-        status = played.kubernetes.get("users", "alice")["status"]
-        assert (status["username"], status["secret"]) == ("alice", "events-user-alice")
-        assert played.kubernetes.get("users", "alice")["metadata"]["finalizers"] == [names.USER_FINALIZER]
-        changes, writes = len(played.users.changes), len(played.kubernetes.writes)
-        assert await played.look() is None
-        assert (len(played.users.changes), len(played.kubernetes.writes)) == (changes, writes)
+@pytest.fixture
+async def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    async with scene(tmp_path, monkeypatch) as result:
+        yield result
 
 
-async def test_what_is_denied_is_denied_before_the_user_can_log_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        acls = [
-            {"resource": "topic", "name": "clicks", "operations": ["read"]},
-            {"resource": "topic", "name": "clicks", "operations": ["read"], "host": "10.0.0.7", "deny": True},
-        ]
-        played.kubernetes.apply(user(acls=acls))
-        await played.settle()
-        assert played.users.changes == ["deny", "allow", "password"]
-        assert played.users.rules == {"alice": {READ, DENIED}}
+async def test_a_user_gets_its_secret_acls_and_password_and_then_nothing_is_written(played: Scene) -> None:
+    played.kubernetes.apply(user(quotas={"producerByteRate": 9}))
+    await played.settle()
+    assert played.ready() == ("True", "Ready", "")
+    assert played.users.passwords == {"alice": played.secret()["password"]}
+    assert played.users.rules == {"alice": {READ}}
+    assert played.users.limits == {"alice": {"producer_byte_rate": 9.0}}
+    assert played.secret()["bootstrap.servers"] == "events-bootstrap.default.svc:9093"
+    status = played.kubernetes.get("users", "alice")["status"]
+    assert (status["username"], status["secret"]) == ("alice", "events-user-alice")
+    assert played.kubernetes.get("users", "alice")["metadata"]["finalizers"] == [names.USER_FINALIZER]
+    changes, writes = len(played.users.changes), len(played.kubernetes.writes)
+    assert await played.look() is None
+    assert (len(played.users.changes), len(played.kubernetes.writes)) == (changes, writes)
+
+
+async def test_what_is_denied_is_denied_before_the_user_can_log_in(played: Scene) -> None:
+    acls = [
+        {"resource": "topic", "name": "clicks", "operations": ["read"]},
+        {"resource": "topic", "name": "clicks", "operations": ["read"], "host": "10.0.0.7", "deny": True},
+    ]
+    played.kubernetes.apply(user(acls=acls))
+    await played.settle()
+    assert played.users.changes == ["deny", "allow", "password"]
+    assert played.users.rules == {"alice": {READ, DENIED}}
 
 
 @pytest.mark.parametrize("steps", range(4))
 async def test_an_operator_that_ends_between_two_steps_is_followed_by_one_that_completes_them(
-    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    played: Scene, steps: int
 ) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user(quotas={"producerByteRate": 9}))
-        await played.look()
-        played.users.ends_after = steps
-        if steps < 3:
-            with pytest.raises(Refusing):
-                await played.look()
-        played.users.ends_after = None
-        await played.look()
-        assert played.users.passwords == {"alice": played.secret()["password"]}
-        assert played.users.rules == {"alice": {READ}}
-        assert played.users.limits == {"alice": {"producer_byte_rate": 9.0}}
+    played.kubernetes.apply(user(quotas={"producerByteRate": 9}))
+    await played.look()
+    played.users.ends_after = steps
+    if steps < 3:
+        with pytest.raises(Refusing):
+            await played.look()
+    played.users.ends_after = None
+    await played.look()
+    assert played.users.passwords == {"alice": played.secret()["password"]}
+    assert played.users.rules == {"alice": {READ}}
+    assert played.users.limits == {"alice": {"producer_byte_rate": 9.0}}
 
 
-async def test_a_secret_that_is_deleted_gives_the_user_another_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user())
-        await played.settle()
-        before = played.secret()["password"]
-        played.kubernetes.delete("secrets", "events-user-alice")
-        await played.look()
-        assert played.secret()["password"] != before
-        assert played.users.passwords == {"alice": played.secret()["password"]}
+async def test_a_secret_that_is_deleted_gives_the_user_another_password(played: Scene) -> None:
+    played.kubernetes.apply(user())
+    await played.settle()
+    before = played.secret()["password"]
+    played.kubernetes.delete("secrets", "events-user-alice")
+    await played.look()
+    assert played.secret()["password"] != before
+    assert played.users.passwords == {"alice": played.secret()["password"]}
 
 
-async def test_a_user_goes_with_all_that_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user(quotas={"producerByteRate": 9}))
-        await played.settle()
-        played.users.passwords["bob"] = "of somebody else"
-        played.kubernetes.delete("users", "alice")
-        await played.look()
-        assert played.kubernetes.find("users") == []
-        assert played.users.passwords == {"bob": "of somebody else"}
-        assert played.users.rules == {"alice": set()}
-        assert played.users.limits == {"alice": {}}
-        assert played.users.changes[-3:] == ["no password", "remove", "quotas"]
+async def test_a_user_goes_with_all_that_it_had(played: Scene) -> None:
+    played.kubernetes.apply(user(quotas={"producerByteRate": 9}))
+    await played.settle()
+    played.users.passwords["bob"] = "of somebody else"
+    played.kubernetes.delete("users", "alice")
+    await played.look()
+    assert played.kubernetes.find("users") == []
+    assert played.users.passwords == {"bob": "of somebody else"}
+    assert played.users.rules == {"alice": set()}
+    assert played.users.limits == {"alice": {}}
+    assert played.users.changes[-3:] == ["no password", "remove", "quotas"]
 
 
-async def test_a_user_of_a_cluster_that_is_not_there_says_so_and_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user())
-        await played.settle()
-        played.cluster = None
-        await played.look()
-        assert played.ready()[1] == "ClusterNotFound"
-        played.kubernetes.delete("users", "alice")
-        await played.look()
-        assert played.kubernetes.find("users") == []
+async def test_a_user_of_a_cluster_that_is_not_there_says_so_and_goes(played: Scene) -> None:
+    played.kubernetes.apply(user())
+    await played.settle()
+    played.cluster = None
+    await played.look()
+    assert played.ready()[1] == "ClusterNotFound"
+    played.kubernetes.delete("users", "alice")
+    await played.look()
+    assert played.kubernetes.find("users") == []
 
 
-async def test_a_deletion_waits_for_brokers_for_some_minutes_and_then_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user())
-        await played.settle()
-        played.users.reachable = False
-        played.kubernetes.delete("users", "alice")
-        await played.look()
-        (held,) = played.kubernetes.find("users")
-        assert played.ready()[1] == "DeletionWaits"
-        held["metadata"]["deletionTimestamp"] = written(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=6))
-        await played.look()
-        assert played.kubernetes.find("users") == []
-        assert [event["reason"] for event in played.kubernetes.find("events")] == ["UserKept"]
+async def test_a_deletion_waits_for_brokers_for_some_minutes_and_then_ends(played: Scene) -> None:
+    played.kubernetes.apply(user())
+    await played.settle()
+    played.users.reachable = False
+    played.kubernetes.delete("users", "alice")
+    await played.look()
+    (held,) = played.kubernetes.find("users")
+    assert played.ready()[1] == "DeletionWaits"
+    held["metadata"]["deletionTimestamp"] = written(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=6))
+    await played.look()
+    assert played.kubernetes.find("users") == []
+    assert [event["reason"] for event in played.kubernetes.find("events")] == ["UserKept"]
 
 
 @pytest.mark.parametrize(
@@ -275,94 +264,80 @@ async def test_a_deletion_waits_for_brokers_for_some_minutes_and_then_ends(
     [("manifest", "The manifest is not valid: "), ("brokers", "alice is refused. ")],
 )
 async def test_a_user_that_goes_without_its_password_and_acls_says_so(
-    broken: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    played: Scene, broken: str, words: str
 ) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user())
-        await played.settle()
-        played.kubernetes.delete("users", "alice")
-        (held,) = played.kubernetes.find("users")
-        held["metadata"]["deletionTimestamp"] = written(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=6))
-        if broken == "manifest":
-            held["spec"]["acls"] = "all"
-        else:
-            played.users.refuses.add("alice")
-        with structlog.testing.capture_logs() as logs:
-            await played.look()
-        assert played.kubernetes.find("users") == []
-        (event,) = played.kubernetes.find("events")
-        assert event["reason"] == "UserKept"
-        assert event["message"].startswith(words)
-        assert event["message"].endswith("The password, ACLs and quotas of the user are kept.")
-        assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["user kept"]
+    played.kubernetes.apply(user())
+    await played.settle()
+    played.kubernetes.delete("users", "alice")
+    (held,) = played.kubernetes.find("users")
+    held["metadata"]["deletionTimestamp"] = written(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=6))
+    if broken == "manifest":
+        held["spec"]["acls"] = "all"
+    else:
+        played.users.refuses.add("alice")
+    with structlog.testing.capture_logs() as logs:
+        await played.look()
+    assert played.kubernetes.find("users") == []
+    (event,) = played.kubernetes.find("events")
+    assert event["reason"] == "UserKept"
+    assert event["message"].startswith(words)
+    assert event["message"].endswith("The password, ACLs and quotas of the user are kept.")
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["user kept"]
 
 
-async def test_a_password_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user(authentication={"passwordFrom": {"name": "mine"}}))
-        assert await played.settle() is not None
-        assert played.ready()[:2] == ("False", "InvalidSpec")
-        assert "the Secret mine has no password" in played.ready()[2]
-        assert played.users.passwords == {}
+async def test_a_password_that_is_not_there_is_told(played: Scene) -> None:
+    played.kubernetes.apply(user(authentication={"passwordFrom": {"name": "mine"}}))
+    assert await played.settle() is not None
+    assert played.ready()[:2] == ("False", "InvalidSpec")
+    assert "the Secret mine has no password" in played.ready()[2]
+    assert played.users.passwords == {}
 
 
-async def test_what_brokers_refuse_of_one_user_holds_up_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user("alice"))
-        played.kubernetes.apply(user("bob"))
-        played.users.refuses = {"alice"}
-        assert await played.settle() is not None
-        assert played.ready("alice") == ("False", "KafkaError", "alice is refused.")
-        assert played.ready("bob")[0] == "True"
+async def test_what_brokers_refuse_of_one_user_holds_up_no_other(played: Scene) -> None:
+    played.kubernetes.apply(user("alice"))
+    played.kubernetes.apply(user("bob"))
+    played.users.refuses = {"alice"}
+    assert await played.settle() is not None
+    assert played.ready("alice") == ("False", "KafkaError", "alice is refused.")
+    assert played.ready("bob")[0] == "True"
 
 
-async def test_a_secret_of_somebody_else_is_never_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_secret_of_somebody_else_is_never_overwritten(played: Scene) -> None:
     """Otherwise anybody who may create Users could overwrite every Secret."""
-    async with scene(tmp_path, monkeypatch) as played:
-        theirs = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "events-user-alice", "namespace": "default"},
-            "data": {"password": "dGhlaXJz"},
-        }
-        played.kubernetes.apply(theirs)
-        played.kubernetes.apply(user())
-        await played.settle()
-        assert played.ready()[:2] == ("False", "SecretNotUsable")
-        assert played.secret() == {"password": "theirs"}
-        assert played.users.passwords == {}
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "events-user-alice", "namespace": "default"},
+        "data": {"password": "dGhlaXJz"},
+    }
+    played.kubernetes.apply(theirs)
+    played.kubernetes.apply(user())
+    await played.settle()
+    assert played.ready()[:2] == ("False", "SecretNotUsable")
+    assert played.secret() == {"password": "theirs"}
+    assert played.users.passwords == {}
 
 
-async def test_a_user_with_a_certificate_has_one_of_the_clients_authority(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user(authentication={"type": "tls"}))
-        await played.settle()
-        assert played.ready()[0] == "True"
-        assert played.users.passwords == {}
-        assert played.secret()["bootstrap.servers"].endswith(":9095")
-        assert "certificateExpires" in played.kubernetes.get("users", "alice")["status"]
+async def test_a_user_with_a_certificate_has_one_of_the_clients_authority(played: Scene) -> None:
+    played.kubernetes.apply(user(authentication={"type": "tls"}))
+    await played.settle()
+    assert played.ready()[0] == "True"
+    assert played.users.passwords == {}
+    assert played.secret()["bootstrap.servers"].endswith(":9095")
+    assert "certificateExpires" in played.kubernetes.get("users", "alice")["status"]
 
 
-async def test_a_user_that_changes_to_a_certificate_has_its_password_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(user())
-        await played.settle()
-        played.kubernetes.apply(user(authentication={"type": "tls"}))
-        await played.look()
-        assert played.users.passwords == {}
-        assert "password" not in played.secret()
-        assert "user.crt" in played.secret()
-        writes = len(played.kubernetes.writes)
-        await played.look()
-        assert len(played.kubernetes.writes) == writes
+async def test_a_user_that_changes_to_a_certificate_has_its_password_no_more(played: Scene) -> None:
+    played.kubernetes.apply(user())
+    await played.settle()
+    played.kubernetes.apply(user(authentication={"type": "tls"}))
+    await played.look()
+    assert played.users.passwords == {}
+    assert "password" not in played.secret()
+    assert "user.crt" in played.secret()
+    writes = len(played.kubernetes.writes)
+    await played.look()
+    assert len(played.kubernetes.writes) == writes
 
 
 async def test_a_user_at_a_node_port_waits_until_its_address_is_known(
@@ -379,12 +354,9 @@ async def test_a_user_at_a_node_port_waits_until_its_address_is_known(
         assert played.secret()["bootstrap.servers"] == "10.0.0.1:31090"
 
 
-async def test_a_user_that_is_paused_is_left_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        manifest = user()
-        manifest["metadata"]["annotations"] = {names.PAUSE: "true"}
-        played.kubernetes.apply(manifest)
-        await played.settle()
-        assert played.users.changes == []
+async def test_a_user_that_is_paused_is_left_as_it_is(played: Scene) -> None:
+    manifest = user()
+    manifest["metadata"]["annotations"] = {names.PAUSE: "true"}
+    played.kubernetes.apply(manifest)
+    await played.settle()
+    assert played.users.changes == []

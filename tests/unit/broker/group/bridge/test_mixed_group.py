@@ -27,7 +27,7 @@ from mainstem_broker.errors import (
 from mainstem_broker.group.bridge.migration import MigrationPolicy, downgrade, upgrade
 from mainstem_broker.group.classic.group import ClassicGroup
 from mainstem_broker.group.classic.rebalancing import ClassicPolicy, ClassicState
-from mainstem_broker.group.consumer.group import ConsumerGroup, ConsumerPolicy
+from mainstem_broker.group.consumer.group import ConsumerPolicy
 from mainstem_broker.group.embedded_protocol import Subscription, decode_assignment, encode_assignment
 from mainstem_broker.group.messages import Commit, Join, JoinAnswer, Sync
 
@@ -66,22 +66,6 @@ def test_a_classic_member_is_sent_back_for_its_id_if_its_client_can() -> None:
     sent_back = played.classic_join("", must_know_id=True)
     assert sent_back.error_code == MemberIdRequired.code
     assert played.classic_join(sent_back.member_id, must_know_id=True).error_code == 0
-
-
-def test_a_cooperative_member_gives_up_step_by_step_and_keeps_the_rest() -> None:
-    played = mixed()
-    mine = played.assigned("old")
-    played.join("third")
-    with pytest.raises(RebalanceInProgress):
-        played.classic_heartbeat("old", 2)
-    joined = played.classic_join("old", metadata=subscription(owned=mine, generation=2))
-    assert joined.generation == 2  # it has something to give up first
-    error_code, less = played.classic_sync("old", 2)
-    assert error_code == 0
-    assert less < mine
-    joined = played.classic_join("old", metadata=subscription(owned=less, generation=2))
-    assert joined.generation == 3
-    assert played.classic_sync("old", 3) == (0, less)
 
 
 def test_an_eager_member_has_given_up_everything_when_it_joins() -> None:
@@ -128,13 +112,6 @@ def test_each_kind_of_member_has_its_own_requests() -> None:
         played.classic_heartbeat("new", 2)
     assert played.classic_sync("new", 2)[0] == UnknownMemberId.code
     assert played.heartbeat("old", 2).error_code == UnknownMemberId.code
-
-
-def test_a_member_that_changes_its_protocol_keeps_what_it_has() -> None:
-    played = mixed()
-    mine = played.group.members["old"].current.assigned
-    assert played.join("old").assignment == mine
-    assert not played.group.has_only_classic_members
 
 
 @pytest.mark.parametrize(
@@ -243,16 +220,6 @@ def test_a_group_that_is_too_large_is_not_upgraded() -> None:
     policy = ConsumerPolicy(lambda _: SESSION_MS, 2, ("uniform",))
     with pytest.raises(GroupMaxSizeReached):
         upgrade(classic_group("x", "y"), MigrationPolicy.UPGRADE, policy, PlayedTopics(), 0)
-
-
-def test_an_empty_group_of_either_kind_becomes_the_other_whatever_the_policy() -> None:
-    empty = ClassicGroup("group", ClassicPolicy(0, 100))
-    empty.generation = 7
-    group = upgrade(empty, MigrationPolicy.DISABLED, POLICY, PlayedTopics(), 0)
-    assert isinstance(group, ConsumerGroup)
-    assert group.epoch == 7
-    back = downgrade(group, ClassicPolicy(0, 100), 0)
-    assert (back.state, back.generation) == (ClassicState.EMPTY, 7)
 
 
 def test_members_of_a_group_that_is_downgraded_are_told_to_join_and_lose_nothing() -> None:

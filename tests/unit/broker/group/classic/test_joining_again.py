@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.group.classic.played_group import REBALANCE_MS, SESSION_MS, PlayedGroup
+from tests.unit.broker.group.classic.played_group import PlayedGroup
 
 from mainstem_broker.errors import (
     RebalanceInProgress,
@@ -18,14 +18,6 @@ def test_a_follower_that_asks_again_without_a_change_gets_the_present_generation
     generation = played.group.generation
     answer = played.joined(played.join(follower))
     assert (answer.generation, played.group.state) == (generation, ClassicState.STABLE)
-
-
-def test_a_leader_that_joins_again_rebalances_the_group(played: PlayedGroup) -> None:
-    leader, follower = played.stable(2)
-    number = played.join(leader)
-    assert played.is_waiting(number)
-    with pytest.raises(RebalanceInProgress):
-        played.heartbeat(follower)
 
 
 def test_a_follower_with_another_subscription_rebalances_the_group(played: PlayedGroup) -> None:
@@ -50,26 +42,6 @@ def test_a_join_that_its_client_has_repeated_is_answered_too(played: PlayedGroup
     assert played.is_waiting(waiting)
 
 
-def test_members_that_do_not_join_in_time_are_dropped(played: PlayedGroup) -> None:
-    leader, follower = played.stable(2)
-    number = played.join(leader, rebalance_ms=REBALANCE_MS)
-    for _ in range(REBALANCE_MS // 5_000):
-        # It is alive, but busy: heartbeats do not replace a join.
-        with pytest.raises(RebalanceInProgress):
-            played.heartbeat(follower)
-        played.pass_time(5_000)
-    assert [member.member_id for member in played.joined(number).members] == [leader]
-    with pytest.raises(UnknownMemberId):
-        played.heartbeat(follower)
-
-
-def test_a_leader_that_does_not_join_in_time_is_replaced(played: PlayedGroup) -> None:
-    _, follower = played.stable(2)
-    number = played.join(follower, protocols=(("range", b"changed"),))
-    played.pass_time(REBALANCE_MS)
-    assert played.joined(number).leader == follower
-
-
 def test_t29_the_group_waits_as_long_as_its_most_patient_member_allows() -> None:
     played = PlayedGroup(initial_delay_ms=10)
     numbers = [played.join(rebalance_ms=1_000), played.join(rebalance_ms=8_000)]
@@ -81,17 +53,6 @@ def test_t29_the_group_waits_as_long_as_its_most_patient_member_allows() -> None
     assert played.is_waiting(number)
     played.pass_time(1)
     assert len(played.joined(number).members) == 1
-
-
-def test_a_member_that_waits_for_others_to_join_stays_alive(played: PlayedGroup) -> None:
-    leader, follower = played.stable(2)
-    number = played.join(leader)
-    for _ in range(4):
-        played.pass_time(SESSION_MS - 1)
-        with pytest.raises(RebalanceInProgress):
-            played.heartbeat(follower)
-    played.join(follower)
-    assert played.joined(number).error_code == 0
 
 
 def test_a_first_join_that_nobody_waits_for_any_more_does_not_count_for_ever() -> None:

@@ -7,7 +7,6 @@ from tests.unit.broker.group.classic.played_group import SESSION_MS, PlayedGroup
 
 from mainstem_broker.errors import (
     CoordinatorNotAvailable,
-    IllegalGeneration,
     NotCoordinator,
     RebalanceInProgress,
     UnknownMemberId,
@@ -37,32 +36,6 @@ def test_heartbeats_and_commits_keep_a_member_alive(played: PlayedGroup) -> None
     assert played.group.state is ClassicState.STABLE
 
 
-def test_a_heartbeat_between_join_and_sync_is_fine(played: PlayedGroup) -> None:
-    member = played.joined(played.join()).member_id
-    assert played.group.state is ClassicState.COMPLETING_REBALANCE
-    played.heartbeat(member)
-
-
-def test_a_heartbeat_of_another_generation_is_refused(played: PlayedGroup) -> None:
-    (member,) = played.stable(1)
-    with pytest.raises(IllegalGeneration):
-        played.heartbeat(member, played.group.generation + 1)
-
-
-def test_a_heartbeat_to_an_empty_group_is_from_a_stranger() -> None:
-    with pytest.raises(UnknownMemberId):
-        PlayedGroup().heartbeat("stranger")
-
-
-def test_a_member_that_leaves_makes_the_others_join_again(played: PlayedGroup) -> None:
-    leader, follower = played.stable(2)
-    played.leave(leader)
-    with pytest.raises(RebalanceInProgress):
-        played.heartbeat(follower)
-    answer = played.joined(played.join(follower))
-    assert (answer.leader, len(answer.members)) == (follower, 1)
-
-
 def test_the_last_member_to_leave_leaves_an_empty_group_which_is_stored(played: PlayedGroup) -> None:
     (member,) = played.stable(1)
     played.leave(member)
@@ -72,28 +45,6 @@ def test_the_last_member_to_leave_leaves_an_empty_group_which_is_stored(played: 
     assert (record.protocol_type, record.generation) == ("consumer", 2)
     played.pass_time(SESSION_MS)
     assert played.group.wake_ms is None
-
-
-def test_one_who_leaves_while_it_waits_is_answered(played: PlayedGroup) -> None:
-    played.stable(2)
-    number = played.join(fresh_id="newcomer")
-    played.leave("newcomer")
-    assert played.joined(number).error_code == UnknownMemberId.code
-
-
-def test_a_stranger_cannot_leave(played: PlayedGroup) -> None:
-    played.stable(1)
-    with pytest.raises(UnknownMemberId):
-        played.leave("stranger")
-
-
-def test_members_commit_in_their_generation(played: PlayedGroup) -> None:
-    (member,) = played.stable(1)
-    played.commit(member, played.group.generation)
-    with pytest.raises(IllegalGeneration):
-        played.commit(member, played.group.generation - 1)
-    with pytest.raises(UnknownMemberId):
-        played.commit("stranger", played.group.generation)
 
 
 def test_members_may_commit_while_a_rebalance_begins_but_not_between_join_and_sync(
@@ -106,15 +57,6 @@ def test_members_may_commit_while_a_rebalance_begins_but_not_between_join_and_sy
     assert not played.is_waiting(newcomer)
     with pytest.raises(RebalanceInProgress):
         played.commit(member, played.group.generation)
-
-
-def test_one_who_is_no_member_may_commit_only_while_there_are_none(played: PlayedGroup) -> None:
-    played.commit("", -1)
-    (member,) = played.stable(1)
-    with pytest.raises(UnknownMemberId):
-        played.commit("", -1)
-    played.leave(member)
-    played.commit("", -1)
 
 
 def test_whoever_waits_is_told_when_the_coordinator_lets_go() -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.group.classic.played_group import REBALANCE_MS, SESSION_MS, PlayedGroup
+from tests.unit.broker.group.classic.played_group import REBALANCE_MS, PlayedGroup
 
 from mainstem_broker.errors import (
-    CoordinatorNotAvailable,
     FencedInstanceId,
     IllegalGeneration,
     UnknownMemberId,
 )
-from mainstem_broker.group.classic.phases import JoinPhase
 from mainstem_broker.group.classic.rebalancing import ClassicState
 
 CHANGED = (("roundrobin", b""), ("range", b"subscription"))
@@ -27,41 +25,6 @@ def stable(played: PlayedGroup) -> tuple[str, str]:
     played.sync(ids[0], [(member_id, member_id.encode()) for member_id in ids], instance_id="a")
     assert played.group.state is ClassicState.STABLE
     return ids[0], ids[1]
-
-
-def test_a_static_member_joins_without_being_sent_back_for_an_id(played: PlayedGroup) -> None:
-    answer = played.joined(played.join(instance_id="a", version=9, fresh_id="a-1"))
-    assert (answer.error_code, answer.member_id) == (0, "a-1")
-    assert answer.members[0].instance_id == "a"
-
-
-def test_a_static_follower_that_comes_back_changes_nothing_but_its_id(played: PlayedGroup) -> None:
-    leader, follower = stable(played)
-    back = played.joined(played.join(instance_id="b", version=5, fresh_id="b-2"))
-    assert (back.error_code, back.member_id, back.generation, back.leader) == (0, "b-2", 1, leader)
-    assert played.synced(played.sync("b-2", instance_id="b")).assignment == follower.encode()
-    played.heartbeat(leader, instance_id="a")
-    assert (played.group.state, played.group.generation) == (ClassicState.STABLE, 1)
-
-
-def test_the_new_id_of_a_static_member_is_stored_before_it_is_told(played: PlayedGroup) -> None:
-    stable(played)
-    played.stores_at_once = False
-    number = played.join(instance_id="b", version=5, fresh_id="b-2")
-    assert played.is_waiting(number)
-    assert [member.member_id for member in played.unstored[0].group.members][1] == "b-2"
-    played.store()
-    assert played.joined(number).member_id == "b-2"
-
-
-def test_a_static_member_whose_new_id_cannot_be_stored_is_told_to_try_again(played: PlayedGroup) -> None:
-    stable(played)
-    played.stores_at_once = False
-    number = played.join(instance_id="b", version=5)
-    played.store(CoordinatorNotAvailable.code)
-    assert played.joined(number).error_code == CoordinatorNotAvailable.code
-    played.stores_at_once = True
-    assert played.joined(played.join(instance_id="b", version=5)).error_code == 0
 
 
 def test_a_static_leader_that_comes_back_assigns_nothing_anew(played: PlayedGroup) -> None:
@@ -126,25 +89,6 @@ def test_a_static_member_that_comes_back_with_other_tastes_rebalances_if_another
     assert (answer.generation, answer.protocol) == (2, "roundrobin")
 
 
-def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends(played: PlayedGroup) -> None:
-    leader, away = stable(played)
-    played.pass_time(SESSION_MS - 1)
-    played.heartbeat(leader, instance_id="a")
-    assert away in played.group.members
-    played.pass_time(1)
-    assert away not in played.group.members
-
-
-def test_a_static_member_that_misses_a_rebalance_is_still_assigned_partitions(played: PlayedGroup) -> None:
-    leader, away = stable(played)
-    number = played.join(leader, instance_id="a", version=5, rebalance_ms=1_000)
-    played.group.members[away].rebalance_timeout_ms = 1_000
-    played.group._join_phase = JoinPhase(played.now_ms + 1_000)
-    played.group._wake_by(played.now_ms + 1_000)
-    played.pass_time(1_000)
-    assert [member.instance_id for member in played.joined(number).members] == ["a", "b"]
-
-
 def test_static_members_that_are_all_away_are_waited_for_until_their_sessions_end() -> None:
     played = PlayedGroup(initial_delay_ms=10)
     numbers = [
@@ -172,9 +116,3 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id_alone(playe
         played.leave("", "b")
     with pytest.raises(IllegalGeneration):
         played.heartbeat(leader, 0, "a")
-
-
-def test_an_instance_id_that_nobody_has_is_a_strangers(played: PlayedGroup) -> None:
-    leader, _ = stable(played)
-    with pytest.raises(UnknownMemberId):
-        played.heartbeat(leader, instance_id="c")

@@ -12,43 +12,6 @@ from mainstem_broker.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from mainstem_broker.group.classic.rebalancing import ClassicState
-
-
-def test_each_member_gets_its_part_of_what_the_leader_assigned() -> None:
-    played = PlayedGroup(initial_delay_ms=10)
-    numbers = [played.join(), played.join()]
-    played.pass_time(100)
-    leader, follower = (played.joined(number).member_id for number in numbers)
-    waiting = played.sync(follower)
-    assert played.is_waiting(waiting)
-    own = played.sync(leader, [(leader, b"one"), (follower, b"two"), ("stranger", b"three")])
-    assert (played.synced(own).assignment, played.synced(waiting).assignment) == (b"one", b"two")
-    assert played.group.state is ClassicState.STABLE
-
-
-def test_a_member_that_the_leader_forgot_gets_an_empty_assignment(played: PlayedGroup) -> None:
-    member = played.joined(played.join()).member_id
-    assert played.synced(played.sync(member)).assignment == b""
-
-
-def test_a_member_that_asks_late_gets_its_assignment_at_once(played: PlayedGroup) -> None:
-    leader, follower = played.stable(2)
-    assert played.synced(played.sync(follower)).assignment == follower.encode()
-    assert played.synced(played.sync(leader)).assignment == leader.encode()
-
-
-def test_an_assignment_counts_only_once_it_is_stored() -> None:
-    played = PlayedGroup(stores_at_once=False)
-    member = played.joined(played.join()).member_id
-    number = played.sync(member, [(member, b"one")])
-    assert played.is_waiting(number)
-    assert played.group.state is ClassicState.COMPLETING_REBALANCE
-    record = played.unstored[0].group
-    assert (record.generation, record.leader, record.protocol) == (1, member, "range")
-    assert [(stored.member_id, stored.assignment) for stored in record.members] == [(member, b"one")]
-    played.store()
-    assert played.synced(number).assignment == b"one"
 
 
 def test_an_assignment_that_cannot_be_stored_makes_everyone_join_again() -> None:
@@ -62,26 +25,11 @@ def test_an_assignment_that_cannot_be_stored_makes_everyone_join_again() -> None
     assert played.joined(played.join(member)).generation == 2
 
 
-def test_an_assignment_that_was_overtaken_by_a_rebalance_does_not_count() -> None:
-    played = PlayedGroup(stores_at_once=False)
-    member = played.joined(played.join()).member_id
-    number = played.sync(member, [(member, b"one")])
-    played.join()
-    assert played.synced(number).error_code == RebalanceInProgress.code
-    played.store()
-    assert played.group.state is ClassicState.PREPARING_REBALANCE
-
-
 def test_a_sync_of_another_generation_is_refused(played: PlayedGroup) -> None:
     (member,) = played.stable(1)
     for generation in (played.group.generation - 1, played.group.generation + 1, -1):
         number = played.sync(member, generation=generation)
         assert played.synced(number).error_code == IllegalGeneration.code
-
-
-def test_a_sync_of_a_stranger_is_refused(played: PlayedGroup) -> None:
-    played.stable(1)
-    assert played.synced(played.sync("stranger")).error_code == UnknownMemberId.code
 
 
 def test_a_sync_during_the_join_phase_is_told_to_join(played: PlayedGroup) -> None:
@@ -113,14 +61,3 @@ def test_members_that_do_not_sync_in_time_are_dropped() -> None:
         played.heartbeat(leader)
     answer = played.joined(played.join(follower))
     assert (answer.leader, len(answer.members)) == (follower, 1)
-
-
-def test_a_member_that_never_fetches_its_assignment_is_dropped() -> None:
-    played = PlayedGroup(initial_delay_ms=10)
-    numbers = [played.join(session_ms=200_000), played.join(session_ms=200_000)]
-    played.pass_time(100)
-    leader, follower = (played.joined(number).member_id for number in numbers)
-    played.sync(leader, [(leader, b"one")])
-    assert played.group.state is ClassicState.STABLE
-    played.pass_time(REBALANCE_MS)
-    assert follower not in played.group.members

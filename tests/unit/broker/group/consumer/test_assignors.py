@@ -84,17 +84,6 @@ def test_uniform_moves_no_more_than_fairness_asks_for(count: int, before: int, c
         assert len(new[one.member_id]) <= most
 
 
-def test_uniform_leaves_a_fair_assignment_as_it_is() -> None:
-    targets = {"a": frozenset({(T, 0), (T, 3)}), "b": frozenset({(T, 1), (T, 2)})}
-    members = [member(name, T, target=target) for name, target in targets.items()]
-    assert assign_uniform(members, {T: 4}) == targets
-
-
-def test_uniform_balances_members_that_read_different_topics() -> None:
-    targets = assign_uniform([member("a", T), member("b", T, U), member("c", U)], {T: 4, U: 2})
-    assert {name: len(target) for name, target in targets.items()} == {"a": 2, "b": 2, "c": 2}
-
-
 @pytest.mark.trial
 @pytest.mark.parametrize("name", ASSIGNORS)
 def test_one_change_of_a_large_group_takes_no_noticeable_time(name: str) -> None:
@@ -126,9 +115,3 @@ def test_range_goes_by_instance_ids_where_there_are_any() -> None:
     members = [member("a", T, instance_id="2"), member("b", T, instance_id="1"), member("c", T)]
     targets = assign_range(members, {T: 3})
     assert [numbers(targets[name]) for name in ("b", "a", "c")] == [[0], [1], [2]]
-
-
-def test_more_members_than_partitions_leave_some_without() -> None:
-    for assign in ASSIGNORS.values():
-        targets = assign([member(name, T) for name in "abc"], {T: 2})
-        assert sorted(map(len, targets.values())) == [0, 1, 1]

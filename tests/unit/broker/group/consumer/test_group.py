@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.unit.broker.group.consumer.played_consumer_group import (
 )
 
 from mainstem_broker.errors import (
-    CoordinatorNotAvailable,
     FencedInstanceId,
     FencedMemberEpoch,
     GroupMaxSizeReached,
@@ -60,22 +58,6 @@ def test_the_first_member_is_given_everything_at_once() -> None:
     assert played.group.state is ConsumerState.STABLE
 
 
-def test_a_second_member_is_given_what_the_first_gives_up_and_not_before() -> None:
-    played = PlayedConsumerGroup()
-    played.join("a")
-    second = played.join("b")
-    assert (second.member_epoch, second.assignment) == (2, frozenset())
-    answer = played.heartbeat("a", 1)
-    assert answer.member_epoch == 1
-    assert answer.assignment is not None
-    assert len(answer.assignment) == 3
-    assert played.heartbeat("b", 2).assignment is None  # nothing has been given up yet
-    gave_up = played.heartbeat("a", 1, owned=answer.assignment)
-    assert (gave_up.member_epoch, gave_up.assignment) == (2, None)
-    assert played.heartbeat("b", 2).assignment == ALL - answer.assignment
-    assert played.group.state is ConsumerState.STABLE
-
-
 def test_a_member_that_keeps_its_partitions_never_stops() -> None:
     """What stays is in every answer, in whatever step; counted over a hundred joins."""
     played = PlayedConsumerGroup(topics=PlayedTopics({"t": 200}))
@@ -96,37 +78,11 @@ def test_a_member_that_keeps_its_partitions_never_stops() -> None:
         played.settle(*played.group.members)
 
 
-def test_a_member_without_news_is_answered_without_an_assignment(played: PlayedConsumerGroup) -> None:
-    answer = played.heartbeat("a", 2)
-    assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 2, None)
-
-
 def test_a_member_that_says_everything_again_is_told_everything_again(played: PlayedConsumerGroup) -> None:
     """As clients do after an answer was lost."""
     current = played.group.members["a"].current
     number = played.ask("a", 2, owned=current.assigned, topics=("t",), rebalance_ms=REBALANCE_MS)
     assert played.heard(number).assignment == current.assigned
-
-
-def test_a_member_that_joins_again_under_its_id_keeps_its_targets(played: PlayedConsumerGroup) -> None:
-    before = played.group.members["a"].current.assigned
-    answer = played.join("a")
-    assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 2, before)
-
-
-def test_a_topic_that_does_not_exist_yet_is_assigned_when_it_comes() -> None:
-    played = PlayedConsumerGroup()
-    assert played.join("a", topics=("later",)).assignment == frozenset()
-    played.topics.set("later", 2)
-    answer = played.heartbeat("a", 1)
-    assert (answer.member_epoch, answer.assignment) == (2, some(0, 1, topic="later"))
-
-
-def test_new_partitions_are_assigned_with_the_next_heartbeat(played: PlayedConsumerGroup) -> None:
-    played.topics.set("t", 8)
-    played.settle("a", "b")
-    assert played.assigned("a") | played.assigned("b") == set(range(8))
-    assert played.group.epoch == 3
 
 
 def test_new_partitions_are_assigned_although_somebody_has_asked_meanwhile_what_the_group_reads() -> None:
@@ -149,25 +105,10 @@ def test_expressions_that_nobody_subscribes_to_any_more_are_forgotten() -> None:
     assert list(patterns) == ["t4"]
 
 
-def test_topics_that_nobody_subscribes_to_do_not_matter(played: PlayedConsumerGroup) -> None:
-    played.topics.set("other", 3)
-    assert played.heartbeat("a", 2).member_epoch == 2
-
-
 def test_a_topic_that_is_gone_is_given_up(played: PlayedConsumerGroup) -> None:
     played.topics.set("t", 0)
     assert played.heartbeat("a", 2).assignment == frozenset()
     assert played.heartbeat("a", 2, owned=frozenset()).member_epoch == 3
-
-
-def test_a_member_may_change_what_it_subscribes_to(played: PlayedConsumerGroup) -> None:
-    played.topics.set("u", 2)
-    owned = played.group.members["a"].current.assigned
-    answer = played.heard(played.ask("a", 2, topics=("u",), owned=owned))
-    assert answer.assignment == frozenset()  # everything of "t" is to be given up
-    assert played.heartbeat("a", 2, owned=frozenset()).assignment == some(0, 1, topic="u")
-    played.settle("b")
-    assert played.assigned("b") == set(range(6))
 
 
 def test_most_votes_choose_the_assignor() -> None:
@@ -181,23 +122,6 @@ def test_most_votes_choose_the_assignor() -> None:
 
 
 # --- Regular expressions ---
-
-
-def test_a_regular_expression_is_matched_against_whole_names_of_topics_that_are_and_that_come() -> None:
-    played = PlayedConsumerGroup()
-    played.topics.set("t1", 1)
-    assert played.join("a", topics=None, regex="t[0-9]").assignment == some(0, topic="t1")
-    played.topics.set("t2", 1)
-    played.topics.set("t22", 1)
-    assert played.heartbeat("a", 1).assignment == some(0, topic="t1") | some(0, topic="t2")
-
-
-def test_names_and_a_regular_expression_add_up_and_an_empty_one_takes_it_back() -> None:
-    played = PlayedConsumerGroup()
-    played.topics.set("u", 1)
-    answer = played.join("a", topics=("t",), regex="u")
-    assert answer.assignment == ALL | some(0, topic="u")
-    assert played.heard(played.ask("a", 1, regex="", owned=answer.assignment)).assignment == ALL
 
 
 def test_what_is_no_regular_expression_is_refused_and_changes_nothing(played: PlayedConsumerGroup) -> None:
@@ -349,19 +273,7 @@ def test_who_leaves_is_gone_at_once(played: PlayedConsumerGroup) -> None:
     assert played.leave("a").error_code == UnknownMemberId.code
 
 
-def test_the_last_one_to_leave_leaves_an_empty_group(played: PlayedConsumerGroup) -> None:
-    played.leave("a")
-    played.leave("b")
-    assert played.group.state is ConsumerState.EMPTY
-    assert played.group.is_idle
-    assert {key.kind for key in played.log} == {3, 6}
-
-
 # --- Epochs ---
-
-
-def test_a_member_ahead_of_its_epoch_is_fenced(played: PlayedConsumerGroup) -> None:
-    assert played.heartbeat("a", 3).error_code == FencedMemberEpoch.code
 
 
 def test_a_member_behind_its_epoch_is_fenced_unless_it_has_lost_one_answer(
@@ -436,17 +348,6 @@ def test_an_instance_id_that_is_in_use_is_refused() -> None:
     assert played.heartbeat("a", 1, instance_id="one").error_code == 0
 
 
-def test_an_instance_id_of_nobody_is_unknown(played: PlayedConsumerGroup) -> None:
-    assert played.heartbeat("a", 2, instance_id="nobody").error_code == UnknownMemberId.code
-
-
-def test_a_static_member_may_leave_for_good() -> None:
-    played = PlayedConsumerGroup()
-    played.join("a", instance_id="one")
-    assert played.leave("a", instance_id="one").member_epoch == -1
-    assert played.join("b", instance_id="one").assignment == ALL
-
-
 # --- What is refused ---
 
 
@@ -485,16 +386,6 @@ def test_an_assignor_that_does_not_exist_is_refused_with_those_that_do() -> None
     assert "uniform, range" in (answer.error_message or "")
 
 
-def test_a_full_group_takes_nobody_else() -> None:
-    played = two_members(members_max=2)
-    assert played.join("c").error_code == GroupMaxSizeReached.code
-    assert played.join("a").error_code == 0
-
-
-def test_a_stranger_is_unknown() -> None:
-    assert two_members().heartbeat("c", 2).error_code == UnknownMemberId.code
-
-
 # --- What is stored ---
 
 
@@ -512,28 +403,6 @@ def test_an_answer_waits_for_all_that_it_rests_on() -> None:
     assert not played.is_waiting(third)
 
 
-def test_what_could_not_be_stored_is_told_to_nobody_and_stored_with_the_next_one() -> None:
-    played = PlayedConsumerGroup(stores_at_once=False)
-    first = played.ask_join("a")
-    played.store(error_code=CoordinatorNotAvailable.code)
-    assert played.heard(first).error_code == CoordinatorNotAvailable.code
-    assert not played.log
-    again = played.ask_join("a")
-    played.store()
-    assert played.heard(again).assignment == ALL
-    assert {key.kind for key in played.log} == {3, 5, 6, 7, 8}
-
-
-def test_the_next_coordinator_carries_on_where_the_last_one_stopped(played: PlayedConsumerGroup) -> None:
-    before = {one: replace(member.current) for one, member in played.group.members.items()}
-    played.restart()
-    assert {one: member.current for one, member in played.group.members.items()} == before
-    assert played.group.state is ConsumerState.STABLE
-    for member_id in ("a", "b"):
-        answer = played.heartbeat(member_id, 2)
-        assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 2, None)
-
-
 def test_the_next_coordinator_waits_for_who_has_to_give_up() -> None:
     played = PlayedConsumerGroup()
     played.join("a", rebalance_ms=10_000)
@@ -544,13 +413,6 @@ def test_the_next_coordinator_waits_for_who_has_to_give_up() -> None:
     assert played.heartbeat("b", 2).assignment is None
     played.pass_time(10_000)
     assert "a" not in played.group.members
-
-
-def test_the_next_coordinator_notices_topics_that_have_grown_meanwhile(played: PlayedConsumerGroup) -> None:
-    played.topics.set("t", 7)
-    played.restart()
-    played.settle("a", "b")
-    assert played.assigned("a") | played.assigned("b") == set(range(7))
 
 
 def test_who_waits_when_the_coordinator_changes_is_sent_to_the_next_one() -> None:

@@ -35,8 +35,6 @@ from mainstem_broker.log.verification import verify_log
 from mainstem_broker.protocol.batches import split_batches
 from mainstem_broker.protocol.compression import Codec
 
-TRANSACTIONAL = 0x10
-
 
 def test_r5_of_each_key_the_newest_value_stays_at_its_offset(tmp_path: Path) -> None:
     log = log_of(
@@ -45,12 +43,6 @@ def test_r5_of_each_key_the_newest_value_stays_at_its_offset(tmp_path: Path) -> 
     compact(log)
     assert records_of(log) == [(1, b"b", b"1"), (2, b"a", b"2"), (3, b"c", b"1")]
     assert log.log_end_offset == 4
-
-
-def test_the_newest_segment_is_left_alone(tmp_path: Path) -> None:
-    log = log_of(tmp_path, [[(b"a", b"1")], [(b"a", b"2"), (b"a", b"3")]], compacted_settings())
-    assert compact(log).map_end_offset == 1
-    assert [value for _, _, value in records_of(log)] == [b"1", b"2", b"3"]
 
 
 def test_segments_are_merged_up_to_segment_bytes(tmp_path: Path) -> None:
@@ -126,18 +118,6 @@ def test_a_live_producers_last_batch_stays_though_it_is_empty(tmp_path: Path) ->
     assert records == []
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 0)
     assert (header.base_offset, header.last_offset, header.max_timestamp) == (0, 0, -1)
-
-
-def test_a_pass_stops_before_an_open_transaction_and_keeps_it_as_it_is(tmp_path: Path) -> None:
-    log = log_of(tmp_path, [[(b"a", b"1")], [(b"a", b"2")]], compacted_settings())
-    batch = encode_batch(
-        _messages(b"a"), attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0
-    )
-    ((header, _),) = split_batches(batch)
-    for _ in range(2):
-        log.append_as_leader(batch, header, 0, NOW_MS)
-    assert compact(log).map_end_offset == 2
-    assert [offset for offset, _, _ in records_of(log)] == [1, 2, 3]
 
 
 def _messages(key: bytes) -> list[Message]:

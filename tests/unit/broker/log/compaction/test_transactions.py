@@ -64,28 +64,6 @@ def test_aborted_records_go_and_the_marker_and_its_entry_stay(tmp_path: Path) ->
     assert verify_log(log.directory).problems == []
 
 
-def test_an_aborted_record_does_not_replace_the_value_before_it(tmp_path: Path) -> None:
-    log = open_log(tmp_path, compacted_settings())
-    write(log, 1, key=b"k")
-    commit(log, 1)
-    write(log, 2, key=b"k")
-    abort(log, 2)
-    with_tail(log)
-    compact(log)
-    assert [offset for offset, key, _ in records_of(log) if key == b"k"] == [0]
-
-
-def test_committed_records_are_compacted_by_key(tmp_path: Path) -> None:
-    log = open_log(tmp_path, compacted_settings())
-    for producer_id in (1, 2):
-        write(log, producer_id, key=b"k")
-        commit(log, producer_id)
-    with_tail(log)
-    compact(log)
-    assert [offset for offset, key, _ in records_of(log) if key == b"k"] == [2]
-    assert markers(log) == [(1, "commit"), (3, "commit")]
-
-
 def test_a_key_equal_to_a_markers_key_is_a_key_like_others(tmp_path: Path) -> None:
     log = open_log(tmp_path, compacted_settings())
     write(log, 1, key=bytes([0, 0, 0, 1]))
@@ -94,23 +72,6 @@ def test_a_key_equal_to_a_markers_key_is_a_key_like_others(tmp_path: Path) -> No
     compact(log)
     assert keys(log) == [bytes([0, 0, 0, 1])]
     assert markers(log) == [(1, "commit")]
-
-
-def test_transactions_across_segments_and_groups_are_compacted_as_one(tmp_path: Path) -> None:
-    log = open_log(tmp_path, compacted_settings())
-    for _ in range(4):
-        write(log, 1, key=b"a")
-        write(log, 2, key=b"b")
-    abort(log, 1)
-    commit(log, 2)
-    with_tail(log)
-    compact(log, job_of(log, segment_bytes=400))
-    assert keys(log) == [b"b"]
-    assert markers(log) == [(8, "abort"), (9, "commit")]
-    assert aborted(log) == [(1, 0, 8)]
-    assert len(log.segments) < 8
-    log.close()
-    assert aborted(open_log(tmp_path, log.config)) == [(1, 0, 8)]
 
 
 def test_nothing_is_compacted_at_or_above_an_open_transaction(tmp_path: Path) -> None:

@@ -47,12 +47,6 @@ def test_work_that_takes_longer_than_the_rate_requires_is_not_paused(clock: Play
     assert clock.now_s == pytest.approx(102.5)
 
 
-def test_the_default_rate_pauses_nothing(clock: PlayedClock) -> None:
-    throttle = _Throttle(1.7976931348623157e308, os.getppid())
-    throttle.note_bytes(2**40)
-    assert clock.now_s == 100
-
-
 def test_a_pass_ends_after_its_pause_when_the_broker_has_ended(clock: PlayedClock) -> None:
     throttle = _Throttle(1_000, os.getppid() + 1)
     with pytest.raises(SystemExit, match="The broker has ended"):

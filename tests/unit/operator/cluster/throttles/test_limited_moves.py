@@ -47,12 +47,6 @@ async def test_without_a_limit_nobody_waits_for_another_look(monkeypatch: pytest
     await limited
 
 
-def test_with_a_limit_and_no_move_nothing_is_asked_or_written() -> None:
-    brokers, operator = played(5000)
-    operator.look()
-    assert (brokers.writes, brokers.questions) == (0, 0)
-
-
 def test_while_moves_run_nothing_is_written_again_and_at_their_end_all_is_gone() -> None:
     brokers, operator = played(5000)
     operator.look({CLICKS: (1, 2), VIEWS: (0, 3)})
@@ -91,14 +85,6 @@ def test_looks_at_the_cluster_and_at_its_topics_wait_for_each_other() -> None:
     brokers.end(VIEWS)
     operator.look()
     assert brokers.settings == {ALL_BROKERS: {}, "clicks": {}, "views": {}}
-
-
-def test_a_limit_that_comes_late_binds_the_moves_that_run() -> None:
-    brokers, operator = played(None)
-    operator.look({CLICKS: (1, 2)})
-    brokers.limit = 5000
-    operator.look()
-    assert brokers.is_limited(CLICKS)
 
 
 def test_a_move_that_is_refused_leaves_no_throttle() -> None:
@@ -177,17 +163,6 @@ def test_throttles_whose_note_is_lost_go_in_the_end_but_for_the_rates_which_are_
     operator.look()
     assert brokers.settings == {ALL_BROKERS: rates, "clicks": {}, "views": {}}
     assert brokers.config_map is None
-
-
-def test_a_default_rate_that_others_have_set_is_told() -> None:
-    brokers, operator = played(5000)
-    brokers.settings[ALL_BROKERS] = {RATES[0]: "7"}
-    operator.look({CLICKS: (1, 2)})
-    assert operator.moves.rates_of_others == {RATES[0]: "7"}
-    brokers.end(CLICKS)
-    operator.look()
-    assert operator.moves.rates_of_others == {}
-    assert brokers.settings[ALL_BROKERS] == {RATES[0]: "7"}
 
 
 def test_where_nothing_may_be_put_throttles_go_with_their_moves_and_none_come() -> None:

@@ -124,77 +124,73 @@ async def scene(
         yield Scene(kubernetes, kube, cluster)
 
 
-async def test_a_load_gets_a_key_of_its_own_in_a_secret_that_goes_with_its_cron_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(topic())
-        await played.look()
-        cron_job = played.kubernetes.get("cronjobs", "clicks-load")
-        (owner,) = played.kubernetes.get("secrets", "clicks-load-identity")["metadata"]["ownerReferences"]
-        assert (owner["kind"], owner["uid"]) == ("CronJob", cron_job["metadata"]["uid"])
-        certificate = x509.load_pem_x509_certificate(played.secret()["load.pem"].encode())
-        assert certificate.subject.rfc4514_string() == "CN=mainstem_clicks-load"
-        users = decoded(played.kubernetes.get("secrets", "events-clients-authority"))["tls.crt"]
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(users.encode()))
-        brokers = decoded(played.kubernetes.get("secrets", "events-cluster-authority"))["tls.crt"]
-        assert played.secret()["ca.crt"] == brokers
-        writes = len(played.kubernetes.writes)
-        await played.look()
-        assert len(played.kubernetes.writes) == writes, "it rests"
+@pytest.fixture
+async def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    async with scene(tmp_path, monkeypatch) as result:
+        yield result
 
 
-async def test_driver_and_executors_get_the_key_as_files_and_in_no_other_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(topic())
-        await played.look()
-        pod = played.kubernetes.get("cronjobs", "clicks-load")["spec"]["jobTemplate"]["spec"]["template"]
-        (container,) = pod["spec"]["containers"]
-        arguments = " ".join(container["args"])
-        assert "--bootstrap-servers events-bootstrap.default.svc:9090" in arguments
-        assert f"--client-config {MOUNT_PATH}/client.properties" in arguments
-        assert {"name": "identity", "mountPath": MOUNT_PATH, "readOnly": True} in container["volumeMounts"]
-        volume = {"secretName": "clicks-load-identity", "defaultMode": 0o440}
-        assert {"name": "identity", "secret": volume} in pod["spec"]["volumes"]
-        values = {item["name"]: item.get("value") for item in container["env"]}
-        assert values["EXECUTOR_IDENTITY_SECRET"] == "clicks-load-identity"
-        assert values["EXECUTOR_IDENTITY_PATH"] == MOUNT_PATH
-        named = dict(line.split("=", 1) for line in played.secret()["client.properties"].splitlines())
-        assert named.pop("security.protocol") == "SSL"
-        assert {Path(path).name for path in named.values()} <= played.secret().keys()
-        assert {Path(path).parent for path in named.values()} == {Path(MOUNT_PATH)}
-        assert "PRIVATE KEY" not in str(pod)
+async def test_a_load_gets_a_key_of_its_own_in_a_secret_that_goes_with_its_cron_job(played: Scene) -> None:
+    played.kubernetes.apply(topic())
+    await played.look()
+    cron_job = played.kubernetes.get("cronjobs", "clicks-load")
+    (owner,) = played.kubernetes.get("secrets", "clicks-load-identity")["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("CronJob", cron_job["metadata"]["uid"])
+    certificate = x509.load_pem_x509_certificate(played.secret()["load.pem"].encode())
+    assert certificate.subject.rfc4514_string() == "CN=mainstem_clicks-load"
+    users = decoded(played.kubernetes.get("secrets", "events-clients-authority"))["tls.crt"]
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(users.encode()))
+    brokers = decoded(played.kubernetes.get("secrets", "events-cluster-authority"))["tls.crt"]
+    assert played.secret()["ca.crt"] == brokers
+    writes = len(played.kubernetes.writes)
+    await played.look()
+    assert len(played.kubernetes.writes) == writes, "it rests"
 
 
-async def test_a_load_may_read_its_topic_and_what_else_it_may_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        user = load_user("clicks-load")
-        played.acls.rules = {user: {AclRule("topic", "payments", False, "read", True, "*")}}
-        played.kubernetes.apply(topic())
-        await played.look()
-        assert played.acls.rules[user] == {READ}
+async def test_driver_and_executors_get_the_key_as_files_and_in_no_other_way(played: Scene) -> None:
+    played.kubernetes.apply(topic())
+    await played.look()
+    pod = played.kubernetes.get("cronjobs", "clicks-load")["spec"]["jobTemplate"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    arguments = " ".join(container["args"])
+    assert "--bootstrap-servers events-bootstrap.default.svc:9090" in arguments
+    assert f"--client-config {MOUNT_PATH}/client.properties" in arguments
+    assert {"name": "identity", "mountPath": MOUNT_PATH, "readOnly": True} in container["volumeMounts"]
+    volume = {"secretName": "clicks-load-identity", "defaultMode": 0o440}
+    assert {"name": "identity", "secret": volume} in pod["spec"]["volumes"]
+    values = {item["name"]: item.get("value") for item in container["env"]}
+    assert values["EXECUTOR_IDENTITY_SECRET"] == "clicks-load-identity"
+    assert values["EXECUTOR_IDENTITY_PATH"] == MOUNT_PATH
+    named = dict(line.split("=", 1) for line in played.secret()["client.properties"].splitlines())
+    assert named.pop("security.protocol") == "SSL"
+    assert {Path(path).name for path in named.values()} <= played.secret().keys()
+    assert {Path(path).parent for path in named.values()} == {Path(MOUNT_PATH)}
+    assert "PRIVATE KEY" not in str(pod)
+
+
+async def test_a_load_may_read_its_topic_and_what_else_it_may_is_removed(played: Scene) -> None:
+    user = load_user("clicks-load")
+    played.acls.rules = {user: {AclRule("topic", "payments", False, "read", True, "*")}}
+    played.kubernetes.apply(topic())
+    await played.look()
+    assert played.acls.rules[user] == {READ}
 
 
 @pytest.mark.parametrize("how", ["deleted", "without a warehouse"])
 async def test_the_rights_of_a_load_that_is_gone_are_removed_and_those_of_others_are_not(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    played: Scene, how: str
 ) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.acls.rules["alice"] = {READ}
-        played.kubernetes.apply(topic())
-        played.kubernetes.apply(topic("views"))
-        await played.look()
-        if how == "deleted":
-            played.kubernetes.delete("topics", "clicks")
-        else:
-            played.kubernetes.apply(topic(warehouse=False))
-        await played.look()
-        held = {user for user, rules in played.acls.rules.items() if rules}
-        assert held == {"alice", load_user("views-load")}
+    played.acls.rules["alice"] = {READ}
+    played.kubernetes.apply(topic())
+    played.kubernetes.apply(topic("views"))
+    await played.look()
+    if how == "deleted":
+        played.kubernetes.delete("topics", "clicks")
+    else:
+        played.kubernetes.apply(topic(warehouse=False))
+    await played.look()
+    held = {user for user, rules in played.acls.rules.items() if rules}
+    assert held == {"alice", load_user("views-load")}
 
 
 async def test_a_transform_may_read_the_topics_that_are_its_inputs(
@@ -274,32 +270,26 @@ async def test_the_resident_loader_has_one_key_and_may_read_what_its_topics_need
         assert len(played.kubernetes.writes) == writes, "it rests"
 
 
-async def test_what_no_topic_asks_for_any_more_has_no_rights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.kubernetes.apply(topic(freshness="60s"))
-        await played.look()
-        played.kubernetes.apply(topic(schedule="*/5 * * * *"))
-        await played.look()
-        assert {user for user, rules in played.acls.rules.items() if rules} == {load_user("clicks-load")}
-        assert played.kubernetes.get("statefulsets", "events-resident-loader")["spec"]["replicas"] == 0
-        played.kubernetes.apply(topic(freshness="60s"))
-        await played.look()
-        assert {user for user, rules in played.acls.rules.items() if rules} == {load_user("resident-loader")}
+async def test_what_no_topic_asks_for_any_more_has_no_rights(played: Scene) -> None:
+    played.kubernetes.apply(topic(freshness="60s"))
+    await played.look()
+    played.kubernetes.apply(topic(schedule="*/5 * * * *"))
+    await played.look()
+    assert {user for user, rules in played.acls.rules.items() if rules} == {load_user("clicks-load")}
+    assert played.kubernetes.get("statefulsets", "events-resident-loader")["spec"]["replicas"] == 0
+    played.kubernetes.apply(topic(freshness="60s"))
+    await played.look()
+    assert {user for user, rules in played.acls.rules.items() if rules} == {load_user("resident-loader")}
 
 
-async def test_the_resident_loader_waits_while_brokers_refuse_its_rights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        played.acls.refusal = "There is no authorizer."
-        played.kubernetes.apply(topic(freshness="60s"))
-        status = await played.look()
-        assert status is not None
-        assert status.waits
-        assert "There is no authorizer." in status.conditions[0].message
-        assert ("statefulsets", "default", "events-resident-loader") not in played.kubernetes.objects
+async def test_the_resident_loader_waits_while_brokers_refuse_its_rights(played: Scene) -> None:
+    played.acls.refusal = "There is no authorizer."
+    played.kubernetes.apply(topic(freshness="60s"))
+    status = await played.look()
+    assert status is not None
+    assert status.waits
+    assert "There is no authorizer." in status.conditions[0].message
+    assert ("statefulsets", "default", "events-resident-loader") not in played.kubernetes.objects
 
 
 async def test_without_authorization_nobody_is_asked_for_acls(
@@ -314,31 +304,27 @@ async def test_without_authorization_nobody_is_asked_for_acls(
         assert played.secret()["load.pem"]
 
 
-async def test_a_load_waits_while_brokers_refuse_its_rights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_load_waits_while_brokers_refuse_its_rights(played: Scene) -> None:
     """Else its first run would fail, and use up what it may try."""
-    async with scene(tmp_path, monkeypatch) as played:
-        played.acls.refusal = "There is no authorizer."
-        played.kubernetes.apply(topic())
-        status = await played.look()
-        assert status is not None
-        assert status.waits
-        assert "There is no authorizer." in status.conditions[0].message
-        assert ("cronjobs", "default", "clicks-load") not in played.kubernetes.objects
+    played.acls.refusal = "There is no authorizer."
+    played.kubernetes.apply(topic())
+    status = await played.look()
+    assert status is not None
+    assert status.waits
+    assert "There is no authorizer." in status.conditions[0].message
+    assert ("cronjobs", "default", "clicks-load") not in played.kubernetes.objects
 
 
-async def test_a_secret_of_others_is_never_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(tmp_path, monkeypatch) as played:
-        metadata = {"name": "clicks-load-identity", "namespace": "default"}
-        theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"theirs": "eA=="}}
-        played.kubernetes.apply(theirs)
-        played.kubernetes.apply(topic())
-        status = await played.look()
-        assert status is not None
-        assert status.waits
-        assert "does not belong to the CronJob clicks-load" in status.conditions[0].message
-        assert played.secret() == {"theirs": "x"}
+async def test_a_secret_of_others_is_never_changed(played: Scene) -> None:
+    metadata = {"name": "clicks-load-identity", "namespace": "default"}
+    theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"theirs": "eA=="}}
+    played.kubernetes.apply(theirs)
+    played.kubernetes.apply(topic())
+    status = await played.look()
+    assert status is not None
+    assert status.waits
+    assert "does not belong to the CronJob clicks-load" in status.conditions[0].message
+    assert played.secret() == {"theirs": "x"}
 
 
 def test_a_key_is_kept_until_it_comes_near_its_end_or_its_authority_is_another() -> None:
