@@ -73,14 +73,14 @@ def _has_large(column: ChunkedArray) -> bool:
 
 
 def _is_large(numbers: Array) -> bool:
-    bounds = pc.min_max(numbers).as_py()
-    return any(value is not None and abs(value) >= _EXACT_BOUND for value in bounds.values())
+    least, greatest = (bound.as_py() for bound in (pc.min(numbers), pc.max(numbers)))
+    return any(value is not None and abs(value) >= _EXACT_BOUND for value in (least, greatest))
 
 
 def _numbers_in(array: Array) -> Iterator[Array]:
-    if pa.types.is_list(array.type):
+    if isinstance(array, pa.ListArray):
         yield from _numbers_in(array.flatten())
-    elif pa.types.is_struct(array.type):
+    elif isinstance(array, pa.StructArray):
         for member in array.flatten():
             yield from _numbers_in(member)
     elif pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
