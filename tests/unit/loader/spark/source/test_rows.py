@@ -57,9 +57,9 @@ def test_values_that_cannot_be_parsed_stay_rows_with_a_reason() -> None:
         None,
         None,
         {"user": None, "n": None},
-        {"user": None, "n": None},
+        None,
     ]
-    assert [row["payload_error"] is None for row in rows] == [True, False, True, True, True]
+    assert [row["payload_error"] is None for row in rows] == [True, False, True, True, False]
 
 
 def test_the_schema_of_the_connector_gets_headers_and_payload_on_request() -> None:
