@@ -49,7 +49,8 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         "compression.lz4.level",
         INT,
         9,
-        "Accepted as in Kafka, but without effect: the broker compresses by lz4 with one speed.",
+        "Level with which the broker compresses by lz4: 9 is the fastest, others are slower the higher they"
+        " are; above 10 as 10.",
         minimum=1,
         maximum=17,
         fallbacks=(("compression.lz4.level", 1),),

@@ -77,6 +77,8 @@ def _level_of(codec: Codec, config: TopicConfig) -> int | None:
     match codec:
         case Codec.GZIP:
             return config.compression_gzip_level
+        case Codec.LZ4:
+            return config.compression_lz4_level
         case Codec.ZSTD:
             return config.compression_zstd_level
     return None

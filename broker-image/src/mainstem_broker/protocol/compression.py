@@ -106,15 +106,17 @@ def plain_bytes_max(codec: Codec, block: Buffer) -> int:
 
 
 _GZIP_OWN_LEVEL: Final = -1
+_LZ4_FAST_LEVEL: Final = 9
 _ZSTD_LEVEL: Final = 3
 """Apache Kafka's defaults (KIP-390)."""
+_LZ4_LEVEL_MAX: Final = 10
+"""Higher ones, of which Kafka has up to 17, hold the interpreter's lock for tens of milliseconds a block."""
 
 
 def compress(codec: Codec, plain: Buffer, level: int | None = None) -> bytes:
     """`plain` as one compressed block in the form Kafka's clients read.
 
-    `level` is the codec's (KIP-390); None is Kafka's default. It counts for gzip and zstd: the library has
-    one speed of snappy and lz4.
+    `level` is the codec's (KIP-390); None is Kafka's default. Snappy has none.
     """
     match codec:
         case Codec.NONE:
@@ -124,12 +126,12 @@ def compress(codec: Codec, plain: Buffer, level: int | None = None) -> bytes:
         case Codec.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(plain))
         case Codec.LZ4:
-            return _lz4_frame(plain)
+            return _lz4_frame(plain, _LZ4_FAST_LEVEL if level is None else level)
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(plain, level=_ZSTD_LEVEL if level is None else level))
 
 
-def _lz4_frame(plain: Buffer) -> bytes:
+def _lz4_frame(plain: Buffer, level: int) -> bytes:
     """A frame as the Java client makes them: independent blocks, no checksums.
 
     Block by block, because the library holds the interpreter's lock while it compresses: for a large batch in
@@ -139,13 +141,31 @@ def _lz4_frame(plain: Buffer) -> bytes:
     parts: list[Buffer] = [_LZ4_FRAME_HEADER]
     for start in range(0, len(view), _LZ4_BLOCK_BYTES):
         block = view[start : start + _LZ4_BLOCK_BYTES]
-        compressed = cramjam.lz4.compress_block(block, store_size=False)
+        compressed = _lz4_block(block, level)
         if len(compressed) < len(block):
             parts += (_LZ4_BLOCK_SIZE.pack(len(compressed)), memoryview(compressed))
         else:
             parts += (_LZ4_BLOCK_SIZE.pack(len(block) | _LZ4_UNCOMPRESSED), block)
     parts.append(_LZ4_BLOCK_SIZE.pack(0))
     return b"".join(parts)
+
+
+def _lz4_block(block: Buffer, level: int) -> Buffer:
+    """One block, compressed as Kafka does: fast at the default level, and with lz4's search at others.
+
+    The library knows levels for frames only: so the block is taken out of a frame of its own.
+    """
+    if level == _LZ4_FAST_LEVEL:
+        return memoryview(cramjam.lz4.compress_block(block, store_size=False))
+    compressor = cramjam.lz4.Compressor(
+        level=min(level, _LZ4_LEVEL_MAX), content_checksum=False, block_linked=False
+    )
+    compressor.compress(bytes(block))
+    frame = memoryview(bytes(compressor.finish()))
+    start = len(_LZ4_FRAME_HEADER)
+    (size,) = _LZ4_BLOCK_SIZE.unpack_from(frame, start)
+    start += _LZ4_BLOCK_SIZE.size
+    return block if size & _LZ4_UNCOMPRESSED else frame[start : start + size]
 
 
 def decompress(codec: Codec, block: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Buffer:

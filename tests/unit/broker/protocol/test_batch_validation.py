@@ -304,7 +304,7 @@ def test_a_payload_that_is_not_compressed_as_it_says_is_corrupt_where_it_is_open
         validate(batch, settings(compression_type="lz4"))
 
 
-@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", -20, 19)])
+@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("lz4", 9, 8), ("zstd", -20, 19)])
 def test_the_broker_compresses_with_the_level_of_the_topic(codec: str, low: int, high: int) -> None:
     """R7, KIP-390."""
     values = [b"%d squared is %d" % (number, number * number) for number in range(2_000)]

@@ -105,3 +105,22 @@ def test_gzip_of_several_members_is_read_whole() -> None:
 def test_a_codec_that_does_not_exist_is_refused_by_name(number: int) -> None:
     with pytest.raises(UnsupportedCompressionType, match=str(number)):
         codec_of_attributes(0xFFF8 | number)
+
+
+def test_lz4_levels_differ_and_make_frames_of_the_same_form() -> None:
+    """KIP-390: 9, the default, is lz4's fast mode, as in Kafka."""
+    plain = b"".join(b"%d squared is %d" % (number, number * number) for number in range(20_000))
+    sizes = {}
+    for level in range(1, 18):
+        frame = compress(Codec.LZ4, plain, level)
+        assert bytes(decompress(Codec.LZ4, frame)) == plain
+        assert frame[:7] == compress(Codec.LZ4, b"")[:7]
+        sizes[level] = len(frame)
+    assert compress(Codec.LZ4, plain) == compress(Codec.LZ4, plain, 9)
+    assert sizes[9] > sizes[3] > sizes[8] >= sizes[10]
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_537])
+def test_lz4_blocks_that_would_grow_are_stored_as_they_are_at_any_level(size: int) -> None:
+    plain = random.Random(size).randbytes(size)
+    assert compress(Codec.LZ4, plain, 5) == compress(Codec.LZ4, plain)
