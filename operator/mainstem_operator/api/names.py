@@ -28,7 +28,9 @@ ZOOKEEPER: Final = "zookeeper"
 LOADER: Final = "loader"
 RESIDENT_LOADER: Final = "resident-loader"
 
-INTERNAL_ERROR: Final = "InternalError"  # the reason of a condition: the operator has a defect
+# Reasons of conditions, when a reconciliation did not come to its end:
+INTERNAL_ERROR: Final = "InternalError"  # the operator has a defect
+KUBERNETES_REFUSED: Final = "KubernetesRefused"  # it may not read or write what it needs
 
 # Annotations that people set.
 PAUSE: Final = f"{GROUP}/pause-reconciliation"  # "true": deletions are still honoured

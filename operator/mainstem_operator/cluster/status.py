@@ -259,7 +259,8 @@ def _ready(cluster: ClusterSpec, snapshot: Snapshot, work: Work, present: Object
     """Whether clients are served. Until it has been so once, every broker has to be there."""
     ready, expected = len(snapshot.brokers.ready), cluster.brokers.replicas
     was_ready = any(
-        item["type"] == "Ready" and (item["status"] == "True" or item["reason"] == names.INTERNAL_ERROR)
+        item["type"] == "Ready"
+        and (item["status"] == "True" or item["reason"] in (names.INTERNAL_ERROR, names.KUBERNETES_REFUSED))
         for item in (present or {}).get("conditions") or ()
     )
     if not ready:

@@ -138,10 +138,19 @@ class Reconciler:
         except (Refused, BrokersRefused, OSError, TimeoutError) as error:
             result, again = "refused", _RETRY_SECONDS
             logger.warning("look failed", key=key, error=str(error) or type(error).__name__)
+            if (
+                isinstance(error, Refused) and error.by_content
+            ):  # as when a right is missing: it will not pass
+                text = f"Kubernetes refuses what the operator needs, and it tries again: {error}"
+                await self._say_ended(key, names.KUBERNETES_REFUSED, text)
         except Exception as error:  # a defect in one BrokerCluster must not stop the others
             result, again = "error", _RETRY_SECONDS
             logger.exception("look ended by a defect", key=key)
-            await self._say_defect(key, error)
+            text = (
+                f"The operator failed by a defect and tries again: {type(error).__name__}: {error}."
+                " Its log has the details."
+            )
+            await self._say_ended(key, names.INTERNAL_ERROR, text)
         del self._began[key]
         metrics.reconciles.labels(key.kind, result).inc()
         metrics.duration.labels(key.kind).observe(time.monotonic() - began)
@@ -149,18 +158,14 @@ class Reconciler:
             metrics.last_success.labels(key.kind, key.namespace, key.name).set(time.time())
         return again
 
-    async def _say_defect(self, key: Key, error: Exception) -> None:
-        """Replace the last good status of the objects of a look that has ended by a defect."""
-        text = (
-            f"The operator failed by a defect and tries again: {type(error).__name__}: {error}."
-            " Its log has the details."
-        )
-        conditions = [Condition("Ready", None, names.INTERNAL_ERROR, text)]
+    async def _say_ended(self, key: Key, reason: str, text: str) -> None:
+        """Replace the last good status of the objects of a look that has ended before its end."""
+        conditions = [Condition("Ready", None, reason, text)]
         try:
             if key.kind == "cluster":
                 cluster = await self._fresh_cluster(key)
                 manifests = [] if cluster is None else [cluster]
-                conditions.append(Condition("Stable", False, names.INTERNAL_ERROR, text))
+                conditions.append(Condition("Stable", False, reason, text))
             else:
                 kind = next(kind for kind, queue in _QUEUES.items() if queue == key.kind)
                 manifests = await self._fresh_objects(kind, key)
@@ -169,7 +174,7 @@ class Reconciler:
                 with alone(key_of(manifest)):
                     await self._context.say(manifest, *conditions)
         except Exception:  # a status that cannot be read or written must not end the worker
-            logger.exception("defect not reported", key=key)
+            logger.exception("the end of a look is not reported", key=key)
 
     async def _dispatch(self, key: Key) -> float | None:
         cluster = await self._fresh_cluster(key)

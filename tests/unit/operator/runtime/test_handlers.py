@@ -13,7 +13,7 @@ from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 
 from mainstem_operator.api import names
-from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.kubernetes.client import Kube, Refused
 from mainstem_operator.runtime import handlers
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.runtime.handlers import Reconciler
@@ -135,8 +135,20 @@ async def test_a_topic_goes_with_its_namespace_though_the_role_there_went_first(
     assert needed <= rights_in_every_namespace()
 
 
-async def test_a_look_that_ends_by_a_defect_replaces_the_last_good_status(
-    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
+@pytest.mark.parametrize(
+    ("error", "reason", "words"),
+    [
+        (ValueError("invalid literal"), "InternalError", "ValueError: invalid literal"),
+        (Refused(403, "cannot list pods"), "KubernetesRefused", "Kubernetes refuses what the operator needs"),
+    ],
+)
+async def test_a_look_that_ends_before_its_end_replaces_the_last_good_status(
+    monkeypatch: pytest.MonkeyPatch,
+    kubernetes: Kubernetes,
+    kube: Kube,
+    error: Exception,
+    reason: str,
+    words: str,
 ) -> None:
     """The status would else say that a manifest that nobody has read is carried out (R24)."""
     context = cast(Any, Context)(kube, None, None, None, Metrics(), None, "ops")
@@ -144,7 +156,7 @@ async def test_a_look_that_ends_by_a_defect_replaces_the_last_good_status(
     reconciler = Reconciler(context, 1.0)
 
     async def defective(*_: object) -> None:
-        raise ValueError("invalid literal")
+        raise error
 
     monkeypatch.setattr(handlers, "reconcile_cluster", defective)
     monkeypatch.setattr(handlers, "reconcile_topics", defective)
@@ -161,9 +173,9 @@ async def test_a_look_that_ends_by_a_defect_replaces_the_last_good_status(
     status = kubernetes.get("brokerclusters", "events")["status"]
     assert status["observedGeneration"] == 2
     found = {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]}
-    assert found == {"Ready": ("Unknown", "InternalError"), "Stable": ("False", "InternalError")}
-    assert "ValueError: invalid literal" in status["conditions"][0]["message"]
+    assert found == {"Ready": ("Unknown", reason), "Stable": ("False", reason)}
+    assert words in status["conditions"][0]["message"]
     (ready,) = [
         item for item in kubernetes.get("topics", "clicks")["status"]["conditions"] if item["type"] == "Ready"
     ]
-    assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("Unknown", "InternalError", 2)
+    assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("Unknown", reason, 2)
