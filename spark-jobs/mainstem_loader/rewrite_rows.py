@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
@@ -219,8 +220,23 @@ class _Rewrite:
         self._table = runs.table
         # Whether the last plan was given up because records of a rewind were gone from the topic.
         self._records_are_gone = False
+        self._held: tuple[str, dict[int, int], float] | None = None
 
     def run(self) -> RewriteReport:
+        try:
+            return self._run()
+        finally:
+            self._end_hold()
+
+    def _end_hold(self) -> None:
+        """Let loads delete records again that this rewind has kept and does not need. What a killed one has
+        kept expires.
+        """
+        if self._held is not None:
+            with suppress(LoaderError):  # the first error counts
+                self._table.end_hold(*self._held)
+
+    def _run(self) -> RewriteReport:
         for _ in range(PLANS_MAX):
             report = self._try()
             if report is not None:
@@ -263,7 +279,8 @@ class _Rewrite:
         if self._kind is RewriteKind.REWIND:
             with self._runs.stage(Stage.CONNECT):
                 starts = {part.partition: part.start for part in plan.choice.ranges}
-                self._table.hold(plan.topic_id, starts, started_s)
+                self._held = plan.topic_id, starts, started_s
+                self._table.hold(*self._held)
                 if not self._topic_has_records(plan):
                     return None
         run_id = new_run_id(started_s)

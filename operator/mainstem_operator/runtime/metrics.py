@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -77,29 +77,40 @@ class Metrics:
         )
 
     def set_freshness(
-        self, namespace: str, cluster: str, up_to_and_limit: Mapping[str, tuple[float, int]]
+        self,
+        namespace: str,
+        cluster: str,
+        up_to_and_limit: Mapping[str, tuple[float, int]],
+        unknown: Collection[str] = (),
     ) -> None:
         """Up to which time, in seconds since 1970, the Topics of a BrokerCluster are loaded, and how old that
-        may be. Other Topics of it have no such gauges any more.
+        may be. Those of `unknown` Topics stay as they are; others of it have no such gauges any more.
         """
-        present = self._fresh.setdefault((namespace, cluster), set())
-        for topic in present - up_to_and_limit.keys():
+        kept = self._fresh.get((namespace, cluster), set()).intersection(unknown)
+        for topic in self._fresh.get((namespace, cluster), set()) - up_to_and_limit.keys() - kept:
             _remove(self.loaded_up_to, namespace, cluster, topic)
             _remove(self.freshness_limit, namespace, cluster, topic)
         for topic, (up_to_s, limit_s) in up_to_and_limit.items():
             self.loaded_up_to.labels(namespace, cluster, topic).set(up_to_s)
             self.freshness_limit.labels(namespace, cluster, topic).set(limit_s)
-        self._fresh[namespace, cluster] = set(up_to_and_limit)
+        self._fresh[namespace, cluster] = {*up_to_and_limit, *kept}
 
-    def set_rejecting(self, namespace: str, cluster: str, is_rejecting: Mapping[str, bool]) -> None:
-        """Whether loads of the Topics of a BrokerCluster reject too many records. Other Topics of it have no
-        such gauge any more.
+    def set_rejecting(
+        self,
+        namespace: str,
+        cluster: str,
+        is_rejecting: Mapping[str, bool],
+        unknown: Collection[str] = (),
+    ) -> None:
+        """Whether loads of the Topics of a BrokerCluster reject too many records. The gauges of `unknown`
+        Topics stay as they are; others of it have no such gauge any more.
         """
-        for topic in self._loaded.pop((namespace, cluster), set()) - is_rejecting.keys():
+        kept = self._loaded.get((namespace, cluster), set()).intersection(unknown)
+        for topic in self._loaded.get((namespace, cluster), set()) - is_rejecting.keys() - kept:
             _remove(self.rejecting, namespace, cluster, topic)
         for topic, holds in is_rejecting.items():
             self.rejecting.labels(namespace, cluster, topic).set(holds)
-        self._loaded[namespace, cluster] = set(is_rejecting)
+        self._loaded[namespace, cluster] = {*is_rejecting, *kept}
 
     def forget(self, namespace: str, cluster: str) -> None:
         """Remove the gauges of a BrokerCluster that is gone: their last values would be reported for ever."""

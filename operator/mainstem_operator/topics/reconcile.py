@@ -245,17 +245,21 @@ class _Batch:
         """
         measured: dict[str, tuple[float, int]] = {}
         rejecting: dict[str, bool] = {}
+        unknown: set[str] = set()  # of which something was refused this time
         for spec in alive:
             status, warehouse = loads.get(spec.identity.key), spec.warehouse
-            if status is None or warehouse is None:
+            if warehouse is None:
+                continue
+            if status is None:
+                unknown.add(spec.identity.name)
                 continue
             rejecting[spec.identity.name] = status.is_rejecting
             limit_s = warehouse.freshness_seconds or warehouse.fresh_within_seconds
             if limit_s is not None and status.newest is not None:
                 measured[spec.identity.name] = status.newest.timestamp(), limit_s
         metadata = self._cluster["metadata"]
-        self._context.metrics.set_freshness(metadata["namespace"], metadata["name"], measured)
-        self._context.metrics.set_rejecting(metadata["namespace"], metadata["name"], rejecting)
+        self._context.metrics.set_freshness(metadata["namespace"], metadata["name"], measured, unknown)
+        self._context.metrics.set_rejecting(metadata["namespace"], metadata["name"], rejecting, unknown)
 
     def _claims(self, alive: Sequence[TopicSpec]) -> list[TopicSpec]:
         """The Topics as they claim topics. One that Kubernetes has refused keeps its claim while it waits.

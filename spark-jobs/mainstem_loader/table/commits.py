@@ -321,7 +321,7 @@ class WarehouseTable:
             WarehouseError: the table cannot be written.
         """
         assert self._table is not None, "there are rows to remove"
-        until_ms = int((started_s + sweep.COMMIT_WITHIN_HOURS * 3600 + _HOLD_SPARE_S) * 1000)
+        until_ms = _held_until_ms(started_s)
         with self._store.explaining_errors():
             for _ in range(COMMIT_TRIES_MAX):
                 counters: dict[str, int] = {}
@@ -336,6 +336,33 @@ class WarehouseTable:
                     return
                 except CommitConflictError:
                     self.reload()  # Another rewind was faster.
+        raise self._changed_by_others()
+
+    def end_hold(self, topic_id: str, start_of: Mapping[int, int], started_s: float) -> None:
+        """End what `hold` began with the same arguments, where neither the rewind's commit has done so nor
+        another rewind has held more since.
+
+        Raises:
+            WarehouseError: the table cannot be read or written.
+        """
+        with self._store.explaining_errors():
+            for _ in range(COMMIT_TRIES_MAX):
+                self.reload()
+                if self._table is None:
+                    return
+                counters = {
+                    _HOLD_UNTIL + key: 0
+                    for partition, start in start_of.items()
+                    if self._table.counter(_HOLD + (key := offset_key(topic_id, partition))) == start
+                    and self._table.counter(_HOLD_UNTIL + key) == _held_until_ms(started_s)
+                }
+                if not counters:
+                    return
+                try:
+                    self._table.commit(Change(counters=counters))
+                    return
+                except CommitConflictError:
+                    continue  # Another commit was faster.
         raise self._changed_by_others()
 
     def _held(self, topic_id: str, partition: int, now_s: float) -> int | None:
@@ -606,6 +633,11 @@ def _store(warehouse: Folder, name: str, catalog: IcebergCatalog | None) -> Tabl
 def _request(request_id: str) -> str:
     """The application of a request. A digest: ids are whatever a person writes."""
     return _REQUESTS + hashlib.sha256(request_id.encode()).hexdigest()[:32]
+
+
+def _held_until_ms(started_s: float) -> int:
+    """When the hold of a rewind ends that began then: it could not commit any more."""
+    return int((started_s + sweep.COMMIT_WITHIN_HOURS * 3600 + _HOLD_SPARE_S) * 1000)
 
 
 def _check_age(load: LoadCommit) -> None:

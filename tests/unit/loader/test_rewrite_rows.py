@@ -398,6 +398,26 @@ def test_the_hold_of_a_rewind_that_was_killed_expires(loads: Loads) -> None:
     assert table.kept_from(topic_id, 0, time.time() + 3600) == 1
 
 
+def test_the_hold_of_a_rewind_that_failed_has_ended_and_that_of_another_one_has_not(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R33: else loads would leave loaded records in the topic for half a day."""
+    loads.send(*({"n": n} for n in range(4)))
+    topic_id = loads.load().topic_id
+
+    def full(*_: Any) -> list[TaskResult]:
+        raise WarehouseError("The disk is full.")
+
+    monkeypatch.setattr(TaskRuns, "run_copies", full)
+    with pytest.raises(WarehouseError, match="full"):
+        rewind(loads.settings(), ChosenOffsets(ranges=(OffsetRange(0, 2, 4),)))
+    assert loads.table().kept_from(topic_id, 0) == 4
+    loads.table().hold(topic_id, {0: 1}, time.time())
+    with pytest.raises(WarehouseError, match="full"):
+        rewind(loads.settings(), ChosenOffsets(ranges=(OffsetRange(0, 2, 4),)))
+    assert loads.table().kept_from(topic_id, 0) == 1
+
+
 def test_of_two_rewinds_the_earlier_start_is_held(loads: Loads) -> None:
     """R33."""
     loads.send(*({"n": n} for n in range(9)))

@@ -133,6 +133,8 @@ def test_the_gauge_goes_with_its_topic() -> None:
 
     metrics.set_rejecting("prod", "events", {"clicks": True})
     assert value() == 1.0
+    metrics.set_rejecting("prod", "events", {}, unknown={"clicks"})  # an object of its load was refused
+    assert value() == 1.0
     metrics.set_rejecting("prod", "events", {"views": False})
     assert value() is None
     metrics.set_rejecting("prod", "events", {"clicks": False})
