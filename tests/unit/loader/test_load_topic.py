@@ -34,6 +34,7 @@ from mainstem_loader.errors import (
     TopicRecreatedError,
 )
 from mainstem_loader.kafka.fetch import IsolationLevel
+from mainstem_loader.kafka.range_reader import oldest_time_ms
 from mainstem_loader.load_topic import LoadOutcome, LoadProgress, LoadReport, LoadSettings, Stage, load_topic
 from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.ranges import GapPolicy, OffsetRange, ReadLimits
@@ -855,7 +856,6 @@ def test_a_transaction_that_ends_while_its_age_is_looked_up_is_no_warning(
     partition = loads.topic.partitions[0]
     partition.append([Record(0, NEW_YEAR_MS, None, b'{"n":0}')], attributes=TRANSACTIONAL, producer_id=6)
     partition.stable = 0
-    oldest_time_ms = job.oldest_time_ms
 
     def ended(*arguments: Any) -> int | None:
         partition.stable = None
