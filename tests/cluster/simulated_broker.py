@@ -22,7 +22,7 @@ from tests.cluster.invariants import Ledger
 from tests.cluster.memory_log import BatchSlice, MemoryLog, MemoryLogs
 from tests.cluster.network import Network
 from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServer
-from tests.cluster.virtual_time import OWNER
+from tests.cluster.virtual_time import OWNER, Process
 
 from mainstem_broker.api import fetch, produce
 from mainstem_broker.api.context import BrokerContext, RequestContext
@@ -107,7 +107,7 @@ class SimulatedBroker:
         self._network = network
         self._random = source
         self.ledger = ledger
-        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.tasks = Process()
         """All that this process does; kept by the loop (`virtual_time.py`)."""
         self.lease: Lease
         self.member: ClusterMember
@@ -223,7 +223,7 @@ class SimulatedBroker:
         self.running.set()
         for task in list(self.tasks):
             task.cancel()
-        self.tasks = {}
+        self.tasks = Process()
 
     def spawn(self, work: Coroutine[Any, Any, T] | Any) -> asyncio.Task[T]:
         """Run `work` as a part of this process: it and all tasks that it makes end with it."""

@@ -29,10 +29,21 @@ class Livelock(AssertionError):
 ROUNDS_MAX = 20_000
 """Of the loop without any time passing; a history has some hundred at most."""
 
-OWNER: contextvars.ContextVar[dict[asyncio.Task[Any], None] | None] = contextvars.ContextVar(
-    "OWNER", default=None
-)
-"""The tasks of the process that is running: a task that is made here becomes one of them."""
+
+class Process(dict[asyncio.Task[Any], None]):
+    """The tasks of one simulated process; none begins, and no timer goes off, once it has been killed."""
+
+    is_killed = False
+
+    def kill(self) -> None:
+        self.is_killed = True
+        for task in list(self):
+            task.cancel()
+        self.clear()
+
+
+OWNER: contextvars.ContextVar[Process | None] = contextvars.ContextVar("OWNER", default=None)
+"""The process that is running: a task that is made here becomes one of its own."""
 
 Context = contextvars.Context
 
@@ -96,7 +107,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
         tasks = OWNER.get() if context is None else context.get(OWNER)
-        if tasks is not None:
+        if tasks is not None and tasks.is_killed:
+            task.cancel()
+        elif tasks is not None:
             tasks[task] = None
             task.add_done_callback(lambda done: tasks.pop(done, None))
         return task
@@ -159,7 +172,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self._now_s = timers[0][0]
                     rounds = 0
             while timers and timers[0][0] <= self._now_s:
-                soon.append(heappop(timers)[2])
+                timer = heappop(timers)[2]
+                owner = timer.context.get(OWNER)
+                if owner is None or not owner.is_killed:
+                    soon.append(timer)
             rounds += 1
             if rounds > ROUNDS_MAX:
                 raise Livelock(f"Time stands still at {self._now_s:.3f} s.")

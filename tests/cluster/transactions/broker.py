@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Final, Protocol, TypeVar, cast
 from uuid import UUID
 
-from tests.cluster.virtual_time import OWNER
+from tests.cluster.virtual_time import OWNER, Process
 from tests.unit.broker.replica.replicas import LIFE, valid_lease
 
 from mainstem_broker.api import write_txn_markers
@@ -125,7 +125,7 @@ class Broker:
         self._directory = directory / str(broker_id)
         self._network = network
         self._high_watermarks: dict[TopicPartition, int] = {}
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._process = Process()
         self._last_producer_id = broker_id * 1_000_000
         self.settings = BrokerConfig(
             {
@@ -140,7 +140,8 @@ class Broker:
 
     def start(self, states: Mapping[TopicPartition, PartitionState]) -> None:
         self._context = contextvars.copy_context()
-        self._context.run(OWNER.set, self._tasks)
+        self._process = Process()
+        self._context.run(OWNER.set, self._process)
         self._context.run(self._start, states)
 
     def _start(self, states: Mapping[TopicPartition, PartitionState]) -> None:
@@ -195,11 +196,9 @@ class Broker:
         return partition
 
     def crash(self) -> None:
-        """As kill -9: what was written stays, and nobody is notified."""
+        """As kill -9: what was written stays, nobody is notified, and this life writes nothing more."""
         self.is_alive = False
-        for task in list(self._tasks):
-            task.cancel()
-        self._tasks.clear()
+        self._process.kill()
 
     def spawn(self, work: Coroutine[Any, Any, Answer]) -> asyncio.Task[Answer]:
         """Run `work` as a part of this broker: it, and the tasks that it makes, end with it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import os
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from tests.cluster.soak import attempts_of, nothing
 from tests.cluster.transactions.bugs import BUGS, put_back
 from tests.cluster.transactions.simulation import Outcomes, run
 from tests.cluster.transactions.soak import attempt
+from tests.cluster.virtual_time import OWNER, Process, run_in_virtual_time
 
 PROCESSES = os.cpu_count() or 1
 GATE_SEEDS = range(60)
@@ -65,3 +68,25 @@ def test_a_bug_that_is_put_back_is_found(bug: str) -> None:
 def test_a_seed_makes_the_same_history_again(tmp_path: Path) -> None:
     with capture_logs():
         assert run(3, tmp_path / "first") == run(3, tmp_path / "second")
+
+
+def test_a_killed_process_writes_nothing_more() -> None:
+    """Lives of a broker share their files: a timer of one would write into the log of the next."""
+    done: list[str] = []
+
+    async def work(name: str) -> None:
+        done.append(name)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        process = Process()
+        context = contextvars.copy_context()
+        context.run(OWNER.set, process)
+        context.run(loop.call_later, 1, done.append, "timer")
+        process.kill()
+        left = loop.create_task(work("task"), context=context)
+        await asyncio.sleep(2)
+        assert left.cancelled()
+
+    run_in_virtual_time(main())
+    assert done == []

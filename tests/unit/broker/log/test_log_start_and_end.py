@@ -18,6 +18,7 @@ from tests.unit.broker.log.logs import (
 )
 
 from mainstem_broker.errors import OffsetOutOfRange, StorageError
+from mainstem_broker.log.checkpoints import read_epochs
 from mainstem_broker.log.leader_epochs import EpochEntry
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.retention import DeletionReason
@@ -215,3 +216,29 @@ def test_a_log_with_records_refuses_a_batch_that_begins_below_its_end(tmp_path: 
     log.delete_records_before(3)
     with pytest.raises(OffsetOutOfRange):
         follow(log, 3, 10)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("recovery_point", [0, 3, 6])
+def test_no_epoch_begins_past_the_end_after_a_crash_between_a_truncation_and_its_checkpoint(
+    tmp_path: Path, is_full: bool, recovery_point: int
+) -> None:
+    """The file still has the epochs of what is gone; whatever is written next, it has not."""
+    log = open_log(tmp_path)
+    for epoch in (1, 1, 1, 2, 2, 2, 3, 3):
+        append(log, [b"x"], leader_epoch=epoch)
+    log.begin_epoch(4)
+    log.write_epochs()
+    if is_full:
+        log.truncate_fully_and_start_at(2)
+    else:
+        log.truncate_to(5)
+    end_offset = log.log_end_offset
+    assert read_epochs(tmp_path / "t-0").entries[-1] == (4, 8)
+
+    again = open_log(tmp_path, clean=False, recovery_point=min(recovery_point, end_offset))
+    assert again.log_end_offset == end_offset
+    assert all(entry.start_offset <= end_offset for entry in again.epochs.entries)
+    assert again.epochs.latest_epoch < 3
+    again.flush()
+    assert read_epochs(again.directory).entries == again.epochs.entries

@@ -141,6 +141,8 @@ class TransactionModel(RuleBasedStateMachine):
         end_offset = self.log.log_end_offset
         target = self.high_watermark + int((end_offset - self.high_watermark) * share)
         self.log.truncate_to(target)
+        # As the owner of a log does before it goes on: until then the checkpoint has epochs of what is gone.
+        self.log.write_truncations(self.log)
         if target < end_offset:
             # The batch that has the target goes as a whole, also where the log starts within it.
             self.forget_from(max(offset for offset in self.batch_offsets if offset <= target))
