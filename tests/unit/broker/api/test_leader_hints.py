@@ -97,6 +97,14 @@ async def test_a_leader_that_is_not_alive_is_named_without_an_endpoint(broker: L
     assert hint_of(await produce(broker, 10))[1:] == ({"leader_id": 2, "leader_epoch": 4}, [])
 
 
+async def test_who_is_elected_and_cannot_serve_does_not_name_itself(broker: LocalBroker) -> None:
+    led_by(broker, 1)
+    broker.replicas.lease.end()
+    error, leader, endpoints = hint_of(await produce(broker, 10))
+    assert error == NotLeaderOrFollower.code
+    assert (leader, endpoints) == (None, [])
+
+
 async def test_a_leader_that_is_replaced_while_a_produce_waits_names_the_new_one(broker: LocalBroker) -> None:
     led_by(broker, 1)
     waiting = asyncio.ensure_future(produce(broker, 10, acks=-1, timeout_ms=5_000))

@@ -246,6 +246,13 @@ def test_a_finished_compaction_is_completed(tmp_path: Path) -> None:
     assert verify_log(log.directory).problems == []
 
 
+def test_a_compaction_that_was_not_finished_is_forgotten(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    log_file(tmp_path).with_suffix(".log.swap").write_bytes(b"one of its outputs")
+    log_file(tmp_path).with_suffix(".log.cleaned").write_bytes(b"another")
+    check(open_log(tmp_path, CONFIG, clean=False), 20)
+
+
 def test_a_crash_between_the_steps_of_a_roll_leaves_a_log_that_goes_on(tmp_path: Path) -> None:
     """R6. The new segment's files are created first, then the old one's indexes are completed."""
     log = filled(tmp_path / "whole", 3)

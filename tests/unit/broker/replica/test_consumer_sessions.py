@@ -89,6 +89,17 @@ def test_a_session_remembers_what_a_fetch_names() -> None:
     assert sessions.partitions == 2
 
 
+def test_only_news_is_sent_and_records_put_a_partition_behind_the_others() -> None:
+    session = opened(ConsumerSessions(10), (A, 0, 0), (A, 1, 0), (B, 0, 0))
+    full = [answer(A, 0), answer(A, 1), answer(B, 0)]
+    assert sent(session.take_answer(full, is_full=True)) == [(1, 0), (1, 1), (2, 0)]
+    assert session.take_answer(full, is_full=False) == []
+    news = [answer(A, 0, records=b"x"), answer(A, 1), answer(B, 0, mark=3)]
+    assert sent(session.take_answer(news, is_full=False)) == [(1, 0), (2, 0)]
+    assert order(session) == [(1, 1), (2, 0), (1, 0)]
+    assert session.take_answer([answer(A, 1), answer(B, 0, mark=3), answer(A, 0)], is_full=False) == []
+
+
 def test_where_to_read_from_is_news() -> None:
     session = opened(ConsumerSessions(10), (A, 0, 0))
     session.take_answer([answer(A, 0)], is_full=True)

@@ -109,6 +109,13 @@ def test_the_high_watermark_goes_down_with_the_log(tmp_path: Path) -> None:
     assert partition.high_watermark == 1
 
 
+def test_a_follower_whose_next_record_is_gone_at_the_leader_starts_over(tmp_path: Path) -> None:
+    partition = following(tmp_path, 1, 1, high_watermark=2)
+    partition.start_over(50, leader_epoch=5)
+    assert partition.fetch_position() == (50, -1)
+    assert (partition.log.log_start_offset, partition.high_watermark) == (50, 50)
+
+
 def test_a_follower_copies_a_log_that_starts_inside_a_batch(tmp_path: Path) -> None:
     """R4, R19: a new replica, a replaced disk, or a follower that was away while records were deleted."""
     theirs = log_of(tmp_path / "leader")
