@@ -181,7 +181,7 @@ class Partition:
         if old is not None and state.partition_epoch <= old.partition_epoch:
             if not self._has_leading_role and self._is_elected(old):
                 self._has_leading_role = True
-                # The state before this one is not known any more: rest for as long as it may require.
+                # What the state before said of this replica is unknown: it rests as long as may be.
                 self._begin_role(old, None)
             if self.is_leader:
                 self._know_followers(now_ms)
@@ -438,7 +438,7 @@ class Partition:
             OffsetOutOfRange: above the high watermark or below -1.
         """
         self.require_leader()
-        if not self.log.config.deletes:
+        if self.log.config.compacts and not self.log.config.deletes:
             raise PolicyViolation(f"{self!r} keeps the last record of each key (cleanup.policy).")
         if offset == -1:
             offset = self._high_watermark

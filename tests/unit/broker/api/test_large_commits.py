@@ -1,4 +1,4 @@
-"""Commits of more partitions than one slice has: they wait for the replicas within one timeout (R10, R40)."""
+"""Commits of more partitions than one slice has wait for the replicas as a small one does (R10, R40)."""
 
 from __future__ import annotations
 
