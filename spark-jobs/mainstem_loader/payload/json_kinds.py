@@ -69,6 +69,9 @@ class KindCheck:
         }
 
         self._integers = {field for field, column_type in fixed.items() if pa.types.is_integer(column_type)}
+        self._nested = {
+            field: self._types[field] for field in fixed if pa.types.is_nested(self._types[field])
+        }
 
     def split(self, text: bytes) -> SplitRecord | str:
         """Set the fields of a record apart that do not fit; the reason if the text is not JSON."""
@@ -88,7 +91,8 @@ class KindCheck:
             for field in misfits
             if field in self._integers and type(record[field]) is float and record[field].is_integer()
         }
-        return _split_text(text.decode(), misfits, whole, self._integers)
+        nested = {field: self._nested[field] for field in misfits if field in self._nested}
+        return _split_text(text.decode(), misfits, whole, self._integers, nested, self._field_fits)
 
     def _field_fits(self, field: str, value: object) -> bool:
         fits = self._fits_of.get(field)
@@ -105,7 +109,12 @@ class KindCheck:
 
 
 def _split_text(
-    text: str, misfits: AbstractSet[str], whole: AbstractSet[str], integers: AbstractSet[str]
+    text: str,
+    misfits: AbstractSet[str],
+    whole: AbstractSet[str],
+    integers: AbstractSet[str],
+    nested: Mapping[str, pa.DataType],
+    field_fits: Callable[[str, object], bool],
 ) -> SplitRecord | str:
     """Divide the fields of valid JSON by name, their values as they were written: parsing and writing them
     again would round long numbers and lose one of two equal names.
@@ -117,6 +126,9 @@ def _split_text(
             they fit as integers.
         integers: fields whose columns are of integers. One that is too large for its column is set apart with
             its whole record, which is dead: nobody would look for an id elsewhere.
+        nested: the misfits whose columns are of arrays or objects, and their types: whole numbers in them may
+            be in another spelling as well.
+        field_fits: whether a value fits the column of a field.
     """
     fitting: dict[str, str] = {}
     rest: dict[str, str] = {}
@@ -134,6 +146,10 @@ def _split_text(
                 written, fits = f"{text[begin:value_begin]}{integer}", True
             elif name in misfits and name in integers and _INTEGER.fullmatch(text, value_begin, position):
                 return reason_against(name, text[value_begin:position], "its column of integers")
+            elif name in nested:
+                value_text = _integers_spelled_out(text[value_begin:position], nested[name])
+                if field_fits(name, orjson.loads(value_text)):
+                    written, fits = f"{text[begin:value_begin]}{value_text}", True
             if name in fitting or name in rest:
                 return f"field {name!r} appears twice"
             (fitting if fits else rest)[name] = written
@@ -144,6 +160,41 @@ def _split_text(
         return SplitRecord(b"{}", text)
     rest_text = f"{{{','.join(rest.values())}}}" if rest else None
     return SplitRecord(f"{{{','.join(fitting.values())}}}".encode(), rest_text)
+
+
+def _integers_spelled_out(text: str, kind: pa.DataType) -> str:
+    """The text of a JSON value of that type, in which whole numbers in the places of integers have no point
+    and no exponent. Everything else stays as it was written.
+    """
+    if pa.types.is_integer(kind):
+        return _integer_text(text) or text
+    item_type: pa.DataType | None = None
+    members: Mapping[str, pa.DataType] = {}
+    if pa.types.is_list(kind) and text[0] == "[":
+        item_type = kind.value_type
+    elif pa.types.is_struct(kind) and text[0] == "{":
+        members = members_of(kind)
+    else:
+        return text
+    pieces = list[str]()
+    copied = 0
+    position = _skip_space(text, 1)
+    while text[position] not in "]}":
+        value_type = item_type
+        if item_type is None:
+            name, position = _VALUES.raw_decode(text, position)
+            value_type = members.get(name)
+            position = _skip_space(text, _skip_space(text, position) + 1)
+        value_begin = position
+        _, position = _VALUES.raw_decode(text, position)
+        if value_type is not None:
+            value_text = _integers_spelled_out(text[value_begin:position], value_type)
+            pieces += (text[copied:value_begin], value_text)
+            copied = position
+        position = _skip_space(text, position)
+        if text[position] == ",":
+            position = _skip_space(text, position + 1)
+    return "".join((*pieces, text[copied:]))
 
 
 def _integer_text(number: str) -> str | None:

@@ -175,6 +175,7 @@ class WarehouseTable:
         self.name = name
         self.warehouse = Folder.of(warehouse)
         self.dead_letter_folder = self.warehouse / dead_letter_table
+        self.dead_letter_folder.check()
         self._store = _store(self.warehouse, name, catalog)
         self._table: TableSnapshot | None = None
         self._checked: Mapping[str, int] = {}

@@ -175,6 +175,7 @@ class DeltaStore:
         self.name = name
         self._warehouse = warehouse
         self._folder = warehouse / name
+        self._folder.check()
 
     def open(self) -> DeltaSnapshot | None:
         table = open_table(self._folder)

@@ -67,7 +67,26 @@ class Folder:
                 f"The warehouse cannot lie in {text}: the Delta library reads its path as a URL, in which"
                 f" {character!r} has another meaning. Choose a folder without it."
             )
-        return cls(text.rstrip("/") or "/")
+        folder = cls(text.rstrip("/") or "/")
+        folder.check()
+        return folder
+
+    def check(self) -> None:
+        """Whether a folder is or can be here. In a bucket it always can.
+
+        Raises:
+            WarehouseError: this path, or one on the way to it, is of a file.
+        """
+        if not self.is_local:
+            return
+        path = Path(self.url)
+        # A link to nothing is there, too: no folder can be made in its place.
+        nearest = next((part for part in (path, *path.parents) if os.path.lexists(part)), None)
+        if nearest is not None and not nearest.is_dir():
+            raise WarehouseError(
+                f"{self} cannot be a folder of the warehouse, because {nearest} is not a folder; choose"
+                " another place, or move that file away."
+            )
 
     def __truediv__(self, name: str) -> Folder:
         return Folder(f"{self.url}/{name}")

@@ -400,6 +400,30 @@ def test_one_value_at_the_end_of_a_large_block_costs_no_other_row(last: bytes) -
 
 
 @pytest.mark.parametrize("others", [0, 3])
+def test_whole_numbers_in_arrays_and_objects_fit_integers_whatever_their_spelling(others: int) -> None:
+    """R30: as those of top-level fields do; doubles and strings beside them stay as they were written."""
+    item = pa.struct([("n", pa.int64()), ("d", pa.float64()), ("s", pa.string())])
+    columns = {"a": pa.list_(pa.int64()), "o": pa.struct([("items", pa.list_(item))])}
+    text = b'{"a": [1.0, 2 , null,1e3], "o": {"items": [{"s": "3.0]", "n" : -4e0, "d": -0.0}, {}]}}'
+    parsed = JsonPayload(columns).parse(pa.array([text, *[b'{"a": [1]}'] * others], pa.binary()))
+    assert not parsed.dead
+    assert "_rest" not in parsed.columns.column_names
+    items = [{"n": -4, "d": -0.0, "s": "3.0]"}, {"n": None, "d": None, "s": None}]
+    row = parsed.columns.slice(0, 1).to_pylist()[0]
+    assert str(row) == str({"a": [1, 2, None, 1000], "o": {"items": items}})
+
+
+@pytest.mark.parametrize("value", ["[1.0, 2.5]", "[1e300]", '[1.0, "2"]', "[9223372036854775808.0]"])
+def test_arrays_with_a_number_that_is_no_integer_keep_their_text(value: str) -> None:
+    """R30: the array is set apart as it was written, not with some of its numbers in another spelling."""
+    parsed = JsonPayload({"a": pa.list_(pa.int64())}).parse(
+        pa.array([f'{{"a": {value}}}'.encode()], pa.binary())
+    )
+    assert not parsed.dead
+    assert parsed.columns.column("_rest").to_pylist() == [f'{{"a": {value}}}']
+
+
+@pytest.mark.parametrize("others", [0, 3])
 def test_whole_numbers_fit_a_column_of_integers_whatever_their_spelling(others: int) -> None:
     """R30: what becomes of a record does not depend on the records of the first load."""
     spellings = [b"30.0", b"3e1", b"-0.0", b"9007199254740993.0", b"9223372036854775807.0"]

@@ -22,6 +22,7 @@ from mainstem_loader.table.delta import create_table
 from mainstem_loader.table.delta_store import DeltaSnapshot
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.formats import Change, CommitConflictError
+from mainstem_loader.table.query import tables
 from mainstem_loader.table.sweep import COMMIT_WITHIN_HOURS
 
 
@@ -315,6 +316,30 @@ def test_dead_letters_are_not_added_to_a_table_of_another_program(tmp_path: Path
     )
     with pytest.raises(WarehouseError, match=r"column _offset is string.*another table for dead letters"):
         WarehouseTable(tmp_path, "t").check_columns()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "link"])
+def test_a_warehouse_that_is_or_lies_below_a_file_is_refused(tmp_path: Path, place: str) -> None:
+    """R29: the error names the file, before anything is written and for queries as well."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    first = tmp_path / Path(place).parts[0]
+    words = f"{tmp_path / place} cannot be a folder of the warehouse, because {first} is not a folder"
+    with pytest.raises(WarehouseError, match=re.escape(words)):
+        WarehouseTable(tmp_path / place, "t")
+    with pytest.raises(WarehouseError, match=re.escape(words)):
+        tables(tmp_path / place)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+@pytest.mark.parametrize("names", [("file", "dead_letters"), ("t", "file")])
+def test_a_table_whose_folder_is_a_file_is_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    """R29: also the one of dead letters, which is only written after the rows."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(WarehouseError, match=re.escape(f"because {tmp_path / 'file'} is not a folder")):
+        WarehouseTable(tmp_path, *names)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("character", ["%", "#", "?", "\\"])
