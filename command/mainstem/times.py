@@ -12,6 +12,7 @@ from mainstem.errors import BadInput
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d|w)")
 _ISO_FORM: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
+_DIGITS: Final = re.compile(r"\d{1,7}|\d{9,19}", re.ASCII)
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -54,7 +55,8 @@ def date_time_ms(text: str) -> int | None:
 
 
 def event_time_ms(value: object) -> int:
-    """The time in a field of an event: milliseconds as a number, or ISO 8601 text (UTC if it names no zone).
+    """The time in a field of an event: milliseconds as a number or its digits, or ISO 8601 text (UTC if it
+    names no zone). Eight digits are a date.
 
     Raises:
         BadInput: it is neither; the message shows it.
@@ -62,6 +64,8 @@ def event_time_ms(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _INT64_MAX:
         return value
     if isinstance(value, str):
+        if _DIGITS.fullmatch(value) and int(value) <= _INT64_MAX:
+            return int(value)
         try:
             time = _from_iso(value)
             # The zone of the machine that sends an event says nothing about the event.

@@ -24,6 +24,17 @@ class Stage(StrEnum):
     SWEEP = "sweep"
 
 
+def rejects_too_many(dead: int, read: int, max_share: float) -> bool:
+    """Whether so many of the records that were read are dead that the load has failed.
+
+    One beside others is a bad record and says nothing of the rest, however few those are; only a share of 0
+    allows none at all.
+    """
+    if dead == 1 and read > 1 and max_share > 0:
+        return False
+    return dead > read * max_share
+
+
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     """How far a step is. `done` of `total` tasks in stage `load`; elsewhere both are 0."""
@@ -120,7 +131,7 @@ class LoadReport:
     @property
     def rejected_too_many(self) -> bool:
         """Whether more records are dead letters than the settings allow."""
-        return self.dead_lettered > self.read * self.max_rejected_share
+        return rejects_too_many(self.dead_lettered, self.read, self.max_rejected_share)
 
     def rejection(self) -> str:
         """A sentence about the share of dead letters, for a load that rejected too many."""

@@ -36,7 +36,7 @@ from mainstem_loader.errors import LoaderError, OffsetsLostError, SettingsError,
 from mainstem_loader.kafka.fetch import TopicReader
 from mainstem_loader.produce_rows import produce_rows
 from mainstem_loader.ranges import OffsetRange, ReadLimits
-from mainstem_loader.report import OnProgress, Stage
+from mainstem_loader.report import OnProgress, Stage, rejects_too_many
 from mainstem_loader.rewrite_plan import RewriteKind, RewritePlan, as_of_snapshot, plan_rewrite
 from mainstem_loader.settings import LoadSettings
 from mainstem_loader.spark.executors import TaskExecutor
@@ -346,7 +346,7 @@ class _Rewrite:
     def _check_rejected(self, report: RewriteReport, results: Sequence[TaskResult]) -> None:
         if self._kind is RewriteKind.REPLAY_DEAD:
             return
-        if report.dead_lettered > report.read * self._settings.max_rejected_share:
+        if rejects_too_many(report.dead_lettered, report.read, self._settings.max_rejected_share):
             self._runs.delete(results)
             raise RewriteTooManyRejectedError(
                 f"{report.dead_lettered:,} of {report.read:,} records were rejected, more than the"

@@ -1,7 +1,8 @@
 """When an event happened, and so which day's partition its row belongs to. Pure.
 
 An event's time is its record's timestamp, or a field of its payload: an ISO 8601 string, UTC unless it names
-an offset, or a number of a declared unit since 1970, milliseconds by default. A record whose field is missing
+an offset, or a number of a declared unit since 1970, milliseconds by default, also as a string of its digits
+(eight digits are a date). A record whose field is missing
 or is not a time is rejected; a tombstone has no payload, so its record's timestamp counts. Times outside of
 the years 1 to 9999 cannot be stored.
 
@@ -30,6 +31,8 @@ TIME_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(millis
 TIME_MS_MAX: Final = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1) + DAY_MS - 1
 
 _ISO_FORM: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
+
+_DIGITS: Final = re.compile(r"-?(?:\d{1,7}|\d{9,19})", re.ASCII)
 
 PLAUSIBLE_DAY_MIN: Final = date(2000, 1, 1)
 PLAUSIBLE_DAYS_AHEAD: Final = 366
@@ -156,7 +159,9 @@ def _times_of(values: Array, unit: TimeUnit) -> tuple[Int64s, Flags]:
                 return _milliseconds(values.cast(kind))
             except pa.ArrowInvalid:
                 continue
-        return _milliseconds(pa.array([_time_of_text(text) for text in values.to_pylist()], TIMESTAMP_TYPE))
+        return _milliseconds(
+            pa.array([_time_of_text(text, unit) for text in values.to_pylist()], TIMESTAMP_TYPE)
+        )
     return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.bool_)
 
 
@@ -168,13 +173,17 @@ def _scaled(numbers: Int64s, unit: TimeUnit) -> Int64s:
     return np.clip(numbers, -(1 << 52), 1 << 52) * (1000 // per_second)
 
 
-def _time_of_text(text: str | None) -> datetime | None:
-    # Python takes any character between date and time: thirteen digits would be a time of the year 1711.
-    if text is None or _ISO_FORM.fullmatch(text) is None:
+def _time_of_text(text: str | None, unit: TimeUnit) -> datetime | None:
+    if text is None:
         return None
     try:
+        if _DIGITS.fullmatch(text):
+            return EPOCH + timedelta(microseconds=int(text) * 1_000_000 // _UNITS_PER_S[unit])
+        # Python takes any character between date and time: thirteen digits would be a time of the year 1711.
+        if _ISO_FORM.fullmatch(text) is None:
+            return None
         time = datetime.fromisoformat(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 

@@ -198,7 +198,7 @@ def _explaining_full_disks(folder: Folder) -> Iterator[None]:
     except DiskFullError as error:
         raise DiskFullError(
             f"The disk of {folder} is full, so dead letters of a run that was committed are not in that table"
-            " yet. Free some space, then load again: the next load adds them."
+            " yet. Free some room, then load again: the next load adds them."
         ) from error
 
 

@@ -157,7 +157,7 @@ def explaining_table_errors(folder: Folder) -> Iterator[None]:
             reason = str(error).splitlines()[0]
             if "No space left" in str(error):
                 raise DiskFullError(
-                    f"The disk of {folder} is full; nothing of this run was loaded. Free some space, then"
+                    f"The disk of {folder} is full; nothing of this run was loaded. Free some room, then"
                     " load again."
                 ) from error
             raise WarehouseError(

@@ -188,7 +188,7 @@ def explaining_file_errors(folder: Folder) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
             raise DiskFullError(
-                f"The disk of {folder} is full; nothing of this run was loaded. Free some space, then load"
+                f"The disk of {folder} is full; nothing of this run was loaded. Free some room, then load"
                 " again."
             ) from error
         if not folder.is_local:

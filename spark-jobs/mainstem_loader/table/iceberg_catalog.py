@@ -180,7 +180,7 @@ def explaining_catalog_errors(table: str, folder: Folder) -> Iterator[None]:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             if "database or disk is full" in reason:
                 raise DiskFullError(
-                    f"The disk of {folder} is full; nothing of this run was loaded. Free some space, then"
+                    f"The disk of {folder} is full; nothing of this run was loaded. Free some room, then"
                     " load again."
                 ) from error
             raise WarehouseError(

@@ -38,6 +38,7 @@ from mainstem_loader.kafka.range_reader import oldest_time_ms
 from mainstem_loader.load_topic import LoadOutcome, LoadProgress, LoadReport, LoadSettings, Stage, load_topic
 from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.ranges import GapPolicy, OffsetRange, ReadLimits
+from mainstem_loader.report import rejects_too_many
 from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.spark.tasks import run_task
 from mainstem_loader.table.commits import WarehouseTable
@@ -592,13 +593,23 @@ def test_a_task_whose_broker_was_away_runs_again(loads: Loads) -> None:
 
 
 def test_a_load_that_rejects_too_many_records_says_so(loads: Loads) -> None:
-    loads.send({"n": 0}, b"dead")
+    loads.send({"n": 0}, b"dead", b"dead", {"n": 1})
     report = loads.load()
     assert report.rejected_too_many
-    assert report.rejection().startswith("1 of 2 records (50%) were rejected, more than the 5%")
+    assert report.rejection().startswith("2 of 4 records (50%) were rejected, more than the 5%")
     assert report.summary()["error"] == report.rejection()
-    loads.send({"n": 1}, b"dead")
+    loads.send({"n": 1}, {"n": 2}, b"dead", b"dead")
     assert not loads.load(max_rejected_share=0.5).rejected_too_many
+
+
+@pytest.mark.parametrize(
+    ("dead", "read", "share", "is_too_many"),
+    [(1, 3, 0.05, False), (1, 1, 0.05, True), (1, 3, 0.0, True), (2, 3, 0.05, True), (0, 0, 0.0, False)],
+)
+def test_one_bad_record_beside_good_ones_fails_no_load(
+    dead: int, read: int, share: float, is_too_many: bool
+) -> None:
+    assert rejects_too_many(dead, read, share) == is_too_many
 
 
 def test_freshness_is_when_all_was_loaded_or_the_oldest_missing_record(loads: Loads) -> None:

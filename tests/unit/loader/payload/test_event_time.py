@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem_loader.payload.event_time import EventDays, EventTimes, days_of_field, days_of_records
+from mainstem_loader.payload.event_time import (
+    EventDays,
+    EventTimes,
+    TimeUnit,
+    days_of_field,
+    days_of_records,
+)
 
 AT = EventTimes("at")
 NO_TOMBSTONES = np.zeros(1, dtype=np.bool_)
@@ -110,14 +116,16 @@ def test_a_missing_time_is_dead_but_a_tombstone_has_its_records_time() -> None:
     assert [row for row, _ in days_of_field(AT, None, times, tombstones).dead] == [0, 2]
 
 
-def test_digits_are_no_date_whatever_digits_they_are() -> None:
-    """R30: milliseconds as text are no time, also where Python reads a date of the year 1711 in them."""
-    texts = ["1711122810305", "1711999999999", "20130101T000000Z", "2013-01-01 00:00"]
+@pytest.mark.parametrize(("unit", "per_s"), [("s", 1), ("ms", 1_000), ("us", 1_000_000), ("ns", 10**9)])
+def test_digits_are_a_number_and_no_date_whatever_digits_they_are(unit: str, per_s: int) -> None:
+    """R30: Python reads a date of the year 1711 in some of the texts of milliseconds."""
+    seconds = [1_711_122_810, 1_711_999_999]
+    texts = [*(str(second * per_s) for second in seconds), "20130101T000000Z", "2013-01-01 00:00", "20130101"]
     times = days_of_field(
-        EventTimes("at"),
-        pa.chunked_array([pa.array(texts)]),
-        np.zeros(4, dtype=np.int64),
-        np.zeros(4, dtype=np.bool_),
+        EventTimes("at", TimeUnit(unit)),
+        pa.chunked_array([pa.array([*texts, "9" * 19, "1" * 40])]),
+        np.zeros(7, dtype=np.int64),
+        np.zeros(7, dtype=np.bool_),
     )
-    assert [row for row, _ in times.dead] == [0, 1]
-    assert times.days[2:].tolist() == [15706, 15706]
+    assert times.days[:5].tolist() == [day("2024-03-22"), day("2024-04-01"), 15706, 15706, 15706]
+    assert [row for row, _ in times.dead] == ([6] if unit == "ns" else [5, 6])
