@@ -152,3 +152,8 @@ def pod_labels(cluster: str, component: str) -> dict[str, str]:
 def labels(cluster: str, component: str) -> dict[str, str]:
     """The labels of every object made for a BrokerCluster."""
     return {**pod_labels(cluster, component), "app.kubernetes.io/managed-by": FIELD_MANAGER}
+
+
+def address(host: str, port: int) -> str:
+    """A host, name or IP address, with a port; IPv6 addresses are in brackets (RFC 3986)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from mainstem_operator.api import names
 from mainstem_operator.snapshot import BrokerReport, report_of
 
 _TIMEOUT_SECONDS: Final = 3.0
@@ -33,7 +34,7 @@ class StatusPages:
         if self._session is None:  # a session belongs to the loop that runs when it is created
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS))
         try:
-            async with self._session.get(f"http://{host}:{port}/status") as answer:
+            async with self._session.get(f"http://{names.address(host, port)}/status") as answer:
                 return await answer.json(content_type=None)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return None

@@ -284,7 +284,7 @@ class _Pass:
             index: self._cluster.external.host or pod.host for index, pod in snapshot.brokers.pods.items()
         }
         ports = sorted(placement.node_ports.items())
-        return ",".join(f"{hosts[broker]}:{port}" for broker, port in ports if hosts.get(broker))
+        return ",".join(names.address(host, port) for broker, port in ports if (host := hosts.get(broker)))
 
     async def _apply_zookeeper(self, snapshot: Snapshot) -> None:
         size = snapshot.zookeeper.workload.template_size if snapshot.zookeeper.workload else None
