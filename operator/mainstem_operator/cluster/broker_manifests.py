@@ -111,12 +111,15 @@ def broker_manifests(
     placement: Placement,
     template_size: str | None,
     may_be_away: int,
+    *,
+    serves_without_unready: bool = False,
 ) -> list[Manifest]:
     """Everything but the Services, in the order to apply it.
 
     Args:
         replicas: of the StatefulSet: as many as there are now, or more; fewer need a proof.
         may_be_away: how many brokers a drain of nodes may take now.
+        serves_without_unready: see `disruption_budget`.
     """
     component = names.BROKER
     workload = names.workload(cluster.name, component)
@@ -131,7 +134,7 @@ def broker_manifests(
         files[_RACKS_FILE] = _file(placement.racks)
     manifests = [
         manifest("v1", "ConfigMap", cluster, component, workload, data=files),
-        disruption_budget(cluster, component, may_be_away),
+        disruption_budget(cluster, component, may_be_away, serves_without_unready=serves_without_unready),
         stateful_set(
             cluster,
             component,

@@ -149,7 +149,13 @@ class _Pass:
         if await self._is_outdated():
             return _SOON_SECONDS
         if not self._cluster.plan_only:  # when brokers have become whole since, no other pass may follow soon
-            await self._apply(disruption_budget(self._cluster, names.BROKER, _may_be_away(snapshot)))
+            budget = disruption_budget(
+                self._cluster,
+                names.BROKER,
+                _may_be_away(snapshot),
+                serves_without_unready=_serves_without_unready(snapshot),
+            )
+            await self._apply(budget)
         snapshot = self._with_planned_templates(snapshot)
         work = await self._plan(snapshot, placement, settings, reported_files, at_other_ports)
         work = replace(work, unresizable=unresizable, outside=self._outside(snapshot, placement))
@@ -295,9 +301,15 @@ class _Pass:
 
     async def _apply_brokers(self, snapshot: Snapshot, placement: Placement, settings: SettingsPlan) -> None:
         size = snapshot.brokers.workload.template_size if snapshot.brokers.workload else None
-        may_be_away = _may_be_away(snapshot)
+        may_be_away, serves = _may_be_away(snapshot), _serves_without_unready(snapshot)
         for manifest in broker_manifests(
-            self._cluster, self._context.images, self._replicas(snapshot), placement, size, may_be_away
+            self._cluster,
+            self._context.images,
+            self._replicas(snapshot),
+            placement,
+            size,
+            may_be_away,
+            serves_without_unready=serves,
         ):
             if not (settings.blocked_by and manifest["kind"] in ("ConfigMap", "StatefulSet")):
                 await self._apply(manifest)
@@ -517,3 +529,10 @@ class _Pass:
 def _may_be_away(snapshot: Snapshot) -> int:
     """How many brokers a drain of nodes may take now."""
     return 1 if snapshot.is_whole else 0
+
+
+def _serves_without_unready(snapshot: Snapshot) -> bool:
+    """Whether every partition has a leader among the brokers that answer: such a leader has all records that
+    were acknowledged. Others that are not ready are not needed then.
+    """
+    return snapshot.offline == 0

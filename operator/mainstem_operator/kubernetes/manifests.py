@@ -98,10 +98,17 @@ def headless_service(cluster: ClusterSpec, component: str, ports: Mapping[str, i
     return service(cluster, component, name, ports, clusterIP="None", publishNotReadyAddresses=True)
 
 
-def disruption_budget(cluster: ClusterSpec, component: str, may_be_away: int) -> Manifest:
-    """How many pods a drain of nodes may take at a time."""
+def disruption_budget(
+    cluster: ClusterSpec, component: str, may_be_away: int, *, serves_without_unready: bool = False
+) -> Manifest:
+    """How many pods a drain of nodes may take at a time.
+
+    Args:
+        serves_without_unready: whether all partitions are led by pods that are ready, so that nothing is lost
+            with the data of others.
+    """
     settings = cluster.zookeeper if component == names.ZOOKEEPER else cluster.brokers
-    is_ephemeral = settings.storage.type == "ephemeral"
+    is_only_copy = settings.storage.type == "ephemeral" and not serves_without_unready
     return manifest(
         "policy/v1",
         "PodDisruptionBudget",
@@ -111,8 +118,8 @@ def disruption_budget(cluster: ClusterSpec, component: str, may_be_away: int) ->
         spec={
             "maxUnavailable": may_be_away,
             # A pod that is not ready serves nobody, and would hold its node. One that recovers its log loses
-            # only time, if its data is on a volume.
-            "unhealthyPodEvictionPolicy": "IfHealthyBudget" if is_ephemeral else "AlwaysAllow",
+            # only time, if its data is on a volume or all of it is led elsewhere.
+            "unhealthyPodEvictionPolicy": "IfHealthyBudget" if is_only_copy else "AlwaysAllow",
             "selector": {"matchLabels": names.pod_labels(cluster.name, component)},
         },
     )
