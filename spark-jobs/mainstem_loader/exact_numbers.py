@@ -58,14 +58,17 @@ def suspect_rows(table: pa.Table) -> Int64s:
 
 def rounds(tables: Sequence[pa.Table]) -> bool:
     """Whether tables that are put together, integers becoming doubles where they differ, round an integer."""
-    names = dict.fromkeys(name for table in tables for name in table.column_names)
-    for name in names:
-        columns = [table.column(name) for table in tables if name in table.column_names]
-        if len({column.type for column in columns}) > 1 and any(has_doubles(one.type) for one in columns):
-            kinds = (one for one in columns if not pa.types.is_floating(one.type))
-            if any(_has_large(one) for one in kinds):
-                return True
-    return False
+    types_of: dict[str, set[pa.DataType]] = {}
+    for table in tables:
+        for name, kind in zip(table.schema.names, table.schema.types, strict=True):
+            types_of.setdefault(name, set()).add(kind)
+    differing = {name for name, types in types_of.items() if len(types) > 1 and any(map(has_doubles, types))}
+    return any(
+        _has_large(table.column(name))
+        for table in (tables if differing else ())
+        for name in differing.intersection(table.column_names)
+        if not pa.types.is_floating(table.schema.field(name).type)
+    )
 
 
 def _has_large(column: ChunkedArray) -> bool:
