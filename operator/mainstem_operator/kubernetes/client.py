@@ -185,9 +185,16 @@ class Kube:
             logger.info("applying", kind=manifest["kind"], object=_name_of(manifest))
         return await self._patch(_path_of(manifest), body, _APPLY, dry=dry)
 
-    async def apply_status(self, manifest: Object, status: Mapping[str, Any]) -> None:
-        """Put our fields of the status of one of our own objects; those we leave out are removed."""
+    async def apply_status(
+        self, manifest: Object, status: Mapping[str, Any], *, unchanged: bool = False
+    ) -> Object:
+        """Put our fields of the status of one of our own objects; those we leave out are removed.
+
+        Args:
+            unchanged: refuse with 409 if the object has changed since it was read.
+        """
         metadata = manifest["metadata"]
+        version = {"resourceVersion": metadata["resourceVersion"]} if unchanged else {}
         body = {
             "apiVersion": names.API_VERSION,
             "kind": manifest["kind"],
@@ -196,10 +203,11 @@ class Kube:
                 "name": metadata["name"],
                 "namespace": metadata["namespace"],
                 "uid": metadata["uid"],
+                **version,
             },
             "status": status,
         }
-        await self._patch(_path_of(body) + "/status", body, _APPLY)
+        return await self._patch(_path_of(body) + "/status", body, _APPLY)
 
     async def set_finalizers(self, manifest: Object, finalizers: list[str]) -> None:
         """Replace the finalizers, unless the object has changed since it was read."""
@@ -252,6 +260,11 @@ class Kube:
         except Refused as refused:
             if not refused.missing:
                 raise
+
+    async def suspend(self, cron_job: Object) -> None:
+        """Let this very CronJob begin no more runs."""
+        body = {"metadata": {"uid": cron_job["metadata"]["uid"]}, "spec": {"suspend": True}}
+        await self._patch(_path_of(cron_job), body, _MERGE)
 
     async def lower_replicas(self, proof: ScaleDown) -> None:
         """Take the last pod away from a StatefulSet, if it still has as many as when it was proven."""
