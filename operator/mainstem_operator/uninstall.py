@@ -22,13 +22,20 @@ from mainstem_operator.api.fields import Object
 from mainstem_operator.kubernetes.client import Kube, Refused
 
 _POLL_SECONDS: Final = 0.5
+_KEPT: Final = {
+    "Topic": "The topic is kept: delete it with `mainstem topic delete`.",
+    "User": "The password, ACLs and quotas of the user are kept.",
+}
 
 logger = structlog.get_logger(__name__)
 
 
-async def let_go(kube: Kube, namespaces: Sequence[str]) -> list[str]:
+async def let_go(kube: Kube, namespaces: Sequence[str], *, brokers_stay: bool = True) -> list[str]:
     """Take our finalizers off all Topics and Users there (in all namespaces, if none are named); answer
     their names.
+
+    Args:
+        brokers_stay: what is being deleted leaves something behind in them, and an event says so.
 
     Raises:
         Refused: the removal was refused for some of them, which the text names. All others are let go.
@@ -37,7 +44,7 @@ async def let_go(kube: Kube, namespaces: Sequence[str]) -> list[str]:
     released = [
         name
         for kind, finalizer in (("Topic", names.FINALIZER), ("User", names.USER_FINALIZER))
-        for name in await _let_go(kube, namespaces, kind, finalizer, refusals)
+        for name in await _let_go(kube, namespaces, kind, finalizer, refusals, brokers_stay)
     ]
     if refusals:
         listed = "; ".join(f"{name}: {refused}" for name, refused in sorted(refusals.items()))
@@ -47,7 +54,12 @@ async def let_go(kube: Kube, namespaces: Sequence[str]) -> list[str]:
 
 
 async def _let_go(
-    kube: Kube, namespaces: Sequence[str], kind: str, finalizer: str, refusals: dict[str, Refused]
+    kube: Kube,
+    namespaces: Sequence[str],
+    kind: str,
+    finalizer: str,
+    refusals: dict[str, Refused],
+    brokers_stay: bool,
 ) -> set[str]:
     """The same for one kind; `refusals` gets those that are refused for their content, by kind and name."""
     released: set[str] = set()
@@ -61,8 +73,8 @@ async def _let_go(
         for item in held:
             metadata = item["metadata"]
             finalizers = [name for name in metadata["finalizers"] if name != finalizer]
+            manifest = {**item, "apiVersion": names.API_VERSION, "kind": kind}
             try:
-                manifest = {**item, "apiVersion": names.API_VERSION, "kind": kind}
                 await kube.set_finalizers(manifest, finalizers)
             except Refused as refused:
                 if refused.by_content:
@@ -71,8 +83,18 @@ async def _let_go(
                     continue
                 if not (refused.missing or refused.conflict):
                     raise
+            else:
+                if brokers_stay and metadata.get("deletionTimestamp"):
+                    await _say_kept(kube, manifest)
             released.add(f"{metadata['namespace']}/{metadata['name']}")
     return released
+
+
+async def _say_kept(kube: Kube, manifest: Object) -> None:
+    kind = manifest["kind"]
+    text = f"The operator is uninstalled before the deletion was carried out. {_KEPT[kind]}"
+    await kube.tell(manifest, f"{kind}Kept", text, warning=True)
+    logger.warning(f"{kind.lower()} kept", name=_named(kind, manifest), reason=text)
 
 
 async def _all(kube: Kube, kind: str, namespace: str | None) -> Sequence[Object]:
@@ -101,7 +123,7 @@ async def let_go_with(kube: Kube, namespace: str) -> list[str]:
     namespace_object = await kube.get("v1", "Namespace", None, namespace)
     if namespace_object is None or not namespace_object["metadata"].get("deletionTimestamp"):
         return []
-    return await let_go(kube, [namespace])
+    return await let_go(kube, [namespace], brokers_stay=False)
 
 
 async def _main() -> None:

@@ -97,6 +97,7 @@ _DEFINITIONS: Final[Rights] = {
 _UNINSTALL: Final[Rights] = {
     "mainstem.dev/topics": {"list", "patch"},
     "mainstem.dev/users": {"list", "patch"},
+    "v1/events": {"create"},
 }
 
 NOBODYS: Final = (

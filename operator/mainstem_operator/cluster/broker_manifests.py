@@ -13,6 +13,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.listeners import BROKER_USER, INTERNAL, OPERATOR_USER, Listener, Security
 from mainstem_operator.api.resources import ClusterSpec, Images
 from mainstem_operator.cluster.security_steps import step_of
+from mainstem_operator.cluster.settings.known import unknown_settings
 from mainstem_operator.cluster.settings.plan import settings_at_start
 from mainstem_operator.cluster.zookeeper_manifests import connect_string
 from mainstem_operator.kubernetes.manifests import (
@@ -278,12 +279,15 @@ def _secrets(cluster: ClusterSpec) -> dict[str, str]:
 def config_hash(cluster: ClusterSpec, placement: Placement) -> str:
     """Changes when running brokers have to be restarted for their settings.
 
-    Those that they take while they run are not in it, but for what is ours where the manifest names none.
-    Racks are not in it, since nodes come and go: which rack a broker runs with, it says itself. Nor are node
-    ports, of which each broker has its own: see `brokers_at_other_ports`.
+    Those that they take while they run are not in it, but for what is ours where the manifest names none, nor
+    those that they would ignore. Racks are not in it, since nodes come and go: which rack a broker runs with,
+    it says itself. Nor are node ports, of which each broker has its own: see `brokers_at_other_ports`.
     """
     outside = [] if cluster.external is None else [cluster.external.host]
-    return digest([_common_settings(cluster, settings_at_start(cluster.brokers.config), placement), outside])
+    config = cluster.brokers.config
+    ignored = unknown_settings(config)
+    heeded = {name: value for name, value in settings_at_start(config).items() if name not in ignored}
+    return digest([_common_settings(cluster, heeded, placement), outside])
 
 
 def brokers_at_other_ports(

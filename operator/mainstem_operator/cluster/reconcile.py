@@ -162,7 +162,7 @@ class _Pass:
         work = replace(work, waiting=self._users_in_the_way, authorities=self._authorities)
         if self._cluster.plan_only:
             return await self._finish_early(snapshot, work)
-        if await self._says_unknown_settings():  # before a broker is restarted for them
+        if await self._says_unknown_settings():  # before a broker is restarted for others
             await self._finish_early(snapshot, work)
             return _SOON_SECONDS
         # At once: each question to brokers makes what was seen older.

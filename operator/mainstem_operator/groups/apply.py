@@ -1,7 +1,7 @@
 """Looking at groups and moving their offsets: asks brokers, lets `plan.py` decide, acts. No Kubernetes.
 
 A reset is noted as begun, with every offset that it will put, before the first is put; an operator that finds
-it so carries the same numbers out again. So it happens once, whatever dies in between.
+it so notes the same numbers anew and carries them out again. So it happens once, whatever dies in between.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from mainstem_operator.groups.reset_record import pieces_of, record_in, undo_of
 from mainstem_operator.proofs import Refusal, prove_offset_move
 
 Note = Callable[[GroupSpec, Mapping[str, Any]], Awaitable[None]]
-"""Stores a status for good, before what follows from it is done."""
+"""Stores a status for good, before what follows from it is done.
+
+Raises `Refused` if somebody has stored another one since the statuses were read.
+"""
 
 
 async def _always() -> bool:
@@ -147,10 +150,8 @@ async def _reset(
             return step, await noted("Failed", step)
         case "done" | "repeated":
             return step, await noted("Done", step)
-        case "begin":
+        case "begin" | "resume":
             status = await noted("Started", step)
-        case "resume":
-            pass
         case _:
             return step, status
     fresh = (await brokers.groups([spec.group]))[spec.group]

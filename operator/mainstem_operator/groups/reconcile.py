@@ -68,12 +68,13 @@ async def _reconcile_valid(
                 present = manifest.get("status") or {}
                 await context.say(manifest, *conflict_conditions(spec, owner, present))
     pairs = {key: (manifest, spec) for key, (manifest, spec) in pairs.items() if owners[spec.group] is spec}
-    statuses = await _fresh_statuses(context, pairs)
-    noted = dict(statuses)
+    statuses = {key: manifest.get("status") or {} for key, (manifest, _) in pairs.items()}
+    noted = {key: manifest for key, (manifest, _) in pairs.items()}
 
     async def note(spec: GroupSpec, status: Mapping[str, Any]) -> None:
-        await context.kube.apply_status(pairs[spec.identity.key][0], status)
-        noted[spec.identity.key] = status
+        # Of several operators that found the same reset to be due, one writes its note, and acts.
+        key = spec.identity.key
+        noted[key] = await context.kube.apply_status(noted[key], status, unchanged=True)
 
     looked_at = [spec for _, spec in pairs.values()]
     snapshots, failed = await look_at_groups(
@@ -84,8 +85,7 @@ async def _reconcile_valid(
             await _write(context, pairs[key][0], statuses[key], status)
     for key, sentence in failed.items():
         with alone(key):  # what was noted of a reset is part of the status
-            manifest = {**pairs[key][0], "status": noted[key]}
-            await context.say(manifest, Condition("Ready", None, "NotTold", sentence))
+            await context.say(noted[key], Condition("Ready", None, "NotTold", sentence))
     if any(_pending(status) for status in snapshots.values()) or failed:
         return _PENDING_SECONDS
     limited = any(spec.max_lag is not None or spec.max_lag_seconds is not None for spec in looked_at)
@@ -112,24 +112,6 @@ async def _write(context: Context, manifest: Object, before: Object, status: dic
         await context.event(manifest, f"Reset{last['state']}", text, warning=last["state"] == "Failed")
         if last["state"] == "Done":
             context.metrics.steps.labels("move_offsets").inc()
-
-
-async def _fresh_statuses(
-    context: Context, pairs: Mapping[tuple[str, str], tuple[Object, GroupSpec]]
-) -> dict[tuple[str, str], Object]:
-    """The statuses, read again where a reset may be due: the last event of the watch may be old."""
-    statuses: dict[tuple[str, str], Object] = {}
-    for key, (manifest, spec) in pairs.items():
-        status = manifest.get("status") or {}
-        last = status.get("lastReset") or {}
-        due = spec.reset is not None and (
-            last.get("requestId") != spec.reset.request_id or last.get("state") == "Started"
-        )
-        if due:
-            fresh = await context.kube.get(manifest["apiVersion"], "ConsumerGroup", *key)
-            status = (fresh or {}).get("status") or {}
-        statuses[key] = status
-    return statuses
 
 
 def _pending(status: Mapping[str, Any]) -> bool:

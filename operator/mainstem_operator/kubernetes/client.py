@@ -6,6 +6,8 @@ writes nothing. What can't be taken back asks for a proof (`proofs.py`), whose u
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,7 @@ from kubernetes.aio import client, config
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import quantity
+from mainstem_operator.api.timestamps import written
 from mainstem_operator.kubernetes.manifests import Manifest, digest
 from mainstem_operator.proofs import ClaimDeletion, PodDeletion, ScaleDown
 from mainstem_operator.runtime.metrics import Metrics
@@ -31,6 +34,7 @@ _NOT_TYPED: Final = (
     "failed to create typed patch object"  # a field that no schema knows: reported with status 500
 )
 _PAGE: Final = 500
+_EVENT_NAME_LENGTH: Final = 253 - 17  # Kubernetes' limit, without the point and the digest
 _PLURALS: Final = {
     "Deployment": "deployments",
     "StatefulSet": "statefulsets",
@@ -185,9 +189,16 @@ class Kube:
             logger.info("applying", kind=manifest["kind"], object=_name_of(manifest))
         return await self._patch(_path_of(manifest), body, _APPLY, dry=dry)
 
-    async def apply_status(self, manifest: Object, status: Mapping[str, Any]) -> None:
-        """Put our fields of the status of one of our own objects; those we leave out are removed."""
+    async def apply_status(
+        self, manifest: Object, status: Mapping[str, Any], *, unchanged: bool = False
+    ) -> Object:
+        """Put our fields of the status of one of our own objects; those we leave out are removed.
+
+        Args:
+            unchanged: refuse with 409 if the object has changed since it was read.
+        """
         metadata = manifest["metadata"]
+        version = {"resourceVersion": metadata["resourceVersion"]} if unchanged else {}
         body = {
             "apiVersion": names.API_VERSION,
             "kind": manifest["kind"],
@@ -196,10 +207,11 @@ class Kube:
                 "name": metadata["name"],
                 "namespace": metadata["namespace"],
                 "uid": metadata["uid"],
+                **version,
             },
             "status": status,
         }
-        await self._patch(_path_of(body) + "/status", body, _APPLY)
+        return await self._patch(_path_of(body) + "/status", body, _APPLY)
 
     async def set_finalizers(self, manifest: Object, finalizers: list[str]) -> None:
         """Replace the finalizers, unless the object has changed since it was read."""
@@ -253,6 +265,11 @@ class Kube:
             if not refused.missing:
                 raise
 
+    async def suspend(self, cron_job: Object) -> None:
+        """Let this very CronJob begin no more runs."""
+        body = {"metadata": {"uid": cron_job["metadata"]["uid"]}, "spec": {"suspend": True}}
+        await self._patch(_path_of(cron_job), body, _MERGE)
+
     async def lower_replicas(self, proof: ScaleDown) -> None:
         """Take the last pod away from a StatefulSet, if it still has as many as when it was proven."""
         path = _path("apps/v1", "StatefulSet", proof.namespace, proof.name) + "/scale"
@@ -270,6 +287,39 @@ class Kube:
         metadata = manifest["metadata"]
         path = _path(manifest["apiVersion"], manifest["kind"], metadata["namespace"])
         return await self._call("POST", path, body=manifest)
+
+    async def tell(self, manifest: Object, reason: str, message: str, *, warning: bool = False) -> None:
+        """Write an event about one of our own objects; one that is refused is only logged."""
+        metadata = manifest["metadata"]
+        now = dt.datetime.now(dt.UTC)
+        unique = hashlib.sha256(f"{metadata.get('uid')}{reason}{message}{now}".encode()).hexdigest()[:16]
+        try:
+            await self.create(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Event",
+                    "metadata": {
+                        "name": f"{metadata['name'][:_EVENT_NAME_LENGTH]}.{unique}",
+                        "namespace": metadata["namespace"],
+                    },
+                    "involvedObject": {
+                        "apiVersion": names.API_VERSION,
+                        "kind": manifest["kind"],
+                        "name": metadata["name"],
+                        "namespace": metadata["namespace"],
+                        "uid": metadata.get("uid", ""),
+                    },
+                    "reason": reason,
+                    "message": message[:1024],
+                    "type": "Warning" if warning else "Normal",
+                    "source": {"component": names.FIELD_MANAGER},
+                    "firstTimestamp": written(now),
+                    "lastTimestamp": written(now),
+                    "count": 1,
+                }
+            )
+        except Refused as refused:  # a namespace that is going takes no events; the act itself counts
+            logger.info("event not written", reason=reason, error=str(refused))
 
     async def replace(self, manifest: Object) -> Object:
         """Replace an object, unless it has changed since it was read."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from mainstem_operator.api.conditions import Condition, merged
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import Images
 from mainstem_operator.api.secret_data import decoded
-from mainstem_operator.api.timestamps import written
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.certificates.apply import client_properties
 from mainstem_operator.cluster.broker_manifests import settings_filed
@@ -27,7 +25,6 @@ from mainstem_operator.runtime.metrics import Metrics
 logger = structlog.get_logger(__name__)
 
 _VOLATILE: Final = ("measured",)
-_EVENT_NAME_LENGTH: Final = 253 - 17  # Kubernetes' limit, without the point and the digest
 
 
 class Context:
@@ -167,32 +164,4 @@ class Context:
         if self._said.get(key) == message:
             return
         self._said[key] = message
-        now = dt.datetime.now(dt.UTC)
-        digest = hashlib.sha256(f"{key}{message}{now}".encode()).hexdigest()[:16]
-        try:
-            await self.kube.create(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Event",
-                    "metadata": {
-                        "name": f"{metadata['name'][:_EVENT_NAME_LENGTH]}.{digest}",
-                        "namespace": metadata["namespace"],
-                    },
-                    "involvedObject": {
-                        "apiVersion": names.API_VERSION,
-                        "kind": manifest["kind"],
-                        "name": metadata["name"],
-                        "namespace": metadata["namespace"],
-                        "uid": metadata.get("uid", ""),
-                    },
-                    "reason": reason,
-                    "message": message[:1024],
-                    "type": "Warning" if warning else "Normal",
-                    "source": {"component": names.FIELD_MANAGER},
-                    "firstTimestamp": written(now),
-                    "lastTimestamp": written(now),
-                    "count": 1,
-                }
-            )
-        except Refused as refused:  # a namespace that is going takes no events; the act itself counts
-            logger.info("event not written", reason=reason, error=str(refused))
+        await self.kube.tell(manifest, reason, message, warning=warning)

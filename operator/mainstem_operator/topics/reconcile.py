@@ -23,7 +23,12 @@ from mainstem_operator.proofs import Refusal, prove_topic_deletion
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.apply import TopicsOutcome, bring_about_topics
-from mainstem_operator.topics.loads.apply import bring_about_loads, delete_gone_loads, stop_resident
+from mainstem_operator.topics.loads.apply import (
+    bring_about_loads,
+    delete_gone_loads,
+    stop_resident,
+    suspend_orphaned_loads,
+)
 from mainstem_operator.topics.loads.plan import LOADED, LoadStatus
 from mainstem_operator.topics.plan import NOT_ITS_TOPIC, topic_status
 
@@ -73,6 +78,8 @@ async def _reconcile_valid(
     """The same for those that make sense, `pairs`, among all that name the BrokerCluster."""
     if there is None or there["metadata"].get("deletionTimestamp"):
         await _without_cluster(context, cluster[1], pairs, alone)
+        with alone((cluster[0], f"Loads of {cluster[1]}")):
+            await suspend_orphaned_loads(context, *cluster, manifests)
         return None
     await delete_gone_loads(context, there, manifests, alone)
     is_ready = bool((there.get("status") or {}).get("brokersReady"))
@@ -98,7 +105,7 @@ async def _without_cluster(
             else:
                 text = f"There is no BrokerCluster {cluster} in the namespace {spec.identity.namespace}."
                 conditions = [Condition("Ready", False, "ClusterNotFound", text)]
-                if spec.warehouse is not None:  # its CronJob goes with the BrokerCluster, which owns it
+                if spec.warehouse is not None:  # its CronJob goes with the BrokerCluster, or is suspended
                     without = f"{text} Loads run again when there is one."
                     conditions.append(Condition(LOADED, False, "ClusterNotFound", without))
                 await context.say(manifest, *conditions)

@@ -48,6 +48,22 @@ async def test_a_refusal_holds_up_no_other_one_and_is_named(kubernetes: Kubernet
     assert held == ["first"]
 
 
+async def test_what_is_kept_of_deletions_that_were_not_carried_out_is_told(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    kubernetes.apply(topic("stays", "a", names.FINALIZER))
+    kubernetes.apply(topic("going", "a", names.FINALIZER))
+    kubernetes.apply(resource("User", "anna", {}, namespace="a", finalizers=[names.USER_FINALIZER]))
+    kubernetes.delete("topics", "going", "a")
+    kubernetes.delete("users", "anna", "a")
+    await let_go(kube, ["a"])
+    events = {
+        (item["involvedObject"]["name"], item["reason"], item["type"]) for item in kubernetes.find("events")
+    }
+    assert events == {("going", "TopicKept", "Warning"), ("anna", "UserKept", "Warning")}
+    assert [item["metadata"]["name"] for item in kubernetes.find("topics")] == ["stays"]
+
+
 async def test_without_definitions_there_is_nothing_to_let_go(kubernetes: Kubernetes, kube: Kube) -> None:
     """As after an install that failed, or when somebody has deleted them."""
     kubernetes.fails = lambda method, key, _: 404 if method == "GET" and key[0] in ("topics", "users") else 0
@@ -63,7 +79,9 @@ async def test_an_operator_that_ends_lets_go_only_with_its_namespace(
     kubernetes.apply(topic("held", "a", names.FINALIZER))
     assert await let_go_with(kube, "a") == []
     place["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
+    kubernetes.delete("topics", "held", "a")
     assert await let_go_with(kube, "a") == ["a/held"]
+    assert kubernetes.find("events") == [], "the topic goes with its brokers"
     assert await let_go_with(kube, "nowhere") == []
 
 

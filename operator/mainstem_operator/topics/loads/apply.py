@@ -44,6 +44,7 @@ from mainstem_operator.topics.loads.plan import (
     LoadStatus,
     Run,
     gone_loads,
+    is_orphan,
     last_good_load,
     last_load,
     load_conditions,
@@ -54,6 +55,7 @@ from mainstem_operator.topics.loads.plan import (
     loader_rights,
     logged_in_loads,
     maintenance_name,
+    orphaned_loads,
     outdated_jobs,
     request_name,
     retention_condition,
@@ -138,6 +140,34 @@ async def stop_resident(context: Context, cluster: Object, alone: Alone) -> None
     if await context.may_act():
         with alone((metadata["namespace"], f"StatefulSet {name}")):
             await context.kube.stop_stateful_set(metadata["namespace"], name)
+
+
+async def suspend_orphaned_loads(
+    context: Context, namespace: str, cluster: str, topics: Sequence[Object]
+) -> None:
+    """Let no more runs begin of the loads that a BrokerCluster has left behind, which is gone.
+
+    Args:
+        topics: all Topics that name it.
+    """
+    if not any(
+        (topic.get("spec") or {}).get("warehouse") or _had_loads(topic.get("status") or {})
+        for topic in topics
+    ):
+        return
+    kube = context.kube
+    cron_jobs = orphaned_loads(await _cron_jobs_of(context, namespace, cluster), topics)
+    name = names.workload(cluster, names.RESIDENT_LOADER)
+    resident = await kube.get("apps/v1", "StatefulSet", namespace, name)
+    has_resident = resident is not None and is_orphan(resident) and resident["spec"].get("replicas", 1)
+    if not (cron_jobs or has_resident) or not await context.may_act():
+        return
+    for cron_job in cron_jobs:
+        logger.info("suspending a load without a cluster", cron_job=cron_job["metadata"]["name"])
+        await kube.suspend(cron_job)
+    if has_resident:
+        logger.info("stopping the resident loader without a cluster", stateful_set=name)
+        await kube.stop_stateful_set(namespace, name)
 
 
 async def delete_gone_loads(

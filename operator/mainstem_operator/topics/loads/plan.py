@@ -291,15 +291,43 @@ def gone_loads(cron_jobs: Iterable[Object], topics: Iterable[Object], cluster_ui
         cron_jobs: all with the labels of its loads. Anybody can set labels, so only those it controls count.
         topics: all Topics that name it.
     """
-    alive = [topic for topic in topics if not topic["metadata"].get("deletionTimestamp")]
-    loads = {load_name(topic["metadata"]["name"]) for topic in alive}
-    loads |= {maintenance_name(topic["metadata"]["name"]) for topic in alive}
-    loads |= {name for topic in alive for name in request_names(topic)}
+    loads = _names_of(topic for topic in topics if not topic["metadata"].get("deletionTimestamp"))
     return [
         item
         for item in cron_jobs
         if controller_of(item) == cluster_uid and item["metadata"]["name"] not in loads
     ]
+
+
+def orphaned_loads(cron_jobs: Iterable[Object], topics: Iterable[Object]) -> list[Object]:
+    """The CronJobs of Topics that begin runs though nobody owns them.
+
+    `kubectl delete --cascade=orphan` of a BrokerCluster leaves them, and the next one takes them back.
+
+    Args:
+        cron_jobs: all with the labels of its loads. A copy has these too, but another name.
+        topics: all Topics that name it.
+    """
+    loads = _names_of(topics)
+    return [
+        item
+        for item in cron_jobs
+        if item["metadata"]["name"] in loads and is_orphan(item) and not item["spec"].get("suspend")
+    ]
+
+
+def is_orphan(item: Object) -> bool:
+    """Whether the operator has made an object that has no owner any more."""
+    return controller_of(item) is None and names.APPLIED_HASH in annotations_of(item)
+
+
+def _names_of(topics: Iterable[Object]) -> set[str]:
+    """The CronJobs that these Topics may have."""
+    loads: set[str] = set()
+    for topic in topics:
+        name = topic["metadata"]["name"]
+        loads |= {load_name(name), maintenance_name(name), *request_names(topic)}
+    return loads
 
 
 def logged_in_loads(topics: Iterable[Object]) -> set[str]:

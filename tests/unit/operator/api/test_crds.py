@@ -30,6 +30,12 @@ def schema_of(path: Path) -> Schema:
     return result
 
 
+CEL_RESERVED = {
+    "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if",
+    "import", "let", "loop", "package", "namespace", "return", "var", "void", "while",
+}  # fmt: skip
+
+
 def parts(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
     """Every schema within `schema`, with where it lies."""
     yield path, schema
@@ -99,6 +105,20 @@ def test_every_rule_says_in_a_sentence_what_is_wrong(crd_path: Path) -> None:
     for rule in rules:
         assert len(rule["message"].split()) >= 4, rule
         assert "\n" not in rule["message"]
+
+
+def test_rules_escape_the_words_that_cel_reserves(crd_path: Path) -> None:
+    """Before Kubernetes 1.32 there is no field of such a name for a rule, and the schema is refused.
+
+    See https://kubernetes.io/docs/reference/using-api/cel/#escaping.
+    """
+    selected = {
+        word
+        for _, schema in parts(schema_of(crd_path))
+        for rule in schema.get("x-kubernetes-validations", ())
+        for word in re.findall(r"\.([a-z]+)\b(?!\()", rule["rule"])
+    }
+    assert selected & CEL_RESERVED == set()
 
 
 def test_no_field_is_refused_by_showing_a_regular_expression(crd_path: Path) -> None:

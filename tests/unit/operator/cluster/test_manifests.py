@@ -93,6 +93,7 @@ def test_brokers_are_restarted_for_settings_and_not_for_what_is_learned_of_racks
     assert config_hash(cluster(), Placement({}, {"node-1": "a"})) == before
     assert config_hash(cluster(4), nowhere) == before
     assert config_hash(cluster(brokers={"config": {"num.partitions": 7}}), nowhere) != before
+    assert config_hash(cluster(brokers={"config": {"num.partitons": 7}}), nowhere) == before, "it is ignored"
 
 
 BY_ZONE = cluster(brokers={"rack": {"nodeLabel": "zone"}})

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Manifest
+from tests.support.manifests import resource
 
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import Images, TopicSpec, topic_of
@@ -17,7 +18,8 @@ from mainstem_operator.kubernetes.observe import Observer
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.loads.apply import bring_about_loads, stop_resident
-from mainstem_operator.topics.loads.plan import maintenance_name
+from mainstem_operator.topics.loads.plan import maintenance_name, request_name
+from mainstem_operator.topics.reconcile import reconcile_topics
 
 PAGE = {
     "loadedUpToMs": 1_700_000_000_000,
@@ -215,3 +217,76 @@ async def test_a_run_that_never_started_is_replaced_when_its_manifest_is_correct
         corrected = [pair("orders", schedule="@hourly", resources={"requests": {"memory": "1Gi"}})]
         await bring_about_loads(context, there, corrected, [], Alone())
         assert [job["metadata"]["name"] for job in kubernetes.find("jobs")] == ["running"]
+
+
+async def test_loads_that_a_cluster_has_left_behind_are_suspended_until_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `kubectl delete --cascade=orphan` leaves them: no run could succeed."""
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        context = cast(Any, Context)(
+            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
+        )
+        there = kubernetes.apply(cluster())
+        topics = []
+        for name, warehouse in {
+            "clicks": {"freshness": "60s"},
+            "orders": {"schedule": "@hourly", "backfill": {"requestId": "b1"}},
+        }.items():
+            spec = {"clusterRef": {"name": "events"}, "warehouse": warehouse}
+            topics.append(kubernetes.apply(resource("Topic", name, spec)))
+        pairs: list[tuple[TopicSpec, Object]] = [(topic_of(item), {}) for item in topics]
+        await bring_about_loads(context, there, pairs, topics, Alone())
+        loads = kubernetes.find("cronjobs")
+        assert [item["metadata"]["name"] for item in loads] == [
+            request_name("orders", "backfill", "b1"),
+            "orders-load",
+        ]
+        (workload,) = kubernetes.find("statefulsets")
+        copied = {**loads[1], "metadata": {**loads[1]["metadata"], "name": "copied", "ownerReferences": []}}
+        kubernetes.apply(copied)
+        await reconcile_topics(context, "default", "events", topics, None)
+        assert not any(item["spec"]["suspend"] for item in kubernetes.find("cronjobs")), "they have an owner"
+
+        for item in (*loads, workload):
+            item["metadata"]["ownerReferences"] = []
+        await reconcile_topics(context, "default", "events", topics, None)
+        suspended = {
+            item["metadata"]["name"]: item["spec"]["suspend"] for item in kubernetes.find("cronjobs")
+        }
+        assert suspended == {**{item["metadata"]["name"]: True for item in loads}, "copied": False}
+        assert kubernetes.get("statefulsets", workload["metadata"]["name"])["spec"]["replicas"] == 0
+        for name in ("clicks", "orders"):
+            conditions = kubernetes.get("topics", name)["status"]["conditions"]
+            assert ("Loaded", "ClusterNotFound") in {(item["type"], item["reason"]) for item in conditions}
+        writes = len(kubernetes.writes)
+        topics = kubernetes.find("topics")
+        await reconcile_topics(context, "default", "events", topics, None)
+        assert len(kubernetes.writes) == writes
+
+        kubernetes.delete("brokerclusters", "events")
+        there = kubernetes.apply(cluster())
+        await bring_about_loads(context, there, pairs, topics, Alone())
+        assert not any(item["spec"]["suspend"] for item in kubernetes.find("cronjobs"))
+        assert kubernetes.get("statefulsets", workload["metadata"]["name"])["spec"]["replicas"] == 1
+
+
+async def test_loads_that_may_not_be_suspended_hold_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Roles in a namespace that is being deleted may go before the Topics there."""
+    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
+        context = cast(Any, Context)(
+            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
+        )
+        spec = {"clusterRef": {"name": "events"}, "warehouse": {"schedule": "@hourly"}}
+        topic = kubernetes.apply(resource("Topic", "orders", spec))
+        kubernetes.fails = lambda method, key, subresource: 403 if key[0] == "cronjobs" else 0
+        pause = await reconcile_topics(context, "default", "events", [topic], None)
+        (ready,) = (
+            item
+            for item in kubernetes.get("topics", "orders")["status"]["conditions"]
+            if item["type"] == "Ready"
+        )
+        assert ready["reason"] == "ClusterNotFound"
+        assert pause is not None, "it is looked at again"
