@@ -1,0 +1,26 @@
+"""What holds for every unit test without the marker `processes`: it stays in its process."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+from tests.support.confinement import CONFINEMENT
+
+CONFINEMENT.install()
+
+
+@pytest.hookimpl(tryfirst=True)  # fixtures are confined, too
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("processes") is None:
+        CONFINEMENT.begin()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # until the last fixture has ended
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    try:
+        yield
+    finally:
+        refused = CONFINEMENT.end()
+    if refused:  # said again here: code under test may have taken the error for one of the network
+        pytest.fail("\n".join(refused), pytrace=False)
