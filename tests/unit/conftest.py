@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from tests.support.confinement import CONFINEMENT
 
 CONFINEMENT.install()
+
+UNIT_TESTS = Path(__file__).parent
+ERRORS = (
+    "error:coroutine .* was never awaited:RuntimeWarning",
+    "error::pytest.PytestUnhandledThreadExceptionWarning",
+)
+"""Warnings of what a test leaves undone: the garbage collector may meet it in a later test."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if UNIT_TESTS in item.path.parents:
+            for error in ERRORS:
+                item.add_marker(pytest.mark.filterwarnings(error))
 
 
 @pytest.hookimpl(tryfirst=True)  # fixtures are confined, too
