@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import psutil
 import pytest
+from tests.support.waiting import wait_until
 from tests.unit.loader.batch_bytes import Record
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_transformed_loads import NEW_YEAR_MS, Topics
@@ -267,13 +267,6 @@ class ResidentProcess:
             return {}
 
 
-def until(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WITHIN_S} s: {what}"
-        time.sleep(0.1)
-
-
 @pytest.mark.processes
 def test_two_resident_loaders_and_a_kill_load_every_record_once(tmp_path: Path) -> None:
     """A pod that was believed dead, and its successor: one plain topic, and one with a transform."""
@@ -310,14 +303,20 @@ def test_two_resident_loaders_and_a_kill_load_every_record_once(tmp_path: Path) 
             found: int = query(warehouse, f"SELECT count(*) AS c FROM {table}").to_pylist()[0]["c"]
             return found
 
+        def counts() -> tuple[int, int]:
+            return count("plain"), count("doubled")
+
+        def all_are_loaded() -> bool:
+            return counts() == (sent, 2 * sent)
+
         send(10)
         loaders = [ResidentProcess(file), ResidentProcess(file)]
         try:
-            until(lambda: count("plain") == sent and count("doubled") == 2 * sent, "the first records")
+            wait_until(all_are_loaded, "the first records are loaded", WITHIN_S, 0.1, seen=counts)
             send(10)
             loaders[0].process.kill()
             send(10)
-            until(lambda: count("plain") == sent and count("doubled") == 2 * sent, "all records")
+            wait_until(all_are_loaded, "all records are loaded", WITHIN_S, 0.1, seen=counts)
             assert query(warehouse, "SELECT count(DISTINCT n) AS c FROM plain").to_pylist() == [{"c": sent}]
             assert loaders[1].topics()["plain"]["succeeded"] is True
             children = psutil.Process(loaders[1].process.pid).children(recursive=True)

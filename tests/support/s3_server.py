@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, let_pass
 
 from mainstem.local.child_process import spawn
 from mainstem.local.ports import free_ports
@@ -99,4 +99,4 @@ def _await(endpoint: str) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"moto did not answer within {_START_TIMEOUT_S} s") from None
-            time.sleep(0.05)
+            let_pass(0.05, "between two attempts to connect")

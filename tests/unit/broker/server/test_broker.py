@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.api.brokers import make
 from tests.unit.broker.protocol.schema_strategies import encode_request, request_schema
 from tests.unit.broker.server.peers import frame_of, until
@@ -177,7 +178,7 @@ async def test_a_stop_during_recovery_waits_for_it_and_is_clean_only_if_it_succe
     await until(begun.is_set)
     starting.cancel()
     stopping = asyncio.create_task(broker.stop())
-    await asyncio.sleep(0.05)
+    await let_pass_async(0.05, "it would have stopped by then")
     assert not stopping.done()
     may_end.set()
     await stopping

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.server.peers import until
 
 from mainstem_broker.cluster.member import ClusterMember
@@ -218,7 +219,7 @@ async def test_without_zookeeper_a_refused_connection_stands_in_for_a_grant(clos
     async with watching(member, lease) as deathwatch:
         lease.answered(0.0)
         deathwatch.start()
-        await asyncio.sleep(0.1)
+        await let_pass_async(0.1, "somebody would be asked by then")
         assert watched.had == 0, "nobody is asked while ZooKeeper answers"
         now_s[0] = 0.5
         await until(lambda: lease.has_refused(3, -math.inf))
