@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import psutil
 import pytest
+from tests.support.ports import own_ports
 from tests.support.waiting import wait_until
 from tests.unit.loader.batch_bytes import Record
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_transformed_loads import NEW_YEAR_MS, Topics
 
 from mainstem.local.child_process import spawn
-from mainstem.local.ports import free_ports
 from mainstem_loader.errors import TransformError
 from mainstem_loader.load_topic import LoadReport, load_topic
 from mainstem_loader.spark.executors import SparkExecutor
@@ -247,7 +247,7 @@ class ResidentProcess:
     """`python -m mainstem_loader.resident` on a file."""
 
     def __init__(self, file: Path) -> None:
-        self.port = free_ports()
+        self.port = own_ports()
         self.process: subprocess.Popen[str] = spawn(
             [
                 *(sys.executable, "-m", "mainstem_loader.resident", str(file)),
