@@ -15,10 +15,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.support.clusters import Cluster, MainstemCluster, ReferenceCluster, RunCluster, StartCluster
 from tests.support.isolation import ProcessState
+from tests.support.ports import held_port
 from tests.support.running import RUNNING
 from tests.support.topics import TopicFactory
 
-PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster")
+PROCESS_FIXTURES = ("local_stack", "own_stack", "run_cluster", "zookeeper_address")
 GATE_FILE = Path(__file__).with_name("gate.txt")
 GATE_TESTS = {
     line: number
@@ -52,6 +53,13 @@ def process_is_as_before() -> Iterator[None]:
     before = ProcessState.now()
     yield
     before.put_back()
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port of 127.0.0.1 at which nobody listens. The test may; nobody else can until it has ended."""
+    with held_port() as port:
+        yield port
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import yaml
 from tests.e2e.api_server import Answer, ApiServer
+from tests.support.waiting import let_pass
 
 CRDS: Final = Path(__file__).resolve().parents[2] / "crds"
 DEFINITIONS_PATH: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -102,7 +103,7 @@ class Definitions:
         # A definition is accepted a moment before its objects are, by POST and then by server-side apply.
         while self.create_dry(minimal).refused or self.apply_dry(minimal).refused:
             assert time.monotonic() < deadline, self.apply_dry(minimal).message
-            time.sleep(0.1)
+            let_pass(0.1, "between two looks")
 
 
 def manifest(kind: str, spec: Mapping[str, Any], name: str = "good") -> Manifest:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.support.waiting import let_pass
+
 RESTRICTED: Final = {"pod-security.kubernetes.io/enforce": "restricted"}
 _LAST_LINES: Final = 20
 
@@ -133,7 +135,7 @@ def poll(condition: Callable[[], bool], timeout_seconds: float) -> bool:
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.5)
+        let_pass(0.5, "between two looks")
     return True
 
 

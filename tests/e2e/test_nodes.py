@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Final
 
 import pytest
@@ -19,6 +18,7 @@ from tests.e2e.installation import (
 )
 from tests.e2e.kubectl import KubectlError, kubectl
 from tests.e2e.traffic import PodWatch, Traffic
+from tests.support.waiting import let_pass
 
 VICTIM: Final = f"{CLUSTER}-broker-1"
 REPLACED_SECONDS_MAX: Final = 480.0
@@ -105,7 +105,7 @@ def test_e35_two_nodes_lost_at_once_are_waited_for_and_no_volume_is_given_up(
             for claim in lost:
                 mainstem.annotate("persistentvolumeclaim", claim, "node-lost-since", "2026-01-01T00:00:00Z")
             wait_until(lambda: "a person has to decide" in whole_status(mainstem), "two are too many")
-            time.sleep(RESYNC_SECONDS)  # nothing must happen in this time
+            let_pass(RESYNC_SECONDS, "nothing must happen in this time")
             assert volumes(mainstem) == before
         finally:
             for node in victims:

@@ -18,6 +18,7 @@ from tests.e2e.api_server import ApiServer, path_of
 from tests.e2e.chart import rendered_chart
 from tests.e2e.definitions import definition_of
 from tests.e2e.whole_manifests import WHOLE
+from tests.support.waiting import let_pass
 
 from mainstem_loader.spark.executor_pods import ExecutorPods, pod_template, spark_settings
 from mainstem_operator.api.names import BROKER, COMPONENT_LABEL, ZOOKEEPER, pod_labels
@@ -252,7 +253,7 @@ def _may_make_no_pods(release: Release, account: str) -> bool:
 def _until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _SEEN_SECONDS
     while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
+        let_pass(0.1, "between two looks")
 
 
 @pytest.fixture(scope="module")
@@ -661,7 +662,7 @@ def test_the_operator_changes_topics_elsewhere_only_where_the_namespace_goes(loa
         deadline = time.monotonic() + _SEEN_SECONDS
         while (status := operator.merge(f"{path}/held", release_it).status) == 403:
             assert time.monotonic() < deadline
-            time.sleep(0.1)
+            let_pass(0.1, "between two looks")
         assert status == 200
     finally:
         operator.close()

@@ -12,6 +12,7 @@ from tests.e2e.installation import BROKERS, Installation
 from tests.e2e.kubectl import KubectlError
 from tests.faults.checker import check, describe
 from tests.faults.history import Acknowledged, Delivery, Failed, History, Sent, Value
+from tests.support.waiting import let_pass
 
 PER_SECOND: Final = 100
 _PRODUCER: Final = "traffic"
@@ -79,7 +80,7 @@ class Traffic:
             thread.start()
         deadline = time.monotonic() + 60
         while not self.consumed and time.monotonic() < deadline:
-            time.sleep(0.1)
+            let_pass(0.1, "between two looks")
         return self
 
     def __exit__(
@@ -89,7 +90,7 @@ class Traffic:
         self._threads[0].join()
         deadline = time.monotonic() + _READ_SECONDS_MAX
         while kind is None and not self.acknowledged <= self.consumed and time.monotonic() < deadline:
-            time.sleep(0.1)
+            let_pass(0.1, "between two looks")
         self._stop_reading.set()
         self._threads[1].join()
         print(  # noqa: T201  # pytest shows it with -s, and with a failure

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import psutil
+from tests.support.waiting import let_pass_async
 
 CHUNK_BYTES: Final = 65_536
 LOOK_SECONDS: Final = 0.02
@@ -105,7 +106,7 @@ class Network:
         """Listen while the target does."""
         while True:
             if not await _listens(target_port()):
-                await asyncio.sleep(LOOK_SECONDS)
+                await let_pass_async(LOOK_SECONDS, "between two looks at the port")
                 continue
             gone = asyncio.Event()
 
@@ -200,4 +201,4 @@ async def _watch(port: int, gone: asyncio.Event) -> None:
             return
         with contextlib.closing(writer), contextlib.suppress(OSError):
             await reader.read(1)
-        await asyncio.sleep(LOOK_SECONDS)
+        await let_pass_async(LOOK_SECONDS, "between two looks at the port")

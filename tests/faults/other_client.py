@@ -20,6 +20,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
+from tests.support.waiting import let_pass
 from tests.support.wire import Connection, fetch, list_offset, produce
 
 ANSWER_SECONDS: Final = 60.0
@@ -83,7 +84,7 @@ class _Witness(threading.Thread):
     def run(self) -> None:
         before_s = time.perf_counter()
         while not self._done.is_set():
-            time.sleep(WITNESS_SLEEP_S)
+            let_pass(WITNESS_SLEEP_S, "it measures how late it wakes up")
             now_s = time.perf_counter()
             if now_s - before_s > WITNESS_SLEEP_S + PAUSE_S_MIN:
                 self.pauses.append((before_s + WITNESS_SLEEP_S, now_s))
@@ -111,7 +112,7 @@ def _measure(address: str, topic: str, pid: int, done: Event, figures: Any) -> N
                 assert error_code == ErrorCode.none, f"{name} number {figures[2]:.0f}: {error_code!r}"
                 ended_s = time.perf_counter()
                 if ended_s - started_s > PAUSE_S_MIN:
-                    time.sleep(2 * WITNESS_SLEEP_S)  # the witness may wake up after this thread
+                    let_pass(2 * WITNESS_SLEEP_S, "the witness may wake up after this thread")
                 paused_s = witness.paused_s(started_s, ended_s)
                 figures[0] = max(figures[0], 1000 * (ended_s - started_s - paused_s))
                 figures[1] = max(figures[1], 1000 * paused_s)

@@ -24,6 +24,7 @@ import kafka
 from confluent_kafka import KafkaError
 from kafka.errors import KafkaError as KafkaPythonError
 from tests.faults.history import Acknowledged, Delivery, Failed, History, Sent, Value
+from tests.support.waiting import let_pass
 
 SEND_INTERVAL_S: Final = 0.01
 """The resolution of the times measured."""
@@ -93,7 +94,7 @@ class _KafkaPython:
             answer.add_errback(failed)
 
     def wait_until(self, due_s: float) -> None:
-        time.sleep(max(due_s - time.monotonic(), 0))
+        let_pass(max(due_s - time.monotonic(), 0), "the next record is due then")
 
     def close(self) -> None:
         self._client.flush(LAST_ANSWERS_S)

@@ -23,7 +23,7 @@ from tests.support.clusters import Cluster, RunCluster
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch, read_headers
 from tests.support.topics import TopicFactory
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.support.wire import Connection, encode_request, fetch, list_offset, produce, request
 
 SENT_BYTES_MAX: Final = 1_000_000
@@ -139,13 +139,13 @@ def pipelines_metadata(target: Target) -> None:
     """Requests for the metadata of all topics, whose answers are not read."""
     payload = encode_request(request("metadata", 1, topics=None), 1)
     target.send(target.connect(), (struct.pack(">i", len(payload)) + payload) * 400)
-    time.sleep(3)
+    let_pass(3, "the attack lasts")
 
 
 def announces_large_frames(target: Target) -> None:
     for _ in range(500):
         target.send(target.connect(), struct.pack(">i", 90_000_000) + bytes(1_000))
-    time.sleep(1)
+    let_pass(1, "the attack lasts")
 
 
 def opens_connections(target: Target) -> None:
@@ -212,7 +212,7 @@ TOO_LARGE: Final = (ErrorCode.message_too_large, ErrorCode.invalid_record, Error
 RECENT_ONLY: Final = {"message.timestamp.before.max.ms": "3600000"}
 
 ATTACKS: Final = {
-    "nothing": Attack(lambda _: time.sleep(3)),
+    "nothing": Attack(lambda _: let_pass(3, "as long as an attack")),
     "two million records without a largest timestamp": Attack(
         produces(lambda: many_records(ZSTD, max_timestamp=-1), *TOO_LARGE)
     ),
@@ -298,7 +298,7 @@ def test_one_client_cannot_make_others_wait(attacked_stack: Cluster, name: str) 
         try:
             with target.stack:
                 attack.run(target)
-                time.sleep(0.2)
+                let_pass(0.2, "what the attack has left behind is dealt with")
         finally:
             other.stop()
         growth_mb = other.memory_max_mb - before_mb

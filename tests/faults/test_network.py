@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.faults.network import Network
+from tests.support.ports import own_ports
 from tests.support.waiting import wait_until
-
-from mainstem.local.ports import free_ports
 
 SILENT_S = 0.3
 ANSWER_S = 10.0
@@ -53,7 +52,7 @@ class Echo(socketserver.ThreadingTCPServer):
 @pytest.fixture
 def ports() -> tuple[int, int]:
     """(of the wire, of the server behind it)"""
-    first = free_ports(2)
+    first = own_ports(2)
     return first, first + 1
 
 

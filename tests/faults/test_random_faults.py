@@ -25,6 +25,7 @@ from tests.faults.trial import (
     settle_and_judge,
 )
 from tests.faults.workload import Workload
+from tests.support.waiting import let_pass
 
 ROUNDS: Final = 6
 KINDS: Final = (KILL, TERMINATE, PAUSE, CUT_FROM_ZOOKEEPER, CUT_FROM_PEERS, ISOLATE)
@@ -50,8 +51,8 @@ def test_faults_upon_faults_break_no_promise(wired_cluster: FaultCluster, result
                     load.note(f"{kind.name} of {broker_id}")
                     struck.append((kind, broker_id))
                     kind.strike(cluster, broker_id)
-                    time.sleep(random.choice(BETWEEN_S))
-                time.sleep(random.choice(HELD_S))
+                    let_pass(random.choice(BETWEEN_S), "faults overlap in various ways")
+                let_pass(random.choice(HELD_S), "the faults last")
             finally:
                 random.shuffle(struck)
                 # A broker's start waits until it serves, which takes a ZooKeeper that it reaches.

@@ -23,7 +23,7 @@ from tests.support.anomalies.anomalies import Anomaly, describe
 from tests.support.anomalies.check import check, forbidden
 from tests.support.anomalies.history import Isolation
 from tests.support.clusters import Cluster, StartCluster
-from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.waiting import PATIENCE_SECONDS, let_pass, wait_until
 from tests.support.wire import Connection
 
 SECONDS: Final = float(os.environ.get("TRANSACTION_SECONDS", "40"))
@@ -98,7 +98,7 @@ def test_r11_no_anomaly_while_brokers_and_coordinators_are_killed(
         stack.callback(writing.clear)
         began_s = time.monotonic()
         while time.monotonic() < began_s + SECONDS and not errors:
-            time.sleep(source.uniform(0.5, 2.0))  # transactions without a fault, and in various steps
+            let_pass(source.uniform(0.5, 2.0), "transactions without a fault, and in various steps")
             is_coordinator = source.random() < 0.5
             victim = (
                 coordinator_of(cluster, source.choice(writers).name)
@@ -107,7 +107,7 @@ def test_r11_no_anomaly_while_brokers_and_coordinators_are_killed(
             )
             cluster.kill_broker(victim)
             kills += 1
-            time.sleep(source.uniform(0.0, 3.0))
+            let_pass(source.uniform(0.0, 3.0), "the broker is away")
             cluster.start_broker(victim)
             wait_until_in_sync(admin)
         writing.clear()

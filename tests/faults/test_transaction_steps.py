@@ -27,7 +27,7 @@ from tests.faults.results import Figures
 from tests.faults.test_transaction_histories import SETTINGS, coordinator_of, wait_until_in_sync
 from tests.faults.transaction_steps import IN_FLIGHT_S, OFFSET, Step, SteppedTransaction
 from tests.support.clusters import Cluster, RunCluster
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, let_pass
 
 ROOT: Final = Path(__file__).parents[2]
 BEFORE: Final = "before"
@@ -186,7 +186,7 @@ def test_r11_a_broker_dies_at_each_step(cluster: Cluster, admin: Any, figures: F
     reader = WaitingReader(cluster, topic)
     reader.start()
     ending = {step: transactions[step].go_to(step) for step in ordered}
-    time.sleep(IN_FLIGHT_S)
+    let_pass(IN_FLIGHT_S, "the requests are under way")
     cluster.kill_broker(killed)
     struck_s = time.monotonic()
     threads = [threading.Thread(target=reader.write_after)]

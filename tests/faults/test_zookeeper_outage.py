@@ -19,7 +19,7 @@ from tests.faults.fault_cluster import BROKERS, SESSION_S, FaultCluster
 from tests.faults.results import Figures, Result, result_of
 from tests.faults.trial import PARTITIONS, WARM_UP_MESSAGES, settle_and_judge
 from tests.faults.workload import Workload
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.support.wire import Connection
 
 AWAY_S: Final = 10.0 * SESSION_S
@@ -73,7 +73,7 @@ class GroupAtWork:
             producer.produce(self._topic, str(self.sent).encode(), on_delivery=delivered)
             self.sent += 1
             producer.poll(INTERVAL_S)
-            time.sleep(INTERVAL_S / 2)
+            let_pass(INTERVAL_S / 2, "a steady rate of records")
         producer.flush(ANSWER_S)
 
     def _consume(self) -> None:
@@ -143,13 +143,13 @@ def test_no_request_fails_without_zookeeper_and_its_return_moves_no_leadership(
         struck_s = load.note(name)
         strike(cluster)
         try:
-            time.sleep(AWAY_S / 2)
+            let_pass(AWAY_S / 2, "ZooKeeper is away")
             refusal = _create_topic(cluster)
-            time.sleep(max(struck_s + AWAY_S - time.monotonic(), 0))
+            let_pass(max(struck_s + AWAY_S - time.monotonic(), 0), "ZooKeeper is away")
         finally:
             load.note("return of ZooKeeper")
             mend(cluster)
-        time.sleep(3 * SESSION_S)
+        let_pass(3 * SESSION_S, "sessions that are lost would be over")
         assert _leader_epochs(cluster, topic) == epochs, "somebody was elected"
         ended_s = settle_and_judge(cluster, load, topic)
     result = result_of(load.history, name, "", struck_s, ended_s)
@@ -207,10 +207,10 @@ def test_a_leader_that_stands_still_without_zookeeper_answers_nobody_when_it_goe
         load.wait_for_messages(WARM_UP_MESSAGES)
         struck_s = load.note(name)
         cluster.stack.stop_zookeeper()
-        time.sleep(2 * SESSION_S)
+        let_pass(2 * SESSION_S, "ZooKeeper is away for longer than a session")
         cluster.pause(leader)
         try:
-            time.sleep(SESSION_S)
+            let_pass(SESSION_S, "the leader is paused for a session")
             cluster.stack.start_zookeeper()
             back_s = time.monotonic()
             load.wait_for_acknowledgements(back_s, 40.0)

@@ -10,6 +10,7 @@ from tests.faults.fault_cluster import BROKERS, FaultCluster
 from tests.faults.results import Result, result_of
 from tests.faults.trial import PARTITIONS, WARM_UP_MESSAGES, settle_and_judge
 from tests.faults.workload import Workload
+from tests.support.waiting import let_pass
 
 SHORT_S: Final = 3.0
 SILENCE_S_MAX: Final = 0.75  # measured: 0.19 and 0.25 s, on two cores that were busy with other work
@@ -36,7 +37,7 @@ def _restart(cluster: FaultCluster, away_s: float, name: str, *, kill: bool) -> 
             cluster.stack.kill_zookeeper()
         else:
             cluster.stack.stop_zookeeper()
-        time.sleep(away_s)
+        let_pass(away_s, "ZooKeeper is away")
         load.note("start of ZooKeeper")
         cluster.stack.start_zookeeper()
         back_s = time.monotonic()

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from tests.support.waiting import let_pass
 
 ANSWER_S: Final = 60.0
 RECORDS_PER_PARTITION: Final = 3
@@ -170,7 +171,7 @@ def main() -> None:
     servers, name, topic, first_partition, step_name = sys.argv[1:]
     transaction = SteppedTransaction(servers, name, topic, int(first_partition))
     if transaction.go_to(Step[step_name]) is not None:
-        time.sleep(IN_FLIGHT_S)
+        let_pass(IN_FLIGHT_S, "the request is under way")
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -22,6 +22,7 @@ from tests.support.anomalies.history import (
     Record,
     Send,
 )
+from tests.support.waiting import let_pass
 
 ANSWER_S: Final = 60.0
 """How long a client may take: longer than any election."""
@@ -160,7 +161,7 @@ class TransactionalWriter:
             producer.poll(0)
         if source.random() < 0.5:
             producer.flush(ANSWER_S)
-        time.sleep(source.random() * 0.02)
+        let_pass(source.random() * 0.02, "the order of concurrent steps varies")
 
 
 def _retried(end: Any) -> None:

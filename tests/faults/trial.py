@@ -13,7 +13,7 @@ from tests.faults.fault_cluster import BROKERS, FaultCluster
 from tests.faults.history import History
 from tests.faults.results import Result, result_of
 from tests.faults.workload import Workload
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 
 PARTITIONS: Final = 4
 WARM_UP_MESSAGES: Final = 400
@@ -103,7 +103,7 @@ def run_trial(
             kind.strike(cluster, victim)
             if recovers_alone:
                 load.wait_for_acknowledgements(struck_s, patience_s)
-            time.sleep(max(struck_s + kind.hold_s - time.monotonic(), 0))
+            let_pass(max(struck_s + kind.hold_s - time.monotonic(), 0), "the fault lasts")
             # While the fault lasts, of another broker: the victim may not know what has become of it.
             leaders = cluster.leaders(topic, broker_id=follower if victim != follower else leader)
         finally:

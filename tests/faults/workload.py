@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from tests.faults.history import Delivery, Fault, History, Read, Value, Watermark
 from tests.faults.producers import ABOUT_CONNECTIONS, METADATA_MS, REQUEST_TIMEOUT_MS, produce
 from tests.support.machine_pauses import PauseWitness
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.support.wire import Connection
 
 REREAD_INTERVAL_S: Final = 2.0
@@ -213,9 +213,9 @@ class Workload:
                             for partition in answer.topics[0].partitions
                             if partition.error_code == ErrorCode.none
                         ]
-                        time.sleep(ASK_INTERVAL_S)
+                        let_pass(ASK_INTERVAL_S, "a steady rate of questions")
             except OSError:
-                time.sleep(ASK_INTERVAL_S)  # it is away, or says nothing
+                let_pass(ASK_INTERVAL_S, "it is away, or says nothing")
 
 
 def read_all(servers: str, topic: str, partition: int) -> list[tuple[int, Value]]:

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from tests.support.clusters import Cluster
 from tests.support.command_line import mainstem_fails, mainstem_here, mainstem_json
+from tests.support.ports import own_ports
 
 from mainstem.cli.apply import apply
 from mainstem.errors import ClusterUnreachable
-from mainstem.local.ports import free_ports
 
 MANIFEST = """
 apiVersion: mainstem.dev/v1beta1
@@ -59,7 +59,7 @@ def test_without_a_cluster_it_says_at_once_what_does_not_listen(tmp_path: Path) 
     """R36. Clients would try again for a minute."""
     file = tmp_path / "topic.yaml"
     file.write_text(MANIFEST.format(name="t", partitions=1))
-    first_port = free_ports(2)
+    first_port = own_ports(2)
     servers = f"127.0.0.1:{first_port},127.0.0.1:{first_port + 1}"
     started = time.monotonic()
     with pytest.raises(ClusterUnreachable) as failure:

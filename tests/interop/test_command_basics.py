@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.support.clusters import Cluster
 from tests.support.command_line import environment, mainstem, mainstem_fails, modules_imported_by
+from tests.support.ports import own_ports
 
 from mainstem import installed_version
-from mainstem.local.ports import free_ports
 
 LIBRARIES_OF_HELP = {"annotated_doc", "confluent_kafka", "mainstem", "orjson", "rich", "shellingham", "typer"}
 REFUSED_SECONDS_MAX = 10.0  # the command starts within about one second; librdkafka tries for a minute
@@ -49,7 +49,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     ids=" ".join,
 )
 def test_a_cluster_that_does_not_run_is_reported_within_seconds(arguments: Sequence[str]) -> None:
-    address = f"127.0.0.1:{free_ports()}"
+    address = f"127.0.0.1:{own_ports()}"
     started = time.monotonic()
     sentence = mainstem_fails(*arguments, "-b", address)
     assert time.monotonic() - started < REFUSED_SECONDS_MAX

@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 import pytest
 from tests.support.command_line import error_of, mainstem
+from tests.support.ports import own_ports
 from tests.support.waiting import wait_until
 
-from mainstem.local.ports import free_ports
 from mainstem.schema_registry import registry_is_ready
 
 pytestmark = pytest.mark.processes
@@ -26,7 +26,7 @@ SETTINGS = ("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a stack with a registry, run by `mainstem up --detach`."""
     folder = tmp_path_factory.mktemp("stack") / "local"
-    port, registry_port = free_ports(1), free_ports(1)
+    port, registry_port = own_ports(1), own_ports(1)
     settings = [part for setting in SETTINGS for part in ("--config", setting)]
     place: list[str | int | Path] = ["--data", folder, "--port", port]
     registry: list[str | int] = ["--schema-registry", "--schema-registry-port", registry_port]

@@ -10,11 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.ports import own_ports
 from tests.support.waiting import wait_until
 
 from mainstem.errors import StackError
 from mainstem.kafka.probe import ask_cluster
-from mainstem.local.ports import free_ports
 from mainstem.local.stack import Stack
 from mainstem.local.zookeeper_process import serves
 
@@ -74,7 +74,7 @@ def test_what_ended_by_itself_is_named_and_started_again(tmp_path: Path) -> None
 def test_a_process_whose_restart_fails_is_named_until_a_restart_succeeds(tmp_path: Path) -> None:
     """R36."""
     settings: dict[str, str] = {}
-    registry_port = free_ports()
+    registry_port = own_ports()
     with Stack(
         tmp_path / "stack", port=0, own_settings={1: settings}, schema_registry_port=registry_port
     ) as stack:
@@ -174,4 +174,4 @@ def test_ports_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="does not leave room for 3 brokers"):
         Stack(tmp_path / "stack", brokers=3, port=65_534).start()
     with pytest.raises(StackError, match="at least one broker"):
-        Stack(tmp_path / "stack", brokers=0, port=free_ports())
+        Stack(tmp_path / "stack", brokers=0, port=own_ports())

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails
+from tests.support.ports import own_ports
 from tests.support.waiting import wait_until
 
 from mainstem.local.child_process import spawn
-from mainstem.local.ports import free_ports
 
 pytestmark = pytest.mark.processes
 
@@ -85,7 +85,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_stack_runs_stops_on_ctrl_c_and_goes_on_where_it_was(start_up: StartUp) -> None:
-    port = free_ports(2)
+    port = own_ports(2)
     first = start_up("--port", str(port))
     state = first.await_ready()
     assert state["bootstrap_servers"] == f"127.0.0.1:{port}"
@@ -112,7 +112,7 @@ def test_a_stack_runs_stops_on_ctrl_c_and_goes_on_where_it_was(start_up: StartUp
 
 
 def test_what_kills_it_kills_everything_and_acknowledged_records_stay(start_up: StartUp) -> None:
-    port = free_ports()
+    port = own_ports()
     first = start_up("--port", str(port))
     state = first.await_ready()
     address = ["-b", state["bootstrap_servers"]]
@@ -130,15 +130,15 @@ def test_what_kills_it_kills_everything_and_acknowledged_records_stay(start_up: 
 
 
 def test_two_stacks_never_share_a_folder(start_up: StartUp) -> None:
-    first = start_up("--port", str(free_ports()))
+    first = start_up("--port", str(own_ports()))
     first.await_ready()
-    sentence = mainstem_fails("up", "--data", first.directory, "--port", str(free_ports()))
+    sentence = mainstem_fails("up", "--data", first.directory, "--port", str(own_ports()))
     assert f"already running in {first.directory} (process {first.process.pid})" in sentence
     assert first.process.poll() is None
 
 
 def test_a_broker_that_dies_is_restarted_and_reported_in_one_line(start_up: StartUp) -> None:
-    running = start_up("--port", str(free_ports()))
+    running = start_up("--port", str(own_ports()))
     state = running.await_ready()
     broker_pid = state["brokers"][0]["pid"]
     os.kill(broker_pid, signal.SIGKILL)
@@ -159,7 +159,7 @@ def test_a_broker_that_dies_is_restarted_and_reported_in_one_line(start_up: Star
 
 def test_a_broker_that_cannot_restart_is_given_up_after_three_ends(start_up: StartUp) -> None:
     """R36. `meta.properties` of another broker stands for any reason why a broker does not start."""
-    running = start_up("--port", str(free_ports()))
+    running = start_up("--port", str(own_ports()))
     state = running.await_ready()
     identity = running.directory / "broker-1" / "data" / "meta.properties"
     identity.write_text(identity.read_text().replace("broker.id=1", "broker.id=7"))
@@ -198,7 +198,7 @@ def test_an_unknown_setting_is_refused_with_similar_names(tmp_path: Path) -> Non
 
 def test_preferred_leaders_lead_again_once_a_broker_is_back(start_up: StartUp) -> None:
     """The brokers themselves would wait for leader.imbalance.check.interval.seconds, 300."""
-    running = start_up("--port", str(free_ports(2)), "--brokers", "2")
+    running = start_up("--port", str(own_ports(2)), "--brokers", "2")
     state = running.await_ready()
     address = ["-b", state["bootstrap_servers"]]
     mainstem("topic", "create", "t", "--partitions", "4", *address)
@@ -215,7 +215,7 @@ def test_preferred_leaders_lead_again_once_a_broker_is_back(start_up: StartUp) -
 
 def test_a_broker_that_refuses_to_start_says_why(tmp_path: Path) -> None:
     sentence = mainstem_fails(
-        *("up", "--data", tmp_path / "stack", "--port", str(free_ports()), "--config", "num.partitions=many")
+        *("up", "--data", tmp_path / "stack", "--port", str(own_ports()), "--config", "num.partitions=many")
     )
     assert sentence.startswith("Broker 1 stopped with exit code 1: ")
     assert "num.partitions" in sentence
@@ -223,7 +223,7 @@ def test_a_broker_that_refuses_to_start_says_why(tmp_path: Path) -> None:
 
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [*MAINSTEM, "up", "--data", str(tmp_path / "stack"), "--port", str(free_ports())],
+        [*MAINSTEM, "up", "--data", str(tmp_path / "stack"), "--port", str(own_ports())],
         capture_output=True,
         text=True,
         env=environment() | {"PATH": str(tmp_path), "JAVA_HOME": ""},
@@ -235,7 +235,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_ready_is_reported_to_programs_as_json(start_up: StartUp) -> None:
-    running = start_up("--port", str(free_ports()), "--output", "json")
+    running = start_up("--port", str(own_ports()), "--output", "json")
     state = running.await_ready()
     wait_until(lambda: "\n}\n" in running.output(), "it is reported")
     assert running.stop() == 0

@@ -14,8 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 from tests.support.clusters import Cluster, MainstemCluster
 from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails, mainstem_json
-
-from mainstem.local.ports import free_ports
+from tests.support.ports import own_ports
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +100,7 @@ def test_a_missing_node_is_reported_with_the_existing_ones(
 def test_zookeeper_is_found_through_a_broker_or_given(
     local_stack: Cluster, address: str, folder: str
 ) -> None:
-    nowhere = f"127.0.0.1:{free_ports()}"
+    nowhere = f"127.0.0.1:{own_ports()}"
     given = mainstem("zk", "get", f"{folder}/b/c", "--zookeeper", address, "-b", nowhere)
     assert given.stdout == b"7\n"
     sentence = mainstem_fails("zk", "ls", "-z", nowhere, cluster=local_stack)

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import pytest
 from tests.support.documentation import DOCS, REPOSITORY, Block, blocks
+from tests.support.ports import own_ports
 from tests.support.waiting import wait_until
 
 from mainstem.local.child_process import spawn
-from mainstem.local.ports import free_ports
 
 pytestmark = pytest.mark.processes
 
@@ -38,7 +38,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port, self._zookeeper_port = free_ports(3), free_ports()
+        self._port, self._zookeeper_port = own_ports(3), own_ports()
         servers = ",".join(f"127.0.0.1:{self._port + place}" for place in range(3))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAINSTEM_")}
         # `python paper.py` and the like find what `make demo` would have installed.

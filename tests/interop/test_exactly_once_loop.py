@@ -23,7 +23,7 @@ from tests.support.command_line import mainstem_json
 from tests.support.enricher.loop import SESSION_MS, TRANSACTION_TIMEOUT_MS
 from tests.support.enricher.processes import INSTANCES, Enrichers
 from tests.support.orders import ENRICHED, ORDERS, Orders
-from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.waiting import PATIENCE_SECONDS, let_pass, wait_until
 
 SECONDS: Final = float(os.environ.get("LOOP_SECONDS", "0"))
 """How long faults are injected after each kind was injected once."""
@@ -139,13 +139,13 @@ def inject(
 ) -> None:
     """A fault and its end; between them the other brokers or the other instance have to make progress."""
     number = chance.randrange(INSTANCES)
-    time.sleep(chance.random() * 0.2)  # meets transactions in any step
+    let_pass(chance.random() * 0.2, "the fault meets transactions in any step")
     if fault == "killed instance":
         enrichers.replace(number)
     elif fault in ("paused instance", "instance paused for long"):
         enrichers.pause(number)
         if fault == "instance paused for long":
-            time.sleep(LONG_PAUSE_SECONDS)
+            let_pass(LONG_PAUSE_SECONDS, "it is the pause itself")
         await_enriched(committed, committed.count + PROGRESS, enrichers)
         enrichers.resume(number)
     else:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from typing import Final
 
 from tests.support.clusters import Cluster, StartCluster, partition_directory
 from tests.support.load import Load, read_all
 from tests.support.log_checks import problems_in
 from tests.support.topics import TopicFactory
+from tests.support.waiting import let_pass
 
 KILLS: Final = 10
 REFERENCE_KILLS: Final = 2  # Apache Kafka takes half a minute to come back
@@ -46,7 +46,7 @@ def test_nothing_acknowledged_is_lost_moved_or_doubled_by_ten_kills(
                     load.resume()
                 for load in loads:
                     load.wait_for_progress(1_000)
-                time.sleep(random.uniform(0, 0.4))  # the moment of the kill is what varies
+                let_pass(random.uniform(0, 0.4), "the moment of the kill is what varies")
                 cluster.kill_broker(1)
                 cluster.start_broker(1)
                 for load in loads:

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import psutil
 import pytest
+from tests.support.waiting import wait_until
 from tests.unit.loader.batch_bytes import Record
 from tests.unit.loader.fake_cluster import FETCH, FakeCluster
 
@@ -29,13 +29,6 @@ def cluster() -> Iterator[FakeCluster]:
     with FakeCluster() as running:
         running.topic("t").partitions[0].append([Record(0, 1_356_998_400_000, None, b'{"a":1}')])
         yield running
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WITHIN_S} s: {what}"
-        time.sleep(0.02)
 
 
 def has_jvm(process: subprocess.Popen[str]) -> bool:
@@ -64,9 +57,9 @@ def test_an_interrupted_load_leaves_nothing_behind(
     )
     try:
         if spark:
-            wait_until(lambda: has_jvm(process), "a JVM is started")
+            wait_until(lambda: has_jvm(process), "a JVM is started", WITHIN_S)
         if fetching:
-            wait_until(lambda: any(key == FETCH for _, key, _ in cluster.asked), "a task fetches")
+            wait_until(lambda: any(key == FETCH for _, key, _ in cluster.asked), "a task fetches", WITHIN_S)
             assert has_jvm(process) == spark
         descendants = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGINT)

@@ -26,6 +26,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.support.clusters import Cluster
 from tests.support.topics import TopicFactory
+from tests.support.waiting import let_pass
 
 from mainstem.local.child_process import spawn
 from mainstem_loader.columns import TableFormat, partition_column
@@ -216,7 +217,7 @@ def test_kills_and_two_loaders_at_once_lose_and_double_nothing(
         started.extend(loaders)
         if die_at is None:
             assert loaders[0].wait_for(["connect"]), f"the loader did not start; seed {seed}"
-            time.sleep(chance.uniform(0, KILL_WITHIN_S))
+            let_pass(chance.uniform(0, KILL_WITHIN_S), "the moment of the kill is what varies")
             loaders[0].kill()
         else:
             # It kills itself, unless the other one has left it nothing to load.
@@ -232,7 +233,7 @@ def test_kills_and_two_loaders_at_once_lose_and_double_nothing(
         started.append(loader)
         assert loader.wait_for(["load"]), f"Spark did not start; seed {seed}"
         if number:
-            time.sleep(chance.uniform(0, SPARK_KILL_WITHIN_S))
+            let_pass(chance.uniform(0, SPARK_KILL_WITHIN_S), "the moment of the kill is what varies")
         else:
             loader.wait_for(["done"])
         loader.kill()

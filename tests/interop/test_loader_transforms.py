@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +14,13 @@ from typing import Any, Final
 
 import psutil
 import pytest
+from tests.support.ports import own_ports
+from tests.support.waiting import wait_until
 from tests.unit.loader.batch_bytes import Record
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_transformed_loads import NEW_YEAR_MS, Topics
 
 from mainstem.local.child_process import spawn
-from mainstem.local.ports import free_ports
 from mainstem_loader.errors import TransformError
 from mainstem_loader.load_topic import LoadReport, load_topic
 from mainstem_loader.spark.executors import SparkExecutor
@@ -247,7 +247,7 @@ class ResidentProcess:
     """`python -m mainstem_loader.resident` on a file."""
 
     def __init__(self, file: Path) -> None:
-        self.port = free_ports()
+        self.port = own_ports()
         self.process: subprocess.Popen[str] = spawn(
             [
                 *(sys.executable, "-m", "mainstem_loader.resident", str(file)),
@@ -265,13 +265,6 @@ class ResidentProcess:
                 return found
         except OSError:
             return {}
-
-
-def until(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WITHIN_S} s: {what}"
-        time.sleep(0.1)
 
 
 @pytest.mark.processes
@@ -310,14 +303,20 @@ def test_two_resident_loaders_and_a_kill_load_every_record_once(tmp_path: Path) 
             found: int = query(warehouse, f"SELECT count(*) AS c FROM {table}").to_pylist()[0]["c"]
             return found
 
+        def counts() -> tuple[int, int]:
+            return count("plain"), count("doubled")
+
+        def all_are_loaded() -> bool:
+            return counts() == (sent, 2 * sent)
+
         send(10)
         loaders = [ResidentProcess(file), ResidentProcess(file)]
         try:
-            until(lambda: count("plain") == sent and count("doubled") == 2 * sent, "the first records")
+            wait_until(all_are_loaded, "the first records are loaded", WITHIN_S, 0.1, seen=counts)
             send(10)
             loaders[0].process.kill()
             send(10)
-            until(lambda: count("plain") == sent and count("doubled") == 2 * sent, "all records")
+            wait_until(all_are_loaded, "all records are loaded", WITHIN_S, 0.1, seen=counts)
             assert query(warehouse, "SELECT count(DISTINCT n) AS c FROM plain").to_pylist() == [{"c": sent}]
             assert loaders[1].topics()["plain"]["succeeded"] is True
             children = psutil.Process(loaders[1].process.pid).children(recursive=True)

@@ -15,6 +15,7 @@ from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.waiting import let_pass_async
 
 Scenario = Callable[[RunningOperator], Awaitable[None]]
 Play = Callable[[Scenario], None]
@@ -110,7 +111,7 @@ def test_a_topic_with_a_warehouse_is_loaded_and_tells_what_came_of_it(play: Play
         assert status["lastGoodLoad"] == "2026-11-21T11:01:00Z"
         writes = len([method for method, _ in kubernetes.requests if method != "GET"])
         kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))  # as it is
-        await asyncio.sleep(0.5)
+        await let_pass_async(0.5, "it would have written by then")
         assert len([method for method, _ in kubernetes.requests if method != "GET"]) == writes, "it rests"
         # Without a warehouse, nothing is loaded any more, and nothing said of loads.
         kubernetes.apply(topic(name, None))

@@ -14,6 +14,7 @@ from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, running_operator
 from tests.support.topics import ANSWER_SECONDS
+from tests.support.waiting import let_pass_async
 
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused
@@ -73,7 +74,7 @@ async def all_run_with(stack: Cluster, name: str, value: str, source: ConfigSour
         results = await asyncio.to_thread(sources)
         if set(results) == {(value, source.value)}:
             return
-        await asyncio.sleep(0.05)
+        await let_pass_async(0.05, "between two looks")
     pytest.fail(f"{name} is {results}")
 
 

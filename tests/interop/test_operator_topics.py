@@ -15,6 +15,7 @@ from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.waiting import let_pass_async
 
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.cluster.throttles.plan import ALL_BROKERS, RATES, RECEIVERS, SENDERS, Change, Operation
@@ -64,7 +65,7 @@ async def has_settings(brokers: Brokers, name: str, settings: dict[str, str]) ->
     for _ in range(200):
         if await brokers.settings([name]) == {name: settings}:
             return
-        await asyncio.sleep(0.05)
+        await let_pass_async(0.05, "between two looks")
     assert await brokers.settings([name]) == {name: settings}
 
 

@@ -42,7 +42,7 @@ from tests.support.secured_clients import (
     java_round_trip,
     librdkafka_round_trip,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, let_pass_async, wait_until
 
 from mainstem.errors import ClusterRefused
 from mainstem.kafka.raw_request import ask
@@ -293,11 +293,11 @@ def test_certificates_rotate_under_load_and_no_connection_is_lost(cluster: Secur
     def rotate() -> None:
         try:
             for _ in range(3):
-                time.sleep(1.5)
+                let_pass(1.5, "clients stay connected across several looks at the file")
                 new = cluster.folder / "new.pem"
                 new.write_text(cluster.authority.issue(common_name="broker"))
                 new.replace(cluster.keys)
-            time.sleep(2)
+            let_pass(2, "the last certificate is in use for a while")
         finally:
             done.set()
 
@@ -467,7 +467,7 @@ def test_clients_that_do_not_log_in_again_are_disconnected(cluster: SecuredClust
         await producer.start()
         try:
             await producer.send_and_wait(topic, b"before", partition=0)
-            await asyncio.sleep(1.2 * SESSION_MS / 1000)
+            await let_pass_async(1.2 * SESSION_MS / 1000, "the session is over")
             await producer.send_and_wait(topic, b"after", partition=0)
         finally:
             await producer.stop()

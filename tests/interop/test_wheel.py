@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from mainstem.local.ports import free_ports
+from tests.support.ports import own_ports
 
 pytestmark = pytest.mark.processes
 
@@ -190,8 +189,8 @@ def test_a_stack_is_started_used_and_stopped_by_the_installed_command(command: I
     assert "site-packages" in where
     assert not Path(where).is_relative_to(REPOSITORY)
 
-    port = free_ports()
-    command.run("up", "--detach", "--port", str(port), "--zookeeper-port", str(free_ports()))
+    port = own_ports()
+    command.run("up", "--detach", "--port", str(port), "--zookeeper-port", str(own_ports()))
     assert command.json("status")["ready"] is True
     checks = {check["name"]: check["state"] for check in command.json("doctor")}
     assert {checks[name] for name in ("Packages", "Java", "Jars", "ZooKeeper", "Brokers")} == {"ok"}

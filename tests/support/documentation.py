@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,15 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = REPOSITORY / "docs"
+_LISTED: Final = subprocess.run(
+    ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+    cwd=REPOSITORY,
+    capture_output=True,
+    text=True,
+    check=True,
+)
+FILES: Final = [path for path in _LISTED.stdout.splitlines() if (REPOSITORY / path).exists()]
+"""The files of the repository, as paths from its root."""
 
 _BLOCK: Final = re.compile(
     r"(?:<!-- test: (?P<marker>[^\n]*?) -->\n)?"

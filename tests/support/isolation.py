@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
+import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +21,9 @@ SIGNALS: Final = (
     signal.SIGCHLD,
 )
 _OWN_VARIABLES: Final = "PYTEST_"
+_THREADS_THAT_STAY: Final = "mainstem-forks"  # `mainstem.local.child_process` says why
+ENDING_S: Final = 10.0
+"""How long a thread that was told to end may take on a busy machine. Only a test that fails waits so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +64,21 @@ class ProcessState:
 
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
+
+
+def threads_left(before: frozenset[threading.Thread]) -> list[str]:
+    """The names of threads that were started since and do not end; those that are ending are waited for."""
+    left = []
+    for thread in set(threading.enumerate()) - before:
+        if not thread.name.startswith(_THREADS_THAT_STAY) and thread not in _pyiceberg_threads():
+            thread.join(ENDING_S)
+            if thread.is_alive():
+                left.append(thread.name)
+    return sorted(left)
+
+
+def _pyiceberg_threads() -> set[threading.Thread]:
+    """The pool that pyiceberg keeps for its process."""
+    module: Any = sys.modules.get("pyiceberg.utils.concurrent")
+    pool = module.ExecutorFactory._instance if module is not None else None
+    return set() if pool is None else pool._threads

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.support.ports import own_ports
 from tests.support.waiting import wait_until
-
-from mainstem.local.ports import free_ports
 
 SESSION_TIMEOUT_MS = 1000
 
@@ -30,7 +29,7 @@ class RegistryInstance:
         trust: ssl.SSLContext | None = None,
     ) -> None:
         """`trust`: for an instance whose arguments name a certificate."""
-        self.port = free_ports(1)
+        self.port = own_ports(1)
         self.url = f"{'http' if trust is None else 'https'}://127.0.0.1:{self.port}"
         self._trust = trust
         self.log = log

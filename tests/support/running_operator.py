@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.fake_kubernetes import Kubernetes, Manifest
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import wait_until_async
 
 from mainstem_operator.__main__ import Options, run
 from mainstem_operator.brokers.health import Health
@@ -96,15 +96,14 @@ class RunningOperator:
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until `holds()`; a lookup that fails is as good as no."""
-        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-        while asyncio.get_running_loop().time() < deadline:
+
+        def holds_by_now() -> bool:
             try:
-                if holds():
-                    return
+                return holds()
             except LookupError:
-                pass
-            await asyncio.sleep(0.02)
-        pytest.fail(f"not within {PATIENCE_SECONDS:.0f} s: {what}")
+                return False
+
+        await wait_until_async(holds_by_now, what, step_seconds=0.02)
 
     async def condition(self, plural: str, name: str, type_: str, status: str, reason: str = "") -> Manifest:
         """Wait until a condition says so of the present generation; the condition."""

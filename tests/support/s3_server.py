@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.ports import own_ports
+from tests.support.waiting import PATIENCE_SECONDS, let_pass
 
 from mainstem.local.child_process import spawn
-from mainstem.local.ports import free_ports
 
 MOTO: Final = "moto[s3,server]==5.1.13"
 BUCKET: Final = "warehouse"
@@ -59,7 +59,7 @@ def installed() -> Path:
 @contextmanager
 def s3_store() -> Iterator[dict[str, str]]:
     """A store with an empty bucket `warehouse`; answers the environment that its clients need."""
-    port = free_ports()
+    port = own_ports()
     endpoint = f"http://127.0.0.1:{port}"
     process = spawn(
         [
@@ -99,4 +99,4 @@ def _await(endpoint: str) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"moto did not answer within {_START_TIMEOUT_S} s") from None
-            time.sleep(0.05)
+            let_pass(0.05, "between two attempts to connect")

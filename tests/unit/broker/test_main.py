@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from tests.support.ports import own_ports
 from tests.support.waiting import wait_until
-
-from mainstem.local.ports import free_ports
 
 
 def command(properties: Path, *overrides: str) -> list[str]:
@@ -41,7 +40,7 @@ def properties(tmp_path: Path) -> Path:
 def test_what_keeps_it_from_starting_is_one_sentence_and_exit_code_1(
     properties: Path, overrides: list[str], sentence: str
 ) -> None:
-    port = f"listeners=PLAINTEXT://127.0.0.1:{free_ports()}"
+    port = f"listeners=PLAINTEXT://127.0.0.1:{own_ports()}"
     ended = subprocess.run(
         command(properties, port, *overrides), capture_output=True, text=True, timeout=60, check=False
     )
@@ -67,7 +66,7 @@ def test_a_signal_stops_it_cleanly(
 ) -> None:
     arguments = command(
         properties,
-        f"listeners=PLAINTEXT://127.0.0.1:{free_ports()}",
+        f"listeners=PLAINTEXT://127.0.0.1:{own_ports()}",
         f"zookeeper.connect={servers}",
         "what.is.this=1",
     )

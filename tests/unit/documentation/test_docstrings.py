@@ -5,26 +5,17 @@ from __future__ import annotations
 import fnmatch
 import io
 import re
-import subprocess
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.support.documentation import REPOSITORY
+from tests.support.documentation import FILES, REPOSITORY
 
+PYTHON_FILES: Final = [path for path in FILES if path.endswith(".py")]
 PROGRAMS: Final = frozenset({"broker-image", "command", "operator", "schema-registry", "spark-jobs"})
 _PYTHON_FILE: Final = re.compile(r"`([\w./*-]+\.py)`")
-
-
-def python_files() -> list[str]:
-    """The Python files of the repository, as paths from its root."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    return [path for path in listed if (REPOSITORY / path).exists()]
 
 
 def file_names(source: str) -> Iterator[str]:
@@ -43,15 +34,14 @@ def names_a_file(name: str, named_in: str, files: list[str]) -> bool:
     return bool(fnmatch.filter([f"/{file}" for file in own_files], f"*/{name}"))
 
 
-@pytest.mark.parametrize("folder", sorted({path.split("/")[0] for path in python_files()}))
+@pytest.mark.parametrize("folder", sorted({path.split("/")[0] for path in PYTHON_FILES}))
 def test_every_python_file_that_a_docstring_or_comment_names_exists(folder: str) -> None:
-    files = python_files()
     missing = [
         f"{path} names {name}"
-        for path in files
+        for path in PYTHON_FILES
         if path.split("/")[0] == folder
         for name in file_names(Path(REPOSITORY / path).read_text())
-        if not names_a_file(name, path, files)
+        if not names_a_file(name, path, PYTHON_FILES)
     ]
     assert not missing
 

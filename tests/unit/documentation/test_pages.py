@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 from scripts.documentation import operator_messages
 from scripts.documentation.pages import collect
 from scripts.documentation.reference import reference_pages
-from tests.support.documentation import DOCS, REPOSITORY, code_spans, mainstem_commands, pages
+from tests.support.documentation import DOCS, FILES, REPOSITORY, code_spans, mainstem_commands, pages
 
 from mainstem.cli.load import LoadGroup
 from mainstem.cli.main import app
@@ -70,11 +69,7 @@ def _is_value(words: list[str], word: str) -> bool:
 
 @pytest.mark.parametrize("page", [*ARCHITECTURE, *sorted((DOCS / "internals").glob("*.md"))], ids=page_id)
 def test_every_file_that_the_architecture_names_exists(page: Path) -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    files = {f"/{path}" for path in listed if (REPOSITORY / path).exists()}
+    files = {f"/{path}" for path in FILES}
     folders = {f"{Path(path).parent.as_posix()}/" for path in files} | {
         f"{parent.as_posix()}/" for path in files for parent in Path(path).parents
     }

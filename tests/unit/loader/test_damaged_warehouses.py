@@ -107,6 +107,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield mount_point
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not can_mount(), reason="only root can mount the small disk that this test fills")
 @pytest.mark.parametrize("full_at", ["data files", "commit", "dead letters"])
 def test_what_a_full_disk_stopped_is_loaded_once_when_there_is_space(

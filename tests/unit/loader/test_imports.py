@@ -8,6 +8,7 @@ import sys
 import pytest
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("module", "without"),
     [

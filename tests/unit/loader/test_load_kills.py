@@ -55,6 +55,7 @@ def check_once(loads: Loads, note: str) -> None:
     assert dead == [number for number in range(RECORDS) if not number % 5], note
 
 
+@pytest.mark.processes
 @pytest.mark.trial
 @pytest.mark.parametrize("table_format", list(TableFormat))
 def test_a_load_that_is_killed_anywhere_loses_and_doubles_nothing(

@@ -45,6 +45,7 @@ def state(warehouse: Path) -> State:
     return [(row["_offset"], str(row["day"])) for row in rows], [row["_offset"] for row in dead]
 
 
+@pytest.mark.processes
 @pytest.mark.trial
 @pytest.mark.parametrize("job", ["append", "replace", "rewind", "replay"])
 def test_a_rewrite_that_is_killed_anywhere_happens_once_or_not_at_all(
@@ -92,6 +93,7 @@ def test_a_rewrite_that_is_killed_anywhere_happens_once_or_not_at_all(
         assert state(warehouse) == after, note
 
 
+@pytest.mark.processes
 @pytest.mark.trial
 @pytest.mark.timeout(300)
 def test_a_merge_that_is_killed_anywhere_changes_no_row(cluster: FakeCluster, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def dead(warehouse: Path) -> list[int]:
     return [row["place"] for row in query(warehouse, sql).to_pylist()]
 
 
+@pytest.mark.processes
 @pytest.mark.trial
 def test_a_load_that_is_killed_anywhere_happens_once_or_not_at_all(
     cluster: FakeCluster, tmp_path: Path

@@ -54,6 +54,7 @@ def set_up(checkout: Path) -> list[str]:
     return ended.stdout.splitlines()
 
 
+@pytest.mark.processes
 def test_progress_is_shown_and_a_second_run_does_nothing(checkout: Path) -> None:
     locked = (checkout / "locks" / "all.txt").read_text().splitlines()
     total = sum("==" in line for line in locked)
@@ -66,6 +67,7 @@ def test_progress_is_shown_and_a_second_run_does_nothing(checkout: Path) -> None
     assert set_up(checkout) == []
 
 
+@pytest.mark.processes
 def test_the_environment_of_a_copied_checkout_is_built_again(checkout: Path, tmp_path: Path) -> None:
     set_up(checkout)
     (checkout / ".venv" / "of-the-original").touch()

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from tests.support.machine_pauses import SLEEP_S, PauseWitness, paused_s
+from tests.support.waiting import let_pass
 
 
 @pytest.mark.processes
@@ -18,7 +19,7 @@ def test_a_witness_that_could_not_run_notes_the_time() -> None:
         assert witness._process is not None
         started_s = time.monotonic()
         os.kill(witness._process.pid, signal.SIGSTOP)
-        time.sleep(0.2)  # it is the pause itself
+        let_pass(0.2, "it is the pause itself")
         os.kill(witness._process.pid, signal.SIGCONT)
     finally:
         witness.stop()

@@ -20,6 +20,7 @@ import uvloop
 from kio.serial import entity_reader
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.at_end import at_end
 from tests.unit.broker.protocol.schema_strategies import (
     Shape,
@@ -93,7 +94,7 @@ class PlayedCluster:
 
     async def wait_until(self, reached: Callable[[], bool], timeout_ms: float) -> None:
         if not reached():
-            await asyncio.sleep(timeout_ms / 1000)
+            await let_pass_async(timeout_ms / 1000, "a cluster that carries nothing out takes all the time")
             if not reached():
                 raise RequestTimedOut("It was not carried out.")
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from tests.support.record_batches import read_headers
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker
 from tests.unit.broker.cold_files import ColdFiles, cold_files
 from tests.unit.broker.replica.replicas import LIFE, state_of
@@ -121,7 +122,7 @@ async def test_a_fetch_whose_time_is_over_while_the_disk_is_read_is_answered_wit
     """An empty answer would say that there is nothing there."""
     cold_files.disk.clear()
     history = asyncio.ensure_future(filled.answer("Fetch", 11, fetch({0: 5}, max_wait=1)))
-    await asyncio.sleep(0.02)
+    await let_pass_async(0.02, "the time of the fetch is over")
     assert not history.done()
     cold_files.disk.set()
     assert first_offsets(await history) == {0: [5, 6, 7, 8]}
@@ -231,5 +232,5 @@ async def test_a_follower_that_goes_away_leaves_nothing_behind(
     )
     filled.context.follower_sessions.close(FOLLOWER)
     cold_files.disk.set()
-    await asyncio.sleep(0.01)
+    await let_pass_async(0.01, "the thread has ended")
     assert len(filled.context.follower_sessions) == 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.api.brokers import LocalBroker, run
 from tests.unit.broker.api.topic_requests import create, refusal, results, topic
 
@@ -57,7 +58,7 @@ async def test_the_answer_waits_until_the_log_of_a_leader_here_is_open(broker: L
     """On a slow disk, that is longer than a Produce request waits for it."""
     broker.context.opening.add(("t", 0))
     created = asyncio.ensure_future(create(broker, topic("t", assignments={0: [1]}), timeout_ms=60_000))
-    await asyncio.sleep(0.05)
+    await let_pass_async(0.05, "it would have been answered by then")
     assert not created.done()
     broker.context.opening.remove([("t", 0)])
     assert results(await created) == [("t", "none")]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.record_batches import read_headers
+from tests.support.waiting import settle
 from tests.unit.broker.api.brokers import LocalBroker, run
 
 from mainstem_broker.log.files import FileSlice
@@ -201,7 +202,7 @@ async def test_less_than_min_bytes_waits_for_more(broker: LocalBroker) -> None:
 
     task = await begin(broker, request({0: 0}, min_bytes=600, max_wait=LONG_MS))
     broker.append("t", [b"x" * 300])
-    await asyncio.sleep(0.005)
+    await settle()
     assert not task.done()
     broker.append("t", [b"x" * 300])
     assert offsets_in(answers(await task)[0]) == [(0, 0), (1, 1)]
@@ -310,7 +311,7 @@ async def test_a_fetch_in_a_session_waits_for_partitions_that_it_does_not_name(b
     session_id = (await broker.answer("Fetch", 12, first))["session_id"]
     later = request({}, max_wait=5_000, session_id=session_id, session_epoch=1) | {"topics": []}
     waiting = asyncio.ensure_future(broker.answer("Fetch", 12, later))
-    await asyncio.sleep(0.01)
+    await settle()
     assert not waiting.done()
     broker.append("s", [b"a"], index=1)
     (topic,) = (await waiting)["responses"]

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
+from tests.support.waiting import settle
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker
 from tests.unit.broker.replica.replicas import LIFE, state_of
 
@@ -180,7 +181,7 @@ async def test_a_consumer_that_waits_at_a_follower_hears_of_the_next_record(tmp_
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     replicate(broker, 0, 1, high_watermark=0)
-    await asyncio.sleep(0.01)
+    await settle()
     assert not waiting.done()
     replicate(broker, 1, 1, high_watermark=1)
     assert offsets_of(answer_of(await waiting)) == [0]

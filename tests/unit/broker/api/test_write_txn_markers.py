@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from tests.support.waiting import settle
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker
 from tests.unit.broker.log.transactional import transactional_batch
 
@@ -156,7 +157,7 @@ async def test_a_waiting_fetch_wakes_when_the_stable_offset_moves_and_lists_the_
     task = asyncio.create_task(broker.answer("Fetch", 11, fetch(max_wait=60_000)))
     await asyncio.sleep(0)
     send(broker, ONE, 1)
-    await asyncio.sleep(0.005)
+    await settle()
     assert not task.done()
     await broker.answer("WriteTxnMarkers", 1, markers(0))
     assert fetched(await task) == (3, [(ONE, 0)])
@@ -167,7 +168,7 @@ async def test_min_bytes_count_only_what_may_be_read(broker: LocalBroker) -> Non
     broker.append("t", [b"a"])
     send(broker, ONE)
     task = asyncio.create_task(broker.answer("Fetch", 11, fetch(min_bytes=100, max_wait=60_000)))
-    await asyncio.sleep(0.005)
+    await settle()
     assert not task.done()
     await broker.answer("WriteTxnMarkers", 1, markers(0, commit=True))
     assert fetched(await task) == (3, [])

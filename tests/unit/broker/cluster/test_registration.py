@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.cluster.members import Member, joined
 
 from mainstem_broker.cluster import znodes
@@ -154,7 +155,7 @@ async def test_a_broker_of_the_same_id_elsewhere_is_outlasted_if_it_goes(
     owned_by_another_session(shell, "10.0.0.9")
 
     async def go() -> None:
-        await asyncio.sleep(0.2)
+        await let_pass_async(0.2, "the other broker goes while it is waited for")
         shell.delete("/brokers/ids/1")
 
     going = asyncio.create_task(go())

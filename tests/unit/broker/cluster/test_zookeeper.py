@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.server.peers import run, until
 
 from mainstem_broker.cluster.zookeeper import (
@@ -206,7 +207,7 @@ async def test_watching_again_and_again_keeps_one_watch(servers: str, shell: Kaz
         shell.create("/new")
         await until(lambda: owner.told)
         await zookeeper.sync()
-        await asyncio.sleep(0.01)
+        await let_pass_async(0.01, "it would have been told again")
         assert owner.told == 1
 
 

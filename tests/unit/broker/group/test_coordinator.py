@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.support.waiting import let_pass_async, wait_until_async
 from tests.unit.broker.group.local_coordinator import LocalCoordinator, loaded
 
 from mainstem_broker.coordinator import shard as shard_module
@@ -36,19 +37,6 @@ def soon_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that could not be loaded is tried again at once."""
     monkeypatch.setattr(shard_module, "LOAD_PAUSE_S", 0.001)
     monkeypatch.setattr(shard_module, "LOAD_PAUSE_S_MAX", 0.002)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Let the loop's timers run until the condition holds.
-
-    Raises:
-        AssertionError: it never does.
-    """
-    for _ in range(5_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("It never came true.")
 
 
 # --- Commits ---
@@ -250,15 +238,18 @@ async def test_t21_what_too_few_replicas_have_is_not_told_though_the_partition_w
     with pytest.raises(NotCoordinator):
         await stored
     loading = local.coordinator.shards.loading(0)
-    await eventually(lambda: bool(local.partition.acknowledgements))
+    await wait_until_async(lambda: bool(local.partition.acknowledgements))
     local.set_in_sync((1,))
-    await asyncio.sleep(0.02)
+    await let_pass_async(0.02, "it would have been loaded by then")
     with pytest.raises(CoordinatorLoadInProgress):
         local.committed("g")
     local.set_in_sync((1, 2))
-    while not loading.done():
+
+    def is_loaded() -> bool:
         local.replicate()
-        await asyncio.sleep(0.001)
+        return loading.done()
+
+    await wait_until_async(is_loaded, "the groups are loaded")
     assert local.committed("g") == 5
     await local.coordinator.shards.stop()
 
@@ -288,7 +279,7 @@ async def test_an_assignment_is_answered_when_the_replicas_have_it(tmp_path: Pat
 
 async def test_a_silent_member_is_dropped_by_the_clock(local: LocalCoordinator) -> None:
     joined = await local.member("g", session_ms=30)
-    await eventually(lambda: local.coordinator.group("g").state is ClassicState.EMPTY)
+    await wait_until_async(lambda: local.coordinator.group("g").state is ClassicState.EMPTY)
     with pytest.raises(UnknownMemberId):
         local.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
     await local.restart()
@@ -496,7 +487,7 @@ async def test_groups_that_are_deleted_while_others_expire_do_no_harm(
 async def test_expiry_is_looked_for_at_its_interval(tmp_path: Path) -> None:
     async with loaded(tmp_path, check_interval_ms=5) as local:
         await local.commit("g", 5, expire_ms=local.now_ms)
-        await eventually(lambda: not list(local.coordinator.groups()))
+        await wait_until_async(lambda: not list(local.coordinator.groups()))
 
 
 async def test_a_group_with_members_does_not_expire(local: LocalCoordinator) -> None:

@@ -11,6 +11,7 @@ from typing import cast
 from uuid import NAMESPACE_DNS, uuid5
 
 import pytest
+from tests.support.waiting import let_pass_async
 
 from mainstem_broker.errors import (
     FencedLeaderEpoch,
@@ -141,7 +142,7 @@ async def test_a_partition_that_went_away_while_it_rested_hurries_nobody() -> No
         await refuse_in_the_next_epoch(replicas, leader, fetcher)
         replicas.pop()  # as when moves are throttled: without a word
         assert await leader.asked.get() == [("quiet", 1)]
-        await asyncio.sleep(2 * BACKOFF_S)
+        await let_pass_async(2 * BACKOFF_S, "it would have asked by then")
         assert leader.asked.empty()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import uvloop
+from tests.support.waiting import let_pass_async, wait_until_async
 
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.log.files import FileSlice, LogFile
@@ -40,8 +41,7 @@ def run(test: Coroutine[Any, Any, Result]) -> Result:
 
 async def until(condition: Callable[[], object]) -> None:
     """Poll what no event tells; `run` bounds it."""
-    while not condition():  # noqa: ASYNC110  # nothing tells
-        await asyncio.sleep(0.001)
+    await wait_until_async(condition)
 
 
 def frame_of(payload: bytes) -> bytes:
@@ -243,4 +243,4 @@ class Peer:
     async def settle(self) -> None:
         """Until every callback that is due has run, and those which they made due."""
         for _ in range(5):
-            await asyncio.sleep(0.001)
+            await let_pass_async(0.001, "what the kernel hands over is due then")

@@ -12,11 +12,12 @@ from uuid import UUID, uuid4
 import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
+from tests.support.ports import own_ports
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.api.brokers import make
 from tests.unit.broker.protocol.schema_strategies import encode_request, request_schema
 from tests.unit.broker.server.peers import frame_of, until
 
-from mainstem.local.ports import free_ports
 from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.errors import StartupError, StorageError
@@ -37,7 +38,7 @@ def config(
             "broker.id": str(broker_id),
             "zookeeper.connect": servers,
             "zookeeper.session.timeout.ms": "4000",
-            "listeners": f"PLAINTEXT://127.0.0.1:{free_ports()}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{own_ports()}",
             "log.dirs": str(directory / str(broker_id)),
             "log.segment.delete.delay.ms": "0",
             **(settings or {}),
@@ -177,7 +178,7 @@ async def test_a_stop_during_recovery_waits_for_it_and_is_clean_only_if_it_succe
     await until(begun.is_set)
     starting.cancel()
     stopping = asyncio.create_task(broker.stop())
-    await asyncio.sleep(0.05)
+    await let_pass_async(0.05, "it would have stopped by then")
     assert not stopping.done()
     may_end.set()
     await stopping

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.support.waiting import settle
 from tests.unit.broker.api.brokers import LocalBroker, batch, make, run
 from tests.unit.broker.protocol.schema_strategies import encode_request, request_schema
 from tests.unit.broker.server.test_router import response
@@ -126,7 +127,7 @@ async def test_a_fetch_gets_what_it_need_not_wait_for_but_at_least_a_batch(broke
 async def test_a_fetch_that_waited_is_charged_when_it_is_answered(broker: LocalBroker) -> None:
     limit(broker, QuotaKind.CONSUMER_BYTE_RATE, 10)
     waiting = asyncio.ensure_future(ask(broker, 1, 12, {**fetch(), "max_wait": 5_000}))
-    await asyncio.sleep(0.01)
+    await settle()
     broker.append("t", [b"x" * 5_000])
     _, muted = await waiting
     assert muted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.cold_files import ColdFiles, cold_files
 from tests.unit.broker.server.peers import Peer, Script, until
 
@@ -122,7 +122,7 @@ async def test_a_connection_that_closes_while_the_disk_is_read_is_closed_at_once
         peer.socket.close()
         peer.connection.close()
         assert peer.closed == [peer.connection]
-    await asyncio.sleep(0.01)  # the thread has ended, and nobody is there to go on
+    await let_pass_async(0.01, "the thread has ended, and nobody is there to go on")
 
 
 async def test_a_file_that_is_cut_while_it_is_loaded_closes_the_connection(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.server.peers import Peer, Script, frame_of, until
 
 from mainstem_broker.server import connection as module
@@ -317,7 +318,7 @@ async def test_a_muted_connection_can_be_closed() -> None:
         peer.connection.mute(0.05)
         await peer.send("echo lost")
         peer.connection.close()
-        await asyncio.sleep(0.1)
+        await let_pass_async(0.1, "it would be heard again after 0.05 s")
         assert peer.connection.is_closed
 
 

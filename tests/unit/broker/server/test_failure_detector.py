@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.server.peers import until
 
-from mainstem.local.ports import free_ports
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint
@@ -127,10 +127,12 @@ async def test_a_broker_that_hangs_up_and_accepts_again_is_alive() -> None:
     watched.die()
 
 
-async def test_a_broker_that_was_never_there_is_fenced_and_again_if_that_did_not_help() -> None:
+async def test_a_broker_that_was_never_there_is_fenced_and_again_if_that_did_not_help(
+    closed_port: int,
+) -> None:
     with capture_logs():
         member = PlayedMember()
-        member.live(0, int(free_ports()))
+        member.live(0, closed_port)
         async with watching(member) as deathwatch:
             deathwatch.look_again()
             await until(lambda: len(member.fenced) == 2)
@@ -154,26 +156,26 @@ async def test_a_broker_that_cannot_be_reached_is_not_taken_for_dead(monkeypatch
         assert member.fenced == []
 
 
-async def test_the_controller_watches_everyone_and_everyone_the_controller() -> None:
-    port = int(free_ports())
+async def test_the_controller_watches_everyone_and_everyone_the_controller(closed_port: int) -> None:
     for is_controller, expected in ((True, {(2, 0), (3, 0)}), (False, {(2, 0)})):
         member = PlayedMember(is_controller=is_controller)
-        member.live(port, port, port)
+        member.live(closed_port, closed_port, closed_port)
         async with watching(member) as deathwatch:
             deathwatch.look_again()
             assert deathwatch._watches.keys() == expected
 
 
-async def test_watches_end_with_the_lives_and_the_controllership_that_they_are_for() -> None:
-    port = int(free_ports())
+async def test_watches_end_with_the_lives_and_the_controllership_that_they_are_for(
+    closed_port: int,
+) -> None:
     member = PlayedMember()
     async with watching(member) as deathwatch:
-        member.live(port, port, port)
+        member.live(closed_port, closed_port, closed_port)
         deathwatch.look_again()
         kept = deathwatch._watches[2, 0]
         deathwatch.look_again()
         assert deathwatch._watches[2, 0] is kept
-        member.live(port, port, life=1)
+        member.live(closed_port, closed_port, life=1)
         deathwatch.look_again()
         assert deathwatch._watches.keys() == {(2, 1)}
         await until(kept.cancelled)
@@ -208,17 +210,16 @@ async def test_nobody_is_fenced_without_zookeeper_and_the_log_says_why() -> None
             await until(lambda: member.fenced)
 
 
-async def test_without_zookeeper_a_refused_connection_stands_in_for_a_grant() -> None:
+async def test_without_zookeeper_a_refused_connection_stands_in_for_a_grant(closed_port: int) -> None:
     now_s = [0.0]
     lease = Lease(lambda: now_s[0], 1.0)
     member, watched = PlayedMember(), Watched()
-    closed_port = free_ports(1)
     member.live(0, await watched.listen(), closed_port)
     lease.begin(0)
     async with watching(member, lease) as deathwatch:
         lease.answered(0.0)
         deathwatch.start()
-        await asyncio.sleep(0.1)
+        await let_pass_async(0.1, "somebody would be asked by then")
         assert watched.had == 0, "nobody is asked while ZooKeeper answers"
         now_s[0] = 0.5
         await until(lambda: lease.has_refused(3, -math.inf))

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.ports import own_ports
 from tests.unit.broker.server.peers import until
 from tests.unit.broker.server.test_broker import config, create, running
 
-from mainstem.local.ports import free_ports
 from mainstem_broker.errors import StartupError
 from mainstem_broker.server import health_server
 from mainstem_broker.server.broker import Broker
@@ -39,7 +39,7 @@ async def get(port: int, path: str) -> tuple[int, Any]:
 
 @pytest.fixture
 def port() -> int:
-    return free_ports()
+    return own_ports()
 
 
 async def test_a_broker_that_serves_is_ready_and_says_what_it_holds(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Self
 
 import pytest
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.server.peers import Script, frame_of, until
 
 from mainstem_broker.cluster.znodes import Endpoint
@@ -104,13 +105,13 @@ async def test_a_port_that_is_taken_is_told_by_its_number(taken_port: int) -> No
 @pytest.mark.parametrize(
     ("host", "reason"),
     [
-        ("192.0.2.1", r"Cannot listen on 192\.0\.2\.1:9092 \(.+\): change listeners"),
-        ("no-such-host.invalid", r"Cannot listen on no-such-host\.invalid:9092 \((?!Unknown error).+\)"),
+        ("192.0.2.1", r"Cannot listen on 192\.0\.2\.1:0 \(.+\): change listeners"),
+        ("no-such-host.invalid", r"Cannot listen on no-such-host\.invalid:0 \((?!Unknown error).+\)"),
     ],
 )
 async def test_an_address_that_is_not_ours_is_told_with_the_reason(host: str, reason: str) -> None:
     with pytest.raises(StartupError, match=reason):
-        Listener(Endpoint("PLAINTEXT", "PLAINTEXT", host, 9092), OPTIONS, unlimited(), DiskReads())
+        Listener(Endpoint("PLAINTEXT", "PLAINTEXT", host, 0), OPTIONS, unlimited(), DiskReads())
 
 
 # --- Accepting ---
@@ -296,7 +297,7 @@ async def test_idle_connections_are_closed_and_those_that_wait_for_an_answer_are
         await until(lambda: sum(c.requests_under_way for c in listening.listener.connections) == 1)
         listening.listener.close_idle(60)
         assert len(listening.listener.connections) == 2
-        await asyncio.sleep(0.01)
+        await let_pass_async(0.01, "it is how long the connections are idle")
         listening.listener.close_idle(0.005)
         (left,) = listening.listener.connections
         assert left.requests_under_way == 1

@@ -19,7 +19,6 @@ from tests.unit.broker.api.brokers import LocalBroker
 from tests.unit.broker.replica.replicas import state_of
 from tests.unit.broker.server.peers import frame_of
 
-from mainstem.local.ports import free_ports
 from mainstem_broker.cluster.znodes import Endpoint, TopicAssignment
 from mainstem_broker.errors import PeerUnavailable
 from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
@@ -205,10 +204,10 @@ async def test_a_question_that_is_broken_off_while_the_connection_is_made_is_not
         assert (await peer.ask(*METADATA, QUESTION)).cluster_id == "c"
 
 
-async def test_a_broker_that_is_not_registered_or_refuses_is_not_reached() -> None:
+async def test_a_broker_that_is_not_registered_or_refuses_is_not_reached(closed_port: int) -> None:
     with pytest.raises(PeerUnavailable, match="not registered"):
         await Peer(lambda: None, "test", 1).ask(*METADATA, QUESTION)
-    nowhere = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", int(free_ports()))
+    nowhere = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", closed_port)
     with pytest.raises(PeerUnavailable, match="ConnectionRefusedError"):
         await Peer(lambda: nowhere, "test", 1).ask(*METADATA, QUESTION)
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 import pytest
 from structlog.testing import capture_logs
 from tests.support.certificates import Authority
+from tests.support.waiting import let_pass_async
 from tests.unit.broker.server.peers import Script, frame_of, until
 
 from mainstem_broker.cluster.znodes import Endpoint
@@ -178,7 +179,7 @@ async def test_slices_of_files_come_whole_to_a_slow_reader(tmp_path: Path) -> No
         client = await encrypted.connect()
         client.send(*["slices 0:5000000,100:50,7:3000000"] * 4)
         for _ in range(4):
-            await asyncio.sleep(0.01)
+            await let_pass_async(0.01, "the reader is slow")
             expected = b"<" + content + b"|" + content[100:150] + b"|" + content[7:3_000_007] + b"|"
             assert await client.answer() == expected
         await client.close()
@@ -338,7 +339,7 @@ async def test_a_handshake_has_limited_time(tmp_path: Path, monkeypatch: pytest.
         writer.close()
         slow_writer.close()
         client = await encrypted.connect()
-        await asyncio.sleep(0.1)
+        await let_pass_async(0.1, "twice the time that a handshake may take")
         assert await client.ask("echo still here") == b"still here"
         await client.close()
     assert reasons(logs) == ["it was not done within 0.05 s"], "the second one is counted"

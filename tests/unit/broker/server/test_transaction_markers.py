@@ -10,6 +10,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
+from tests.support.waiting import let_pass_async, wait_until_async
 
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
@@ -202,7 +203,7 @@ async def test_only_the_partitions_that_failed_are_sent_again_to_the_leader_of_t
 
 async def test_a_partition_without_a_leader_is_waited_for(cluster: PlayedCluster) -> None:
     written = cluster.write([("t", 2)])
-    await asyncio.sleep(0.01)
+    await let_pass_async(0.01, "several attempts would have been made")
     assert not cluster.requests
     cluster.lead(2, 2)
     await written
@@ -227,8 +228,7 @@ async def test_r12_a_marker_is_kept_while_zookeeper_cannot_say_that_its_topic_is
     cluster.news.append(("new", 2))
     cluster.zookeeper_is_away = True
     written = cluster.write([("new", 0)])
-    while cluster.times_caught_up < 3:  # noqa: ASYNC110  # the attempts are the event
-        await asyncio.sleep(0.001)
+    await wait_until_async(lambda: cluster.times_caught_up >= 3, "there were three attempts")
     assert not written.done()
     cluster.zookeeper_is_away = False
     await written
@@ -239,7 +239,7 @@ async def test_r12_a_marker_is_kept_while_its_topic_has_a_newer_format(cluster: 
     """What this broker knows of the topic is out of date: it may exist, and may have another leader."""
     cluster.view.stopped_topics["new"] = {"/brokers/topics/new": "version 9"}
     written = cluster.write([("new", 0)])
-    await asyncio.sleep(0.01)  # for several attempts, which show nothing else
+    await let_pass_async(0.01, "several attempts, which show nothing else")
     assert not written.done()
     del cluster.view.stopped_topics["new"]
     cluster.news.append(("new", 2))
@@ -269,5 +269,5 @@ async def test_nothing_is_sent_for_a_coordinator_that_was_replaced(cluster: Play
     stop()
     cluster.down.clear()
     requests = len(cluster.requests)
-    await asyncio.sleep(0.01)
+    await let_pass_async(0.01, "several attempts would have been made")
     assert len(cluster.requests) <= requests

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import wait_until_async
 from tests.unit.broker.txn.local_transactions import ID, LocalTransactions, loaded
 
 from mainstem_broker.errors import (
@@ -229,10 +230,12 @@ async def test_the_end_of_a_transaction_is_stored_as_soon_as_that_is_possible(tm
         local.markers.write_all()
         assert local.coordinator.transaction(ID).state is State.PREPARE_COMMIT
         set_in_sync(local, (1, 2), min_insync_replicas=2)
-        async with asyncio.timeout(60):
-            while local.coordinator.transaction(ID).state is not State.COMPLETE_COMMIT:
-                await asyncio.sleep(0.01)
-                local.replicate()
+
+        def is_complete() -> bool:
+            local.replicate()
+            return local.coordinator.transaction(ID).state is State.COMPLETE_COMMIT
+
+        await wait_until_async(is_complete, "the transaction is complete")
 
 
 async def test_records_in_another_format_are_ignored(local: LocalTransactions) -> None:

@@ -11,23 +11,22 @@ from confluent_kafka.admin import NewTopic
 from mainstem.audit import producer as module
 from mainstem.audit.counts import AUDIT_TOPIC
 from mainstem.audit.producer import AuditedProducer
-from mainstem.local.ports import hold_free_ports
 
 
 def test_an_application_starts_although_the_audit_topic_cannot_be_created(
-    monkeypatch: pytest.MonkeyPatch,
+    closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CREATE_TOPIC_S", 0.5)
     monkeypatch.setattr(module, "_POST_FLUSH_S", 0.5)
-    port, (holder,) = hold_free_ports()
-    with holder:
-        producer = AuditedProducer({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}, "web")
-        producer.produce("clicks", b"value")
-        producer.purge()
-        assert producer.flush(60) == 0
+    producer = AuditedProducer({"bootstrap.servers": f"127.0.0.1:{closed_port}", "log_level": 0}, "web")
+    producer.produce("clicks", b"value")
+    producer.purge()
+    assert producer.flush(60) == 0
 
 
-def test_the_client_lives_until_the_audit_topic_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_lives_until_the_audit_topic_is_created(
+    closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """librdkafka drops the requests of a client that is destroyed. Counts expire (R36): a producer never uses
     the keys of another, so compaction would keep them all.
     """
@@ -52,7 +51,7 @@ def test_the_client_lives_until_the_audit_topic_is_created(monkeypatch: pytest.M
 
     created: list[str] = []
     monkeypatch.setattr(module, "AdminClient", Admin)
-    producer: Any = AuditedProducer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "web")
+    producer: Any = AuditedProducer({"bootstrap.servers": f"127.0.0.1:{closed_port}", "log_level": 0}, "web")
     assert created == [AUDIT_TOPIC]
     assert settings == {"cleanup.policy": "compact,delete", "retention.ms": "7776000000"}
     producer.purge()

@@ -15,7 +15,6 @@ from confluent_kafka.admin import OffsetSpec
 
 from mainstem.errors import BadInput, ClusterRefused, ClusterUnreachable
 from mainstem.kafka.client import Cluster, Partition, Topic, addresses_of, answering_servers
-from mainstem.local.ports import free_ports
 
 
 def test_addresses_are_hosts_and_ports() -> None:
@@ -29,13 +28,12 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 @pytest.mark.trial
-def test_a_cluster_that_does_not_run_is_reported_at_once_with_what_to_do() -> None:
-    port = free_ports()
+def test_a_cluster_that_does_not_run_is_reported_at_once_with_what_to_do(closed_port: int) -> None:
     started = time.monotonic()
     with pytest.raises(
-        ClusterUnreachable, match=rf"127\.0\.0\.1:{port} \(connection refused\): .*mainstem up"
+        ClusterUnreachable, match=rf"127\.0\.0\.1:{closed_port} \(connection refused\): .*mainstem up"
     ):
-        Cluster(f"127.0.0.1:{port}").topics()
+        Cluster(f"127.0.0.1:{closed_port}").topics()
     assert time.monotonic() - started < 5  # librdkafka by itself tries for a minute
 
 
@@ -44,9 +42,9 @@ def test_a_host_without_an_address_is_reported() -> None:
         answering_servers("no-such-host.invalid:9092")
 
 
-def test_one_address_that_answers_is_enough() -> None:
+def test_one_address_that_answers_is_enough(closed_port: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        answering_servers(f"127.0.0.1:{free_ports()},127.0.0.1:{server.getsockname()[1]}")
+        answering_servers(f"127.0.0.1:{closed_port},127.0.0.1:{server.getsockname()[1]}")
 
 
 @pytest.mark.trial

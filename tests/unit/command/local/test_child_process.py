@@ -5,15 +5,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.waiting import wait_until
 
 from mainstem.errors import StackError
 from mainstem.local.child_process import ChildProcess, last_error_in
+
+pytestmark = pytest.mark.processes
 
 RUNS_UNTIL_STOPPED = "import signal; print('ready', flush=True); signal.pause()"
 STOPPED_LINE = '{"event": "stopped", "level": "info"}'
@@ -37,13 +39,6 @@ def child(tmp_path: Path) -> Iterator[Callable[[str], ChildProcess]]:
 
 def _said_ready(process: ChildProcess) -> bool:
     return "ready" in process.last_log_lines()
-
-
-def _wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def test_a_child_is_started_awaited_and_stopped(child: Callable[[str], ChildProcess]) -> None:
@@ -119,9 +114,9 @@ def test_a_child_that_ignores_sigterm_is_killed_and_reported(child: Callable[[st
 
 def test_a_second_start_shows_only_its_own_lines(child: Callable[[str], ChildProcess]) -> None:
     process = child("print('first')")
-    _wait_for(lambda: not process.running)
+    wait_until(lambda: not process.running, "the process has ended")
     process.start()
-    _wait_for(lambda: not process.running)
+    wait_until(lambda: not process.running, "the process has ended")
     assert process.last_log_lines() == ["first"]
     assert process.log_path.read_text() == "first\nfirst\n"
 
@@ -165,7 +160,7 @@ def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    _wait_for(lambda: not _alive(child_pid))
+    wait_until(lambda: not _alive(child_pid), "the child has died with its parent")
 
 
 def _alive(pid: int) -> bool:
@@ -179,9 +174,9 @@ def test_a_large_log_file_is_moved_aside_before_a_start(
     child: Callable[[str], ChildProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = child("print('first')")
-    _wait_for(lambda: not process.running)
+    wait_until(lambda: not process.running, "the process has ended")
     monkeypatch.setattr("mainstem.local.child_process.LOG_BYTES_MAX", 3)
     process.start()
-    _wait_for(lambda: not process.running)
+    wait_until(lambda: not process.running, "the process has ended")
     assert process.log_path.read_text() == "first\n"
     assert process.log_path.with_name("server.log.1").read_text() == "first\n"

@@ -31,6 +31,7 @@ def test_missing_packages_are_named_with_the_commands_that_need_them() -> None:
     assert "pyspark (for up, demo, load)" in check.finding
 
 
+@pytest.mark.processes
 def test_a_missing_java_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_java().state is CheckState.OK
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -59,10 +60,11 @@ def test_too_few_open_files_are_found(limit: int, state: CheckState) -> None:
     assert check_open_files(limit).state is state
 
 
-def test_a_taken_port_is_named_with_ports_that_are_free() -> None:
+def test_a_taken_port_is_named_with_ports_that_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainstem.local.diagnosis.free_ports", lambda count: 10_000 + count)
     check = check_ports(9092, 3, lambda port: port != 9093)
     assert (check.state, check.finding) == (CheckState.FAILED, "Taken by another program: 9093.")
-    assert check.remedy.startswith("mainstem up --port ")
+    assert check.remedy == "mainstem up --port 10003"
 
 
 def test_a_taken_zookeeper_port_is_no_failure() -> None:

@@ -37,6 +37,7 @@ def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch
         find_java()
 
 
+@pytest.mark.processes
 def test_a_java_that_is_too_old_is_named_with_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,6 +48,7 @@ def test_a_java_that_is_too_old_is_named_with_its_version(
         find_java()
 
 
+@pytest.mark.processes
 def test_java_home_goes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     _fake_java(tmp_path / "bin", 'openjdk version "21.0.1"')

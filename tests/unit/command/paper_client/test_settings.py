@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from mainstem import Consumer, Message, MessageSet
-from mainstem.local.ports import free_ports
 from mainstem.paper_client.errors import WrongSetting, ZooKeeperUnreachable
 
 
@@ -45,12 +44,12 @@ def test_a_closed_consumer_makes_no_streams() -> None:
         consumer.create_message_streams("topic1", 1)
 
 
-def test_a_malformed_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_address_is_refused(closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WrongSetting, match="is no address of ZooKeeper"):
         Consumer("127.0.0.1:port", "group").create_message_streams("topic1", 1)
     monkeypatch.setattr("mainstem.paper_client.zookeeper.CONNECT_SECONDS", 0.3)
     with pytest.raises(ZooKeeperUnreachable, match="start it, or correct the address"):
-        Consumer(f"127.0.0.1:{free_ports()}", "group").create_message_streams("topic1", 1)
+        Consumer(f"127.0.0.1:{closed_port}", "group").create_message_streams("topic1", 1)
 
 
 def test_a_payload_is_bytes() -> None:

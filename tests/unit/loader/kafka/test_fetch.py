@@ -261,8 +261,10 @@ def test_what_is_no_bootstrap_server_is_refused(servers: str) -> None:
         TopicReader(BrokerSettings(servers), "t")
 
 
-def test_one_dead_bootstrap_server_does_not_matter(cluster: FakeCluster) -> None:
-    with TopicReader(BrokerSettings(f"127.0.0.1:1, {cluster.bootstrap_servers}"), "t") as open_reader:
+def test_one_dead_bootstrap_server_does_not_matter(cluster: FakeCluster, closed_port: int) -> None:
+    with TopicReader(
+        BrokerSettings(f"127.0.0.1:{closed_port}, {cluster.bootstrap_servers}"), "t"
+    ) as open_reader:
         assert len(open_reader.offsets()) == 2
 
 

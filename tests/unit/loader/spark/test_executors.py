@@ -55,6 +55,7 @@ def test_a_wrong_java_home_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         pass
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_292"])
 def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, version)))
@@ -64,6 +65,7 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, v
         SparkExecutor("local[1]").__enter__()
 
 
+@pytest.mark.processes
 def test_a_java_that_does_not_start_spark_is_told_in_its_last_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

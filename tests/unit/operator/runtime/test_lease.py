@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from tests.support.fake_kubernetes import Kubernetes
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import wait_until_async
 
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.runtime import lease as lease_module
@@ -32,12 +31,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not holds():  # noqa: ASYNC110  # nothing tells
-            await asyncio.sleep(0.001)
-
-
 async def test_the_second_replica_takes_over_when_the_first_is_silent(
     kubernetes: Kubernetes, kube: Kube, clock: Clock
 ) -> None:
@@ -52,15 +45,15 @@ async def test_the_second_replica_takes_over_when_the_first_is_silent(
     for _ in range(4):
         clock.now_s += lease_module.DURATION_SECONDS / 2
         before = renewed()
-        await until(lambda before=before: renewed() != before)  # type: ignore[misc]
+        await wait_until_async(lambda before=before: renewed() != before)  # type: ignore[misc]
         # Only the first one renews, so this is what the second one has read since.
-        await until(lambda before=before: second._seen[0] is not None and second._seen[0][0] > before)  # type: ignore[misc]
+        await wait_until_async(lambda before=before: (second._seen[0] or ("",))[0] > before)  # type: ignore[misc]
     assert first.leading
     assert not second.leading
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     last = renewed()
-    await until(lambda: second._seen[0] == (last, "first"))
+    await wait_until_async(lambda: second._seen[0] == (last, "first"))
     assert not second.leading
     clock.now_s += lease_module.DURATION_SECONDS + 1
     await second.wait()

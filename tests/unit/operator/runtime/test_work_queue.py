@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from tests.support.waiting import settle
+
 from mainstem_operator.runtime.work_queue import Key, WorkQueue
 
 A, B = Key("cluster", "prod", "a"), Key("cluster", "prod", "b")
@@ -46,7 +48,7 @@ async def test_what_happens_during_a_look_is_looked_at_after_it_and_never_beside
         busy += 1
         if looks == 0:
             queue.add(A, 0)
-            await asyncio.sleep(0.05)  # the other task is idle all the while
+            await settle()  # the other task is idle all the while
         busy -= 1
         looks += 1
         if looks == 2:

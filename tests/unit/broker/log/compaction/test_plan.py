@@ -83,6 +83,7 @@ def test_groups_fit_into_a_segment_by_bytes_and_by_offsets() -> None:
     )
 
 
+@pytest.mark.processes
 def test_a_broker_starts_without_the_libraries_of_its_compacting_process() -> None:
     """numpy costs a tenth of a second and 20 MB, in every broker."""
     code = "import sys, mainstem_broker.server.broker; print('numpy' in sys.modules)"

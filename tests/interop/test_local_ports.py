@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from mainstem.local.ports import free_ports, hold_free_ports, hold_port, port_is_free
+from mainstem.local.ports import _draws, free_ports, hold_free_ports, hold_port, port_is_free
 
 
 def test_free_ports_are_free_and_below_those_of_outgoing_connections() -> None:
@@ -26,9 +26,12 @@ def test_a_port_that_is_listened_on_is_not_free() -> None:
 def test_a_kept_port_is_given_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     kept, (held,) = hold_free_ports()
     with held:
-        draws = iter([kept, kept - 2, kept + 7])  # the port itself, the last of three, and another
-        monkeypatch.setattr("mainstem.local.ports._draws.randrange", lambda *_: next(draws))
-        assert free_ports(3) == kept + 7
+        draw = _draws.randrange
+        first_draws = iter([kept, kept - 2])  # the port itself, and the last of three
+        monkeypatch.setattr(_draws, "randrange", lambda *limits: next(first_draws, None) or draw(*limits))
+        first = free_ports(3)
+        assert kept not in range(first, first + 3)
+        assert next(first_draws, None) is None
 
 
 def test_who_listens_at_a_kept_port_is_reached_and_alone() -> None:
