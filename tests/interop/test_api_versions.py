@@ -1,4 +1,4 @@
-"""Versions are listed as clients expect, and every listed one is understood (traps T1 and T3)."""
+"""Versions are listed as clients expect, and every listed one is understood (trap T1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.wire import (
     produce_fields,
 )
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE, FETCH = 0, 1
 
 
 def _advertised(connection: Connection) -> dict[int, range]:
@@ -169,8 +169,6 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
                 "topics": [],
                 **(member if version >= 3 else {}),
             }
-        case 27:
-            return "write_txn_markers", {"markers": []}
         case 32:
             resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["retention.ms"]}
             fields = {"resources": [resource], "include_synonyms": True}

@@ -1,4 +1,4 @@
-"""Frames of any length, halves of them, unknown requests, noise: an answer or the end, and it goes on."""
+"""Bytes that are no requests harm no other connection (R40)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from tests.support.wire import (
 pytestmark = pytest.mark.usefixtures("unharmed")
 
 GOOD: Final = encode_batch([Message(b"good", b"key"), Message(b"better", b"key")])
-
-
-# Noise
 
 
 def test_noise_beside_a_good_client_does_not_disturb_it(leader_address: str, topic: str) -> None:

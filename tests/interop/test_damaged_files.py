@@ -1,7 +1,6 @@
-"""Files damaged behind the broker's back: a bad tail is cut at restart, a bad middle is found (R6).
+"""Files damaged behind the broker's back: indexes are built anew, a bad middle is found by clients (R6).
 
-The damages are those that crashes and disks do: a write that stopped half way, a tail of zeros, a flipped
-bit, garbage. They are done while the broker is down.
+The damage is done while the broker is down. What becomes of a bad tail: `tests/unit/broker/log/test_recovery.py`.
 """
 
 from __future__ import annotations
@@ -56,9 +55,6 @@ def _rewrite(segment: Path, data: bytes) -> None:
     with segment.open("r+b") as file:
         file.write(data)
         file.truncate(len(data))
-
-
-# What is left of the 20 batches after a restart.
 
 
 INDEX_DAMAGES: Final = {"empty": b"", "garbage": b"\x5a" * 96, "zeros": bytes(96), "missing": None}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import time
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -24,9 +24,6 @@ from tests.support.wire import (
     produce_fields,
     request,
 )
-
-T: Final = 1_700_000_000_000
-
 
 # Fetch
 
@@ -139,6 +136,3 @@ def test_trap_40_a_client_id_has_no_meaning(
         for number, client_id in enumerate([None, "", "a=b,c=d", "x" * 10_000, "größe\x00", "../.."]):
             connection.send_frame(encode_request(request("produce", 9, **fields), number, client_id))
             assert connection.receive_frame()[:4] == struct.pack(">i", number)
-
-
-# Producers and members

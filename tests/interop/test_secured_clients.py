@@ -68,7 +68,6 @@ LISTENERS: Final = {
     "SECURED": "SASL_SSL",
     "PEERS": "SASL_SSL",
 }
-METADATA, SASL_HANDSHAKE, API_VERSIONS = 3, 17, 18
 SESSION_MS: Final = 10_000
 # Clients log in again at 90 % of it, so that a busy machine may be a second late.
 PASSWORD: Final = "a-secret-of-alice"

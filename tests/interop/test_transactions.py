@@ -28,7 +28,6 @@ SETTINGS: Final = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 PARTITIONS: Final = 3
-TRANSACTIONAL: Final = 0x10
 """The attribute of a batch."""
 HANGING_PRODUCER_ID: Final = 987_654
 VISIBLE: Final = tuple(f"{when} {index}" for when in ("before", "after") for index in range(PARTITIONS))
