@@ -1,6 +1,6 @@
 """Files damaged behind the broker's back: indexes are built anew, a bad middle is found by clients (R6).
 
-The damage is done while the broker is down. What becomes of a bad tail: `tests/unit/broker/log/test_recovery.py`.
+The damage is done while the broker is down. A bad tail: `tests/unit/broker/log/test_recovery.py`.
 """
 
 from __future__ import annotations
