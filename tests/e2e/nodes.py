@@ -50,15 +50,6 @@ def start(node: str) -> None:
     _docker("start", node)
 
 
-def freeze(node: str) -> None:
-    """Let a node stand still: nothing runs, connections stay."""
-    _docker("pause", node)
-
-
-def thaw(node: str) -> None:
-    _docker("unpause", node)
-
-
 def cut_off(node: str) -> None:
     """Let every packet to and from a node be lost; what runs there runs on, and connections hear nothing."""
     _change_cut(node, "--insert")

@@ -68,23 +68,6 @@ def test_e21_an_idle_group_is_reset_once_for_each_request(
     assert committed(mainstem, topic, group) == {11}
 
 
-def test_e22_a_reset_waits_for_members_to_leave(mainstem: Installation, topic: str, group: str) -> None:
-    fill(mainstem, topic)
-    consumer = Consumer(settings(mainstem, group))
-    consumer.subscribe([topic])
-    seen = 0
-    while seen < RECORDS:
-        seen += len(consumer.consume(100, timeout=1))
-    consumer.commit(asynchronous=False)
-    mainstem.apply("ConsumerGroup", group, reset={"requestId": "again", "to": "earliest"})
-    reported = mainstem.until("consumergroup", group, "ResetPending", "True", "GroupActive")
-    assert "member" in reported["message"]
-    assert committed(mainstem, topic, group) == {RECORDS // PARTITIONS}
-    consumer.close()
-    mainstem.until("consumergroup", group, "ResetPending", "False", "Done", seconds=AFTER_RESYNC)
-    assert committed(mainstem, topic, group) == {0}
-
-
 def test_e17_a_paused_group_is_not_reset_and_can_be_deleted(
     mainstem: Installation, topic: str, group: str
 ) -> None:

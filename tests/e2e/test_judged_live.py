@@ -44,7 +44,7 @@ _UPKEEP_REFUSED: Final = (
 )
 _NO_CLUSTER: Final = (
     "ClusterNotFound",
-    "tests/e2e/test_topics.py::test_e18_a_topic_of_a_cluster_that_is_not_there_says_so_and_goes",
+    "tests/interop/test_operator_topics.py::test_a_topic_waits_for_its_cluster",
 )
 _GROUP_CLUSTER: Final = ("ClusterNotFound", _LIVE + "test_a_group_of_a_cluster_that_is_not_there_says_so")
 _CLAIMED: Final = (
@@ -57,7 +57,7 @@ _FEWER: Final = (
 )
 _MORE: Final = (
     "NotEnoughBrokers",
-    "tests/e2e/test_topics.py::test_e7_more_replicas_than_brokers_are_refused_with_both_numbers",
+    "tests/interop/test_operator_topics.py::test_a_refusal_of_brokers_is_reported_with_its_reason",
 )
 _SETTING: Final = (
     "InvalidConfig",

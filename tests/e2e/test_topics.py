@@ -69,15 +69,6 @@ def test_e6_the_replication_factor_goes_up_and_down_under_traffic(mainstem: Inst
             mainstem.until("topic", name, "Ready")
 
 
-def test_e7_more_replicas_than_brokers_are_refused_with_both_numbers(
-    mainstem: Installation, name: str
-) -> None:
-    mainstem.apply("Topic", name, replicas=9, deletionPolicy="Delete")
-    reported = mainstem.until("topic", name, "Ready", "False", "NotEnoughBrokers")
-    assert reported["message"] == "9 replicas need as many brokers, and 3 are alive."
-    assert name not in mainstem.topics()
-
-
 @pytest.mark.parametrize("config", [{"retention.mss": 1}, {"retention.ms": "soon"}], ids=["key", "value"])
 def test_e8_an_unknown_or_invalid_setting_is_named(
     mainstem: Installation, name: str, config: dict[str, Any]
@@ -206,15 +197,6 @@ def test_e17_a_paused_topic_is_left_alone_and_can_be_deleted(mainstem: Installat
     mainstem.until("topic", name, "Paused")
     mainstem.delete("topic", name)
     assert name not in mainstem.topics()
-
-
-def test_e18_a_topic_of_a_cluster_that_is_not_there_says_so_and_goes(
-    mainstem: Installation, name: str
-) -> None:
-    mainstem.apply("Topic", name, spec={"clusterRef": {"name": "nowhere"}, "deletionPolicy": "Delete"})
-    reported = mainstem.until("topic", name, "Ready", "False", "ClusterNotFound")
-    assert "nowhere" in reported["message"]
-    mainstem.delete("topic", name)
 
 
 def setting(mainstem: Installation, topic: str, key: str) -> str:

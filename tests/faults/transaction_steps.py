@@ -37,10 +37,6 @@ class Step(Enum):
     COMMITTED = "commit is answered"
     ABORTED = "abort is answered"
 
-    @property
-    def wants_abort(self) -> bool:
-        return self in (Step.ABORT_REQUESTED, Step.ABORTED)
-
 
 class SteppedTransaction:
     """One transaction in two partitions, `first_partition` and the next one, and a group's offset.

@@ -1,4 +1,4 @@
-"""Versions are listed as clients expect, and every listed one is understood (traps T1 and T3)."""
+"""Versions are listed as clients expect, and every listed one is understood (trap T1)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.support.wire import (
     Connection,
-    decode_response,
-    encode_request,
     fetch_fields,
     produce,
     produce_fields,
-    request,
 )
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE, FETCH = 0, 1
 
 
 def _advertised(connection: Connection) -> dict[int, range]:
@@ -52,34 +49,6 @@ def test_trap_01_but_produce_below_3_is_refused(leader: Connection, topic: str, 
     # An answer in that version: correlation id, topics, name, partitions, index, then the error.
     (error,) = struct.unpack_from(">h", frame, 4 + 4 + 2 + len(name) + 4 + 4)
     assert error == ErrorCode.unsupported_version
-
-
-@pytest.mark.parametrize("version", [5, 6, 100, 32_767])
-def test_trap_03_an_unknown_api_versions_is_answered_in_version_0(leader: Connection, version: int) -> None:
-    """KIP-511: error 35 and the range of key 18, in the oldest layout, so that the client can ask again."""
-    payload = bytearray(
-        encode_request(request("api_versions", 4, client_software_name="x", client_software_version="1"), 9)
-    )
-    payload[2:4] = struct.pack(">h", version)
-    leader.send_frame(bytes(payload))
-
-    correlation_id, answer = decode_response(leader.receive_frame(), API_VERSIONS, 0)
-
-    assert (correlation_id, answer.error_code) == (9, ErrorCode.unsupported_version)
-    assert {int(key.api_key): (key.min_version, key.max_version) for key in answer.api_keys}[API_VERSIONS][
-        0
-    ] == 0
-    assert leader.ask("api_versions", 3, client_software_name="x", client_software_version="1").api_keys
-
-
-@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
-def test_trap_03_the_answers_header_never_has_tags(leader: Connection, version: int) -> None:
-    named = {"client_software_name": "test", "client_software_version": "1"} if version >= 3 else {}
-
-    answer = leader.ask("api_versions", version, **named)
-
-    assert answer.error_code == ErrorCode.none
-    assert {PRODUCE, FETCH, API_VERSIONS} <= {int(key.api_key) for key in answer.api_keys}
 
 
 def test_every_listed_version_is_understood(leader: Connection, topic: str, reference: bool) -> None:
@@ -200,8 +169,6 @@ def _question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, An
                 "topics": [],
                 **(member if version >= 3 else {}),
             }
-        case 27:
-            return "write_txn_markers", {"markers": []}
         case 32:
             resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["retention.ms"]}
             fields = {"resources": [resource], "include_synonyms": True}

@@ -14,12 +14,10 @@ import pytest
 from kazoo.client import KazooClient
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, MainstemCluster
-from tests.support.messages import Message
-from tests.support.record_batches import encode_batch
 from tests.support.stock_clients import CLIENTS
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
-from tests.support.wire import Connection, fetch_fields, produce, produce_fields
+from tests.support.wire import Connection
 
 SPAN_SECONDS = 10
 """What an idle client has saved up: Kafka averages over eleven windows of a second, less the present one."""
@@ -66,73 +64,6 @@ def is_known(address: str, entity: list[dict[str, str | None]], kind: str, value
 @pytest.fixture
 def client_id() -> str:
     return f"client-{uuid4().hex[:12]}"
-
-
-def throttle_ms(answer: Any) -> float:
-    return float(answer.throttle_time.total_seconds() * 1000)
-
-
-def test_a_producer_gets_a_time_to_wait_and_its_connection_is_not_read_from_meanwhile(
-    local_stack: Cluster, new_topic: TopicFactory, client_id: str
-) -> None:
-    """KIP-219: the answer comes at once, the next one only when the time is over."""
-    topic = new_topic()
-    batch = encode_batch([Message(b"x" * 1_000)])
-    with (
-        quota(local_stack, "producer_byte_rate", len(batch) // 12, client_id=client_id),
-        Connection(new_topic.leader_address(topic), client_id=client_id) as connection,
-    ):
-        fields = produce_fields(topic, 0, batch)
-        begun = time.monotonic()
-        answer = connection.ask("produce", 9, **fields)
-        wait = throttle_ms(answer) / 1000
-        assert 1.5 < wait < 6, "the request is a little larger than ten seconds' worth"
-        assert time.monotonic() - begun < wait
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.none
-        connection.ask("api_versions", 0)
-        assert time.monotonic() - begun > wait - 0.1
-        with Connection(new_topic.leader_address(topic), client_id="another") as other:
-            assert throttle_ms(other.ask("produce", 9, **fields)) == 0
-
-
-def test_a_consumer_gets_no_more_at_once_than_it_need_not_wait_for(
-    local_stack: Cluster, new_topic: TopicFactory, client_id: str, reference: bool
-) -> None:
-    if reference:
-        pytest.skip("Apache Kafka answers nothing first where the answer's other bytes are too many")
-    topic = new_topic()
-    batch = encode_batch([Message(b"x" * 10_000)])
-    address = new_topic.leader_address(topic)
-    with Connection(address) as producer:
-        for _ in range(30):
-            assert produce(producer, topic, 0, batch).error_code == ErrorCode.none
-    with (
-        quota(local_stack, "consumer_byte_rate", len(batch), client_id=client_id),
-        Connection(address, client_id=client_id) as connection,
-    ):
-        fields = fetch_fields([(topic, 0, 0)], max_wait_ms=0)
-        first = connection.ask("fetch", 12, **fields)
-        assert len(first.responses[0].partitions[0].records) == SPAN_SECONDS * len(batch)
-        assert throttle_ms(first) == 0
-        assert throttle_ms(connection.ask("fetch", 12, **fields)) > 1_000
-
-
-def test_a_request_quota_counts_the_brokers_time(local_stack: Cluster, client_id: str) -> None:
-    with (
-        quota(local_stack, "request_percentage", 0.0001, client_id=client_id),
-        Connection(local_stack.brokers[1], client_id=client_id) as connection,
-    ):
-        waits = [throttle_ms(connection.ask("metadata", 9, **METADATA)) for _ in range(3)]
-        assert max(waits) > 0
-        assert max(waits) <= 1_000, "Kafka bounds this wait by one window"
-
-
-METADATA = {
-    "topics": None,
-    "allow_auto_topic_creation": False,
-    "include_cluster_authorized_operations": False,
-    "include_topic_authorized_operations": False,
-}
 
 
 def test_a_stock_producer_keeps_to_its_rate_and_loses_nothing(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.clusters import Cluster, StartCluster
-from tests.support.command_line import mainstem, mainstem_fails
+from tests.support.command_line import mainstem
 from tests.support.topics import TopicFactory
 
 
@@ -41,13 +41,6 @@ def test_batches_and_records_are_shown(partition_directory: Path) -> None:
     assert shown[2].split()[0] == "0"
 
 
-def test_files_without_fault_verify(partition_directory: Path) -> None:
-    shown = mainstem("log", "verify", partition_directory.parent, "-o", "json").stdout
-    (checked,) = map(json.loads, shown.splitlines())
-    assert checked["log"] == str(partition_directory)
-    assert checked["problems"] == []
-
-
 def test_a_flipped_byte_is_found_and_ends_with_an_error(partition_directory: Path) -> None:
     segment = partition_directory / "00000000000000000000.log"
     content = bytearray(segment.read_bytes())
@@ -60,13 +53,6 @@ def test_a_flipped_byte_is_found_and_ends_with_an_error(partition_directory: Pat
         assert "does not match its checksum" in first
         assert error.startswith("Error: ")
         assert error.endswith(" found.")
-
-
-def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("nothing")
-    assert "does not exist" in mainstem_fails("log", "dump", tmp_path / "x", exit_code=2)
-    assert "holds no segment" in mainstem_fails("log", "dump", tmp_path, exit_code=2)
-    assert "is no segment" in mainstem_fails("log", "dump", tmp_path / "notes.txt", exit_code=2)
 
 
 def test_the_directory_of_a_running_broker_verifies(own_stack: StartCluster) -> None:

@@ -130,16 +130,6 @@ def test_many_small_files_are_merged_and_say_the_same(
     assert sentence == "There is no table other; load the topic first."
 
 
-def test_raw_values_are_loaded_as_they_are(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
-) -> None:
-    topic = new_topic(name="raw_values")
-    mainstem("produce", topic, "--key-separator", ":", cluster=local_stack, stdin=b"k:\x00not json\n")
-    mainstem("load", topic, "--payload", "raw", "-w", tmp_path, cluster=local_stack)
-    shown = mainstem("sql", "SELECT * FROM raw_values", "-w", tmp_path, "-o", "csv").stdout
-    assert b"not json" in shown
-
-
 def test_an_unknown_topic_is_answered_with_similar_names(
     local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
-"""Files damaged behind the broker's back: a bad tail is cut at restart, a bad middle is found (R6).
+"""Files damaged behind the broker's back: indexes are built anew, a bad middle is found by clients (R6).
 
-The damages are those that crashes and disks do: a write that stopped half way, a tail of zeros, a flipped
-bit, garbage. They are done while the broker is down.
+The damage is done while the broker is down. A bad tail: `tests/unit/broker/log/test_recovery.py`.
 """
 
 from __future__ import annotations
@@ -31,9 +30,6 @@ from tests.support.wire import Connection, fetch, list_offset, produce
 
 BATCHES: Final = 20
 PER_BATCH: Final = 5
-LAST_BATCH_OFFSET: Final = (BATCHES - 1) * PER_BATCH
-
-Damage = Callable[[Path], None]
 
 
 def _message(offset: int) -> Message:
@@ -54,94 +50,11 @@ def _segment(cluster: Cluster, topic: str) -> Path:
     return segment
 
 
-def _last_batch(segment: Path) -> int:
-    return [position for position, _ in batch_positions(segment.read_bytes())][-1]
-
-
 def _rewrite(segment: Path, data: bytes) -> None:
     # In place: the broker may have linked or preallocated the file.
     with segment.open("r+b") as file:
         file.write(data)
         file.truncate(len(data))
-
-
-def _cut(count: int) -> Damage:
-    return lambda segment: _rewrite(segment, segment.read_bytes()[:-count])
-
-
-def _cut_to(bytes_of_last_batch: int) -> Damage:
-    return lambda segment: _rewrite(
-        segment, segment.read_bytes()[: _last_batch(segment) + bytes_of_last_batch]
-    )
-
-
-def _flip(position_in_last_batch: int) -> Damage:
-    def flip(segment: Path) -> None:
-        data = bytearray(segment.read_bytes())
-        data[_last_batch(segment) + position_in_last_batch] ^= 0x40
-        _rewrite(segment, bytes(data))
-
-    return flip
-
-
-def _append(garbage: bytes) -> Damage:
-    return lambda segment: _rewrite(segment, segment.read_bytes() + garbage)
-
-
-def _zero_the_last_batch(segment: Path) -> None:
-    data, position = segment.read_bytes(), _last_batch(segment)
-    _rewrite(segment, data[:position] + bytes(len(data) - position))
-
-
-# What is left of the 20 batches after a restart.
-CUT_TAILS: Final[dict[str, tuple[Damage, int]]] = {
-    "the last byte missing": (_cut(1), LAST_BATCH_OFFSET),
-    "the last batch half written": (_cut_to(200), LAST_BATCH_OFFSET),
-    "the last header half written": (_cut_to(HEADER.size // 2), LAST_BATCH_OFFSET),
-    "one byte of the last batch": (_cut_to(1), LAST_BATCH_OFFSET),
-    "a bit flipped in the last record": (_flip(200), LAST_BATCH_OFFSET),
-    "a bit flipped in the last header": (_flip(30), LAST_BATCH_OFFSET),
-    "a bit flipped in the last length": (_flip(9), LAST_BATCH_OFFSET),
-    "a bit flipped in the last magic": (_flip(16), LAST_BATCH_OFFSET),
-    "a bit flipped in the last crc": (_flip(18), LAST_BATCH_OFFSET),
-    "zeros where the last batch was": (_zero_the_last_batch, LAST_BATCH_OFFSET),
-    "zeros after the end": (_append(bytes(5_000)), BATCHES * PER_BATCH),
-    "garbage after the end": (_append(b"\xa5" * 777), BATCHES * PER_BATCH),
-    "half a batch after the end": (
-        _append(encode_batch([Message(b"torn")], base_offset=BATCHES * PER_BATCH)[:50]),
-        BATCHES * PER_BATCH,
-    ),
-}
-
-
-def test_a_bad_tail_is_cut_at_restart_and_writing_goes_on_there(
-    own_stack: StartCluster, reference: bool
-) -> None:
-    """All damages in one run of one broker, a topic each: nothing before the damage is lost."""
-    cluster = own_stack()
-    with TopicFactory(cluster) as new_topic:
-        # Apache Kafka does not look at the magic when it recovers, and the CRC does not cover it.
-        names = [name for name in CUT_TAILS if not (reference and "magic" in name)]
-        topics = {_fill(cluster, new_topic): name for name in names}
-        cluster.kill_broker(1)
-        for topic, name in topics.items():
-            CUT_TAILS[name][0](_segment(cluster, topic))
-        cluster.start_broker(1)
-
-        with Connection(cluster.brokers[1]) as leader:
-            for topic, name in topics.items():
-                left = CUT_TAILS[name][1]
-                assert list_offset(leader, topic, 0, -1).offset == left, name
-                records = fetch(leader, topic, 0, 0).records
-                assert [header.base_offset for header in read_headers(records)] == list(
-                    range(0, left, PER_BATCH)
-                ), name
-                assert produce(leader, topic, 0, encode_batch([Message(b"goes on")])).base_offset == left, (
-                    name
-                )
-                assert fetch(leader, topic, 0, left).records[HEADER.size :].count(b"goes on") == 1, name
-                if not reference:
-                    assert problems_in(partition_directory(cluster, topic)) == [], name
 
 
 INDEX_DAMAGES: Final = {"empty": b"", "garbage": b"\x5a" * 96, "zeros": bytes(96), "missing": None}

@@ -151,21 +151,3 @@ def test_the_console_consumers_formatters_read_our_records(
     data = value["data"]
     assert (data["protocolType"], data["protocol"], data["generation"]) == ("consumer", "range", 1)
     assert [(one["groupInstanceId"], one["sessionTimeout"]) for one in data["members"]] == [("one", 2_000)]
-
-
-def test_the_dump_of_logs_decodes_our_records(
-    group_stack: Cluster, group: str, topic: str, running: Member
-) -> None:
-    wait_until(
-        lambda: offsets_of(group_stack, group) == [("0", "10"), ("1", "10")],
-        "it was committed",
-        step_seconds=0.5,
-    )
-    logs = [
-        path
-        for path in group_stack.data_directory.rglob("__consumer_offsets-*/*.log")
-        if group.encode() in path.read_bytes()
-    ]
-    assert len(logs) == 3  # a replica at each broker
-    printed = run_tool("kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", str(logs[0]))
-    assert f'"group":"{group}","topic":"{topic}"' in printed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -17,11 +16,9 @@ from tests.support.idempotence import (
     replicated_topic,
     sequence_batch,
 )
-from tests.support.messages import Message
-from tests.support.record_batches import encode_batch, read_headers
 from tests.support.topics import TopicFactory
 from tests.support.waiting import wait_until
-from tests.support.wire import Connection, fetch, list_offset, produce
+from tests.support.wire import Connection, list_offset, produce
 
 # --- Ids ---
 
@@ -40,29 +37,6 @@ def test_every_producer_gets_an_id_of_its_own_from_every_broker(local_stack: Clu
 # --- Sequence numbers ---
 
 
-def test_trap_05_a_batch_sent_again_keeps_its_offset_and_gaps_are_refused(
-    leader: Connection, topic: str
-) -> None:
-    """R11; redpanda#3039: after OUT_OF_ORDER_SEQUENCE_NUMBER a client begins a new epoch and writes twice."""
-    producer_id = init_producer_id(leader).producer_id
-    batches = [sequence_batch(producer_id, start, 10) for start in range(0, 50, 10)]
-    for acks in (1, -1, 1):
-        for number, batch in enumerate(batches):
-            answer = produce(leader, topic, 0, batch, acks=acks)
-            assert (answer.error_code, answer.base_offset) == (ErrorCode.none, number * 10)
-    gap = produce(leader, topic, 0, sequence_batch(producer_id, 60))
-    assert gap.error_code == ErrorCode.out_of_order_sequence_number
-    old = produce(leader, topic, 0, sequence_batch(producer_id, 0, epoch=1))
-    assert old.error_code == ErrorCode.none
-    fenced = produce(leader, topic, 0, sequence_batch(producer_id, 50))
-    assert fenced.error_code == ErrorCode.invalid_producer_epoch
-    headers = list(read_headers(fetch(leader, topic, 0, 0).records))
-    assert [(one.base_offset, one.base_sequence, one.producer_epoch) for one in headers] == [
-        *((start, start, 0) for start in range(0, 50, 10)),
-        (50, 0, 1),
-    ]
-
-
 def test_a_partition_tells_which_producers_it_remembers(leader: Connection, topic: str) -> None:
     producer_id = init_producer_id(leader).producer_id
     produce(leader, topic, 0, sequence_batch(producer_id, 0, 3))
@@ -72,27 +46,6 @@ def test_a_partition_tells_which_producers_it_remembers(leader: Connection, topi
     assert (result.coordinator_epoch, result.current_txn_start_offset) == (-1, -1)
     answer = leader.ask("describe_producers", 0, topics=[{"name": "there-is-none", "partition_indexes": [7]}])
     assert answer.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
-
-
-def test_trap_07_a_producer_is_forgotten_by_the_brokers_clock_whatever_its_records_say(
-    own_stack: StartCluster,
-) -> None:
-    """As in redpanda#3824, where a producer's wrong clock made its state expire at once."""
-    cluster = own_stack(
-        settings={"producer.id.expiration.ms": "1500", "producer.id.expiration.check.interval.ms": "20"}
-    )
-    with TopicFactory(cluster) as new_topic, Connection(cluster.brokers[1]) as connection:
-        topic = new_topic()
-        long_ago = encode_batch(
-            [Message(b"x", timestamp_ms=1)], producer_id=5, producer_epoch=0, base_sequence=0
-        )
-        begun = time.monotonic()
-        assert produce(connection, topic, 0, long_ago).error_code == ErrorCode.none
-        wait_until(lambda: not remembered(connection, topic), "the producer is forgotten")
-        assert time.monotonic() - begun >= 1.5
-        once = produce(connection, topic, 0, sequence_batch(5, 40))
-        assert once.error_code == ErrorCode.not_leader_or_follower  # it might be overtaking an earlier one
-        assert produce(connection, topic, 0, sequence_batch(5, 40)).base_offset == 1
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

@@ -13,17 +13,16 @@ from typing import Any, Final
 import kafka
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from tests.support.clusters import Cluster, partition_directory
 from tests.support.record_batches import HEADER, batch_positions
 from tests.support.topics import TopicFactory
 
-from mainstem_loader.errors import CorruptBatchError, LoaderError, OffsetsLostError, SparkUnavailableError
+from mainstem_loader.errors import CorruptBatchError, LoaderError, SparkUnavailableError
 from mainstem_loader.kafka.fetch import TopicReader
 from mainstem_loader.kafka.leaders import BrokerSettings
 from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
 from mainstem_loader.payload.readers import PayloadFormat
-from mainstem_loader.ranges import GapPolicy
 from mainstem_loader.spark.executors import InProcessExecutor, SparkExecutor
 from mainstem_loader.table.query import query
 
@@ -164,37 +163,6 @@ def _flip_a_byte(cluster: Cluster, topic: str) -> None:
         place = batches[len(batches) // 2] + HEADER.size + 3
         file.seek(place)
         file.write(bytes([data[place] ^ 0x10]))
-
-
-def test_a_byte_flipped_in_the_middle_of_a_segment_is_found_and_never_loaded(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
-) -> None:
-    """R6."""
-    topic = new_topic()
-    values: list[bytes | None] = [b'{"n":%d,"filler":"%s"}' % (index, b"y" * 200) for index in range(RECORDS)]
-    send(local_stack, topic, values, **{"batch.num.messages": 100})
-    capped = load(local_stack, topic, tmp_path, max_records=500)
-    assert capped.loaded == 500
-    _flip_a_byte(local_stack, topic)
-    with pytest.raises(CorruptBatchError, match=rf"Partition 0 of topic {topic} is damaged at offset \d+"):
-        load(local_stack, topic, tmp_path)
-    rows = query(tmp_path, f'SELECT count(*) AS rows, max(n) AS last FROM "{topic}"').to_pylist()
-    assert rows == [{"rows": 500, "last": 499}]
-
-
-def test_records_deleted_before_they_were_loaded_are_never_jumped_over_unasked(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
-) -> None:
-    topic = new_topic()
-    send(local_stack, topic, [b'{"n":1}'] * 10)
-    assert load(local_stack, topic, tmp_path, max_records=3).loaded == 3
-    futures = new_topic.admin.delete_records([TopicPartition(topic, 0, 7)])
-    for future in futures.values():
-        future.result(60)
-    with pytest.raises(OffsetsLostError, match="Offsets 3 to 6 of partition 0"):
-        load(local_stack, topic, tmp_path)
-    report = load(local_stack, topic, tmp_path, on_gap=GapPolicy.SKIP)
-    assert (report.loaded, [(gap.start, gap.end) for gap in report.gaps]) == (3, [(3, 7)])
 
 
 def test_a_topic_made_anew_is_loaded_from_its_beginning(

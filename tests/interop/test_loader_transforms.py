@@ -53,17 +53,6 @@ def load(topics: Topics, spark: SparkExecutor, transform: Transform, **more: Any
     return load_topic(topics.settings(transform=transform, **more), spark)
 
 
-def test_everything_that_a_view_has_can_be_a_row(topics: Topics, spark: SparkExecutor) -> None:
-    numbers(topics, 1)
-    topics.send(b"no json")
-    report = load(topics, spark, Transform(sql="SELECT * FROM records;\n"))
-    assert (report.loaded, report.dead_lettered, report.rows) == (1, 1, 1)
-    (row,) = topics.ask("SELECT * FROM t")
-    assert (row["n"], row["tags"], row["at"], row["_key"]) == (1, [1, 2], {"town": "t1"}, b"key")
-    assert (row["_partition"], row["_offset"], str(row["day"])) == (0, 0, "2013-01-01")
-    assert topics.files() == []
-
-
 def test_sql_filters_flattens_and_computes(topics: Topics, spark: SparkExecutor) -> None:
     numbers(topics, 1, 2, 3)
     sql = """
@@ -77,21 +66,6 @@ def test_sql_filters_flattens_and_computes(topics: Topics, spark: SparkExecutor)
         {"doubled": 2, "town": "t1", "tag": 2, "_offset": 0},
         {"doubled": 6, "town": "t3", "tag": 3, "_offset": 2},
         {"doubled": 6, "town": "t3", "tag": 4, "_offset": 2},
-    ]
-
-
-def test_windows_are_summed_within_a_load(topics: Topics, spark: SparkExecutor) -> None:
-    topics.send({"n": 1}, time_ms=NEW_YEAR_MS)
-    topics.send({"n": 2}, time_ms=NEW_YEAR_MS + 700_000)
-    topics.send({"n": 3}, time_ms=NEW_YEAR_MS + 710_000, partition=1)
-    sql = """
-        SELECT window(_timestamp, '10 minutes').start AS begins, count(*) AS records, sum(n) AS total, day
-        FROM records GROUP BY 1, day
-    """
-    load(topics, spark, Transform(sql=sql))
-    assert topics.ask("SELECT records, total, _offset FROM t ORDER BY begins") == [
-        {"records": 1, "total": 1, "_offset": None},
-        {"records": 2, "total": 5, "_offset": None},
     ]
 
 

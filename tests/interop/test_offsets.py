@@ -15,84 +15,17 @@ from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, StartCluster, partition_directory
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
-from tests.support.stock_clients import CLIENTS, CODECS
+from tests.support.stock_clients import CLIENTS
 from tests.support.topics import TopicFactory
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection, fetch, list_offset, produce
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-GREATEST_TIME: Final = -3
 T: Final = 1_700_000_000_000
 NO_DELAY: Final = {"log.initial.task.delay.ms": "100"}  # Apache Kafka's first checkpoint is 30 s late
 # Offsets 0..6 and their times; out of order, as times of several producers are.
 TIMES: Final = (T + 10, T + 20, T + 15, T + 40, T + 30, T + 40, T + 35)
-
-
-@pytest.fixture(params=["one batch", "a batch each", *CODECS[1:]])
-def filled(request: pytest.FixtureRequest, local_stack: Cluster, topic: str, leader: Connection) -> str:
-    """`TIMES` in one batch, in seven, or in a compressed one: times are the records', not the batches'."""
-    messages = [Message(b"%d" % offset, timestamp_ms=timestamp) for offset, timestamp in enumerate(TIMES)]
-    if request.param == "one batch":
-        produce(leader, topic, 0, encode_batch(messages))
-    elif request.param == "a batch each":
-        for message in messages:
-            produce(leader, topic, 0, encode_batch([message]))
-    else:
-        CLIENTS[2].produce(local_stack.bootstrap_servers, topic, messages, request.param)
-    return topic
-
-
-@pytest.mark.parametrize(
-    ("requested", "offset", "timestamp"),
-    [
-        (0, 0, T + 10),
-        (T + 10, 0, T + 10),
-        (T + 11, 1, T + 20),
-        (T + 16, 1, T + 20),
-        (T + 21, 3, T + 40),
-        (T + 40, 3, T + 40),
-    ],
-)
-def test_a_time_finds_the_first_record_at_or_after_it(
-    leader: Connection, filled: str, requested: int, offset: int, timestamp: int
-) -> None:
-    match = list_offset(leader, filled, 0, requested)
-
-    assert (match.error_code, match.offset, match.timestamp) == (ErrorCode.none, offset, timestamp)
-
-
-def test_a_time_after_all_records_finds_nothing_and_is_no_error(leader: Connection, filled: str) -> None:
-    """Trap T10."""
-    match = list_offset(leader, filled, 0, T + 41)
-
-    assert (match.error_code, match.offset, match.timestamp) == (ErrorCode.none, -1, -1)
-
-
-def test_earliest_and_latest_are_the_ends(leader: Connection, filled: str) -> None:
-    assert list_offset(leader, filled, 0, EARLIEST).offset == 0
-    assert list_offset(leader, filled, 0, LATEST).offset == len(TIMES)
-
-
-def test_the_greatest_time_is_found_with_the_first_record_that_has_it(
-    leader: Connection, filled: str
-) -> None:
-    match = list_offset(leader, filled, 0, GREATEST_TIME)
-
-    assert (match.offset, match.timestamp) == (3, T + 40)
-
-
-def test_an_empty_partition_begins_and_ends_at_0_and_knows_no_times(leader: Connection, topic: str) -> None:
-    assert list_offset(leader, topic, 0, EARLIEST).offset == 0
-    assert list_offset(leader, topic, 0, LATEST).offset == 0
-    for requested in (0, T, GREATEST_TIME):
-        match = list_offset(leader, topic, 0, requested)
-        assert (match.error_code, match.offset, match.timestamp) == (ErrorCode.none, -1, -1)
-
-
-def test_an_unknown_partition_is_refused(leader: Connection, topic: str) -> None:
-    assert list_offset(leader, topic, 7, LATEST).error_code == ErrorCode.unknown_topic_or_partition
-    assert list_offset(leader, "no-such-topic", 0, LATEST).error_code == ErrorCode.unknown_topic_or_partition
 
 
 def test_with_log_append_time_the_broker_gives_the_times(new_topic: TopicFactory) -> None:
@@ -116,7 +49,9 @@ def test_with_log_append_time_the_broker_gives_the_times(new_topic: TopicFactory
         assert [message.timestamp_ms for message in read] == [given, given], client.name
 
 
-def test_every_stock_client_finds_offsets(local_stack: Cluster, leader: Connection, topic: str) -> None:
+def test_every_stock_client_finds_offsets(
+    local_stack: Cluster, new_topic: TopicFactory, leader: Connection, topic: str
+) -> None:
     for timestamp in TIMES:
         produce(leader, topic, 0, encode_batch([Message(b"x", timestamp_ms=timestamp)]))
     servers = local_stack.bootstrap_servers
@@ -128,6 +63,9 @@ def test_every_stock_client_finds_offsets(local_stack: Cluster, leader: Connecti
         assert librdkafka.offsets_for_times(request, 10)[0].offset == 3
     finally:
         librdkafka.close()
+    whole = confluent_kafka.TopicPartition(topic, 0)
+    match = new_topic.admin.list_offsets({whole: OffsetSpec.max_timestamp()})[whole].result(60)
+    assert (match.offset, match.timestamp) == (3, T + 40)
 
     python = kafka.KafkaConsumer(bootstrap_servers=servers, group_id=None)
     try:
@@ -160,18 +98,6 @@ def test_aiokafka_finds_offsets(local_stack: Cluster, leader: Connection, topic:
     assert asyncio.run(_ask_aiokafka(local_stack.bootstrap_servers, topic)) == (0, 7, 3)
 
 
-def test_the_admin_client_finds_the_greatest_time(
-    new_topic: TopicFactory, leader: Connection, topic: str
-) -> None:
-    for timestamp in TIMES:
-        produce(leader, topic, 0, encode_batch([Message(b"x", timestamp_ms=timestamp)]))
-
-    partition = confluent_kafka.TopicPartition(topic, 0)
-    match = new_topic.admin.list_offsets({partition: OffsetSpec.max_timestamp()})[partition].result(60)
-
-    assert (match.offset, match.timestamp) == (3, T + 40)
-
-
 def _delete_records(leader: Connection, topic: str, offset: int, partition: int = 0) -> tuple[ErrorCode, int]:
     answer = leader.ask(
         "delete_records",
@@ -181,20 +107,6 @@ def _delete_records(leader: Connection, topic: str, offset: int, partition: int 
     )
     result = answer.topics[0].partitions[0]
     return result.error_code, result.low_watermark
-
-
-def test_deleted_records_are_out_of_range_and_the_rest_stays(leader: Connection, topic: str) -> None:
-    for number in range(10):
-        produce(leader, topic, 0, encode_batch([Message(b"%d" % number, timestamp_ms=T + number)]))
-
-    assert _delete_records(leader, topic, 4) == (ErrorCode.none, 4)
-
-    assert list_offset(leader, topic, 0, EARLIEST).offset == 4
-    assert list_offset(leader, topic, 0, LATEST).offset == 10
-    assert fetch(leader, topic, 0, 3).error_code == ErrorCode.offset_out_of_range
-    assert fetch(leader, topic, 0, 4).log_start_offset == 4
-    # Trap T11: a time never finds what is deleted.
-    assert list_offset(leader, topic, 0, T + 1).offset == 4
 
 
 def test_deleting_up_to_inside_a_batch_hides_its_first_records(
@@ -207,31 +119,6 @@ def test_deleting_up_to_inside_a_batch_hides_its_first_records(
 
     for client in CLIENTS:
         assert client.consume(local_stack.bootstrap_servers, topic, 6, 4) == messages[4:], client.name
-
-
-def test_offset_minus_1_deletes_up_to_the_high_watermark(leader: Connection, topic: str) -> None:
-    produce(leader, topic, 0, encode_batch([Message(b"a"), Message(b"b")]))
-
-    assert _delete_records(leader, topic, -1) == (ErrorCode.none, 2)
-
-    assert list_offset(leader, topic, 0, EARLIEST).offset == 2
-    assert produce(leader, topic, 0, encode_batch([Message(b"c")])).base_offset == 2
-
-
-def test_deleting_what_is_not_there_is_refused(leader: Connection, topic: str) -> None:
-    produce(leader, topic, 0, encode_batch([Message(b"a")]))
-
-    assert _delete_records(leader, topic, 5)[0] == ErrorCode.offset_out_of_range
-    assert _delete_records(leader, topic, 0, partition=9)[0] == ErrorCode.unknown_topic_or_partition
-    assert list_offset(leader, topic, 0, EARLIEST).offset == 0
-
-
-def test_deleting_less_than_before_changes_nothing(leader: Connection, topic: str) -> None:
-    produce(leader, topic, 0, encode_batch([Message(b"a")]))
-    produce(leader, topic, 0, encode_batch([Message(b"b")]))
-    _delete_records(leader, topic, 2)
-
-    assert _delete_records(leader, topic, 1) == (ErrorCode.none, 2)
 
 
 def test_the_start_of_the_log_survives_a_kill(own_stack: StartCluster) -> None:

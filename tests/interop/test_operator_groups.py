@@ -89,25 +89,6 @@ async def is_done(operator: RunningOperator, group: str, request_id: str) -> Man
     return result
 
 
-def test_lag_is_reported_and_compared_with_its_limits(play: Play, consumed: tuple[str, str]) -> None:
-    topic, group = consumed
-
-    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
-        operator.kubernetes.apply(group_manifest(group, maxLag=5))
-        condition = await operator.condition("consumergroups", group, "WithinSLO", "False", "LagTooGreat")
-        assert condition["message"] == "6 records are not consumed yet, and 5 are allowed."
-        status = operator.kubernetes.get("consumergroups", group)["status"]
-        assert (status["state"], status["members"], status["totalLag"]) == ("EMPTY", 0, 6)
-        assert status["partitions"] == [{"topic": topic, "partition": 0, "committed": 4, "end": 10, "lag": 6}]
-        assert status["lagSeconds"] == 2_592_000  # the records are of 2023
-        operator.kubernetes.apply(group_manifest(group, maxLag=6))
-        await operator.condition("consumergroups", group, "WithinSLO", "True")
-        operator.kubernetes.apply(group_manifest(group, maxLagSeconds=60))
-        await operator.condition("consumergroups", group, "WithinSLO", "False", "LagTooOld")
-
-    play(scenario)
-
-
 def test_a_reset_is_carried_out_once_and_can_be_undone(play: Play, consumed: tuple[str, str]) -> None:
     topic, group = consumed
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient
 from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
@@ -95,22 +95,6 @@ def test_a_topic_is_made_grown_changed_and_kept_when_its_manifest_goes(play: Pla
     play(scenario)
 
 
-def test_a_topic_goes_with_its_manifest_where_that_says_so(play: Play, name: str) -> None:
-    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
-        kubernetes = operator.kubernetes
-        ids = set()
-        for _ in range(3):
-            kubernetes.apply(topic(name, partitions=1, replicas=1, deletionPolicy="Delete"))
-            await operator.condition("topics", name, "Ready", "True")
-            ids.add(kubernetes.get("topics", name)["status"]["topicId"])
-            kubernetes.delete("topics", name)
-            await operator.until(lambda: ("topics", "default", name) not in kubernetes.objects, "the end")
-            assert await brokers.topics([name]) == {}
-        assert len(ids) == 3
-
-    play(scenario)
-
-
 def test_protection_may_be_taken_off_and_the_topic_deleted_in_one_breath(play: Play, name: str) -> None:
     async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
         kubernetes = operator.kubernetes
@@ -121,28 +105,6 @@ def test_protection_may_be_taken_off_and_the_topic_deleted_in_one_breath(play: P
         kubernetes.delete("topics", name)
         await operator.until(lambda: ("topics", "default", name) not in kubernetes.objects, "the end")
         assert await brokers.topics([name]) == {}
-
-    play(scenario)
-
-
-def test_a_change_by_others_is_reverted_unless_null_leaves_it_to_them(
-    play: Play, name: str, local_stack: Cluster
-) -> None:
-    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
-        kubernetes = operator.kubernetes
-        manifest = topic(name, replicas=1, config={"retention.ms": 60_000, "segment.bytes": None})
-        kubernetes.apply(manifest)
-        await operator.condition("topics", name, "Ready", "True")
-        admin = AdminClient({"bootstrap.servers": local_stack.bootstrap_servers})
-        changes = [
-            ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
-            for setting, value in (("retention.ms", "1"), ("segment.bytes", "1048576"))
-        ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=changes)
-        for future in admin.incremental_alter_configs([resource]).values():
-            future.result()
-        kubernetes.annotate("topics", name, {"look": "now"})  # the resync would find it in two minutes
-        await has_settings(brokers, name, {"retention.ms": "60000", "segment.bytes": "1048576"})
 
     play(scenario)
 
@@ -163,45 +125,8 @@ def test_a_refusal_of_brokers_is_reported_with_its_reason(play: Play, name: str)
     play(scenario)
 
 
-def test_of_two_topics_that_claim_one_the_older_has_it_and_the_other_waits(play: Play, name: str) -> None:
-    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(topic(name, "first", replicas=1))
-        kubernetes.apply(topic(name, "second", replicas=1, partitions=5))
-        await operator.condition("topics", "first", "Ready", "True")
-        condition = await operator.condition("topics", "second", "Ready", "False", "ResourceConflict")
-        assert "The Topic first is older" in condition["message"]
-        kubernetes.delete("topics", "first")
-        await operator.condition("topics", "second", "Ready", "True")
-        assert len((await brokers.topics([name]))[name].partitions) == 5
-
-    play(scenario)
-
-
 def has_replicas(operator: RunningOperator, name: str, count: int) -> bool:
     return bool(operator.kubernetes.get("topics", name)["status"]["replicas"] == count)
-
-
-def is_held(operator: RunningOperator, name: str) -> bool:
-    return "mainstem.dev/topic" in operator.kubernetes.get("topics", name)["metadata"]["finalizers"]
-
-
-def test_replicas_are_moved_and_the_status_says_how_far(play: Play, name: str) -> None:
-    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(topic(name, partitions=3, replicas=1))
-        await operator.condition("topics", name, "Ready", "True")
-        kubernetes.apply(topic(name, partitions=3, replicas=3))
-        await operator.until(
-            lambda: kubernetes.get("topics", name)["status"]["replicas"] == 3, "three replicas"
-        )
-        await operator.condition("topics", name, "Reassigning", "False")
-        kubernetes.apply(topic(name, partitions=3, replicas=2))
-        await operator.until(
-            lambda: kubernetes.get("topics", name)["status"]["replicas"] == 2, "two replicas"
-        )
-
-    play(scenario)
 
 
 def test_replicas_move_within_the_limit_of_the_cluster_and_no_throttle_of_it_is_left(

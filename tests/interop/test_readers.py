@@ -9,11 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-import confluent_kafka
 from tests.support.clusters import Cluster, partition_directory
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
-from tests.support.stock_clients import CLIENTS
 from tests.support.topics import TopicFactory
 from tests.support.wire import Connection, fetch, fetch_fields, produce
 
@@ -27,20 +25,6 @@ def _fill(new_topic: TopicFactory, batches: int) -> str:
         for number in range(batches):
             produce(leader, topic, 0, encode_batch([Message(bytes([number % 256]) * 500_000)]))
     return topic
-
-
-def test_several_readers_each_see_everything_in_order(local_stack: Cluster, new_topic: TopicFactory) -> None:
-    topic = new_topic()
-    messages = [Message(b"%d" % number) for number in range(5_000)]
-    CLIENTS[0].produce(local_stack.bootstrap_servers, topic, messages, "lz4")
-
-    with ThreadPoolExecutor(6) as pool:
-        reads = [
-            pool.submit(client.consume, local_stack.bootstrap_servers, topic, len(messages))
-            for client in CLIENTS
-            for _ in range(2)
-        ]
-        assert all(read.result() == messages for read in reads)
 
 
 def test_readers_that_ask_and_never_read_slow_nobody(new_topic: TopicFactory) -> None:
@@ -159,29 +143,3 @@ def _evict(directory: Path) -> None:
         with path.open("rb") as file:
             os.fsync(file.fileno())  # what is not written stays
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def test_a_paused_reader_goes_on_where_it_was(local_stack: Cluster, new_topic: TopicFactory) -> None:
-    topic = new_topic()
-    CLIENTS[0].produce(
-        local_stack.bootstrap_servers, topic, [Message(b"%d" % number) for number in range(100)]
-    )
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": local_stack.bootstrap_servers,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        partition = confluent_kafka.TopicPartition(topic, 0, 0)
-        consumer.assign([partition])
-        first = consumer.consume(40, 10)
-        consumer.pause([partition])
-        assert consumer.consume(10, 0.3) == []
-        consumer.resume([partition])
-        rest = consumer.consume(60, 10)
-    finally:
-        consumer.close()
-
-    assert [int(message.value()) for message in first + rest] == list(range(100))

@@ -11,7 +11,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +68,6 @@ LISTENERS: Final = {
     "SECURED": "SASL_SSL",
     "PEERS": "SASL_SSL",
 }
-METADATA, SASL_HANDSHAKE, API_VERSIONS = 3, 17, 18
 SESSION_MS: Final = 10_000
 # Clients log in again at 90 % of it, so that a busy machine may be a second late.
 PASSWORD: Final = "a-secret-of-alice"
@@ -256,26 +254,6 @@ def test_clients_do_not_connect_to_a_broker_whose_certificate_is_not_valid(
     assert reasons[listener] in f"{refused.value}\n{caplog.text}\n{capfd.readouterr().err}"
 
 
-def test_a_client_without_a_certificate_is_refused_where_one_is_demanded(cluster: SecuredCluster) -> None:
-    with pytest.raises(PermissionError):
-        confluent_round_trip(cluster.access("MUTUAL"), cluster.new_topic())
-    cluster.await_event("TLS handshake failed", "peer did not return a certificate")
-
-
-@pytest.mark.parametrize(("listener", "protocol"), [("CLIENTS", "PLAINTEXT"), ("PLAINTEXT", "SSL")])
-def test_a_client_at_the_wrong_port_is_refused_and_the_log_says_why(
-    cluster: SecuredCluster, listener: str, protocol: str
-) -> None:
-    access = cluster.access(listener, protocol)
-    client = AdminClient({**access.librdkafka(), "log_level": 0})
-    with pytest.raises(confluent_kafka.KafkaException):
-        client.list_topics(timeout=3)
-    if protocol == "PLAINTEXT":
-        cluster.await_event("TLS handshake failed", "does not speak TLS")
-    else:
-        cluster.await_event("connection closed", "The client speaks TLS")
-
-
 def test_certificates_rotate_under_load_and_no_connection_is_lost(cluster: SecuredCluster) -> None:
     topic = cluster.new_topic()
     troubles: list[str] = []
@@ -356,81 +334,9 @@ def test_wrong_passwords_and_unknown_users_get_the_same_answer(
     cluster.await_event("login failed", f'"user": "{user}"', reason, mechanism)
 
 
-def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are(cluster: SecuredCluster) -> None:
-    access = cluster.access("PEERS", own=cluster.keys, login=("SCRAM-SHA-256", "alice", PASSWORD))
-    with pytest.raises(PermissionError, match=r"(?i)unsupported.*mechanism"):
-        confluent_round_trip(access, cluster.new_topic())
-
-
-def test_a_client_that_does_not_log_in_is_disconnected(cluster: SecuredCluster) -> None:
-    client = AdminClient({**cluster.access("LOGIN", "PLAINTEXT").librdkafka(), "log_level": 0})
-    with pytest.raises(confluent_kafka.KafkaException):
-        client.list_topics(timeout=3)
-    cluster.await_event("login failed", "came in place of a step of the login")
-
-
-def _first_address(access: Access) -> tuple[str, int]:
-    host, _, port = access.bootstrap_servers.partition(",")[0].partition(":")
-    return host, int(port)
-
-
-def _answer(connection: socket.socket, request: bytes) -> bytes:
-    """The answer to a frame; nothing if the connection is closed instead."""
-    connection.sendall(struct.pack(">i", len(request)) + request)
-    try:
-        head = _receive(connection, 4)
-        return _receive(connection, struct.unpack(">i", head)[0]) if head else b""
-    except ConnectionResetError:
-        return b""
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    """So many bytes; nothing if the connection is closed before they have come."""
-    received = b""
-    while len(received) < size:
-        piece = connection.recv(size - len(received))
-        if not piece:
-            return b""
-        received += piece
-    return received
-
-
-@pytest.mark.parametrize("listener", ["LOGIN", "SECURED"])
-def test_no_other_request_is_answered_before_a_login(cluster: SecuredCluster, listener: str) -> None:
-    access = cluster.access(listener)
-    context = cluster.authority.client_context()
-    for api_key in (*range(-1, 100), 32_767):
-        with socket.create_connection(_first_address(access), timeout=30) as plain, ExitStack() as stack:
-            connection = plain
-            if listener == "SECURED":
-                connection = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
-            answer = _answer(connection, struct.pack(">hhih", api_key, 0, 1, -1))
-        assert bool(answer) == (api_key == API_VERSIONS), f"API key {api_key} is answered {answer!r}"
-
-
-def test_a_handshake_of_version_0_is_followed_by_messages_without_headers(cluster: SecuredCluster) -> None:
-    """As older clients log in (KIP-43)."""
-    address = _first_address(cluster.access("LOGIN"))
-    handshake = struct.pack(">hhihh", SASL_HANDSHAKE, 0, 1, -1, 5) + b"PLAIN"
-    metadata = struct.pack(">hhihi", METADATA, 0, 2, -1, 0)
-    for password, is_right in ((PASSWORD, True), ("wrong-secret", False)):
-        with socket.create_connection(address, timeout=30) as connection:
-            assert _answer(connection, handshake)[:6] == struct.pack(">ih", 1, 0)
-            connection.sendall(struct.pack(">i", 7 + len(password)) + f"\0alice\0{password}".encode())
-            if is_right:
-                assert _receive(connection, 4) == bytes(4), "an empty message"
-            assert bool(_answer(connection, metadata)) == is_right
-
-
-def test_a_request_between_the_messages_of_a_login_ends_it(cluster: SecuredCluster) -> None:
-    handshake = struct.pack(">hhihh", SASL_HANDSHAKE, 1, 1, -1, 5) + b"PLAIN"
-    with socket.create_connection(_first_address(cluster.access("LOGIN")), timeout=30) as connection:
-        assert _answer(connection, handshake)
-        assert not _answer(connection, struct.pack(">hhih", API_VERSIONS, 0, 2, -1))
-
-
 def test_a_large_frame_is_refused_before_a_login(cluster: SecuredCluster) -> None:
-    with socket.create_connection(_first_address(cluster.access("LOGIN")), timeout=30) as connection:
+    host, _, port = cluster.access("LOGIN").bootstrap_servers.partition(",")[0].partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(struct.pack(">i", 600_000))
         assert connection.recv(1) == b""
     cluster.await_event("connection closed", "sasl.server.max.receive.size is 524288")

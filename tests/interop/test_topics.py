@@ -10,14 +10,13 @@ import kafka
 import pytest
 from confluent_kafka.admin import (
     NewPartitions,
-    NewTopic,
 )
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.support.stock_clients import CLIENTS
-from tests.support.topics import ANSWER_SECONDS, TopicFactory, error_name
+from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection, fetch, list_offset, produce
 
@@ -53,72 +52,6 @@ def test_a_created_topic_has_its_partitions_led_at_once_by_all_brokers(
     for number in partitions:
         with Connection(new_topic.leader_address(topic, number)) as leader:
             assert produce(leader, topic, number, encode_batch([Message(b"x")])).error_code == ErrorCode.none
-
-
-@pytest.mark.parametrize(
-    ("name", "partitions", "replication", "config", "error"),
-    [
-        ("slash/in/it", 1, 1, {}, "TOPIC_EXCEPTION"),
-        ("..", 1, 1, {}, "TOPIC_EXCEPTION"),
-        (".", 1, 1, {}, "TOPIC_EXCEPTION"),
-        ("x" * 250, 1, 1, {}, "TOPIC_EXCEPTION"),
-        ("größe", 1, 1, {}, "TOPIC_EXCEPTION"),
-        ("space in it", 1, 1, {}, "TOPIC_EXCEPTION"),
-        ("good-name", 0, 1, {}, "INVALID_PARTITIONS"),
-        ("good-name", 1, 100, {}, "INVALID_REPLICATION_FACTOR"),
-        ("good-name", 1, 0, {}, "INVALID_REPLICATION_FACTOR"),
-        ("good-name", 1, 1, {"no.such.setting": "1"}, "INVALID_CONFIG"),
-        ("good-name", 1, 1, {"retention.ms": "soon"}, "INVALID_CONFIG"),
-        ("good-name", 1, 1, {"cleanup.policy": "burn"}, "INVALID_CONFIG"),
-        ("good-name", 1, 1, {"max.message.bytes": "-5"}, "INVALID_CONFIG"),
-    ],
-)
-def test_what_cannot_be_created_is_refused_with_its_reason(
-    broker: Connection, name: str, partitions: int, replication: int, config: dict[str, str], error: str
-) -> None:
-    # Raw: librdkafka itself refuses some of these before any broker sees them.
-    answer = broker.ask(
-        "create_topics",
-        5,
-        topics=[
-            {
-                "name": name,
-                "num_partitions": partitions,
-                "replication_factor": replication,
-                "assignments": [],
-                "configs": [{"name": key, "value": value} for key, value in config.items()],
-            }
-        ],
-        timeout=30_000,
-        validate_only=False,
-    ).topics[0]
-
-    codes = {"TOPIC_EXCEPTION": ErrorCode.invalid_topic_exception}
-    assert answer.error_code == codes.get(error) or answer.error_code.name.upper() == error
-    assert answer.error_message
-
-
-def test_a_topic_is_not_created_twice(admin: Any, new_topic: TopicFactory) -> None:
-    topic = new_topic()
-
-    assert error_name(admin.create_topics([NewTopic(topic, 1, 1)]), topic) == "TOPIC_ALREADY_EXISTS"
-
-
-def test_names_that_differ_in_dot_and_underscore_alone_collide(admin: Any, new_topic: TopicFactory) -> None:
-    stem = uuid4().hex[:8]
-    new_topic(name=f"{stem}.events")
-
-    colliding = f"{stem}_events"
-
-    assert error_name(admin.create_topics([NewTopic(colliding, 1, 1)]), colliding) == "TOPIC_EXCEPTION"
-
-
-def test_validating_creates_nothing(admin: Any, new_topic: TopicFactory) -> None:
-    name = f"topic-{uuid4().hex}"
-
-    admin.create_topics([NewTopic(name, 1, 1)], validate_only=True)[name].result(ANSWER_SECONDS)
-
-    assert name not in admin.list_topics(timeout=ANSWER_SECONDS).topics
 
 
 def test_partitions_are_placed_where_the_caller_says(
@@ -174,21 +107,6 @@ def test_producing_to_an_unknown_topic_creates_it(local_stack: Cluster, new_topi
         new_topic.admin.delete_topics([name])[name].result(ANSWER_SECONDS)
 
 
-def test_asking_without_leave_to_create_creates_nothing(broker: Connection, admin: Any) -> None:
-    name = f"topic-{uuid4().hex[:12]}"
-    answer = broker.ask(
-        "metadata",
-        9,
-        topics=[{"name": name}],
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-    )
-
-    assert answer.topics[0].error_code == ErrorCode.unknown_topic_or_partition
-    assert name not in admin.list_topics(timeout=ANSWER_SECONDS).topics
-
-
 # Growing and deleting
 
 
@@ -208,28 +126,6 @@ def test_a_topic_grows_and_keeps_what_it_has(
 
     assert wait_until(leaders, "four partitions are led") == set(local_stack.brokers)
     assert CLIENTS[0].consume(local_stack.bootstrap_servers, topic, 1) == [Message(b"kept")]
-
-
-@pytest.mark.parametrize("count", [1, 2], ids=["fewer", "as many"])
-def test_a_topic_does_not_shrink(new_topic: TopicFactory, broker: Connection, count: int) -> None:
-    topic = new_topic(partitions=2)
-
-    answer = broker.ask(
-        "create_partitions",
-        2,
-        topics=[{"name": topic, "count": count, "assignments": None}],
-        timeout=30_000,
-        validate_only=False,
-    )
-
-    assert answer.results[0].error_code == ErrorCode.invalid_partitions
-
-
-def test_an_unknown_topic_neither_grows_nor_is_deleted(admin: Any) -> None:
-    name = f"topic-{uuid4().hex[:12]}"
-
-    assert error_name(admin.create_partitions([NewPartitions(name, 4)]), name) == "UNKNOWN_TOPIC_OR_PART"
-    assert error_name(admin.delete_topics([name]), name) == "UNKNOWN_TOPIC_OR_PART"
 
 
 def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(
@@ -279,16 +175,6 @@ def test_every_broker_and_the_controller_are_described(local_stack: Cluster, adm
     assert {node.id: f"{node.host}:{node.port}" for node in described.nodes} == local_stack.brokers
     assert described.controller.id in local_stack.brokers
     assert described.cluster_id
-
-
-def test_every_broker_tells_the_same_cluster(local_stack: Cluster) -> None:
-    reports = set()
-    for address in local_stack.brokers.values():
-        with Connection(address) as connection:
-            answer = connection.ask("describe_cluster", 0, include_cluster_authorized_operations=False)
-            reports.add((answer.cluster_id, answer.controller_id, len(answer.brokers)))
-
-    assert len(reports) == 1
 
 
 NOT_LEADER: Final = {ErrorCode.not_leader_or_follower}

@@ -12,14 +12,10 @@ import kafka
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, RunCluster, StartCluster, partition_directory
 from tests.support.command_line import mainstem, mainstem_fails, mainstem_json
 from tests.support.kafka_tools import run_tool
-from tests.support.messages import Message
-from tests.support.record_batches import encode_batch
 from tests.support.waiting import wait_until
-from tests.support.wire import Connection, produce_fields
 from tests.unit.broker.log.logs import DEFAULTS, NOW_MS
 from tests.unit.broker.log.transactional import write as append_transactional
 
@@ -32,7 +28,6 @@ SETTINGS: Final = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 PARTITIONS: Final = 3
-TRANSACTIONAL: Final = 0x10
 """The attribute of a batch."""
 HANGING_PRODUCER_ID: Final = 987_654
 VISIBLE: Final = tuple(f"{when} {index}" for when in ("before", "after") for index in range(PARTITIONS))
@@ -350,160 +345,6 @@ def test_transactions_outlive_the_broker_that_coordinates_them(
     cluster.start_broker(coordinator)
     assert read(cluster, topic) == (["a", "b", "c", "d"] if committed else ["d"])
     wait_until(lambda: state_of(cluster, transactional_id) == "CompleteCommit", "the end is recorded")
-
-
-# --- The second protocol (KIP-890), which clients speak from Java 4.0 on ---
-
-
-class SecondProtocolProducer:
-    """A producer that adds no partitions itself: Produce 12, TxnOffsetCommit 5, EndTxn 5."""
-
-    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
-        self.cluster = cluster
-        self.transactional_id = transactional_id
-        self.sequences: dict[tuple[str, int], int] = {}
-        self.producer_id = self.epoch = -1
-
-    def ask_coordinator(self, key_type: int, key: str, name: str, version: int, **fields: Any) -> Any:
-        """The answer of the coordinator, when it is no longer one that clients wait after."""
-
-        def ask() -> Any:
-            with Connection(self.cluster.brokers[1]) as connection:
-                result = connection.ask("find_coordinator", 3, key=key, key_type=key_type)
-            if result.error_code != ErrorCode.none:
-                return None
-            with Connection(f"{result.host}:{result.port}") as connection:
-                answer = connection.ask(name, version, **fields)
-            waits = (
-                ErrorCode.coordinator_load_in_progress,
-                ErrorCode.not_coordinator,
-                ErrorCode.concurrent_transactions,
-            )
-            codes = [
-                getattr(answer, "error_code", ErrorCode.none),
-                *(part.error_code for each in getattr(answer, "topics", ()) for part in each.partitions),
-            ]
-            return None if any(code in waits for code in codes) else answer
-
-        return wait_until(ask, f"{name} is answered")
-
-    def fields(self) -> dict[str, Any]:
-        return {
-            "transactional_id": self.transactional_id,
-            "producer_id": self.producer_id,
-            "producer_epoch": self.epoch,
-        }
-
-    def init(self) -> None:
-        answer = self.ask_coordinator(
-            1,
-            self.transactional_id,
-            "init_producer_id",
-            5,
-            transactional_id=self.transactional_id,
-            transaction_timeout=60_000,
-            producer_id=-1,
-            producer_epoch=-1,
-        )
-        assert answer.error_code == ErrorCode.none
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        self.sequences.clear()
-
-    def produce(self, topic: str, index: int, value: bytes, epoch: int | None = None) -> ErrorCode:
-        epoch = self.epoch if epoch is None else epoch
-        sequence = self.sequences.get((topic, index), 0)
-        batch = encode_batch(
-            [Message(value)],
-            attributes=TRANSACTIONAL,
-            producer_id=self.producer_id,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-        )
-        fields = produce_fields(topic, index, batch, acks=-1) | {"transactional_id": self.transactional_id}
-
-        def ask() -> list[ErrorCode]:
-            with Connection(leader_of(self.cluster, topic, index)) as connection:
-                answer = connection.ask("produce", 12, **fields)
-            code = answer.responses[0].partition_responses[0].error_code
-            waits = (ErrorCode.concurrent_transactions, ErrorCode.not_enough_replicas)
-            return [] if code in waits else [code]
-
-        (code,) = wait_until(ask, "the batch is answered")
-        if code == ErrorCode.none:
-            self.sequences[topic, index] = sequence + 1
-        return code
-
-    def commit_offset(self, group: str, topic: str, offset: int) -> ErrorCode:
-        partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
-        answer = self.ask_coordinator(
-            0,
-            group,
-            "txn_offset_commit",
-            5,
-            **self.fields(),
-            group_id=group,
-            generation_id=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[{"name": topic, "partitions": [{**partition, "committed_leader_epoch": -1}]}],
-        )
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
-
-    def end(self, *, committed: bool, epoch: int | None = None) -> Any:
-        fields = self.fields() | ({} if epoch is None else {"producer_epoch": epoch})
-        return self.ask_coordinator(1, self.transactional_id, "end_txn", 5, **fields, committed=committed)
-
-    def go_on(self, ended: Any) -> None:
-        assert ended.error_code == ErrorCode.none
-        self.producer_id, self.epoch = ended.producer_id, ended.producer_epoch
-        self.sequences.clear()
-
-
-def leader_of(cluster: Cluster, topic: str, index: int) -> str:
-    admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    leader = admin.list_topics(topic, timeout=60).topics[topic].partitions[index].leader
-    return cluster.brokers[leader]
-
-
-def test_the_second_protocol_adds_partitions_and_bumps_epochs_by_itself(stack: Cluster) -> None:
-    topic, group = new_topic(stack), f"group-{uuid4().hex[:8]}"
-    producer = SecondProtocolProducer(stack, new_id())
-    producer.init()
-    epoch = producer.epoch
-    assert producer.produce(topic, 0, b"a") == ErrorCode.none
-    assert producer.produce(topic, 1, b"b") == ErrorCode.none
-    assert producer.commit_offset(group, topic, 5) == ErrorCode.none
-    assert read(stack, topic) == []
-    assert offsets_of(stack, group, topic, "read_uncommitted")[0] < 0
-    ended = producer.end(committed=True)
-    assert ended.producer_epoch == epoch + 1
-    wait_until(lambda: read(stack, topic) == ["a", "b"], "both are committed")
-    wait_until(lambda: offsets_of(stack, group, topic)[0] == 5, "the offset is committed")
-
-
-def test_what_comes_late_never_reaches_the_next_transaction(stack: Cluster) -> None:
-    """The torn transactions of the first protocol: a delayed EndTxn, and a delayed batch."""
-    topic, producer = new_topic(stack), SecondProtocolProducer(stack, new_id())
-    producer.init()
-    first = producer.epoch
-    assert producer.produce(topic, 0, b"first") == ErrorCode.none
-    producer.go_on(producer.end(committed=True))
-    assert producer.end(committed=True, epoch=first).error_code == ErrorCode.none  # a repetition
-    assert producer.produce(topic, 0, b"second") == ErrorCode.none
-    assert producer.end(committed=True, epoch=first).error_code == ErrorCode.producer_fenced
-    assert producer.produce(topic, 1, b"late", epoch=first) == ErrorCode.invalid_producer_epoch
-    producer.go_on(producer.end(committed=False))
-    wait_until(lambda: state_of(stack, producer.transactional_id) == "CompleteAbort", "it is aborted")
-    assert read(stack, topic) == ["first"]
-
-
-def test_an_empty_transaction_bumps_the_epoch_too(stack: Cluster) -> None:
-    producer = SecondProtocolProducer(stack, new_id())
-    producer.init()
-    for committed in (False, True):
-        epoch = producer.epoch
-        producer.go_on(producer.end(committed=committed))
-        assert producer.epoch == epoch + 1
 
 
 # --- Apache Kafka's own programs ---

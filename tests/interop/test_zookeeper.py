@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kio.schema.errors import ErrorCode
@@ -63,62 +62,6 @@ def test_brokers_are_registered_under_ephemeral_nodes(local_stack: Cluster, tree
         assert registration["listener_security_protocol_map"] == {"PLAINTEXT": "PLAINTEXT"}
         assert registration["version"] in (4, 5)
         assert int(registration["timestamp"]) > 1_600_000_000_000
-
-
-def test_one_broker_is_controller_and_its_epoch_is_counted(local_stack: Cluster, tree: Any) -> None:
-    data, stat = tree.get("/controller")
-    assert json.loads(data)["brokerid"] in local_stack.brokers
-    assert stat.ephemeralOwner != 0
-    assert int(tree.get("/controller_epoch")[0]) >= 1
-
-
-def test_a_topic_has_its_assignment_its_id_and_a_state_per_partition(
-    local_stack: Cluster, new_topic: TopicFactory, tree: Any
-) -> None:
-    topic = new_topic(partitions=3)
-
-    described = _read(tree, f"/brokers/topics/{topic}")
-
-    assert described["version"] == 3
-    assert sorted(described["partitions"]) == ["0", "1", "2"]
-    assert described["adding_replicas"] == described["removing_replicas"] == {}
-    assert len(described["topic_id"]) == 22  # a UUID in URL-safe base64
-    for partition, replicas in described["partitions"].items():
-        state = _read(tree, f"/brokers/topics/{topic}/partitions/{partition}/state")
-        assert {state["leader"]} == set(state["isr"]) == set(replicas) <= set(local_stack.brokers)
-        assert state["leader_epoch"] == 0
-        assert state["controller_epoch"] == int(tree.get("/controller_epoch")[0])
-        assert state["version"] == 1
-
-
-def test_a_topics_settings_are_kept_beside_it(new_topic: TopicFactory, tree: Any) -> None:
-    topic = new_topic(config={"retention.ms": "60000"})
-    assert _read(tree, f"/config/topics/{topic}") == {"version": 1, "config": {"retention.ms": "60000"}}
-
-    entry = ConfigEntry("segment.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    new_topic.admin.incremental_alter_configs([resource])[resource].result(60)
-
-    assert _read(tree, f"/config/topics/{topic}")["config"] == {
-        "retention.ms": "60000",
-        "segment.bytes": "2000000",
-    }
-
-
-def test_a_deleted_topic_leaves_nothing_behind(new_topic: TopicFactory, tree: Any) -> None:
-    topic = new_topic(partitions=2, config={"retention.ms": "60000"})
-
-    new_topic.admin.delete_topics([topic], operation_timeout=60)[topic].result(60)
-
-    paths = [f"{parent}/{topic}" for parent in ("/brokers/topics", "/config/topics", "/admin/delete_topics")]
-    wait_until(lambda: not any(tree.exists(path) for path in paths), f"none of {paths} is left")
-
-
-def test_the_cluster_has_an_id(local_stack: Cluster, tree: Any, new_topic: TopicFactory) -> None:
-    described = _read(tree, "/cluster/id")
-
-    assert described["version"] == "1"
-    assert described["id"] == new_topic.admin.describe_cluster().result(60).cluster_id
 
 
 def test_the_tree_is_created_whole(tree: Any) -> None:

@@ -67,16 +67,6 @@ class TopicFactory:
         broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
         return f"{broker.host}:{broker.port}"
 
-    def partitions_together(self, topic: str) -> tuple[str, list[int]]:
-        """`host:port` of the broker that leads most partitions of `topic`, and the numbers of those."""
-        metadata = self.admin.list_topics(topic, timeout=ANSWER_SECONDS)
-        led: dict[int, list[int]] = {}
-        for number, partition in metadata.topics[topic].partitions.items():
-            led.setdefault(partition.leader, []).append(number)
-        leader = max(led, key=lambda broker_id: len(led[broker_id]))
-        broker = metadata.brokers[leader]
-        return f"{broker.host}:{broker.port}", led[leader]
-
 
 def error_name(answers: Mapping[Any, Any], key: object) -> str:
     """librdkafka's name of the protocol error that an admin client's answer for `key` failed with.

@@ -122,14 +122,13 @@ class Connection:
         self.send(name, version, **fields)
         return self.receive()
 
-    def send(self, name: str, version: int, *, answered: bool = True, **fields: Any) -> None:
-        """Send a request; `answered=False` when the protocol has no answer to it (acks=0)."""
+    def send(self, name: str, version: int, **fields: Any) -> None:
+        """Send a request that has an answer."""
         self._correlation_id += 1
         self.send_frame(
             encode_request(request(name, version, **fields), self._correlation_id, self._client_id)
         )
-        if answered:
-            self._asked.append((self._correlation_id, API_KEYS[name], version))
+        self._asked.append((self._correlation_id, API_KEYS[name], version))
 
     def receive(self) -> Any:
         """The answer to the oldest request that still waits for one: answers come in order."""
@@ -220,8 +219,6 @@ def fetch_fields(
     max_wait_ms: int = 500,
     max_bytes: int = 50 << 20,
     partition_max_bytes: int = 1 << 20,
-    session_id: int = 0,
-    session_epoch: int = -1,
 ) -> dict[str, Any]:
     """The fields of a Fetch request (versions 4 to 12) without a session, a topic per position."""
     fields: dict[str, Any] = {
@@ -245,7 +242,7 @@ def fetch_fields(
         ],
     }
     if version >= 7:
-        fields |= {"session_id": session_id, "session_epoch": session_epoch, "forgotten_topics_data": []}
+        fields |= {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": []}
     if version >= 11:
         fields["rack_id"] = ""
     return fields

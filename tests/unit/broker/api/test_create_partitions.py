@@ -53,6 +53,12 @@ def test_growth_that_cannot_be_is_refused_with_the_reason(
     assert len(broker.view.topics["t"].assignment.replicas) == 2
 
 
+def test_growth_by_hand_is_taken_as_it_is(broker: LocalBroker) -> None:
+    broker.create("t", (1,))
+    assert run(grow(broker, "t", 3, [[3], [2]]))[0] == "none"
+    assert broker.view.topics["t"].assignment.replicas == {0: (1,), 1: (3,), 2: (2,)}
+
+
 def test_growth_that_is_only_validated_changes_nothing(broker: LocalBroker) -> None:
     broker.create("t", (1,))
     assert run(grow(broker, "t", 3, validate_only=True))[0] == "none"

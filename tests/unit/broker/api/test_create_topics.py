@@ -132,6 +132,13 @@ def test_what_cannot_be_created_is_refused_with_the_reason(
     assert re.search(message, got[1])
 
 
+async def test_to_validate_is_to_answer_as_if_and_to_create_nothing(broker: LocalBroker) -> None:
+    body = await create(broker, topic("t", 2), topic("u", 0), validate_only=True)
+    assert results(body) == [("t", "none"), ("u", "invalid_partitions")]
+    assert body["topics"][0]["topic_id"].int == 0
+    assert broker.view.topics == {}
+
+
 def test_a_partition_numbered_twice_is_refused(broker: LocalBroker) -> None:
     requested = topic("t", assignments={0: [1]})
     requested["assignments"] *= 2

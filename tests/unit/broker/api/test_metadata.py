@@ -45,6 +45,13 @@ def test_version_0_asks_for_all_topics_by_an_empty_list(broker: LocalBroker) -> 
     assert summary(run(ask(broker, 0, {"topics": []}))) == [("a", "none"), ("b", "none")]
 
 
+async def test_later_versions_ask_for_all_by_null_and_for_none_by_an_empty_list(broker: LocalBroker) -> None:
+    broker.create("a")
+    assert summary(await ask(broker, 1, {"topics": None})) == [("a", "none")]
+    nothing = await ask(broker, 1, {"topics": []})
+    assert (summary(nothing), len(nothing["brokers"])) == ([], 3)
+
+
 def test_all_topics_are_told_after_the_latest_news_was_heard(broker: LocalBroker) -> None:
     broker.cluster.on_catch_up = lambda: void(broker.create("made at another broker"))
     assert summary(run(ask(broker, 12, {"topics": None}))) == [("made at another broker", "none")]

@@ -25,10 +25,13 @@ from tests.unit.broker.protocol.schema_strategies import (
 from mainstem_broker.api import api_table
 from mainstem_broker.api.api_table import APIS
 from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.config.listener_config import ListenerConfig
 from mainstem_broker.errors import InvalidRequestBytes
+from mainstem_broker.security.login import API_VERSIONS_KEY, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY, Login
 from mainstem_broker.security.principals import ANONYMOUS, Principal
 from mainstem_broker.server.client_software import UNKNOWN, ClientSoftware
 from mainstem_broker.server.connection import Answer, Connection, Hold, Later
+from mainstem_broker.server.listener_security import Logins
 from mainstem_broker.server.router import Router
 
 
@@ -271,3 +274,102 @@ async def test_whatever_a_client_asks_it_gets_an_answer_or_a_reason(
         pass  # a long poll, or a creation that waits
     except InvalidRequestBytes:
         assert APIS[key].name == "Produce", "acks=0"
+
+
+# --- Logins (R38) ---
+
+METADATA_KEY: Final = 3
+
+
+class Stranger:
+    """A connection to a listener with SASL, whose client has not logged in; `ends` are why it is closed."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.peer = "127.0.0.1:1"
+        self.principal = ANONYMOUS
+        self.software = UNKNOWN
+        self.request_bytes_max = 1 << 20
+        self.login: Login | None = None
+        self.ends: list[str] = []
+        self._router = Router(broker.context, "LOGIN", {})
+        broker.context.config.values["connection.failed.authentication.delay.ms"] = 0
+        settings = {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": 'PlainLoginModule required user_alice="secret";',
+            "sasl.server.max.receive.size": "524288",
+            "connections.max.reauth.ms": "0",
+        }
+        Logins(ListenerConfig(settings, "LOGIN"), lambda _user, _mechanism: None).begin(
+            cast(Connection, self)
+        )
+
+    def finish(self, reason: str) -> None:
+        self.ends.append(reason)
+
+    def send(self, frame: bytes) -> Answer:
+        return self._router.handle(cast(Connection, self), memoryview(frame).toreadonly())
+
+    def choose(self, mechanism: str = "PLAIN", version: int = 1) -> Any:
+        handshake = request(SASL_HANDSHAKE_KEY, version, {"mechanism": mechanism})
+        return self.send(handshake)
+
+
+async def test_no_other_request_than_api_versions_and_the_handshake_is_answered_before_a_login(
+    broker: LocalBroker,
+) -> None:
+    for api_key in {-1, *APIS, 32_767} - {API_VERSIONS_KEY, SASL_HANDSHAKE_KEY}:
+        stranger = Stranger(broker)
+        assert stranger.send(struct.pack(">hhih", api_key, 0, 1, -1)) is None, api_key
+        assert stranger.ends == ["its login failed"]
+    stranger = Stranger(broker)
+    assert response(API_VERSIONS_KEY, 0, stranger.send(request(API_VERSIONS_KEY, 0))).api_keys
+    assert stranger.ends == []
+
+
+@pytest.mark.parametrize("api_key", [API_VERSIONS_KEY, METADATA_KEY])
+async def test_a_request_between_the_messages_of_a_login_ends_it(broker: LocalBroker, api_key: int) -> None:
+    stranger = Stranger(broker)
+    answer = response(SASL_HANDSHAKE_KEY, 1, stranger.choose())
+    assert (answer.error_code, answer.mechanisms) == (ErrorCode.none, ("PLAIN",))
+    assert stranger.send(request(api_key, 0)) is None
+    assert stranger.ends == ["its login failed"]
+
+
+async def test_a_login_by_messages_names_the_principal_or_ends(broker: LocalBroker) -> None:
+    for password, error in (
+        ("secret", ErrorCode.none),
+        ("wrong", ErrorCode.sasl_authentication_failed),
+    ):
+        stranger = Stranger(broker)
+        stranger.choose()
+        message = {"auth_bytes": f"\0alice\0{password}".encode()}
+        answer = stranger.send(request(SASL_AUTHENTICATE_KEY, 1, message))
+        if isinstance(answer, Later):
+            answer = answer.encode(await answer.body)
+        assert response(SASL_AUTHENTICATE_KEY, 1, answer).error_code == error
+        assert stranger.principal == (ANONYMOUS if error else Principal("alice"))
+        assert stranger.ends == (["its login failed"] if error else [])
+        assert (stranger.send(request(60, 0)) is None) == bool(error)
+
+
+@pytest.mark.parametrize(("password", "is_right"), [("secret", True), ("wrong", False)])
+async def test_a_handshake_of_version_0_is_followed_by_messages_without_headers(
+    broker: LocalBroker, password: str, is_right: bool
+) -> None:
+    """As older clients log in (KIP-43)."""
+    stranger = Stranger(broker)
+    stranger.choose(version=0)
+    answer = stranger.send(f"\0alice\0{password}".encode())
+    assert answer == ([bytes(4)] if is_right else None), "an empty message, or the end"
+    assert stranger.ends == ([] if is_right else ["its login failed"])
+    if is_right:
+        assert stranger.send(request(60, 0)) is not None
+
+
+async def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are(broker: LocalBroker) -> None:
+    stranger = Stranger(broker)
+    answer = stranger.choose("SCRAM-SHA-256")
+    assert isinstance(answer, Later)
+    result = response(SASL_HANDSHAKE_KEY, 1, answer.encode(await answer.body))
+    assert (result.error_code, result.mechanisms) == (ErrorCode.unsupported_sasl_mechanism, ("PLAIN",))
+    assert stranger.ends == ["its login failed"]
