@@ -184,10 +184,11 @@ def _storable_type(
         members: dict[str, pa.DataType] = {}
         for name, member in members_of(value_type).items():
             if (member_type := _storable_type(member, known_members.get(name), depth + 1)) is not None:
+                # Before the name is compared with all others.
+                if len(members) >= MEMBERS_MAX:
+                    raise ColumnError(f"an object has more than {MEMBERS_MAX} members")
                 check_name(name, members)
                 members[name] = member_type
-        if len(members) > MEMBERS_MAX:
-            raise ColumnError(f"an object has more than {MEMBERS_MAX} members")
         return pa.struct(list(members.items())) if members else None
     return value_type
 
@@ -215,10 +216,10 @@ def merge_types(field: str, one: pa.DataType, other: pa.DataType, widen: bool) -
             if name in members:
                 members[name] = merge_types(f"{field}.{name}", members[name], member, widen)
             else:
+                if len(members) >= MEMBERS_MAX:
+                    raise ColumnError(f"field {field!r} has more than {MEMBERS_MAX} members")
                 check_name(name, members)
                 members[name] = member
-        if len(members) > MEMBERS_MAX:
-            raise ColumnError(f"field {field!r} has more than {MEMBERS_MAX} members")
         return pa.struct(list(members.items()))
     raise ColumnError(f"field {field!r} is {name_of_type(other)} where it was {name_of_type(one)} before")
 
@@ -238,8 +239,9 @@ def fits(written: pa.DataType, column_type: pa.DataType) -> bool:
 
 
 def merge_found(columns: Columns, settled: Columns, inferred: Iterable[Columns]) -> dict[str, pa.DataType]:
-    """`columns` with what several readers found, in their order. What contradicts an earlier one is left out:
-    whoever found it must read again, and call it dead. Types may widen but for those of `settled`.
+    """`columns` with what several readers found, in their order. What contradicts an earlier one or is beyond
+    `COLUMNS_MAX`, is left out: whoever found it must read again, and set it apart. Types may widen but for
+    those of `settled`.
     """
     merged = dict(columns)
     for one in inferred:
@@ -247,7 +249,7 @@ def merge_found(columns: Columns, settled: Columns, inferred: Iterable[Columns])
             try:
                 if name in merged:
                     merged[name] = merge_types(name, merged[name], column_type, widen=name not in settled)
-                else:
+                elif len(merged) < COLUMNS_MAX:
                     check_name(name, merged)
                     merged[name] = column_type
             except ColumnError:

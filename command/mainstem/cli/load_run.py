@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
@@ -215,13 +214,6 @@ def run(
         spark_master=spark_master,
         catalog=catalog_of(table_format, catalog, catalog_namespace),
     )
-    if "://" not in warehouse:
-        try:
-            Path(warehouse).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(
-                f"The warehouse {warehouse} cannot be used ({error.strerror}): name another."
-            ) from error
     cluster.topic(topic)  # an unknown topic is an error that names similar ones
     place = f"{warehouse.rstrip('/')}/" if settings.catalog is None else f"{catalog_namespace}."
     _show(out, run_load(out, settings), place)

@@ -35,6 +35,5 @@ def size_text(size_bytes: int | None) -> str | None:
 
 
 def _float_text(value: float) -> str:
-    if abs(value) >= 1000:
-        return f"{value:,.1f}"
-    return f"{value:.3f}".rstrip("0").rstrip(".") if abs(value) >= 0.001 else f"{value:.3g}"
+    """At most three decimals, of numbers of any size; a number beyond 10^16 has an exponent."""
+    return f"{round(value, 3):,}".removesuffix(".0") if abs(value) >= 0.001 else f"{value:.3g}"

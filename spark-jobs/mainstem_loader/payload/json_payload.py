@@ -72,6 +72,10 @@ _CLOSE_BRACE: Final = ord("}")
 _OPEN_BRACKET: Final = ord("[")
 _WHITESPACE: Final = b" \t\r\n"
 
+# Arrow's reader makes a column as long as the block of each field, so one read of n records with n fields
+# takes n * n cells. Reading fewer records at once costs time for ordinary ones: a tenth, with this limit.
+_READ_ROWS_MAX: Final = 4096
+
 # Below this, looking at each record costs less than parsing blocks again and again.
 _LOOK_CLOSER_ROWS: Final = 1024
 
@@ -107,6 +111,10 @@ class JsonPayload:
         # Of these, those that must not widen to doubles, which would round what they hold.
         self._whole: dict[str, pa.DataType] = {}
 
+    def _is_full(self) -> bool:
+        """Whether no field can become a column any more, so that records with new ones have to be divided."""
+        return len({**self._fixed, **self._found}) >= COLUMNS_MAX
+
     def found_columns(self) -> Columns:
         return {column_of_field(field): arrow_type for field, arrow_type in self._found.items()}
 
@@ -120,7 +128,9 @@ class JsonPayload:
         while True:
             dead, rest = list(malformed), dict[int, str]()
             pieces: list[pa.Table] = []
-            self._parse_span(texts, rows, pieces, dead, rest)
+            for begin in range(0, len(texts), _READ_ROWS_MAX):
+                span = slice(begin, begin + _READ_ROWS_MAX)
+                self._parse_span(texts[span], rows[span], pieces, dead, rest)
             if not rounds(pieces):
                 break
             # Later blocks made doubles of a column. With that type from the start nothing is rounded.
@@ -156,9 +166,12 @@ class JsonPayload:
         except _UNREADABLE as error:
             if len(texts) == 1:
                 self._parse_one(texts[0].as_py(), int(rows[0]), pieces, dead, rest, _reason(error))
-            elif looked_at or len(texts) > _LOOK_CLOSER_ROWS:
+            elif looked_at or (len(texts) > _LOOK_CLOSER_ROWS and not self._is_full()):
                 half = len(texts) // 2
+                known = self._found
                 self._parse_span(texts[:half], rows[:half], pieces, dead, rest, looked_at)
+                # The first half may have settled what the second one has to fit.
+                looked_at = looked_at and self._found == known
                 self._parse_span(texts[half:], rows[half:], pieces, dead, rest, looked_at)
             else:
                 check = KindCheck(self._settled, self._found)
@@ -170,7 +183,7 @@ class JsonPayload:
                         continue
                     fitting[row] = split.text
                     if split.rest is not None:
-                        rest[row] = split.rest
+                        rest[row] = _with_rest(rest.get(row), split.rest)
                 self._parse_span(
                     pa.array(fitting.values(), pa.binary()),
                     np.fromiter(fitting, dtype=np.int64),
@@ -248,14 +261,14 @@ class JsonPayload:
             reason = by_kind
         is_hopeless = "appears twice" in reason or INEXACT in reason
         for split in () if is_hopeless else (by_kind, split_all(text)):
-            if isinstance(split, str) or row in rest or (split.rest is None and split.text == text):
+            if isinstance(split, str) or (split.rest is None and split.text == text):
                 continue
             try:
                 table = self._parse_all(pa.array([split.text], pa.binary()))
             except _UNREADABLE:
                 continue
             if split.rest is not None:
-                rest[row] = split.rest
+                rest[row] = _with_rest(rest.get(row), split.rest)
             self._add(table, np.array([row], dtype=np.int64), pieces)
             return
         rest.pop(row, None)
@@ -301,9 +314,9 @@ class JsonPayload:
             if widened_type is None:
                 continue
             if before is None:
-                check_name(field.name, widened)
                 if len(widened) >= COLUMNS_MAX:
                     raise ColumnError(f"there are more than {COLUMNS_MAX} columns")
+                check_name(field.name, widened)
                 widened[field.name] = widened_type
             else:
                 widened[field.name] = merge_types(
@@ -391,6 +404,11 @@ def _read(
                 raise ColumnError(f"field {name!r} has a time of day where the column is a date")
             table = table.set_column(position, name, dates)
     return table
+
+
+def _with_rest(before: str | None, more: str) -> str:
+    """The fields that were set apart of a record, with those of another look at what had remained of it."""
+    return more if before is None else f"{before[:-1]},{more[1:]}"
 
 
 def _reason(error: Exception) -> str:

@@ -79,9 +79,10 @@ class SettledColumns:
         if current_type == value_type:
             return value_type
         if current_type is None:
-            check_name(field, {**self._fixed, **self._found})
-            if len(self._fixed | self._found) >= COLUMNS_MAX:
+            known = {**self._fixed, **self._found}
+            if len(known) >= COLUMNS_MAX:
                 raise ColumnError(f"there are more than {COLUMNS_MAX} columns")
+            check_name(field, known)
             column_type = value_type
         elif field in self._fixed and _promotes(value_type, current_type):
             return current_type

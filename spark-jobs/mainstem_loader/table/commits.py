@@ -243,11 +243,12 @@ class WarehouseTable:
 
     def check_store(self) -> None:
         """Whether the store keeps the conditions that commits rely on; tried before a table's first commit.
-        Files can be written afterwards: a table whose catalog chooses their place is created.
+        Files can be written afterwards: the warehouse is made, and a table whose catalog chooses their place.
 
         Raises:
             WarehouseError: it ignores them, or cannot be used.
         """
+        self.warehouse.create()
         with self._store.explaining_errors():
             self._checked = {**self._checked, **self._store.check(self._table)}
             if self._table is None and self._store.folder(None) is None:

@@ -88,6 +88,21 @@ class Folder:
                 " another place, or move that file away."
             )
 
+    def create(self) -> None:
+        """Make the folder, if it is not there. A bucket has none.
+
+        Raises:
+            WarehouseError: that is not possible.
+        """
+        if not self.is_local:
+            return
+        try:
+            Path(self.url).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WarehouseError(
+                f"The folder {self} cannot be made ({error.strerror}); choose another place."
+            ) from error
+
     def __truediv__(self, name: str) -> Folder:
         return Folder(f"{self.url}/{name}")
 

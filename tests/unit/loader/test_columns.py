@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem_loader.columns import (
+    COLUMNS_MAX,
     RESERVED_NAMES,
     TYPE_DEPTH_MAX,
     ColumnError,
@@ -15,6 +16,7 @@ from mainstem_loader.columns import (
     column_of_field,
     field_of_column,
     fits,
+    merge_found,
     merge_types,
     storable_type,
 )
@@ -132,3 +134,9 @@ def test_a_file_fits_a_table_that_has_more_but_no_other_types() -> None:
     assert not fits(pa.struct([("a", pa.float64())]), table)
     assert not fits(pa.struct([("e", pa.int64())]), table)
     assert not fits(pa.int64(), pa.float64())
+
+
+def test_tasks_together_find_no_more_columns_than_a_table_may_have() -> None:
+    found = [{f"{task}-{number}": pa.int64() for number in range(COLUMNS_MAX)} for task in range(2)]
+    merged = merge_found({"own": pa.string()}, {}, found)
+    assert list(merged) == ["own", *list(found[0])[: COLUMNS_MAX - 1]]

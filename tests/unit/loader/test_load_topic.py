@@ -32,6 +32,7 @@ from mainstem_loader.errors import (
     OffsetsLostError,
     SettingsError,
     TopicRecreatedError,
+    WarehouseError,
 )
 from mainstem_loader.kafka.fetch import IsolationLevel
 from mainstem_loader.kafka.range_reader import oldest_time_ms
@@ -717,6 +718,20 @@ def test_a_failed_task_fails_the_run_and_leaves_no_files(
         loads.load()
     assert loads.files() == set()
     assert loads.load().loaded == 2
+
+
+def test_a_warehouse_that_cannot_be_made_is_said_in_one_sentence(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads.warehouse /= "new"
+    loads.send({"a": 1})
+
+    def fail(*_arguments: Any, **_options: Any) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/proc/new")
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(WarehouseError, match=r"cannot be made \(No such file or directory\); choose"):
+        loads.load()
 
 
 def test_a_full_disk_is_said_in_one_sentence(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:

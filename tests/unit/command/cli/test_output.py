@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime
 from unittest.mock import patch
 
@@ -74,6 +75,12 @@ def test_an_error_is_one_line_however_long(capsys: pytest.CaptureFixture[str]) -
         (1234, "1,234"),
         (12.345, "12.345"),
         (1234567.5, "1,234,567.5"),
+        (222222221121.75, "222,222,221,121.75"),
+        (-1234.0625, "-1,234.062"),
+        (1000.0, "1,000"),
+        (999.9996, "1,000"),
+        (1e17, "1e+17"),
+        (math.nan, "nan"),
         (0.00012, "0.00012"),
         (0.0, "0"),
         (b"a\xff", "a\\xff"),

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem_loader.columns import MEMBERS_MAX, Columns
+from mainstem_loader.columns import COLUMNS_MAX, MEMBERS_MAX, Columns
+from mainstem_loader.payload import json_payload
 from mainstem_loader.payload.json_payload import JsonPayload
 from mainstem_loader.payload.readers import ParsedPayload, RawPayload
 
@@ -113,6 +114,56 @@ def test_an_object_that_is_used_as_a_map_makes_no_thousands_of_members() -> None
     assert column.num_fields <= MEMBERS_MAX
     kept = sum(row.get("_rest") is not None for row in rows(parsed).values())
     assert kept >= 50 - MEMBERS_MAX // 20
+
+
+class Reads:
+    """Counts what Arrow's reader does: its reads, and the cells of their tables."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = self.cells = 0
+        self._read = json_payload._read
+        monkeypatch.setattr(json_payload, "_read", self._counted)
+
+    def _counted(self, *arguments: Any) -> pa.Table:
+        table = self._read(*arguments)
+        self.count += 1
+        self.cells += table.num_rows * table.num_columns
+        return table
+
+
+def test_records_that_all_have_other_fields_take_time_in_proportion_to_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells_of: dict[int, int] = {}
+    for count in (8_000, 16_000):
+        reads = Reads(monkeypatch)
+        parsed = parse(*(b'{"k%d":%d}' % (number, number) for number in range(count)))
+        assert parsed.columns.num_columns == COLUMNS_MAX + 1
+        assert not parsed.dead
+        kept = rows(parsed)
+        assert kept[5]["k5"] == 5
+        assert kept[count - 1]["_rest"] == f'{{"k{count - 1}":{count - 1}}}'
+        cells_of[count] = reads.cells
+    assert cells_of[16_000] < 2.5 * cells_of[8_000]
+
+
+@pytest.mark.parametrize("text", [b'{"k%d":1}', b'{"m":{"k%d":1}}', b'{"a":"no","k%d":1}'])
+def test_records_that_all_have_other_fields_are_not_read_one_by_one(
+    text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = Reads(monkeypatch)
+    # Room for some of the fields only, and one that does not fit beside them.
+    fixed = {"a": pa.int64(), **{f"other{number}": pa.int64() for number in range(COLUMNS_MAX - 500)}}
+    parsed = parse(*(text % number for number in range(1_000)), fixed=fixed)
+    assert not parsed.dead
+    assert reads.count < 100
+    kept = rows(parsed)
+    for number in range(1_000):
+        row = {name: value for name, value in kept[number].items() if value is not None}
+        rest = json.loads(str(row.pop("_rest", "{}")))
+        if isinstance(row.get("m"), dict):
+            row["m"] = {name: value for name, value in row["m"].items() if value is not None}
+        assert {**row, **rest} == json.loads(text % number)
 
 
 def test_a_value_cannot_hide_in_its_neighbours() -> None:
