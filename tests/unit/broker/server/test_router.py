@@ -29,6 +29,7 @@ from mainstem_broker.config.listener_config import ListenerConfig
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.security.login import API_VERSIONS_KEY, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY, Login
 from mainstem_broker.security.principals import ANONYMOUS, Principal
+from mainstem_broker.security.scram_credentials import ScramCredential, ScramMechanism
 from mainstem_broker.server.client_software import UNKNOWN, ClientSoftware
 from mainstem_broker.server.connection import Answer, Connection, Hold, Later
 from mainstem_broker.server.listener_security import Logins
@@ -281,6 +282,10 @@ async def test_whatever_a_client_asks_it_gets_an_answer_or_a_reason(
 METADATA_KEY: Final = 3
 
 
+def no_credential(user: str, mechanism: ScramMechanism) -> ScramCredential:
+    raise AssertionError(f"PLAIN reads no credential: {user}, {mechanism}")
+
+
 class Stranger:
     """A connection to a listener with SASL, whose client has not logged in; `ends` are why it is closed."""
 
@@ -299,9 +304,7 @@ class Stranger:
             "sasl.server.max.receive.size": "524288",
             "connections.max.reauth.ms": "0",
         }
-        Logins(ListenerConfig(settings, "LOGIN"), lambda _user, _mechanism: None).begin(
-            cast(Connection, self)
-        )
+        Logins(ListenerConfig(settings, "LOGIN"), no_credential).begin(cast(Connection, self))
 
     def finish(self, reason: str) -> None:
         self.ends.append(reason)
@@ -324,6 +327,7 @@ async def test_no_other_request_than_api_versions_and_the_handshake_is_answered_
     stranger = Stranger(broker)
     assert response(API_VERSIONS_KEY, 0, stranger.send(request(API_VERSIONS_KEY, 0))).api_keys
     assert stranger.ends == []
+    assert stranger.request_bytes_max == 524_288, "sasl.server.max.receive.size"
 
 
 @pytest.mark.parametrize("api_key", [API_VERSIONS_KEY, METADATA_KEY])
@@ -349,6 +353,7 @@ async def test_a_login_by_messages_names_the_principal_or_ends(broker: LocalBrok
         assert response(SASL_AUTHENTICATE_KEY, 1, answer).error_code == error
         assert stranger.principal == (ANONYMOUS if error else Principal("alice"))
         assert stranger.ends == (["its login failed"] if error else [])
+        assert stranger.request_bytes_max == (524_288 if error else 1 << 20)
         assert (stranger.send(request(60, 0)) is None) == bool(error)
 
 

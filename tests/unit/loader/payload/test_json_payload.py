@@ -161,8 +161,8 @@ def test_records_that_all_have_other_fields_are_not_read_one_by_one(
     for number in range(1_000):
         row = {name: value for name, value in kept[number].items() if value is not None}
         rest = json.loads(str(row.pop("_rest", "{}")))
-        if isinstance(row.get("m"), dict):
-            row["m"] = {name: value for name, value in row["m"].items() if value is not None}
+        if isinstance(members := row.get("m"), dict):
+            row["m"] = {name: value for name, value in members.items() if value is not None}
         assert {**row, **rest} == json.loads(text % number)
 
 
