@@ -1,13 +1,17 @@
 """Compiles the broker's modules on the path of every batch: `python -m scripts.compile`.
 
 By mypyc, which is a part of mypy, to C and by this machine's C compiler to extension modules, which
-`mainstem_broker/compiled.py` loads. Takes a minute; nothing when they are there already. Without a compiler
-the broker runs as plain Python, and this says so and what to install.
+`mainstem_broker/compiled.py` loads. Takes a minute; nothing when they are there already, in this checkout or
+in the user's cache, where other checkouts put them. Without a compiler the broker runs as plain Python, and
+this says so and what to install.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import importlib.metadata
+import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +24,9 @@ from mainstem_broker.compiled import COMPILED, MODULES, PACKAGE, STAMP, are_made
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 _LOCK: Final = REPOSITORY / "build" / "compile.lock"
+_CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mainstem" / "compiled"
+_CACHED_MAX: Final = 8
+"""Each takes 4 MB."""
 _SETUP: Final = """
 from setuptools import setup
 from mypyc.build import mypycify
@@ -42,8 +49,13 @@ def _compile() -> int:
         _say(f"there is no {missing}, so brokers run as plain Python and take a fifth more CPU")
         _say("install what compiles (Debian: apt-get install gcc python3-dev) and run this again")
         return 0
-    _say("compiling the broker's modules on the path of every batch (a minute)")
     stamp = stamp_of_sources()
+    cached = _CACHE / _cache_name(stamp)
+    if cached.is_dir():
+        cached.touch()
+        _put(cached, stamp)
+        return 0
+    _say("compiling the broker's modules on the path of every batch (a minute)")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         error = _build(folder)
@@ -52,19 +64,47 @@ def _compile() -> int:
         if error is not None:
             _say(f"not compiled, so brokers run as plain Python: {error}")
             return 1
-        shutil.rmtree(COMPILED, ignore_errors=True)
-        shutil.copytree(folder / "lib", COMPILED)
-    STAMP.write_text(stamp)  # last: what has no stamp is not used
+        _put(folder / "lib", stamp)
+        _keep(folder / "lib", cached)
     return 0
 
 
+def _cache_name(stamp: str) -> str:
+    """Of all that the extension modules follow from: the sources, this Python, mypyc and the C compiler."""
+    compiler = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+    parts = [stamp, importlib.metadata.version("mypy"), compiler, *MODULES, _SETUP]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _put(modules: Path, stamp: str) -> None:
+    shutil.rmtree(COMPILED, ignore_errors=True)
+    shutil.copytree(modules, COMPILED)
+    STAMP.write_text(stamp)  # last: what has no stamp is not used
+
+
+def _keep(modules: Path, cached: Path) -> None:
+    """Keep them for other checkouts; a cache that cannot be written is none."""
+    try:
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_CACHE, prefix=".") as name:
+            shutil.copytree(modules, Path(name, "lib")).rename(cached)  # whole or not at all
+        by_use = sorted(_CACHE.glob("[!.]*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+        for old in by_use[_CACHED_MAX:]:
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        _say(f"not kept for other checkouts: {error}")
+
+
 def _missing() -> str | None:
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    if shutil.which(compiler) is None:
-        return f"C compiler ({compiler})"
+    if shutil.which(_compiler()) is None:
+        return f"C compiler ({_compiler()})"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "Python.h"
     return None
+
+
+def _compiler() -> str:
+    return str(sysconfig.get_config_var("CC") or "cc").split()[0]
 
 
 def _build(folder: Path) -> str | None:
