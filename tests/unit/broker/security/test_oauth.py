@@ -149,7 +149,7 @@ def test_arbitrary_tokens_are_refused(text: str) -> None:
     "text", ["", "{}", "[]", '{"keys": []}', '{"keys": [7]}', '{"keys": [{"kty": "oct", "k": "AA"}]}']
 )
 def test_a_set_without_a_usable_key_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=""):
+    with pytest.raises(ValueError, match="there is no key that can be used" if text else "Expecting value"):
         parse_keys(text)
 
 
