@@ -164,7 +164,7 @@ class WarehouseTable:
         for chosen, other in ((name, dead_letter_table), (dead_letter_table, name)):
             if (character := unfit_character(chosen)) is not None:
                 raise WarehouseError(
-                    f"No table can be called {chosen!r}, because {character!r} has another meaning in the"
+                    f"No table can be called {chosen!r}, because {character!r} is another character in the"
                     " table's URL; choose another name."
                 )
             if chosen == other or not chosen or chosen.startswith(("_", ".")) or Path(chosen).name != chosen:

@@ -27,7 +27,7 @@ from pyarrow import fs
 from mainstem_loader.errors import DiskFullError, WarehouseError
 
 _S3: Final = "s3://"
-_URL_CHARACTERS: Final = "%#?\\"
+_UNFIT_CHARACTERS: Final = "%#?[\\]^|"
 _REGION: Final = "us-east-1"  # what stores other than Amazon's take for granted
 _CONNECT_TIMEOUT_S: Final = 10
 _REQUEST_TIMEOUT_S: Final = 60
@@ -35,10 +35,11 @@ _RETRIES_MAX: Final = 5
 
 
 def unfit_character(path: str) -> str | None:
-    """The first character of a path that parts of the Delta library take for one of a URL; None if it has
-    none.
+    """The first character of a path with which the Delta library fails or goes elsewhere; None without any.
+
+    The library makes a URL of a path, which its parts decode once or twice. Some they do not take in a URL.
     """
-    return next((character for character in path if character in _URL_CHARACTERS), None)
+    return next((each for each in path if each in _UNFIT_CHARACTERS or each < " "), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class Folder:
             )
         if (character := unfit_character(text)) is not None:
             raise WarehouseError(
-                f"The warehouse cannot lie in {text}: the Delta library reads its path as a URL, in which"
-                f" {character!r} has another meaning. Choose a folder without it."
+                f"The warehouse cannot lie in {text!r}: the Delta library reads its path as a URL, in which"
+                f" {character!r} is not what it is in a path. Choose a folder without it."
             )
         folder = cls(text.rstrip("/") or "/")
         folder.check()

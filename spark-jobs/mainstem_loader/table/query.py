@@ -74,7 +74,7 @@ def iceberg_tables(warehouse: str | Path | Folder, catalog: IcebergCatalog | Non
 
 def _delta_tables(folder: Folder) -> list[str]:
     options = folder.delta_options
-    # A folder whose name the library would read as a part of a URL is not a table of a load.
+    # No load makes a table with such a name; with some the library ends the process.
     names = [name for name in folder.subfolders() if unfit_character(name) is None]
     return [name for name in names if DeltaTable.is_deltatable((folder / name).url, options)]
 

@@ -115,6 +115,23 @@ def loads(cluster: FakeCluster, tmp_path: Path, request: pytest.FixtureRequest) 
     return Loads(cluster, tmp_path, request.param)
 
 
+def test_every_character_of_a_path_but_a_few_can_be_in_that_of_a_warehouse(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """R29: also those with a meaning in URLs, in SQL or to a shell."""
+    names = ["a b;c,d", "'\"`$~", "*<>{}", "+&=@!:", "\u00fc\u65e5\U0001f600\u200b"]
+    for table_format in TableFormat:
+        loads = Loads(cluster, tmp_path / table_format / "/".join(names), table_format)
+        loads.topic = cluster.topic("t", partitions=2)
+        for delay in (1, 2):
+            loads.send({"delay": delay}, b"{oops")
+            report = loads.load()
+            assert (report.loaded, report.dead_lettered) == (1, 1)
+        assert [row["delay"] for row in loads.rows("delay")] == [1, 2]
+        assert len(loads.dead()) == 2
+    assert {path.name for path in tmp_path.iterdir()} == set(TableFormat)
+
+
 def test_records_become_rows_with_their_place_time_and_key(loads: Loads) -> None:
     loads.send({"carrier": "UA", "delay": 2})
     loads.send({"carrier": "AA"}, partition=1, time_ms=NEW_YEAR_MS + DAY_MS)

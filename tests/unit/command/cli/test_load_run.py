@@ -23,9 +23,9 @@ def _topic_is_unknown(_cluster: Cluster, name: str) -> None:
 @pytest.mark.parametrize(
     ("warehouse", "options", "reason"),
     [
-        ("with%20percent", [], "'%' has another meaning"),
-        ("with#hash", [], "'#' has another meaning"),
-        ("new", ["--table", "a%20b"], "'%' has another meaning"),
+        ("with%20percent", [], "'%' is not what it is in a path"),
+        ("with#hash", [], "'#' is not what it is in a path"),
+        ("new", ["--table", "a[1]"], "'[' is another character"),
         ("new", ["--payload", "raw", "--event-time", "at"], "Raw values have no fields"),
         ("new", ["--catalog", "http://catalog"], "Delta tables are in no catalog"),
     ],
