@@ -135,6 +135,7 @@ BY_RULE: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("BrokerCluster", "spec.brokers.pod.priorityClassName", "", "lower-case letters"),
     ("BrokerCluster", "spec.brokers.pod.serviceAccountName", "Someone", "lower-case letters"),
     ("BrokerCluster", "spec.listeners.external.host", "kafka.example.org:9094", "without a port"),
+    ("BrokerCluster", "spec.listeners.external.host", "[2001:db8::1]", "without a port"),
     (
         "BrokerCluster",
         "spec.listeners.external.nodePortFirst",

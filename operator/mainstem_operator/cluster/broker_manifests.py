@@ -175,7 +175,9 @@ def settings_of(cluster: ClusterSpec, broker: int, placement: Placement) -> dict
     advertised = [f"{name}://{host}:{port}" for name, port in inside.items()]
     if external is not None and broker in placement.node_ports:
         name = external.listener.upper()
-        advertised.append(f"{name}://{external.host or '${env:HOST_IP}'}:{placement.node_ports[broker]}")
+        port = placement.node_ports[broker]
+        outside = names.address(external.host, port) if external.host else f"${{env:HOST_IP}}:{port}"
+        advertised.append(f"{name}://{outside}")
         settings["listeners"] += f",{name}://:{external.port}"
     return {**settings, "broker.id": str(broker), ADVERTISED_LISTENERS: ",".join(advertised)}
 

@@ -183,8 +183,11 @@ def test_a_cluster_that_makes_no_sense_is_told_so(play: Callable[[Scenario], Non
     play(scenario)
 
 
+@pytest.mark.parametrize(
+    ("host", "shown"), [("kafka.example.org", "kafka.example.org"), ("2001:db8::1", "[2001:db8::1]")]
+)
 def test_brokers_outside_are_told_their_node_ports(
-    play: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+    play: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch, host: str, shown: str
 ) -> None:
     async def silent(*_: Any) -> dict[int, dict[str, str]]:
         return {}
@@ -194,15 +197,15 @@ def test_brokers_outside_are_told_their_node_ports(
     async def scenario(operator: RunningOperator) -> None:
         kubernetes = operator.kubernetes
         manifest = cluster()
-        manifest["spec"]["listeners"] = {"external": {"type": "NodePort", "host": "kafka.example.org"}}
+        manifest["spec"]["listeners"] = {"external": {"type": "NodePort", "host": host}}
         kubernetes.apply(manifest)
         await operator.condition("brokerclusters", "events", "Stable", "True")
         service = kubernetes.get("services", "events-broker-1-external")
         port = service["spec"]["ports"][0]["nodePort"]
         settings = kubernetes.get("configmaps", "events-broker")["data"]["broker-1.properties"]
-        assert f",EXTERNAL://kafka.example.org:{port}\n" in settings
+        assert f",EXTERNAL://{shown}:{port}\n" in settings
         outside = kubernetes.get("brokerclusters", "events")["status"]["externalBootstrapServers"]
-        assert f"kafka.example.org:{port}" in outside.split(",")
+        assert f"{shown}:{port}" in outside.split(",")
         del manifest["spec"]["listeners"]
         kubernetes.apply(manifest)
         await operator.until(
