@@ -111,11 +111,22 @@ def _named(kind: str, item: Object) -> str:
 
 
 async def end_operator(kube: Kube, namespace: str, deployment: str, instance: str) -> None:
-    """Stop the operator and wait until none of its pods is left."""
+    """Stop the operator and wait until none of its pods runs."""
     await kube.stop_deployment(namespace, deployment)
     selector = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": instance}
-    while await kube.find("v1", "Pod", namespace, selector):  # noqa: ASYNC110  # another process sets no event
+    pods = await kube.find("v1", "Pod", namespace, selector)
+    while any(_may_run(pod, deployment) for pod in pods):
         await asyncio.sleep(_POLL_SECONDS)
+        pods = await kube.find("v1", "Pod", namespace, selector)
+
+
+def _may_run(pod: Object, deployment: str) -> bool:
+    """Whether it is a pod of the Deployment that has not ended. One that was evicted stays as an object."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    is_ours = any(
+        owner["kind"] == "ReplicaSet" and owner["name"].rpartition("-")[0] == deployment for owner in owners
+    )
+    return is_ours and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
 async def let_go_with(kube: Kube, namespace: str) -> list[str]:

@@ -90,12 +90,20 @@ async def test_the_operator_is_ended_before_its_topics_are_let_go(
 ) -> None:
     """It would hold them again at once: so the farewell waits until its pods are gone."""
     labels = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": "mainstem"}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "p", "namespace": "a", "labels": labels},
-    }
-    kubernetes.objects["pods", "a", "p"] = pod
+    owners = [{"kind": "ReplicaSet", "name": "mainstem-operator-5d8f", "controller": True}]
+    others = [{"kind": "ReplicaSet", "name": "mainstem-operator-copy-77b9", "controller": True}]
+    for name, owned_by, phase in (
+        ("p", owners, "Running"),
+        ("evicted", owners, "Failed"),
+        ("copy", [], "Running"),
+        ("other", others, "Running"),
+    ):
+        kubernetes.objects["pods", "a", name] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "a", "labels": labels, "ownerReferences": owned_by},
+            "status": {"phase": phase},
+        }
     stopped: list[tuple[str, str]] = []
 
     async def stop(namespace: str, name: str) -> None:
