@@ -7,16 +7,15 @@ Topic is nobody's business here: absence is never a reason to delete.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, Final
 
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition, merged, pruned
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import TopicSpec
+from mainstem_operator.api.setting_values import same_value
 from mainstem_operator.api.timestamps import written
 from mainstem_operator.brokers.topic_state import MoveState, Replicas, TopicPartition, TopicState
 from mainstem_operator.cluster.moves import moving_to, plan_replication
@@ -171,27 +170,12 @@ def _changes(
     changes: dict[str, str | None] = {
         name: value
         for name, value in config.items()
-        if not _same_value(present.get(name), value) and (spec.topic, name) not in seen.limited
+        if not same_value(present.get(name), value) and (spec.topic, name) not in seen.limited
     }
     for name in status.get("managedSettings") or ():
         if name not in spec.config and name in present and name not in NEVER_RESET:
             changes[name] = None
     return changes
-
-
-def _same_value(present: str | None, wanted: str) -> bool:
-    """Whether brokers understand both texts alike: they print the value that they have parsed."""
-    return present == wanted or (present is not None and _as_value(present) == _as_value(wanted))
-
-
-def _as_value(text: str) -> str | Decimal | tuple[str, ...]:
-    """A boolean without case, a number, or a list without blanks; the order of no list means anything."""
-    stripped = text.strip()
-    if stripped.lower() in ("true", "false"):
-        return stripped.lower()
-    if re.fullmatch(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,3})?", stripped):
-        return Decimal(stripped)
-    return tuple(sorted(item.strip() for item in stripped.split(",")))
 
 
 # --- The status ---

@@ -21,6 +21,7 @@ from typing import Final
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import ClusterSpec
+from mainstem_operator.api.setting_values import same_value
 from mainstem_operator.snapshot import Component
 
 LIVE_SETTINGS: Final = frozenset(
@@ -195,7 +196,7 @@ def plan_settings(
     others = {
         name: present[name]
         for name, value in live.items()
-        if name not in plan.managed and present.get(name, value) != value
+        if name not in plan.managed and not same_value(present.get(name, value), value)
     }
     instead = {name: value for name, value in {**_OFF, **file}.items() if name in leaving and name in present}
     return replace(
@@ -203,7 +204,7 @@ def plan_settings(
         changes={
             name: value
             for name, value in {**live, **instead}.items()
-            if name not in others and present.get(name) != value
+            if name not in others and not same_value(present.get(name), value)
         },
         gone=frozenset(leaving) - present.keys(),
         others=others,
@@ -234,7 +235,7 @@ def brokers_behind(
     return frozenset(
         broker
         for broker, values in reported_files.items()
-        if any(values.get(name) != file.get(name) for name in leaving)
+        if not all(same_value(values.get(name), file.get(name)) for name in leaving)
     )
 
 

@@ -119,6 +119,16 @@ def test_what_differs_is_set_and_what_is_as_it_should_be_is_not() -> None:
     assert plan_of(expected, None, present) == SettingsPlan(managed=names)
 
 
+def test_a_setting_that_is_spelled_otherwise_is_neither_set_nor_taken_for_that_of_others() -> None:
+    """Brokers print the value that they have parsed."""
+    expected = configured({"unclean.leader.election.enable": "False", "log.retention.ms": "060000"})
+    present = {"unclean.leader.election.enable": "false", "log.retention.ms": "60000"}
+    names = ("log.retention.ms", "unclean.leader.election.enable")
+    assert plan_of(expected, noted(*names), present) == SettingsPlan(managed=names)
+    assert plan_of(expected, None, present).others == {}
+    assert plan_of(expected, noted(*names), {**present, names[1]: "true"}).changes == {names[1]: "False"}
+
+
 def test_a_change_by_others_of_what_the_manifest_names_is_put_back() -> None:
     expected = configured({"log.retention.ms": 60_000})
     result = plan_of(expected, noted("log.retention.ms"), {"log.retention.ms": "1"})
@@ -183,6 +193,7 @@ def test_behind_are_brokers_that_started_with_another_value_than_their_file_has(
     assert brokers_behind(["min.insync.replicas"], reported, file) == {0, 2}
     assert brokers_behind(["log.retention.ms"], reported, file) == {2}
     assert brokers_behind([], reported, file) == set()
+    assert brokers_behind(["min.insync.replicas"], reported, {"min.insync.replicas": "02"}) == {0, 2}
 
 
 def test_a_broker_that_is_behind_is_restarted_as_for_any_setting() -> None:
