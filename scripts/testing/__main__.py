@@ -19,7 +19,7 @@ from typing import IO, Final
 
 from tests.support.machine_pauses import PauseWitness
 
-from scripts.testing.machine_state import describe_pauses, describe_resources
+from scripts.testing.machine_state import ResourceWitness, describe_pauses, describe_resources
 from scripts.testing.parts import GATE, GATE_SEED, PYTHON, TRIALS, UNSTABLE, Check, Tests, can_make_kubernetes
 from scripts.testing.trial_results import write_result
 from scripts.testing.verdict import (
@@ -64,6 +64,7 @@ def _run_parts(parts: list[Check | Tests], run: _Run) -> int:
     results: list[PartResult] = []
     witness = PauseWitness()
     witness.start()
+    resources = ResourceWitness()
     machine = [f"at the start {describe_resources()}"]
     kubernetes = _Kubernetes()
     try:
@@ -83,7 +84,7 @@ def _run_parts(parts: list[Check | Tests], run: _Run) -> int:
     finally:
         kubernetes.remove()
         witness.stop()
-    machine += [f"at the end {describe_resources()}", describe_pauses(witness.pauses)]
+    machine += [f"at the worst {resources.stop()}", describe_pauses(witness.pauses)]
     _say("\n".join(summary(results, time.monotonic() - began_s, machine)))
     return 0 if run_has_passed(results) else 1
 
@@ -186,7 +187,8 @@ def _run_tests(part: Tests, run: _Run, kubernetes: _Kubernetes) -> PartResult:
         _say(f"---- {part.name}: repeating {tests[0] if len(tests) == 1 else f'{len(tests)} tests'}")
         again = _pytest(part, tests, repeat_log, REPEAT_LIMIT_S, run)[1]
         ended = again.passed | again.skipped.keys()
-        repeats += [Repeat(test, test in ended, str(repeat_log)) for test in tests]
+        errors = {failure.test: failure.error for failure in again.failures}
+        repeats += [Repeat(test, test in ended, str(repeat_log), errors.get(test, "")) for test in tests]
     seconds = time.monotonic() - began_s
     return PartResult(part.name, status, seconds, str(log), record, tuple(repeats), problem)
 

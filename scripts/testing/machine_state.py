@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+import threading
 from pathlib import Path
 from typing import Final
 
 from tests.support.machine_pauses import Pause
 
+Resources = tuple[float, int | None, int]
+"""The load, and the bytes of memory and disk that are free; memory is None where nothing tells it."""
+
+_LOOK_S: Final = 1.0
 PAUSE_S_MIN: Final = 0.5
 """Pauses that a summary mentions. A busy machine has shorter ones all the time."""
 
@@ -26,11 +32,46 @@ def describe_pauses(pauses: list[Pause]) -> str:
 
 def describe_resources() -> str:
     """Load, free memory and free disk at this moment; only Linux tells the memory."""
-    load = os.getloadavg()[0]
-    disk_gb = shutil.disk_usage(".").free / 1e9
+    return _described(_resources())
+
+
+class ResourceWitness:
+    """Notices the highest load and the least memory and disk: a disk that was full may be free at the end."""
+
+    def __init__(self) -> None:
+        self._worst = _resources()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="resource-witness", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> str:
+        """End; what it noticed, in words."""
+        self._is_over.set()
+        self._thread.join()
+        return _described(self._worst)
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(_LOOK_S):
+            self._worst = worst(self._worst, _resources())
+
+
+def worst(one: Resources, other: Resources) -> Resources:
+    """Of each resource what was left when it was scarcest."""
+    memories = [memory for memory in (one[1], other[1]) if memory is not None]
+    return max(one[0], other[0]), min(memories, default=None), min(one[2], other[2])
+
+
+def _resources() -> Resources:
     meminfo = Path("/proc/meminfo")
-    memory = ""
+    memory = None
     if meminfo.exists():
         fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
-        memory = f", {int(fields['MemAvailable'].split()[0]) / 1e6:.1f} GB of memory"
-    return f"load {load:.1f} on {os.cpu_count()} cores{memory} and {disk_gb:.0f} GB of disk free"
+        memory = int(fields["MemAvailable"].split()[0]) * 1024
+    disk = min(shutil.disk_usage(folder).free for folder in (".", tempfile.gettempdir()))
+    return os.getloadavg()[0], memory, disk
+
+
+def _described(resources: Resources) -> str:
+    load, memory, disk = resources
+    left = "" if memory is None else f", {memory / 1e9:.1f} GB of memory"
+    return f"load {load:.1f} on {os.cpu_count()} cores{left} and {disk / 1e9:.1f} GB of disk free"

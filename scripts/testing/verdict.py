@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 UNSTABLE_MAX: Final = 3
 """How many tests of a run may fail once and pass alone. More of them are a defect of the run itself."""
 REPEATS_MAX: Final = 8
 """How many tests of a part are repeated: more failures have a common cause, which the first ones show."""
-SUMMARY_LINES_MAX: Final = 60
-_FAILURES_SHOWN: Final = 20
+_GROUPS_SHOWN: Final = 10
 
 PYTEST_OK: Final = 0
 PYTEST_FAILED: Final = 1
@@ -90,6 +89,7 @@ class Repeat:
     test: str
     has_passed: bool
     log: str
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,19 @@ class PartResult:
     @property
     def failures(self) -> tuple[Failure, ...]:
         """Tests that failed twice, or that failed and were not repeated."""
-        return tuple(failure for failure in _failed_or_lost(self.record) if not self._passed_since(failure))
+        lost = set(self.record.lost) if self.record else set()
+        return tuple(
+            # Of a test that was lost, only its repetition may know more.
+            replace(failure, error=self._error_since(failure) or failure.error)
+            if failure.test in lost
+            else failure
+            for failure in _failed_or_lost(self.record)
+            if not self._passed_since(failure)
+        )
+
+    def _error_since(self, failure: Failure) -> str:
+        repeat = self.repeated.get(failure.test)
+        return repeat.error if repeat is not None else ""
 
     def _passed_since(self, failure: Failure) -> bool:
         repeat = self.repeated.get(failure.test)
@@ -191,23 +203,22 @@ def summary(parts: Sequence[PartResult], seconds: float, machine: Sequence[str] 
     for part in parts:
         if part.defect:
             lines.append(f"FAILED {part.name}: {part.defect}; log: {part.log}")
-    failures = [(part, failure) for part in parts for failure in part.failures]
-    for part, failure in failures[:_FAILURES_SHOWN]:
-        repeat = part.repeated.get(failure.test)
-        lines.append(f"FAILED {failure.test}")
-        lines.append(f"       {failure.error or 'no message'}")
+    groups = [(part, group) for part in parts for group in _by_cause(part.failures)]
+    for part, group in groups[:_GROUPS_SHOWN]:
+        repeat = part.repeated.get(group[0].test)
+        more = f" and {len(group) - 1} more of this file" if len(group) > 1 else ""
+        lines.append(f"FAILED {group[0].test}{more}")
+        lines.append(f"       {group[0].error or 'no message'}")
         lines.append(
             f"       log: {part.log}"
             + (f"; failed again alone: {repeat.log}" if repeat else "; not repeated")
         )
-    if len(failures) > _FAILURES_SHOWN:
-        lines.append(
-            f"       and {len(failures) - _FAILURES_SHOWN} more failures, in the logs of their parts"
-        )
-    for part in parts:
-        for failure in part.unstable[: UNSTABLE_MAX + 2]:
-            lines.append(f"UNSTABLE {failure.test} (passed when it was repeated alone)")
-            lines.append(f"       {failure.error or 'no message'}; log: {part.log}")
+    if hidden := sum(len(group) for _, group in groups[_GROUPS_SHOWN:]):
+        lines.append(f"       and {hidden} more failures, in the logs of their parts")
+    unstable = [(part, failure) for part in parts for failure in part.unstable]
+    for part, failure in unstable[: UNSTABLE_MAX + 2]:
+        lines.append(f"UNSTABLE {failure.test} (passed when it was repeated alone)")
+        lines.append(f"       {failure.error or 'no message'}; log: {part.log}")
     if (count := _count_unstable(parts)) > UNSTABLE_MAX:
         lines.append(f"FAILED {count} tests are unstable; {UNSTABLE_MAX} may be.")
     lines += [f"  machine: {line}" for line in machine]
@@ -217,10 +228,18 @@ def summary(parts: Sequence[PartResult], seconds: float, machine: Sequence[str] 
         f"{'PASSED' if run_has_passed(parts) else 'FAILED'} in {seconds / 60:.0f} min {seconds % 60:02.0f} s,"
         f" {_count_unstable(parts)} unstable"
     )
-    lines.append(
-        f"{passed} passed, {len(failures)} failed, {sum(len(record.skipped) for record in records)} skipped"
-    )
-    return lines[:2] + lines[2:][-(SUMMARY_LINES_MAX - 2) :]
+    failed = sum(len(part.failures) for part in parts)
+    skipped_count = sum(len(record.skipped) for record in records)
+    lines.append(f"{passed} passed, {failed} failed, {skipped_count} skipped")
+    return lines
+
+
+def _by_cause(failures: Sequence[Failure]) -> list[list[Failure]]:
+    """Failures of one file with the same error together: as a fixture's, which fails for each test."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        groups.setdefault((failure.test.partition("::")[0], failure.error), []).append(failure)
+    return list(groups.values())
 
 
 def _counts(part: PartResult) -> str:

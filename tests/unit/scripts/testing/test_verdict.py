@@ -7,7 +7,6 @@ import json
 import pytest
 from scripts.testing.verdict import (
     REPEATS_MAX,
-    SUMMARY_LINES_MAX,
     UNSTABLE_MAX,
     Failure,
     PartResult,
@@ -115,8 +114,30 @@ def test_a_part_that_went_wrong_by_itself_blocks(result: PartResult, reason: str
     assert any(reason in line for line in summary([result], 60))
 
 
-def test_the_summary_is_short_and_ends_with_the_counts() -> None:
+def test_a_test_that_was_lost_has_the_error_of_its_repetition() -> None:
+    """Its process died with another test; alone it says what is wrong with it."""
+    record = record_of(["a", "b"], a="started")
+    repeats = (Repeat("a", True, "again.log"), Repeat("b", False, "again.log", "no port is free"))
+    result = part(record, -9, repeats=repeats)
+    assert [(failure.test, failure.error) for failure in result.failures] == [("b", "no port is free")]
+
+
+def test_failures_of_a_file_with_one_cause_are_one_failure_of_the_summary() -> None:
+    """A fixture that fails for a module fails for each of its tests."""
+    names = [f"tests/test_x.py::test_{number}" for number in range(30)]
+    failures = [json.dumps({"ended": name, "outcome": "failed", "error": "no stack"}) for name in names]
+    other = json.dumps({"ended": "tests/test_y.py::test_z", "outcome": "failed", "error": "no stack"})
+    record = read_record([json.dumps({"collected": [*names, "tests/test_y.py::test_z"]}), *failures, other])
+    shown = [line for line in summary([part(record, 1)], 60) if line.startswith("FAILED tests")]
+    assert shown == [
+        "FAILED tests/test_x.py::test_0 and 29 more of this file",
+        "FAILED tests/test_y.py::test_z",
+    ]
+
+
+def test_the_summary_shows_all_parts_and_is_short_and_ends_with_the_counts() -> None:
     names = [f"t{number}" for number in range(200)]
     lines = summary([part(record_of(names, **dict.fromkeys(names, "failed")), 1)] * 9, 3661)
-    assert len(lines) <= SUMMARY_LINES_MAX
+    assert len(lines) <= 60
+    assert [line.split()[0] for line in lines[2:11]] == ["FAILED"] * 9
     assert lines[-2:] == ["FAILED in 61 min 01 s, 0 unstable", "0 passed, 1800 failed, 0 skipped"]
