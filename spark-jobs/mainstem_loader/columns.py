@@ -10,7 +10,8 @@ Every table has, beside its payload columns:
     _topic_id   string     of the topic, so that one that is created anew under an old name can be told apart
     _run        string     the run that committed the row; the log has the run's offsets and counts
     _headers    array of struct of key and value; only when the load asks for headers
-    _rest       string     a JSON object of the fields that fit no column; only where there are some
+    _rest       string     a JSON object of the fields that fit no column, or whose type is not known yet;
+                           only where there are some
 
 A payload field with one of these names, in upper or lower case, becomes the column `payload_<name>`; so does
 a field that looks like the result of that, so no two fields meet in one column. Column names are compared

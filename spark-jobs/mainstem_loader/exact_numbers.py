@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from mainstem_loader.arrow_arrays import Array, ChunkedArray, Int64s
 from mainstem_loader.columns import members_of
 
-_EXACT_BOUND: Final = 1 << 53
+EXACT_BOUND: Final = 1 << 53
 """Integers up to here, either way, are doubles exactly."""
 _INT64_BOUND: Final = 1 << 63
 _DIGITS_MAX: Final = 400  # more than any finite double has before its point
@@ -32,6 +32,15 @@ INEXACT: Final = "cannot hold exactly"
 
 class LongInteger(str):
     """The digits of an integer that has more of them than any double."""
+
+
+def has_longs(kind: pa.DataType) -> bool:
+    """Whether a value of the type may hold an integer of 64 bits."""
+    if pa.types.is_list(kind):
+        return has_longs(kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(has_longs(member) for member in members_of(kind).values())
+    return pa.types.is_int64(kind)
 
 
 def has_doubles(kind: pa.DataType) -> bool:
@@ -49,7 +58,7 @@ def suspect_rows(table: pa.Table) -> Int64s:
     for column in table.columns:
         if pa.types.is_floating(column.type):
             values = column.to_numpy()
-            suspects |= np.abs(values) >= _EXACT_BOUND  # infinite ones may have been too many digits
+            suspects |= np.abs(values) >= EXACT_BOUND  # infinite ones may have been too many digits
         elif has_doubles(column.type) and _has_large(column):
             suspects[:] = True
             break
@@ -77,7 +86,7 @@ def _has_large(column: ChunkedArray) -> bool:
 
 def _is_large(numbers: Array) -> bool:
     least, greatest = (bound.as_py() for bound in (pc.min(numbers), pc.max(numbers)))
-    return any(value is not None and abs(value) >= _EXACT_BOUND for value in (least, greatest))
+    return any(value is not None and abs(value) >= EXACT_BOUND for value in (least, greatest))
 
 
 def _numbers_in(array: Array) -> Iterator[Array]:
@@ -93,13 +102,14 @@ def _numbers_in(array: Array) -> Iterator[Array]:
 def integers_and_floats(text: bytes) -> dict[str, Any]:
     """A JSON object, with integers told from other numbers whatever their size; empty if it is none."""
     try:
-        record = json.loads(text, parse_int=_integer)
+        record = json.loads(text, parse_int=integer_of_digits)
     except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 
 
-def _integer(digits: str) -> int | LongInteger:
+def integer_of_digits(digits: str) -> int | LongInteger:
+    """An integer, whatever its size."""
     return int(digits) if len(digits) <= _DIGITS_MAX else LongInteger(digits)
 
 

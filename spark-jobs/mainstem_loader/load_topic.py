@@ -22,6 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
+
+from mainstem_loader.adapt_table import adapt_table
 from mainstem_loader.columns import field_of_column
 from mainstem_loader.errors import (
     LoaderError,
@@ -176,6 +179,11 @@ class _Load:
         results, columns = produce_rows(
             self._runs, self._settings, tasks, dict(payload.columns), self._work(self._whole), started_s
         )
+        untyped = {
+            name: self.table.payload_columns.get(name, pa.null())
+            for result in results
+            for name in (result.untyped_columns if self._settings.transform is None else ())
+        }
         commit = LoadCommit(
             run_id=run_id,
             started_s=started_s,
@@ -193,10 +201,14 @@ class _Load:
             try:
                 self._check_event_time(payload, results)
                 self._runs.check_unchanged(topic_id, results)
+                if adapt_table(self._runs, self._settings, results, columns, untyped):
+                    self._runs.delete(results)
+                    return None
             except BaseException:
                 self._runs.delete(results)
                 raise
-            outcome = self.table.commit(commit)
+            untyped = {name: self.table.payload_columns.get(name, pa.null()) for name in untyped}
+            outcome = self.table.commit(replace(commit, untyped=untyped))
         if outcome is not CommitOutcome.COMMITTED:
             self._runs.delete(results)
         if outcome is CommitOutcome.COLUMNS_MOVED:
@@ -204,6 +216,8 @@ class _Load:
         if outcome is CommitOutcome.SUPERSEDED:
             return LoadOutcome.SUPERSEDED
         self.totals.add_step(plan.gaps, _counts_of(plan, results), results)
+        if self._settings.transform is None:
+            self.totals.note_rest(results)
         with self._runs.stage(Stage.DEAD_LETTERS):
             self.table.deliver_dead_letters()
         return LoadOutcome.LOADED if plan.tasks or plan.gaps else LoadOutcome.UP_TO_DATE

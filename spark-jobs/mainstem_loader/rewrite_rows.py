@@ -305,6 +305,8 @@ class _Rewrite:
                 WorkSize(offset_count),
                 started_s,
             )
+            if self._settings.transform is None:
+                self._runs.totals.note_rest(results)
         read = sum(counts.read for result in results for counts in result.counts)
         dead = sum(counts.dead for result in results for counts in result.counts)
         report = replace(report, read=read, loaded=read - dead, dead_lettered=dead)

@@ -224,7 +224,6 @@ class TaskRuns:
             columns[HEADERS_COLUMN] = HEADERS_TYPE
         if any(REST_COLUMN in written.columns for result in results for written in result.files):
             columns[REST_COLUMN] = pa.string()
-            self.totals.note_rest()
         return results, columns
 
     def run_copies(self, tasks: Sequence[CopyTask], work: WorkSize) -> list[TaskResult]:
@@ -290,7 +289,8 @@ class TaskRuns:
     def run_until_settled(
         self, tasks: Sequence[LoadTask], settled: Columns, work: WorkSize
     ) -> tuple[list[TaskResult], dict[str, pa.DataType]]:
-        """Run all tasks, and again those whose files' columns do not fit what all have inferred.
+        """Run all tasks, and again those whose files' columns do not fit what all have inferred, or that had
+        values whose type only others have shown.
 
         Returns:
             A result for each task, and the columns that all files fit.
@@ -309,7 +309,7 @@ class TaskRuns:
             unsettled = [
                 replace(task, payload=replace(task.payload, columns=columns))
                 for task in tasks
-                if not all(fit_all(written.columns, columns) for written in results[task.number].files)
+                if not _is_settled(results[task.number], columns)
             ]
             for task in unsettled:
                 self.delete([results[task.number]], task.rows_folder, task.dead_letters)
@@ -353,6 +353,15 @@ class TaskRuns:
             if not left:
                 break
         return [results[task.number] for task in tasks]
+
+
+def _is_settled(result: TaskResult, columns: Columns) -> bool:
+    """Whether the files of a task fit the columns, and these have no place for what it put to `_rest` while
+    its type was not known.
+    """
+    return all(fit_all(written.columns, columns) for written in result.files) and all(
+        columns.get(name, pa.null()) == column_type for name, column_type in result.untyped_columns.items()
+    )
 
 
 def _may_pass(error: LoaderError) -> bool:

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mainstem_loader.columns import DAY_COLUMN
+from mainstem_loader.columns import DAY_COLUMN, REST_COLUMN
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.report import LoadOutcome, LoadReport, RangeCounts, Stage
 from mainstem_loader.spark.tasks import TaskResult
 
 GAPS_SHOWN_MAX: Final = 5
+FIELDS_SHOWN_MAX: Final = 5
 
 
 @dataclass(slots=True)
@@ -41,9 +42,14 @@ class LoadTotals:
         """Records that became rows so far."""
         return sum(counts.loaded for counts in self.counts.values())
 
-    def note_rest(self) -> None:
-        """Say once that some fields fit no column."""
-        warning = "Some fields fit no column; they are in the column _rest, as JSON text."
+    def note_rest(self, results: Sequence[TaskResult]) -> None:
+        """Say once that some fields of rows are in `_rest`."""
+        if not any(REST_COLUMN in written.columns for result in results for written in result.files):
+            return
+        names = sorted({name for result in results for name in result.untyped_columns})
+        shown = ", ".join(names[:FIELDS_SHOWN_MAX]) + (", ..." if len(names) > FIELDS_SHOWN_MAX else "")
+        reason = f", or were empty in all records so far and have no type yet ({shown})" if names else ""
+        warning = f"Some fields fit no column{reason}; they are in the column _rest, as JSON text."
         if warning not in self.warnings:
             self.warnings.append(warning)
 

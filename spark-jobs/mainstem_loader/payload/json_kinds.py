@@ -8,6 +8,7 @@ verdicts here are sure but not complete: what passes is still for Arrow's reader
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -27,7 +28,7 @@ from mainstem_loader.columns import (
     check_name,
     members_of,
 )
-from mainstem_loader.exact_numbers import reason_against
+from mainstem_loader.exact_numbers import integer_of_digits, is_exact, is_long, reason_against
 
 _WHITESPACE: Final = " \t\r\n"
 
@@ -224,6 +225,65 @@ def split_all(text: bytes) -> SplitRecord | str:
     except orjson.JSONDecodeError as error:
         return f"not JSON: {error}"
     return SplitRecord(b"{}", text.decode())
+
+
+def wider_types(text: bytes, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """The fields whose columns could hold what they have in a record, if doubles were in the places of some
+    integers: the types that the columns need for that.
+
+    Args:
+        text: of the record.
+        types: of columns with integers of 64 bits, by field.
+    """
+    try:
+        record = json.loads(text, parse_int=integer_of_digits, parse_float=_number)
+    except (ValueError, RecursionError):
+        return {}
+    wider: dict[str, pa.DataType] = {}
+    for field, column_type in types.items() if isinstance(record, dict) else ():
+        value = record.get(field)
+        wider_type = _with_doubles(value, column_type)
+        if wider_type != column_type and _fits(wider_type, widens=False)(value):
+            wider[field] = wider_type
+    return wider
+
+
+def _number(digits: str) -> int | float:
+    """A JSON number with a point or an exponent: an integer if a column of integers takes it for one."""
+    integer = _integer_text(digits)
+    return float(digits) if integer is None else int(integer)
+
+
+def _with_doubles(value: object, kind: pa.DataType) -> pa.DataType:
+    """The type with doubles for those integers in whose place the value has another number."""
+    if pa.types.is_int64(kind):
+        is_large = type(value) is int and is_long(value) and is_exact(value)
+        return pa.float64() if isinstance(value, float) or is_large else kind
+    if pa.types.is_list(kind) and isinstance(value, list):
+        item_type = kind.value_type
+        for item in value:
+            item_type = _with_doubles(item, item_type)
+        return kind if item_type == kind.value_type else pa.list_(item_type)
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return pa.struct(
+            [(name, _with_doubles(value.get(name), member)) for name, member in members_of(kind).items()]
+        )
+    return kind
+
+
+def names_of(text: bytes) -> frozenset[str]:
+    """The names of a record's fields; none if the text is not JSON."""
+    try:
+        return frozenset(orjson.loads(text))
+    except orjson.JSONDecodeError:
+        return frozenset()
+
+
+def split_fields(text: bytes, names: AbstractSet[str]) -> SplitRecord | str:
+    """Set the named fields apart of a record, if it has any of them."""
+    if not names & names_of(text):
+        return SplitRecord(text, None)
+    return _split_text(text.decode(), names, frozenset(), frozenset(), {}, lambda _name, _value: False)
 
 
 def _fits(column_type: pa.DataType, widens: bool) -> Fits:

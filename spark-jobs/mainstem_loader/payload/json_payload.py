@@ -5,8 +5,9 @@ columns: those of the table and those named by the load with their type, the oth
 first records show, see `columns`. Numbers that are no 64-bit integers are doubles, but no integer is ever
 rounded: a record with one that its column cannot hold exactly is dead, and where whole numbers in several
 spellings stand beside integers that doubles cannot hold, their column is one of integers. Strings stay
-strings unless the column is known to be a timestamp, date or decimal. A field that is null or empty in all
-records so far is left out. Dead are also: what is not one object, a field twice in one object, a string that
+strings unless the column is known to be a timestamp, date or decimal. A value that says nothing about its
+type, such as an empty array, goes to the column `_rest` while no record has shown the type of its field
+(`untyped_values`). Dead are also: what is not one object, a field twice in one object, a string that
 is not UTF-8, and a field whose type is not the column's (an integer fits a column of doubles, and a whole
 number such as 30.0 or 3e1 one of integers; nothing else bends).
 
@@ -22,7 +23,7 @@ Arrow's reader is recursive and dies of nesting thousands of levels deep, so tha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, Any, Final, Literal, cast
 
 import numpy as np
@@ -53,6 +54,7 @@ from mainstem_loader.columns import (
 )
 from mainstem_loader.exact_numbers import (
     INEXACT,
+    has_longs,
     integers_and_floats,
     is_long,
     reason_against,
@@ -60,8 +62,16 @@ from mainstem_loader.exact_numbers import (
     rounds,
     suspect_rows,
 )
-from mainstem_loader.payload.json_kinds import KindCheck, split_all
+from mainstem_loader.payload.json_kinds import (
+    KindCheck,
+    SplitRecord,
+    names_of,
+    split_all,
+    split_fields,
+    wider_types,
+)
 from mainstem_loader.payload.readers import ParsedPayload
+from mainstem_loader.payload.untyped_values import texts_of_fields, untyped_fields
 
 # Arrow's reader was seen to overflow its stack between 7,000 and 10,000 levels. orjson refuses more than
 # 1,024.
@@ -81,6 +91,8 @@ _LOOK_CLOSER_ROWS: Final = 1024
 
 # Carries the position of each row through concatenation; no payload column can have this name.
 _ROW: Final = "\x00row"
+# Carries what columns have no place for yet, as JSON text.
+_UNTYPED: Final = "\x00untyped"
 
 _UNREADABLE: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, ColumnError)
 
@@ -110,6 +122,11 @@ class JsonPayload:
         self._found: dict[str, pa.DataType] = {}
         # Of these, those that must not widen to doubles, which would round what they hold.
         self._whole: dict[str, pa.DataType] = {}
+        # Fields with values, or parts of them, that had no type yet, and the type that they had when they
+        # were first met; `pa.null()` for none.
+        self._untyped: dict[str, pa.DataType] = {}
+        # Of the fixed fields, those that have integers, with doubles where a record needs one.
+        self._wider = {field: kind for field, kind in self._fixed.items() if has_longs(kind)}
 
     def _is_full(self) -> bool:
         """Whether no field can become a column any more, so that records with new ones have to be divided."""
@@ -117,6 +134,16 @@ class JsonPayload:
 
     def found_columns(self) -> Columns:
         return {column_of_field(field): arrow_type for field, arrow_type in self._found.items()}
+
+    def untyped_columns(self) -> Columns:
+        return {column_of_field(field): arrow_type for field, arrow_type in self._untyped.items()}
+
+    def wider_columns(self) -> Columns:
+        return {
+            column_of_field(field): arrow_type
+            for field, arrow_type in self._wider.items()
+            if arrow_type != self._fixed[field]
+        }
 
     @property
     def _settled(self) -> Columns:
@@ -143,9 +170,16 @@ class JsonPayload:
         if np.any(np.diff(order) < 0):
             table = table.take(of_numbers(np.argsort(order, kind="stable")))
             order = table.column(_ROW).to_numpy()
-        columns = table.drop_columns([_ROW])
-        if rest:
-            texts_of_rest = [rest.get(row) for row in order.tolist()]
+        columns = table.drop_columns([name for name in (_ROW, _UNTYPED) if name in table.column_names])
+        if _UNTYPED in table.column_names and not rest:
+            columns = columns.append_column(REST_COLUMN, table.column(_UNTYPED))
+        elif rest:
+            has_untyped = _UNTYPED in table.column_names
+            untyped = table.column(_UNTYPED).to_pylist() if has_untyped else [None] * len(order)
+            texts_of_rest = [
+                joined_objects(text, rest[row]) if row in rest else text
+                for row, text in zip(order.tolist(), untyped, strict=True)
+            ]
             columns = columns.append_column(REST_COLUMN, pa.array(texts_of_rest, pa.string()))
         return ParsedPayload(order, columns, sorted(dead))
 
@@ -178,12 +212,14 @@ class JsonPayload:
                 fitting: dict[int, bytes] = {}
                 for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
                     split = check.split(text or b"")
+                    if isinstance(split, str) or split.rest is not None:
+                        self._wider |= wider_types(text or b"", self._wider)
                     if isinstance(split, str):
                         dead.append((row, split))
                         continue
                     fitting[row] = split.text
                     if split.rest is not None:
-                        rest[row] = _with_rest(rest.get(row), split.rest)
+                        rest[row] = joined_objects(rest.get(row), split.rest)
                 self._parse_span(
                     pa.array(fitting.values(), pa.binary()),
                     np.fromiter(fitting, dtype=np.int64),
@@ -257,10 +293,17 @@ class JsonPayload:
     ) -> None:
         """A record that Arrow's reader does not take as it is: without what does not fit, or with nothing."""
         by_kind = KindCheck(self._settled, self._found).split(text)
+        self._wider |= wider_types(text, self._wider)
         if isinstance(by_kind, str) and INEXACT in by_kind:
             reason = by_kind
         is_hopeless = "appears twice" in reason or INEXACT in reason
-        for split in () if is_hopeless else (by_kind, split_all(text)):
+        attempts: tuple[Callable[[], SplitRecord | str], ...] = (
+            lambda: by_kind,
+            lambda: self._without_unreadable(text),
+            lambda: split_all(text),
+        )
+        for attempt in () if is_hopeless else attempts:
+            split = attempt()
             if isinstance(split, str) or (split.rest is None and split.text == text):
                 continue
             try:
@@ -268,11 +311,29 @@ class JsonPayload:
             except _UNREADABLE:
                 continue
             if split.rest is not None:
-                rest[row] = _with_rest(rest.get(row), split.rest)
+                rest[row] = joined_objects(rest.get(row), split.rest)
             self._add(table, np.array([row], dtype=np.int64), pieces)
             return
         rest.pop(row, None)
         dead.append((row, reason))
+
+    def _without_unreadable(self, text: bytes) -> SplitRecord | str:
+        """Set those fields of a record apart that Arrow does not read even alone: in nested empty arrays it
+        loses count until their type is known.
+        """
+        misfits: set[str] = set()
+        names = names_of(text)
+        if not names:
+            return "not JSON"
+        for name in names:
+            alone = split_fields(text, names - {name})
+            try:
+                if not isinstance(alone, str):
+                    self._parse_all(pa.array([alone.text], pa.binary()))
+            except _UNREADABLE:
+                misfits.add(name)
+                self._untyped.setdefault(name, {**self._fixed, **self._found}.get(name, pa.null()))
+        return split_fields(text, misfits)
 
     def _add(self, table: pa.Table, rows: Int64s, pieces: list[pa.Table]) -> None:
         names = [column_of_field(name) for name in table.column_names]
@@ -294,6 +355,9 @@ class JsonPayload:
             widened = self._widened(table.schema, previous)
             if widened == previous:
                 raise
+        untyped = untyped_fields(table, widened)
+        for field in untyped:
+            self._untyped.setdefault(field, widened.get(field, pa.null()))
         if any(
             name in widened and widened[name] != table.schema.field(name).type for name in table.column_names
         ):
@@ -301,7 +365,8 @@ class JsonPayload:
         self._found = {
             field: arrow_type for field, arrow_type in widened.items() if self._fixed.get(field) != arrow_type
         }
-        return table.select([name for name in table.column_names if name in widened])
+        table = table.select([name for name in table.column_names if name in widened])
+        return table.append_column(_UNTYPED, texts_of_fields(untyped, len(texts))) if untyped else table
 
     def _widened(self, schema: pa.Schema, previous: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
         """The known fields with what a block's schema adds to them."""
@@ -406,9 +471,9 @@ def _read(
     return table
 
 
-def _with_rest(before: str | None, more: str) -> str:
-    """The fields that were set apart of a record, with those of another look at what had remained of it."""
-    return more if before is None else f"{before[:-1]},{more[1:]}"
+def joined_objects(one: str | None, other: str) -> str:
+    """Two JSON objects that have different fields, none of them empty, as one."""
+    return other if one is None else f"{one[:-1]},{other[1:]}"
 
 
 def _reason(error: Exception) -> str:

@@ -33,6 +33,12 @@ class JsonSchemaPayload:
     def found_columns(self) -> Columns:
         return self._json.found_columns()
 
+    def untyped_columns(self) -> Columns:
+        return self._json.untyped_columns()
+
+    def wider_columns(self) -> Columns:
+        return self._json.wider_columns()
+
     def parse(self, values: Array) -> ParsedPayload:
         identified = split_ids(values)
         dead = list(identified.dead)

@@ -53,6 +53,12 @@ class ProtobufPayload:
     def found_columns(self) -> Columns:
         return self._columns.found_columns()
 
+    def untyped_columns(self) -> Columns:
+        return {}  # Schemas say the type of each field.
+
+    def wider_columns(self) -> Columns:
+        return self._columns.wider_columns()
+
     def parse(self, values: Array) -> ParsedPayload:
         identified = split_ids(values)
         dead = list(identified.dead)

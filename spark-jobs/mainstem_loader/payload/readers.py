@@ -69,6 +69,18 @@ class PayloadReader(Protocol):
         """Columns that values had beyond those the reader was told of, or wider."""
         ...
 
+    def untyped_columns(self) -> Columns:
+        """Columns of which the reader has put values to `_rest`, because they or parts of them had no type
+        yet; with the type of the column then, `pa.null()` for none. With another type they may fit.
+        """
+        ...
+
+    def wider_columns(self) -> Columns:
+        """Columns the reader was told of, with doubles in the places of integers for which values had other
+        numbers. With these types they would have been loaded whole.
+        """
+        ...
+
 
 class RawPayload:
     """Values as they are."""
@@ -78,3 +90,9 @@ class RawPayload:
 
     def found_columns(self) -> Columns:
         return {RAW_COLUMN: pa.binary()}
+
+    def untyped_columns(self) -> Columns:
+        return {}
+
+    def wider_columns(self) -> Columns:
+        return {}

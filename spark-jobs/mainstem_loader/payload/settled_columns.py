@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -40,10 +41,16 @@ class SettledColumns:
     def __init__(self, fixed: Columns) -> None:
         self._fixed = {field_of_column(column): column_type for column, column_type in fixed.items()}
         self._found: dict[str, pa.DataType] = {}
+        # Of the fixed fields, those that would have to have doubles for integers to take all values.
+        self._wider: dict[str, pa.DataType] = {}
 
     def found_columns(self) -> Columns:
         """Columns that are not among the fixed ones, or wider."""
         return {column_of_field(field): value_type for field, value_type in self._found.items()}
+
+    def wider_columns(self) -> Columns:
+        """Fixed columns, with the doubles in the places of integers that values needed to fit."""
+        return {column_of_field(field): value_type for field, value_type in self._wider.items()}
 
     def conform(self, columns: Mapping[str, Array], rows: Int64s) -> pa.Table:
         """The columns with the types that the table has, and what does not fit as JSON."""
@@ -64,6 +71,8 @@ class SettledColumns:
                 rest = rest if rest is not None else [{} for _ in range(len(rows))]
                 for at in misfits:
                     rest[at][field] = array[at].as_py()
+                if misfits:
+                    self._note_wider(field, array.type)
         if rest is not None:
             texts = [json_text(fields) if fields else None for fields in rest]
             arrays[REST_COLUMN] = pa.array(texts, pa.string())
@@ -91,6 +100,15 @@ class SettledColumns:
         if self._fixed.get(field) != column_type:
             self._found[field] = column_type
         return column_type
+
+    def _note_wider(self, field: str, value_type: pa.DataType) -> None:
+        current_type = self._wider.get(field, self._fixed.get(field))
+        if current_type is None:
+            return
+        with suppress(ColumnError):
+            wider_type = merge_types(field, current_type, value_type, widen=True)
+            if wider_type != current_type:
+                self._wider[field] = wider_type
 
     def _fit_each(self, field: str, array: Array) -> tuple[Array | None, list[int]]:
         """The values that fit the field's column one by one, and the positions of the others."""

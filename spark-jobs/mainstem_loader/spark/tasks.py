@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 
 import numpy as np
@@ -39,6 +39,7 @@ from mainstem_loader.payload.avro_payload import AvroPayload
 from mainstem_loader.payload.event_time import EPOCH
 from mainstem_loader.payload.json_payload import JsonPayload
 from mainstem_loader.payload.json_schema_payload import JsonSchemaPayload
+from mainstem_loader.payload.learned_types import with_learned_types
 from mainstem_loader.payload.readers import PayloadFormat, PayloadReader, RawPayload
 from mainstem_loader.payload.rows import DividedBlock, PayloadSettings, divide_block
 from mainstem_loader.payload.schema_source import SchemaSource
@@ -82,7 +83,8 @@ class LoadTask:
 @dataclass(frozen=True, slots=True)
 class CopyTask:
     """Copy the rows of a day, as of a version of the table, except those of some ranges; only those that some
-    runs have written, if `only_of_runs` is not None.
+    runs have written, if `only_of_runs` is not None. Columns that are in `learned` get these types, and what
+    was in `_rest` for want of them.
     """
 
     run_id: str
@@ -93,6 +95,7 @@ class CopyTask:
     day: str
     without: tuple[OffsetRange, ...]
     only_of_runs: tuple[str, ...] | None = None
+    learned: Columns = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class TaskResult:
         found_columns: those beyond, or wider than, the settled ones.
         bytes_read: of batches as stored by the broker.
         seconds: where the time went.
+        untyped_columns, wider_columns: see `PayloadReader`.
     """
 
     number: int
@@ -127,6 +131,8 @@ class TaskResult:
     found_columns: Columns
     bytes_read: int
     seconds: TaskSeconds
+    untyped_columns: Columns = field(default_factory=dict)
+    wider_columns: Columns = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +192,8 @@ def run_copy(task: CopyTask, attempt: int) -> TaskResult | TaskFailure:
                 for rows in contents.rows_of_day_without(
                     task.table, table, task.topic_id, task.day, task.without, task.only_of_runs
                 ):
-                    files.append(np.full(rows.num_rows, day, np.int32), rows)
+                    copied = with_learned_types(rows, task.learned) if task.learned else rows
+                    files.append(np.full(rows.num_rows, day, np.int32), copied)
                 written = files.close()
             except BaseException:
                 files.abandon()
@@ -226,6 +233,8 @@ def _load(task: LoadTask, files: DayFiles, dead_letters: DeadLetterFile) -> Task
         found_columns=dict(payload.found_columns()),
         bytes_read=reader.bytes_read,
         seconds=TaskSeconds(**clock.seconds),
+        untyped_columns=dict(payload.untyped_columns()),
+        wider_columns=dict(payload.wider_columns()),
     )
 
 

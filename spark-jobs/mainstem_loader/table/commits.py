@@ -40,7 +40,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +63,7 @@ from mainstem_loader.columns import (
 from mainstem_loader.errors import WarehouseError
 from mainstem_loader.ranges import OffsetRange, offset_key
 from mainstem_loader.table import contents, delivery, sweep
+from mainstem_loader.table.adaptation import Adaptation
 from mainstem_loader.table.dead_letters import DEAD_LETTER_TABLE
 from mainstem_loader.table.delivery import COMMIT_TRIES_MAX
 from mainstem_loader.table.delta import json_of_add
@@ -126,6 +127,8 @@ class LoadCommit:
         settled: dead letters of these offsets, from earlier runs, are removed.
         is_transformed: whether rows went through a transform.
         request_id: of a rewrite that is to be carried out once; None for none.
+        untyped: columns of which the files have values in `_rest` for want of a type, and the type that the
+            table had for them then; `pa.null()` for none.
     """
 
     run_id: str
@@ -141,6 +144,7 @@ class LoadCommit:
     settled: tuple[OffsetRange, ...] = ()
     is_transformed: bool = False
     request_id: str | None = None
+    untyped: Columns = field(default_factory=dict)
 
 
 class WarehouseTable:
@@ -259,6 +263,11 @@ class WarehouseTable:
     def payload_columns(self) -> dict[str, pa.DataType]:
         """The columns that come from payloads."""
         return {name: kind for name, kind in self._columns().items() if name not in RESERVED_NAMES}
+
+    @property
+    def all_columns(self) -> dict[str, pa.DataType]:
+        """The columns that the table has; none if it does not exist."""
+        return self._columns()
 
     def storable(self, column_type: pa.DataType) -> pa.DataType:
         """The type that a column gets which was declared to have this one."""
@@ -450,6 +459,39 @@ class WarehouseTable:
                 return CommitOutcome.COMMITTED
             return CommitOutcome.SUPERSEDED
 
+    def adapt(
+        self,
+        run_id: str,
+        adaptation: Adaptation,
+        files: Sequence[WrittenFile],
+        metadata: Mapping[str, object],
+    ) -> bool:
+        """Give columns other types, and replace the files of days that need it, from the snapshot at hand.
+        The newest snapshot is taken in either case.
+
+        Returns:
+            Whether that was done; not if there was any other commit meanwhile.
+
+        Raises:
+            WarehouseError: the table cannot be written.
+        """
+        assert self._table is not None
+        with self._store.explaining_errors():
+            planned_version = self._version()
+            counters = {REWRITES: self.rewrites + 1} if adaptation.days else {}
+            run = {**metadata, "run": run_id}
+            try:
+                self._table.commit(Change(files, counters, run, adaptation.days, adaptation.columns))
+            except CommitConflictError:
+                pass  # Another commit was faster, or the answer was lost; look at what is there.
+            except self._store.unknown_outcomes:
+                self.reload()
+                if self._holds_run(run_id, planned_version):
+                    return True
+                raise
+            self.reload()
+            return self._holds_run(run_id, planned_version)
+
     def commit(self, load: LoadCommit) -> CommitOutcome:
         """Make a run visible, or nothing of it.
 
@@ -466,7 +508,7 @@ class WarehouseTable:
                     return CommitOutcome.SUPERSEDED
                 _check_age(load)
                 try:
-                    if not self._prepare(load.columns):
+                    if self.has_learned(load.untyped) or not self._prepare(load.columns):
                         return CommitOutcome.COLUMNS_MOVED
                     # Preparing may have moved the snapshot past another load's commit.
                     if self._is_as_planned(load):
@@ -532,6 +574,11 @@ class WarehouseTable:
 
     def _columns(self) -> dict[str, pa.DataType]:
         return {} if self._table is None else self._table.columns()
+
+    def has_learned(self, untyped: Columns) -> bool:
+        """Whether columns got another type since; `pa.null()` stands for columns that were not there."""
+        present = self._columns()
+        return any(present.get(name, pa.null()) != kind for name, kind in untyped.items())
 
     def _is_as_planned(self, load: LoadCommit) -> bool:
         if self._files is not None and self._files != self._store.folder(self._table):

@@ -15,7 +15,14 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from mainstem_loader.arrow_arrays import Int64s
-from mainstem_loader.columns import DAY_COLUMN, OFFSET_COLUMN, PARTITION_COLUMN, RUN_COLUMN, TOPIC_ID_COLUMN
+from mainstem_loader.columns import (
+    DAY_COLUMN,
+    OFFSET_COLUMN,
+    PARTITION_COLUMN,
+    REST_COLUMN,
+    RUN_COLUMN,
+    TOPIC_ID_COLUMN,
+)
 from mainstem_loader.errors import WarehouseError
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.table.dead_letters import TOPIC_COLUMN
@@ -145,6 +152,19 @@ def files_of_days(folder: Folder, table: DeltaTable, days: Sequence[str] | None 
         for path, day, size_bytes, rows in zip(*columns, strict=True)
         if day is not None and (days is None or day.isoformat() in days)
     ]
+
+
+def days_with_rest(folder: Folder, table: DeltaTable, days: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """Those of the days, ISO dates, that have a row with one of these texts in `_rest`, or one that may be
+    the same text with other escapes.
+    """
+    names = ", ".join(f"date '{day}'" for day in days)
+    any_of = " or ".join(f'strpos("{REST_COLUMN}", {text(one)}) > 0' for one in (*texts, "\\"))
+    sql = (
+        f'select distinct cast("{DAY_COLUMN}" as date) d from "{_TABLE}" where "{DAY_COLUMN}" in ({names})'
+        f' and "{REST_COLUMN}" is not null and ({any_of}) order by 1'
+    )
+    return [row["d"].isoformat() for rows in _ask(folder, table, sql) for row in rows.to_pylist()]
 
 
 def letters_of_topic_without(

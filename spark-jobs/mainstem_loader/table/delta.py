@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
+from mainstem_loader.columns import Columns
 from mainstem_loader.errors import DiskFullError, WarehouseError
 from mainstem_loader.table.folder import Folder, explaining_file_errors
 from mainstem_loader.table.parquet_files import WrittenFile
@@ -97,6 +98,7 @@ def commit_files(
     transactions: Sequence[Transaction],
     metadata: dict[str, Any],
     replaced: Sequence[str] = (),
+    columns: Columns | None = None,
 ) -> None:
     """Add files to a table, and remove others, in one commit.
 
@@ -109,18 +111,39 @@ def commit_files(
         metadata: goes to the commit's `commitInfo`.
         replaced: values of the partition column whose files, as far as the snapshot has them, are removed.
             Files that others added since stay, and if others removed some of them, the commit is refused.
+        columns: get these types, or are added. Then the commit is refused if there is any newer one than the
+            snapshot: files that others added since could have the types of before.
 
     Raises:
         CommitFailedError: another commit was faster, or the answer to this one was lost.
     """
     table.create_write_transaction(
         list(adds),
-        mode="overwrite" if replaced else "append",
-        schema=table.schema(),
+        # Appending leaves the schema as it is. Overwriting removes what the filter matches, if anything.
+        mode="overwrite" if replaced or columns else "append",
+        schema=_schema_with(table.schema(), columns or {}),
         partition_by=[partition_by],
-        partition_filters=[(partition_by, "in", list(replaced))] if replaced else None,
-        commit_properties=CommitProperties(custom_metadata=metadata, app_transactions=list(transactions)),
+        partition_filters=[(partition_by, "in", list(replaced))] if replaced or columns else None,
+        commit_properties=CommitProperties(
+            custom_metadata=metadata,
+            max_commit_retries=0 if columns else None,
+            app_transactions=list(transactions),
+        ),
     )
+
+
+def _schema_with(schema: Schema, columns: Columns) -> Schema:
+    """A schema in which columns have these types; new ones come last."""
+    if not columns:
+        return schema
+    given = {one.name: one for one in Schema.from_arrow(pa.schema(list(columns.items()))).fields}
+    fields = [
+        Field(one.name, given.pop(one.name).type, nullable=one.nullable, metadata=one.metadata)
+        if one.name in given
+        else one
+        for one in schema.fields
+    ]
+    return Schema([*fields, *given.values()])
 
 
 def json_of_add(written: WrittenFile) -> dict[str, Any]:

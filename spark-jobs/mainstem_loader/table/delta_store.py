@@ -108,6 +108,7 @@ class DeltaSnapshot:
                 [Transaction(name, value) for name, value in (change.counters or {}).items()],
                 {} if change.run is None else {RUN_METADATA: dict(change.run)},
                 change.replaced_days,
+                change.columns,
             )
         except _CONFLICTS as error:
             raise CommitConflictError(str(error)) from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -42,12 +42,15 @@ class Change:
         counters: new values by name.
         run: what is remembered of the run, as JSON; None if the commit is not of a run.
         replaced_days: ISO dates; their files in the snapshot are removed.
+        columns: get these types, or are added; if there are any, the change is refused if the table has any
+            newer commit. Only for Delta tables.
     """
 
     files: Sequence[WrittenFile] = ()
     counters: Mapping[str, int] | None = None
     run: Mapping[str, Any] | None = None
     replaced_days: Sequence[str] = ()
+    columns: Columns = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
