@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,24 @@ async def running_operator(
         finally:
             task.cancel()  # setting `stop` would let the watches take their time
             await asyncio.wait([task], timeout=60)
+
+
+def with_operator(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Runs a test with an operator of its own, which it takes as its argument `operator`.
+
+    No fixture that gives the operator: as it ends, kopf cancels all tasks that began after it, and waits for
+    them, so the task that ends a fixture would be among them.
+    """
+    own = inspect.signature(test).parameters
+    needed = ("tmp_path", "monkeypatch")
+
+    @functools.wraps(test)
+    async def run_with_operator(**fixtures: Any) -> None:
+        async with running_operator(fixtures["tmp_path"], fixtures["monkeypatch"]) as operator:
+            await test(operator=operator, **{name: fixtures[name] for name in own if name != "operator"})
+
+    names = [name for name in dict.fromkeys((*own, *needed)) if name != "operator"]
+    run_with_operator.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what pytest reads
+        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    )
+    return run_with_operator
