@@ -168,19 +168,23 @@ async def running_operator(
 def with_operator(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     """Runs a test with an operator of its own, which it takes as its argument `operator`.
 
+    The operator reaches the brokers of `local_stack` in a test that takes it, too.
     No fixture that gives the operator: as it ends, kopf cancels all tasks that began after it, and waits for
     them, so the task that ends a fixture would be among them.
     """
-    own = inspect.signature(test).parameters
-    needed = ("tmp_path", "monkeypatch")
+    own = [name for name in inspect.signature(test).parameters if name != "operator"]
 
     @functools.wraps(test)
     async def run_with_operator(**fixtures: Any) -> None:
-        async with running_operator(fixtures["tmp_path"], fixtures["monkeypatch"]) as operator:
-            await test(operator=operator, **{name: fixtures[name] for name in own if name != "operator"})
+        stack = fixtures.get("local_stack")
+        servers = {} if stack is None else {"bootstrap_servers": stack.bootstrap_servers}
+        async with running_operator(fixtures["tmp_path"], fixtures["monkeypatch"], **servers) as operator:
+            await test(operator=operator, **{name: fixtures[name] for name in own})
 
-    names = [name for name in dict.fromkeys((*own, *needed)) if name != "operator"]
     run_with_operator.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what pytest reads
-        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+            for name in dict.fromkeys((*own, "tmp_path", "monkeypatch"))
+        ]
     )
     return run_with_operator
