@@ -131,11 +131,7 @@ async def test_a_reset_waits_until_the_group_is_empty(
     topic, group = consumed
     brokers = brokers_of(operator, local_stack)
     member = Consumer(
-        {
-            "bootstrap.servers": local_stack.bootstrap_servers,
-            "group.id": group,
-            "enable.auto.commit": False,
-        }
+        {"bootstrap.servers": local_stack.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
     )
     member.subscribe([topic])
     await asyncio.to_thread(partial(member.consume, 1, timeout=60))

@@ -134,10 +134,7 @@ class Confluent:
                         raise confluent_kafka.KafkaException(record.error())
                     results.append(
                         Message(
-                            record.value(),
-                            record.key(),
-                            tuple(record.headers() or ()),
-                            record.timestamp()[1],
+                            record.value(), record.key(), tuple(record.headers() or ()), record.timestamp()[1]
                         )
                     )
         finally:

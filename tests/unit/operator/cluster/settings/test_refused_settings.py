@@ -65,10 +65,7 @@ async def test_an_answer_that_is_no_refusal_of_a_value_is_waited_out(
     kubernetes.apply(cluster())
     await stable(operator)
     before = broker_uids(kubernetes)
-    defaults.code, defaults.says = (
-        "REQUEST_TIMED_OUT",
-        lambda changes: "ZooKeeper did not answer in time.",
-    )
+    defaults.code, defaults.says = ("REQUEST_TIMED_OUT", lambda changes: "ZooKeeper did not answer in time.")
     kubernetes.apply(cluster(log_retention_ms=60_000, num_partitions=7))
     await operator.until(lambda: "ZooKeeper did not answer" in told(operator, "Stable"), "it is told")
     assert told(operator, "SettingsRefused") == ""

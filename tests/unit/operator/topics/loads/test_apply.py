@@ -191,10 +191,7 @@ async def test_loads_that_a_cluster_has_left_behind_are_suspended_until_there_is
     pairs: list[tuple[TopicSpec, Object]] = [(topic_of(item), {}) for item in topics]
     await bring_about_loads(context, there, pairs, topics, Alone())
     loads = kubernetes.find("cronjobs")
-    assert names(kubernetes, "cronjobs") == [
-        request_name("orders", "backfill", "b1"),
-        "orders-load",
-    ]
+    assert names(kubernetes, "cronjobs") == [request_name("orders", "backfill", "b1"), "orders-load"]
     (workload,) = kubernetes.find("statefulsets")
     copied = {**loads[1], "metadata": {**loads[1]["metadata"], "name": "copied", "ownerReferences": []}}
     kubernetes.apply(copied)
