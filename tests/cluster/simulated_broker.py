@@ -83,12 +83,7 @@ class SimulatedBroker:
     """One broker over all its lives."""
 
     def __init__(
-        self,
-        broker_id: int,
-        server: ZooKeeperServer,
-        network: Network,
-        source: random.Random,
-        ledger: Ledger,
+        self, broker_id: int, server: ZooKeeperServer, network: Network, source: random.Random, ledger: Ledger
     ) -> None:
         self.broker_id = broker_id
         self.disks = MemoryLogs()

@@ -66,9 +66,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_a_member_that_has_not_heard_of_a_new_partition_has_no_log_and_is_not_blamed(
-    scene: Scene,
-) -> None:
+def test_a_member_that_has_not_heard_of_a_new_partition_has_no_log_and_is_not_blamed(scene: Scene) -> None:
     """All brokers may be cut from ZooKeeper when the first state names them."""
     scene.store(1)
     scene.ledger.check()

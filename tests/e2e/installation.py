@@ -34,14 +34,8 @@ CLUSTER_WIDE: Final = (
 """What the chart makes outside of namespaces, besides the definitions."""
 KINDS: Final = ("brokerclusters", "topics", "consumergroups", "users")
 
-_BROKER_RESOURCES: Final = {
-    "requests": {"cpu": "50m", "memory": "128Mi"},
-    "limits": {"memory": "1Gi"},
-}
-_SERVER_RESOURCES: Final = {
-    "requests": {"cpu": "20m", "memory": "192Mi"},
-    "limits": {"memory": "512Mi"},
-}
+_BROKER_RESOURCES: Final = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+_SERVER_RESOURCES: Final = {"requests": {"cpu": "20m", "memory": "192Mi"}, "limits": {"memory": "512Mi"}}
 
 
 def cluster_spec(brokers: int = 3, servers: int = 3, **more: Any) -> dict[str, Any]:

@@ -49,11 +49,7 @@ def test_e43_a_scheduled_load_brings_every_record_to_the_table(
     own_place.apply("Topic", name, partitions=4, deletionPolicy="Delete", warehouse=warehouse)
     own_place.until("topic", name, "Ready")
     producer = Producer(
-        {
-            "bootstrap.servers": own_place.outside,
-            "acks": "all",
-            "queue.buffering.max.messages": 2 * RECORDS,
-        }
+        {"bootstrap.servers": own_place.outside, "acks": "all", "queue.buffering.max.messages": 2 * RECORDS}
     )
     for number in range(RECORDS):
         producer.produce(name, json.dumps({"number": number}).encode())

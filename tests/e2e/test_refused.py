@@ -17,9 +17,7 @@ def made(mainstem: Installation) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_a_refusal_of_kubernetes_is_reported_and_nothing_is_done(
-    mainstem: Installation,
-) -> None:
+def test_a_refusal_of_kubernetes_is_reported_and_nothing_is_done(mainstem: Installation) -> None:
     before, pods = made(mainstem), mainstem.uids()
     assert any(name.startswith("ConfigMap/") for name in before)
     wrong = {"config": {"num.partitions": 7}, "pod": {"tolerations": [{"operator": "Perhaps"}]}}

@@ -321,13 +321,7 @@ def test_each_pod_of_the_chart_has_the_account_that_is_meant_for_it(release: Rel
 
 
 def test_nobody_may_read_secrets_touch_nodes_or_give_himself_rights(loads: Release) -> None:
-    accounts = (
-        loads.name,
-        f"{loads.name}-definitions",
-        f"{loads.name}-uninstall",
-        loads.loader,
-        "default",
-    )
+    accounts = (loads.name, f"{loads.name}-definitions", f"{loads.name}-uninstall", loads.loader, "default")
     places = (loads.namespace, loads.other, "kube-system", "")
     allowed = [
         (account, place, group, resource, verb)
@@ -455,11 +449,7 @@ def executor_of(loads: Release, driver_uid: str, **spec: Any) -> Manifest:
     pods = ExecutorPods(2, "mainstem/spark", loads.namespace, "driver", "10.0.0.1", secret="lake")
     result: Manifest = copy.deepcopy(pod_template(pods))
     owner = {"apiVersion": "v1", "kind": "Pod", "name": DRIVER, "uid": driver_uid, "controller": True}
-    result["metadata"] = {
-        "name": "executor",
-        "labels": dict(SPARK_LABELS),
-        "ownerReferences": [owner],
-    }
+    result["metadata"] = {"name": "executor", "labels": dict(SPARK_LABELS), "ownerReferences": [owner]}
     result["spec"] |= spec
     result["spec"]["containers"][0] |= {
         "image": "mainstem/spark",

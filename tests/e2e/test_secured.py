@@ -61,10 +61,7 @@ def secured(cluster: None) -> Iterator[Installation]:
     for part in (spec["brokers"], spec["zookeeper"]):
         part["storage"] = {"type": "ephemeral"}
     spec["listeners"] = {
-        "clients": [
-            {"name": "tls", "port": 9093},
-            {"name": "outside", "port": 9094, "type": "nodeport"},
-        ]
+        "clients": [{"name": "tls", "port": 9093}, {"name": "outside", "port": 9094, "type": "nodeport"}]
     }
     spec["warehouse"] = {
         "location": "s3://warehouse/secured",

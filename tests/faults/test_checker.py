@@ -123,11 +123,7 @@ def test_an_offset_that_two_readers_find_different_values_at() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda reads: reads.pop(3),
-        lambda reads: reads.insert(4, reads[3]),
-        lambda reads: reads.pop(0),
-    ],
+    [lambda reads: reads.pop(3), lambda reads: reads.insert(4, reads[3]), lambda reads: reads.pop(0)],
     ids=["left out", "given twice", "begun too late"],
 )
 def test_a_reader_that_goes_astray(change: Callable[[list[Read]], object]) -> None:

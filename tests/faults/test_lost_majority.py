@@ -101,12 +101,7 @@ def test_a_cluster_that_crashed_serves_again_long_before_its_old_sessions_end(
     back_s = max(history.first_acknowledgement_after_s(started_s).values())
     results.append(
         result_of(
-            history,
-            "kill -9 of all",
-            "",
-            struck_s,
-            ended_s,
-            f"back {back_s:.2f} s after all were started",
+            history, "kill -9 of all", "", struck_s, ended_s, f"back {back_s:.2f} s after all were started"
         )
     )
     assert back_s < ALL_RETURN_S_MAX

@@ -20,9 +20,7 @@ RECORDS: Final = 100
 WAITING_S: Final = 2.0
 
 
-def test_a_partition_waits_for_the_only_broker_that_has_all_records(
-    plain_cluster: FaultCluster,
-) -> None:
+def test_a_partition_waits_for_the_only_broker_that_has_all_records(plain_cluster: FaultCluster) -> None:
     cluster = plain_cluster
     controller = cluster.controller()
     leader, follower = (broker_id for broker_id in BROKERS if broker_id != controller)

@@ -141,13 +141,7 @@ def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, fi
             Load(cluster.bootstrap_servers, group.topic, PARTITIONS, "load", "all", per_second=1_500)
         )
         load.resume()
-        steps = [
-            group.crash,
-            lambda: group.crash(2),
-            group.leave,
-            group.freeze,
-            group.break_broker,
-        ]
+        steps = [group.crash, lambda: group.crash(2), group.leave, group.freeze, group.break_broker]
         group.chance.shuffle(steps)
         for step in steps:
             load.wait_for_progress(300)

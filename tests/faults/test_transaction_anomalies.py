@@ -10,16 +10,7 @@ import pytest
 from tests.support.anomalies.anomalies import ALLOWED, Anomaly, describe
 from tests.support.anomalies.check import check, forbidden
 from tests.support.anomalies.cycles import cycles
-from tests.support.anomalies.history import (
-    Assign,
-    End,
-    EndRequest,
-    Isolation,
-    Operation,
-    Poll,
-    Record,
-    Send,
-)
+from tests.support.anomalies.history import Assign, End, EndRequest, Isolation, Operation, Poll, Record, Send
 
 RECORDS_OF_THE_LONG_HISTORY = 40_000
 

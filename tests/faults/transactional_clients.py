@@ -12,16 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from tests.support.anomalies.history import (
-    Assign,
-    End,
-    EndRequest,
-    Isolation,
-    Operation,
-    Poll,
-    Record,
-    Send,
-)
+from tests.support.anomalies.history import Assign, End, EndRequest, Isolation, Operation, Poll, Record, Send
 from tests.support.waiting import let_pass
 
 ANSWER_S: Final = 60.0

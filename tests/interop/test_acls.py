@@ -65,13 +65,7 @@ def produced(cluster: Cluster, topic: str) -> list[str | None]:
 
 def rule(topic: str, permission: AclPermissionType, operation: AclOperation) -> AclBinding:
     return AclBinding(
-        ResourceType.TOPIC,
-        topic,
-        ResourcePatternType.LITERAL,
-        "User:ANONYMOUS",
-        "*",
-        operation,
-        permission,
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, permission
     )
 
 

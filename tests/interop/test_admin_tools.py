@@ -140,10 +140,7 @@ def test_quotas_of_clients_are_set_described_and_taken_back(group_stack: Cluster
     printed = configs(group_stack, "--describe", *of_user)
     (line,) = (line for line in printed.splitlines() if line.startswith("Quota configs"))
     assert f"user-principal '{user}'" in line
-    assert set(re.findall(r"\w+=[\d.]+", line)) == {
-        "producer_byte_rate=1000000.0",
-        "request_percentage=50.5",
-    }
+    assert set(re.findall(r"\w+=[\d.]+", line)) == {"producer_byte_rate=1000000.0", "request_percentage=50.5"}
     (line,) = configs(group_stack, "--describe", *of_both).splitlines()
     assert f"client-id '{client}'" in line
     assert line.endswith("are consumer_byte_rate=2000000.0")

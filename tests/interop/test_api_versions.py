@@ -10,12 +10,7 @@ from kio.schema.errors import ErrorCode
 from tests.support.group_requests import harmless_question
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
-from tests.support.wire import (
-    Connection,
-    fetch_fields,
-    produce,
-    produce_fields,
-)
+from tests.support.wire import Connection, fetch_fields, produce, produce_fields
 
 PRODUCE, FETCH = 0, 1
 

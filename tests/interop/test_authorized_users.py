@@ -27,11 +27,11 @@ from kio.schema.delete_topics.v6 import request as delete_topics
 from kio.schema.metadata.v12 import request as metadata
 from tests.support.certificates import Authority
 from tests.support.command_line import mainstem
+from tests.support.listener_ports import ListenerPorts
 from tests.support.waiting import wait_until
 
 from mainstem.errors import ClusterRefused
 from mainstem.kafka.raw_request import ask
-from mainstem.local.ports import hold_free_ports
 from mainstem.local.stack import Stack
 
 BROKERS: Final = (1, 2)
@@ -56,16 +56,7 @@ class AuthorizedCluster:
         keys, trust = folder / "broker.pem", folder / "ca.pem"
         keys.write_text(authority.issue(common_name="broker"))
         trust.write_text(authority.trust)
-        self._port, held = hold_free_ports(len(BROKERS) * len(LISTENERS))
-        for each in held:
-            each.close()
-        own_settings = {}
-        for place, broker_id in enumerate(BROKERS):
-            listeners = ",".join(
-                f"{name}://127.0.0.1:{self._port + place + len(BROKERS) * row}"
-                for row, name in enumerate(LISTENERS)
-            )
-            own_settings[broker_id] = {"listeners": listeners, "advertised.listeners": listeners}
+        self._ports = ListenerPorts(BROKERS, LISTENERS)
         jaas = "PlainLoginModule required"
         settings = {
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in LISTENERS.items()),
@@ -85,16 +76,15 @@ class AuthorizedCluster:
             "ssl.truststore.location": str(trust),
             "listener.name.certificates.ssl.client.auth": "required",
         }
-        self.stack = Stack(folder / "stack", len(BROKERS), self._port, settings, own_settings)
+        self.stack = Stack(
+            folder / "stack", len(BROKERS), self._ports.first, settings, self._ports.settings()
+        )
         self.stack.start()
         admin: Any = AdminClient(self.settings("admin", "PLAIN"))
         admin.create_topics([NewTopic(AUDIT_TOPIC, 1, len(BROKERS))])[AUDIT_TOPIC].result(30)
 
     def settings(self, user: str | None, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
-        row = 0 if user is None else 1
-        servers = ",".join(
-            f"127.0.0.1:{self._port + place + len(BROKERS) * row}" for place in range(len(BROKERS))
-        )
+        servers = self._ports.servers("PLAINTEXT" if user is None else "LOGIN")
         shared: dict[str, Any] = {"bootstrap.servers": servers, "log_level": 0}
         if user is None:
             return shared
@@ -106,8 +96,7 @@ class AuthorizedCluster:
         }
 
     def address(self, broker_id: int, listener: str) -> tuple[str, int]:
-        row = list(LISTENERS).index(listener)
-        return "127.0.0.1", self._port + BROKERS.index(broker_id) + len(BROKERS) * row
+        return "127.0.0.1", self._ports.port(broker_id, listener)
 
     def run(
         self,

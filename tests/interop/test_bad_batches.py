@@ -8,10 +8,7 @@ from __future__ import annotations
 import pytest
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
-from tests.support.wire import (
-    Connection,
-    produce,
-)
+from tests.support.wire import Connection, produce
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 

@@ -14,12 +14,7 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(local_stack: Cl
         *("--config", "retention.ms=60000", "--config", "segment.bytes=1048576"),
         cluster=local_stack,
     )
-    assert created == {
-        "topic": "life-of-a-topic",
-        "created": True,
-        "partitions": 2,
-        "replication_factor": 1,
-    }
+    assert created == {"topic": "life-of-a-topic", "created": True, "partitions": 2, "replication_factor": 1}
     listed = {row["topic"]: row for row in mainstem_json("topic", "list", cluster=local_stack)}
     assert listed["life-of-a-topic"] == {
         "topic": "life-of-a-topic",

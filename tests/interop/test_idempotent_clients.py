@@ -195,9 +195,7 @@ def test_r11_what_the_command_sends_again_is_stored_once(lossy: tuple[LossyProxy
         assert stored.replace(b"\n", b"") == lines.replace(b"\n", b"")
 
 
-def test_r11_a_producer_that_begins_without_enough_replicas_is_not_reordered(
-    own_stack: StartCluster,
-) -> None:
+def test_r11_a_producer_that_begins_without_enough_replicas_is_not_reordered(own_stack: StartCluster) -> None:
     cluster = own_stack(2)
     with TopicFactory(cluster) as new_topic:
         topic = replicated_topic(new_topic, 2)

@@ -156,11 +156,7 @@ def test_what_cannot_be_decoded_is_a_dead_letter_with_its_bytes_and_the_reason(
 
 
 def test_a_registry_that_is_down_fails_the_load_and_the_next_one_loads_everything(
-    cluster: Cluster,
-    registry: RegistryInstance,
-    topic: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _Sender(cluster, registry, topic).send(ORDER, {"id": 1, "at": NOON_MS, "note": None})
     monkeypatch.setattr(schema_source, "RETRY_S", 0.0)

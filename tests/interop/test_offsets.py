@@ -141,9 +141,7 @@ def test_the_start_of_the_log_survives_a_kill(own_stack: StartCluster) -> None:
             assert list_offset(leader, topic, 0, LATEST).offset == 5
 
 
-def test_deleted_records_stay_deleted_when_the_leader_dies_after_the_answer(
-    own_stack: StartCluster,
-) -> None:
+def test_deleted_records_stay_deleted_when_the_leader_dies_after_the_answer(own_stack: StartCluster) -> None:
     """R4, R19: the answer comes when the follower has moved its start as well."""
     cluster = own_stack(brokers=2)
     with TopicFactory(cluster) as new_topic:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,30 +14,11 @@ from confluent_kafka.admin import AdminClient
 from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
-from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.running_operator import RunningOperator, with_operator
 from tests.support.topics import TopicFactory
 from tests.support.waiting import PATIENCE_SECONDS
 
 from mainstem_operator.brokers.admin import Brokers
-
-Scenario = Callable[[RunningOperator, Brokers], Awaitable[None]]
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster) -> Play:
-    """Runs a scenario with an operator of its own, over the brokers that all tests share."""
-
-    def run(scenario: Scenario) -> None:
-        async def within() -> None:
-            servers = local_stack.bootstrap_servers
-            async with running_operator(tmp_path, monkeypatch, servers) as operator:
-                operator.kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 3}}))
-                await scenario(operator, Brokers(servers))
-
-        asyncio.run(within())
-
-    return run
 
 
 @pytest.fixture
@@ -55,6 +35,12 @@ def consumed(local_stack: Cluster, new_topic: TopicFactory) -> Iterator[tuple[st
     admin = AdminClient({"bootstrap.servers": servers})
     for future in admin.delete_consumer_groups([group]).values():
         future.exception()
+
+
+def brokers_of(operator: RunningOperator, stack: Cluster) -> Brokers:
+    """Those that all tests share, now of a BrokerCluster of the operator."""
+    operator.kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 3}}))
+    return Brokers(stack.bootstrap_servers)
 
 
 def commit(servers: str, group: str, topic: str, offset: int) -> None:
@@ -89,105 +75,97 @@ async def is_done(operator: RunningOperator, group: str, request_id: str) -> Man
     return result
 
 
-def test_a_reset_is_carried_out_once_and_can_be_undone(play: Play, consumed: tuple[str, str]) -> None:
-    topic, group = consumed
-
-    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
-        kubernetes = operator.kubernetes
-        expected = {
-            "a": (reset(group, "a", "earliest"), 0),
-            "b": (reset(group, "b", "latest"), 10),
-            "c": (reset(group, "c", "offset", offset=3), 3),
-            "d": (reset(group, "d", "shift", shiftBy=-2), 1),
-            "e": (reset(group, "e", "datetime", datetime="2023-11-14T22:13:27Z"), 7),
-            "f": (reset(group, "f", "offset", offset=99), 10),
-            "g": (reset(group, "g", "undo"), 7),
-        }
-        before = 4
-        for request_id, (manifest, offset) in expected.items():
-            kubernetes.apply(manifest)
-            last = await is_done(operator, group, request_id)
-            change = {"topic": topic, "partition": 0, "before": before, "after": offset}
-            assert last["offsets"] == [change], request_id
-            assert await committed(brokers, group) == offset, request_id
-            before = offset
-        # The same request again, after the group has gone on: nothing happens.
-        await asyncio.to_thread(commit, brokers.bootstrap_servers, group, topic, 9)
-        kubernetes.annotate("consumergroups", group, {"look": "again"})
-        await operator.until(
-            lambda: kubernetes.get("consumergroups", group)["status"]["totalLag"] == 1, "another look"
-        )
-        assert await committed(brokers, group) == 9
-
-    play(scenario)
-
-
-def test_a_dry_run_shows_what_would_be_put(play: Play, consumed: tuple[str, str]) -> None:
-    topic, group = consumed
-
-    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
-        operator.kubernetes.apply(reset(group, "a", "earliest", dryRun=True))
-        await operator.condition("consumergroups", group, "ResetPending", "False", "DryRun")
-        preview = operator.kubernetes.get("consumergroups", group)["status"]["resetPreview"]
-        assert preview["offsets"] == [{"topic": topic, "partition": 0, "before": 4, "after": 0}]
-        assert await committed(brokers, group) == 4
-        operator.kubernetes.apply(reset(group, "a", "earliest"))
-        await is_done(operator, group, "a")
-        assert "resetPreview" not in operator.kubernetes.get("consumergroups", group)["status"]
-
-    play(scenario)
-
-
-def test_a_reset_waits_until_the_group_is_empty(
-    play: Play, consumed: tuple[str, str], local_stack: Cluster
+@with_operator
+async def test_a_reset_is_carried_out_once_and_can_be_undone(
+    operator: RunningOperator, local_stack: Cluster, consumed: tuple[str, str]
 ) -> None:
     topic, group = consumed
+    brokers = brokers_of(operator, local_stack)
+    kubernetes = operator.kubernetes
+    expected = {
+        "a": (reset(group, "a", "earliest"), 0),
+        "b": (reset(group, "b", "latest"), 10),
+        "c": (reset(group, "c", "offset", offset=3), 3),
+        "d": (reset(group, "d", "shift", shiftBy=-2), 1),
+        "e": (reset(group, "e", "datetime", datetime="2023-11-14T22:13:27Z"), 7),
+        "f": (reset(group, "f", "offset", offset=99), 10),
+        "g": (reset(group, "g", "undo"), 7),
+    }
+    before = 4
+    for request_id, (manifest, offset) in expected.items():
+        kubernetes.apply(manifest)
+        last = await is_done(operator, group, request_id)
+        change = {"topic": topic, "partition": 0, "before": before, "after": offset}
+        assert last["offsets"] == [change], request_id
+        assert await committed(brokers, group) == offset, request_id
+        before = offset
+    # The same request again, after the group has gone on: nothing happens.
+    await asyncio.to_thread(commit, brokers.bootstrap_servers, group, topic, 9)
+    kubernetes.annotate("consumergroups", group, {"look": "again"})
+    await operator.until(
+        lambda: kubernetes.get("consumergroups", group)["status"]["totalLag"] == 1, "another look"
+    )
+    assert await committed(brokers, group) == 9
 
-    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
-        member = Consumer(
-            {
-                "bootstrap.servers": local_stack.bootstrap_servers,
-                "group.id": group,
-                "enable.auto.commit": False,
-            }
-        )
-        member.subscribe([topic])
-        await asyncio.to_thread(partial(member.consume, 1, timeout=60))
-        operator.kubernetes.apply(reset(group, "a", "earliest", policy="Fail"))
-        condition = await operator.condition("consumergroups", group, "ResetDone", "False", "Failed")
-        assert "The group has 1 members" in condition["message"]
-        operator.kubernetes.apply(reset(group, "b", "earliest"))
-        await operator.condition("consumergroups", group, "ResetPending", "True", "GroupActive")
-        assert await committed(brokers, group) == 4
-        await asyncio.to_thread(member.close)
-        await is_done(operator, group, "b")
-        assert await committed(brokers, group) == 0
 
-    play(scenario)
+@with_operator
+async def test_a_dry_run_shows_what_would_be_put(
+    operator: RunningOperator, local_stack: Cluster, consumed: tuple[str, str]
+) -> None:
+    topic, group = consumed
+    brokers = brokers_of(operator, local_stack)
+    operator.kubernetes.apply(reset(group, "a", "earliest", dryRun=True))
+    await operator.condition("consumergroups", group, "ResetPending", "False", "DryRun")
+    preview = operator.kubernetes.get("consumergroups", group)["status"]["resetPreview"]
+    assert preview["offsets"] == [{"topic": topic, "partition": 0, "before": 4, "after": 0}]
+    assert await committed(brokers, group) == 4
+    operator.kubernetes.apply(reset(group, "a", "earliest"))
+    await is_done(operator, group, "a")
+    assert "resetPreview" not in operator.kubernetes.get("consumergroups", group)["status"]
 
 
-def test_a_request_is_carried_out_once_though_its_object_is_deleted_and_a_failed_one_keeps_the_undo(
-    play: Play, consumed: tuple[str, str]
+@with_operator
+async def test_a_reset_waits_until_the_group_is_empty(
+    operator: RunningOperator, consumed: tuple[str, str], local_stack: Cluster
+) -> None:
+    topic, group = consumed
+    brokers = brokers_of(operator, local_stack)
+    member = Consumer(
+        {"bootstrap.servers": local_stack.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
+    )
+    member.subscribe([topic])
+    await asyncio.to_thread(partial(member.consume, 1, timeout=60))
+    operator.kubernetes.apply(reset(group, "a", "earliest", policy="Fail"))
+    condition = await operator.condition("consumergroups", group, "ResetDone", "False", "Failed")
+    assert "The group has 1 members" in condition["message"]
+    operator.kubernetes.apply(reset(group, "b", "earliest"))
+    await operator.condition("consumergroups", group, "ResetPending", "True", "GroupActive")
+    assert await committed(brokers, group) == 4
+    await asyncio.to_thread(member.close)
+    await is_done(operator, group, "b")
+    assert await committed(brokers, group) == 0
+
+
+@with_operator
+async def test_a_request_is_carried_out_once_though_its_object_is_deleted_and_a_failed_one_keeps_the_undo(
+    operator: RunningOperator, local_stack: Cluster, consumed: tuple[str, str]
 ) -> None:
     _, group = consumed
-
-    async def scenario(operator: RunningOperator, brokers: Brokers) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(reset(group, "a", "latest"))
-        await is_done(operator, group, "a")
-        await asyncio.to_thread(commit, brokers.bootstrap_servers, group, consumed[0], 9)
-        kubernetes.delete("consumergroups", group)
-        kubernetes.apply(reset(group, "a", "latest"))
-        again = await is_done(operator, group, "a")
-        assert "carried out before" in again["message"]
-        assert await committed(brokers, group) == 9
-        kubernetes.apply(reset(group, "b", "earliest", topics=["there-is-no-such-topic"]))
-        await operator.until(
-            lambda: kubernetes.get("consumergroups", group)["status"]["lastReset"]["state"] == "Failed", "b"
-        )
-        kubernetes.delete("consumergroups", group)
-        kubernetes.apply(reset(group, "c", "undo"))
-        await is_done(operator, group, "c")
-        assert await committed(brokers, group) == 4
-
-    play(scenario)
+    brokers = brokers_of(operator, local_stack)
+    kubernetes = operator.kubernetes
+    kubernetes.apply(reset(group, "a", "latest"))
+    await is_done(operator, group, "a")
+    await asyncio.to_thread(commit, brokers.bootstrap_servers, group, consumed[0], 9)
+    kubernetes.delete("consumergroups", group)
+    kubernetes.apply(reset(group, "a", "latest"))
+    again = await is_done(operator, group, "a")
+    assert "carried out before" in again["message"]
+    assert await committed(brokers, group) == 9
+    kubernetes.apply(reset(group, "b", "earliest", topics=["there-is-no-such-topic"]))
+    await operator.until(
+        lambda: kubernetes.get("consumergroups", group)["status"]["lastReset"]["state"] == "Failed", "b"
+    )
+    kubernetes.delete("consumergroups", group)
+    kubernetes.apply(reset(group, "c", "undo"))
+    await is_done(operator, group, "c")
+    assert await committed(brokers, group) == 4

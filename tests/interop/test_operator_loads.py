@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -14,23 +12,8 @@ from confluent_kafka.admin import AdminClient
 from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
-from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.running_operator import RunningOperator, with_operator
 from tests.support.waiting import let_pass_async
-
-Scenario = Callable[[RunningOperator], Awaitable[None]]
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster) -> Play:
-    def run(scenario: Scenario) -> None:
-        async def within() -> None:
-            async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
-                await scenario(operator)
-
-        asyncio.run(within())
-
-    return run
 
 
 @pytest.fixture
@@ -95,54 +78,52 @@ def run_a_load(operator: RunningOperator, name: str, message: dict[str, Any]) ->
     )
 
 
-def test_a_topic_with_a_warehouse_is_loaded_and_tells_what_came_of_it(play: Play, name: str) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes, load = operator.kubernetes, f"{name}-load"
-        kubernetes.apply(cluster(warehouse={"location": "/tables", "volumeClaim": "tables"}))
-        kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
-        await operator.condition("topics", name, "Loaded", "Unknown", "NoLoadYet")
-        assert kubernetes.get("cronjobs", load)["spec"]["schedule"] == "*/5 * * * *"
-        assert kubernetes.get("roles", "events-loader")["rules"]
-        run_a_load(operator, load, {"runId": "r", "loaded": 7, "deadLettered": 1})
-        loaded = await operator.condition("topics", name, "Loaded", "True", "LoadSucceeded")
-        assert loaded["message"] == "7 rows loaded, 1 to the dead letters."
-        status = kubernetes.get("topics", name)["status"]
-        assert (status["lastLoad"]["rows"], status["lastLoad"]["rejected"]) == (7, 1)
-        assert status["lastGoodLoad"] == "2026-11-21T11:01:00Z"
-        writes = len([method for method, _ in kubernetes.requests if method != "GET"])
-        kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))  # as it is
-        await let_pass_async(0.5, "it would have written by then")
-        assert len([method for method, _ in kubernetes.requests if method != "GET"]) == writes, "it rests"
-        # Without a warehouse, nothing is loaded any more, and nothing said of loads.
-        kubernetes.apply(topic(name, None))
-        await operator.until(
-            lambda: ("cronjobs", "default", load) not in kubernetes.objects, "the CronJob is gone"
-        )
-        await operator.until(
-            lambda: "lastLoad" not in kubernetes.get("topics", name)["status"], "no word of loads"
-        )
-
-    play(scenario)
-
-
-def test_a_load_goes_with_its_topic(play: Play, name: str) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes, load = operator.kubernetes, ("cronjobs", "default", f"{name}-load")
-        kubernetes.apply(cluster(warehouse={"location": "/tables", "volumeClaim": "tables"}))
-        kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
-        await operator.until(lambda: load in kubernetes.objects, "the CronJob")
-        kubernetes.delete("topics", name)
-        await operator.until(lambda: load not in kubernetes.objects, "the CronJob is gone")
-
-    play(scenario)
+@with_operator
+async def test_a_topic_with_a_warehouse_is_loaded_and_tells_what_came_of_it(
+    operator: RunningOperator, local_stack: Cluster, name: str
+) -> None:
+    kubernetes, load = operator.kubernetes, f"{name}-load"
+    kubernetes.apply(cluster(warehouse={"location": "/tables", "volumeClaim": "tables"}))
+    kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
+    await operator.condition("topics", name, "Loaded", "Unknown", "NoLoadYet")
+    assert kubernetes.get("cronjobs", load)["spec"]["schedule"] == "*/5 * * * *"
+    assert kubernetes.get("roles", "events-loader")["rules"]
+    run_a_load(operator, load, {"runId": "r", "loaded": 7, "deadLettered": 1})
+    loaded = await operator.condition("topics", name, "Loaded", "True", "LoadSucceeded")
+    assert loaded["message"] == "7 rows loaded, 1 to the dead letters."
+    status = kubernetes.get("topics", name)["status"]
+    assert (status["lastLoad"]["rows"], status["lastLoad"]["rejected"]) == (7, 1)
+    assert status["lastGoodLoad"] == "2026-11-21T11:01:00Z"
+    writes = len([method for method, _ in kubernetes.requests if method != "GET"])
+    kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))  # as it is
+    await let_pass_async(0.5, "it would have written by then")
+    assert len([method for method, _ in kubernetes.requests if method != "GET"]) == writes, "it rests"
+    # Without a warehouse, nothing is loaded any more, and nothing said of loads.
+    kubernetes.apply(topic(name, None))
+    await operator.until(
+        lambda: ("cronjobs", "default", load) not in kubernetes.objects, "the CronJob is gone"
+    )
+    await operator.until(
+        lambda: "lastLoad" not in kubernetes.get("topics", name)["status"], "no word of loads"
+    )
 
 
-def test_a_topic_reports_what_its_cluster_needs_for_loads(play: Play, name: str) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        operator.kubernetes.apply(cluster())
-        operator.kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
-        refused = await operator.condition("topics", name, "Loaded", "False", "CannotLoad")
-        assert "BrokerCluster events has no spec.warehouse" in refused["message"]
-        await operator.condition("topics", name, "Ready", "True", "Synced")
+@with_operator
+async def test_a_load_goes_with_its_topic(operator: RunningOperator, local_stack: Cluster, name: str) -> None:
+    kubernetes, load = operator.kubernetes, ("cronjobs", "default", f"{name}-load")
+    kubernetes.apply(cluster(warehouse={"location": "/tables", "volumeClaim": "tables"}))
+    kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
+    await operator.until(lambda: load in kubernetes.objects, "the CronJob")
+    kubernetes.delete("topics", name)
+    await operator.until(lambda: load not in kubernetes.objects, "the CronJob is gone")
 
-    play(scenario)
+
+@with_operator
+async def test_a_topic_reports_what_its_cluster_needs_for_loads(
+    operator: RunningOperator, local_stack: Cluster, name: str
+) -> None:
+    operator.kubernetes.apply(cluster())
+    operator.kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
+    refused = await operator.condition("topics", name, "Loaded", "False", "CannotLoad")
+    assert "BrokerCluster events has no spec.warehouse" in refused["message"]
+    await operator.condition("topics", name, "Ready", "True", "Synced")

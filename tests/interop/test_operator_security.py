@@ -15,10 +15,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Kubernetes, Manifest
+from tests.support.listener_ports import ListenerPorts
 from tests.support.manifests import resource
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
-from mainstem.local.ports import hold_free_ports
 from mainstem.local.stack import Stack
 from mainstem_loader.errors import LoaderError
 from mainstem_loader.load_topic import LoadSettings, load_topic
@@ -68,17 +68,10 @@ class SecuredCluster:
         self.spec = cluster_of(MANIFEST)
         self.secrets = plan_certificates(self.spec, {}, None, (), dt.datetime.now(dt.UTC))
         self.write_keys(self.secrets)
-        self._port, held = hold_free_ports(len(BROKERS) * len(LISTENERS))
-        for each in held:
-            each.close()
-        own_settings = {}
-        for place, broker_id in enumerate(BROKERS):
-            listeners = ",".join(
-                f"{name}://127.0.0.1:{self._port + place + len(BROKERS) * row}"
-                for row, name in enumerate(LISTENERS)
-            )
-            own_settings[broker_id] = {"listeners": listeners, "advertised.listeners": listeners}
-        self.stack = Stack(folder / "stack", len(BROKERS), self._port, self._settings(), own_settings)
+        self._ports = ListenerPorts(BROKERS, LISTENERS)
+        self.stack = Stack(
+            folder / "stack", len(BROKERS), self._ports.first, self._settings(), self._ports.settings()
+        )
         self.stack.start()
 
     def _settings(self) -> dict[str, str]:
@@ -100,9 +93,7 @@ class SecuredCluster:
             beside.replace(self.folder / name)
 
     def servers(self, listener: str) -> str:
-        row = LISTENERS.index(listener)
-        ports = (self._port + place + len(BROKERS) * row for place in range(len(BROKERS)))
-        return ",".join(f"127.0.0.1:{port}" for port in ports)
+        return self._ports.servers(listener)
 
     def certificate(self, listener: str) -> str:
         """The one that a broker shows now."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 from tests.support.clusters import Cluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
-from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.running_operator import RunningOperator, with_operator
 from tests.support.topics import ANSWER_SECONDS
 from tests.support.waiting import let_pass_async
 
@@ -90,51 +89,51 @@ def refusal_message(operator: RunningOperator) -> str:
     return str(next(item["message"] for item in conditions if item["type"] == "SettingsRefused"))
 
 
+@with_operator
 async def test_running_brokers_take_a_setting_give_it_back_and_say_what_they_refuse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster, brokers: Brokers
+    operator: RunningOperator, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster, brokers: Brokers
 ) -> None:
     # As with brokers of another version, which don't take what the operator knows as live.
     live = plan.LIVE_SETTINGS | {"num.partitions"}
     monkeypatch.setattr(plan, "LIVE_SETTINGS", live)
 
-    async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
-        kubernetes = operator.kubernetes
-        await brokers.change_default_settings({NOT_OURS: "5"})
-        kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-        pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
+    kubernetes = operator.kubernetes
+    await brokers.change_default_settings({NOT_OURS: "5"})
+    kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
 
-        kubernetes.apply(cluster(log_cleaner_delete_retention_ms=3_600_000, log_segment_bytes=1))
-        assert (await refused(operator)).startswith(
-            "Invalid value 1 for log.segment.bytes: it must be at least 1048576."
-        )
-        await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    kubernetes.apply(cluster(log_cleaner_delete_retention_ms=3_600_000, log_segment_bytes=1))
+    assert (await refused(operator)).startswith(
+        "Invalid value 1 for log.segment.bytes: it must be at least 1048576."
+    )
+    await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
-        kubernetes.apply(cluster(num_partitions=7))
-        await operator.until(
-            lambda: "num.partitions cannot be changed while brokers run" in refusal_message(operator),
-            "the refusal",
-        )
+    kubernetes.apply(cluster(num_partitions=7))
+    await operator.until(
+        lambda: "num.partitions cannot be changed while brokers run" in refusal_message(operator),
+        "the refusal",
+    )
 
-        kubernetes.apply(cluster())
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        await all_run_with(local_stack, SETTING, "86400000", ConfigSource.DEFAULT_CONFIG)
-        assert await brokers.default_settings() == {NOT_OURS: "5"}
-        assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
+    kubernetes.apply(cluster())
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    await all_run_with(local_stack, SETTING, "86400000", ConfigSource.DEFAULT_CONFIG)
+    assert await brokers.default_settings() == {NOT_OURS: "5"}
+    assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
 
 
+@with_operator
 async def test_a_setting_that_is_set_by_hand_for_all_brokers_is_seen_and_put_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster, brokers: Brokers
+    operator: RunningOperator, local_stack: Cluster, brokers: Brokers
 ) -> None:
-    async with running_operator(tmp_path, monkeypatch, local_stack.bootstrap_servers) as operator:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        await brokers.change_default_settings({SETTING: "1"})
-        await all_run_with(local_stack, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-        kubernetes.annotate("brokerclusters", "events", {"look": "now"})  # the resync would take two minutes
-        await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    kubernetes = operator.kubernetes
+    kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    await brokers.change_default_settings({SETTING: "1"})
+    await all_run_with(local_stack, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    kubernetes.annotate("brokerclusters", "events", {"look": "now"})  # the resync would take two minutes
+    await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
 async def test_brokers_say_what_they_have_from_their_files_whatever_is_set_since(

@@ -34,6 +34,7 @@ from joserfc.jwk import ECKey
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from tests.support.certificates import Authority
 from tests.support.command_line import mainstem
+from tests.support.listener_ports import ListenerPorts
 from tests.support.secured_clients import (
     ROUND_TRIPS,
     Access,
@@ -45,7 +46,6 @@ from tests.support.waiting import let_pass, let_pass_async, wait_until
 
 from mainstem.errors import ClusterRefused
 from mainstem.kafka.raw_request import ask
-from mainstem.local.ports import hold_free_ports
 from mainstem.local.stack import Stack
 from mainstem_loader.errors import LoginRefusedError
 from mainstem_loader.kafka.client_security import check_client_properties
@@ -89,16 +89,7 @@ class SecuredCluster:
         self.trust = self._file("ca.pem", self.authority.trust)
         self.token_key = ECKey.generate_key("P-256", {"kid": "1"}, auto_kid=False)
         self.keys = self._file("broker.pem", self.authority.issue(common_name="broker"))
-        self._port, held = hold_free_ports(len(BROKERS) * len(LISTENERS))
-        for each in held:
-            each.close()
-        own_settings = {}
-        for place, broker_id in enumerate(BROKERS):
-            listeners = ",".join(
-                f"{name}://127.0.0.1:{self._port + place + len(BROKERS) * row}"
-                for row, name in enumerate(LISTENERS)
-            )
-            own_settings[broker_id] = {"listeners": listeners, "advertised.listeners": listeners}
+        self._ports = ListenerPorts(BROKERS, LISTENERS)
         settings = {
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in LISTENERS.items()),
             "inter.broker.listener.name": "PEERS",
@@ -131,7 +122,9 @@ class SecuredCluster:
             },
             "min.insync.replicas": "2",
         }
-        self.stack = Stack(folder / "stack", len(BROKERS), self._port, settings, own_settings)
+        self.stack = Stack(
+            folder / "stack", len(BROKERS), self._ports.first, settings, self._ports.settings()
+        )
         self.stack.start()
         self.admin: Any = AdminClient({"bootstrap.servers": self.stack.bootstrap_servers})
         self._create_alice()
@@ -159,10 +152,7 @@ class SecuredCluster:
         return path
 
     def access(self, listener: str, protocol: str | None = None, **parts: Any) -> Access:
-        row = list(LISTENERS).index(listener)
-        servers = ",".join(
-            f"127.0.0.1:{self._port + place + len(BROKERS) * row}" for place in range(len(BROKERS))
-        )
+        servers = self._ports.servers(listener)
         return Access(protocol or LISTENERS[listener], servers, **{"trust": self.trust, **parts})
 
     def new_topic(self) -> str:

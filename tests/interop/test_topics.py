@@ -8,9 +8,7 @@ from uuid import uuid4
 
 import kafka
 import pytest
-from confluent_kafka.admin import (
-    NewPartitions,
-)
+from confluent_kafka.admin import NewPartitions
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster
 from tests.support.messages import Message

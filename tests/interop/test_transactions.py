@@ -372,11 +372,7 @@ def test_kafka_transactions_lists_describes_and_finds_transactions(stack: Cluste
     write(producer, topic, "open")
 
     def transactions(*arguments: str) -> str:
-        return run_tool(
-            "TransactionsCommand",
-            *("--bootstrap-server", stack.bootstrap_servers),
-            *arguments,
-        )
+        return run_tool("TransactionsCommand", *("--bootstrap-server", stack.bootstrap_servers), *arguments)
 
     assert transactional_id in transactions("list")
     described = transactions("describe", "--transactional-id", transactional_id)

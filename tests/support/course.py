@@ -238,10 +238,7 @@ class ApacheKafka:
         output = self._run(
             "VerifiableConsumer",
             *("--topic", TOPIC, "--group-id", group, "--max-messages", records, "--reset-policy", "earliest"),
-            *(
-                "--assignment-strategy",
-                "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
-            ),
+            *("--assignment-strategy", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"),
         )
         events: list[dict[str, Any]] = [
             json.loads(line) for line in output.splitlines() if line.startswith("{")

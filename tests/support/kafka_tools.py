@@ -37,14 +37,7 @@ def tool_jars() -> Path:
 
 def java_command(main_class: str, *arguments: str) -> list[str]:
     """What starts a tool."""
-    return [
-        "java",
-        *SMALL,
-        "-cp",
-        f"{tool_jars()}/*",
-        main_class,
-        *arguments,
-    ]
+    return ["java", *SMALL, "-cp", f"{tool_jars()}/*", main_class, *arguments]
 
 
 def run_tool(main_class: str, *arguments: str, stdin: str = "") -> str:

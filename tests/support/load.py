@@ -90,10 +90,7 @@ class Load:
     def wait_for_progress(self, messages: int) -> None:
         """Wait until `messages` more are acknowledged."""
         goal = self.acknowledged_count + messages
-        wait_until(
-            lambda: self.acknowledged_count >= goal,
-            f"{messages} more messages of {self.name} pass",
-        )
+        wait_until(lambda: self.acknowledged_count >= goal, f"{messages} more messages of {self.name} pass")
 
     def _run(self) -> None:
         while not self._ended.is_set():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,28 @@ async def running_operator(
         finally:
             task.cancel()  # setting `stop` would let the watches take their time
             await asyncio.wait([task], timeout=60)
+
+
+def with_operator(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Runs a test with an operator of its own, which it takes as its argument `operator`.
+
+    The operator reaches the brokers of `local_stack` in a test that takes it, too.
+    No fixture that gives the operator: as it ends, kopf cancels all tasks that began after it, and waits for
+    them, so the task that ends a fixture would be among them.
+    """
+    own = [name for name in inspect.signature(test).parameters if name != "operator"]
+
+    @functools.wraps(test)
+    async def run_with_operator(**fixtures: Any) -> None:
+        stack = fixtures.get("local_stack")
+        servers = {} if stack is None else {"bootstrap_servers": stack.bootstrap_servers}
+        async with running_operator(fixtures["tmp_path"], fixtures["monkeypatch"], **servers) as operator:
+            await test(operator=operator, **{name: fixtures[name] for name in own})
+
+    run_with_operator.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what pytest reads
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+            for name in dict.fromkeys((*own, "tmp_path", "monkeypatch"))
+        ]
+    )
+    return run_with_operator

@@ -62,15 +62,7 @@ def s3_store() -> Iterator[dict[str, str]]:
     port = own_ports()
     endpoint = f"http://127.0.0.1:{port}"
     process = spawn(
-        [
-            str(installed()),
-            "-c",
-            _SERVER,
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ],
+        [str(installed()), "-c", _SERVER, "--host", "127.0.0.1", "--port", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -134,10 +134,7 @@ class Confluent:
                         raise confluent_kafka.KafkaException(record.error())
                     results.append(
                         Message(
-                            record.value(),
-                            record.key(),
-                            tuple(record.headers() or ()),
-                            record.timestamp()[1],
+                            record.value(), record.key(), tuple(record.headers() or ()), record.timestamp()[1]
                         )
                     )
         finally:
@@ -156,6 +153,40 @@ class Confluent:
         )
         chosen = {delivery.key(): delivery.partition() for delivery in deliveries}
         return [chosen[key] for key in keys]
+
+
+# kafka-python and aiokafka have most of their names in common.
+
+_CONSUMER: Final[dict[str, Any]] = {
+    "group_id": None,
+    "enable_auto_commit": False,
+    "check_crcs": True,
+    "max_partition_fetch_bytes": LARGEST_BYTES,
+    "fetch_max_bytes": LARGEST_BYTES,
+}
+
+
+def _producer(codec: str, acks: str) -> dict[str, Any]:
+    return {
+        "compression_type": None if codec == "none" else codec,
+        "acks": acks if acks == "all" else int(acks),
+        "max_request_size": LARGEST_BYTES,
+        "linger_ms": 20,
+    }
+
+
+def _fields(message: Message, partition: int | None) -> dict[str, Any]:
+    return {
+        "value": message.value,
+        "key": message.key,
+        "headers": list(message.headers),
+        "partition": partition,
+        "timestamp_ms": message.timestamp_ms,
+    }
+
+
+def _message(record: Any) -> Message:
+    return Message(record.value, record.key, tuple(record.headers), record.timestamp)
 
 
 class KafkaPython:
@@ -184,39 +215,19 @@ class KafkaPython:
     ) -> list[Any]:
         producer = kafka.KafkaProducer(
             bootstrap_servers=bootstrap_servers,
-            compression_type=None if codec == "none" else codec,
-            acks=acks if acks == "all" else int(acks),
+            **_producer(codec, acks),
             enable_idempotence=False,
-            max_request_size=LARGEST_BYTES,
-            linger_ms=20,
             request_timeout_ms=int(ANSWER_SECONDS * 1000),
             delivery_timeout_ms=int(ANSWER_SECONDS * 1000) + 100,
         )
         try:
-            answers = [
-                producer.send(
-                    topic,
-                    value=message.value,
-                    key=message.key,
-                    headers=list(message.headers),
-                    partition=partition,
-                    timestamp_ms=message.timestamp_ms,
-                )
-                for message in messages
-            ]
+            answers = [producer.send(topic, **_fields(message, partition)) for message in messages]
             return [answer.get(ANSWER_SECONDS) for answer in answers]
         finally:
             producer.close(timeout=5)
 
     def consume(self, bootstrap_servers: str, topic: str, count: int, offset: int = 0) -> list[Message]:
-        consumer = kafka.KafkaConsumer(
-            bootstrap_servers=bootstrap_servers,
-            group_id=None,
-            enable_auto_commit=False,
-            check_crcs=True,
-            max_partition_fetch_bytes=LARGEST_BYTES,
-            fetch_max_bytes=LARGEST_BYTES,
-        )
+        consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap_servers, **_CONSUMER)
         try:
             partition = kafka.TopicPartition(topic, 0)
             consumer.assign([partition])
@@ -225,10 +236,7 @@ class KafkaPython:
             deadline = time.monotonic() + ANSWER_SECONDS
             while len(results) < count and time.monotonic() < deadline:
                 for records in consumer.poll(timeout_ms=500, max_records=count - len(results)).values():
-                    results += [
-                        Message(record.value, record.key, tuple(record.headers), record.timestamp)
-                        for record in records
-                    ]
+                    results += map(_message, records)
         finally:
             consumer.close()
         assert len(results) == count, f"kafka-python got {len(results)} of {count} messages"
@@ -264,26 +272,10 @@ class AioKafka:
         codec: str = "none",
         acks: str = "all",
     ) -> list[Any]:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap_servers,
-            compression_type=None if codec == "none" else codec,
-            acks=acks if acks == "all" else int(acks),
-            max_request_size=LARGEST_BYTES,
-            linger_ms=20,
-        )
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap_servers, **_producer(codec, acks))
         await producer.start()
         try:
-            answers = [
-                await producer.send(
-                    topic,
-                    value=message.value,
-                    key=message.key,
-                    headers=list(message.headers),
-                    partition=partition,
-                    timestamp_ms=message.timestamp_ms,
-                )
-                for message in messages
-            ]
+            answers = [await producer.send(topic, **_fields(message, partition)) for message in messages]
             return list(await asyncio.wait_for(asyncio.gather(*answers), ANSWER_SECONDS))
         finally:
             await producer.stop()
@@ -292,14 +284,7 @@ class AioKafka:
         return asyncio.run(self._consume(bootstrap_servers, topic, count, offset))
 
     async def _consume(self, bootstrap_servers: str, topic: str, count: int, offset: int) -> list[Message]:
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap_servers,
-            group_id=None,
-            enable_auto_commit=False,
-            check_crcs=True,
-            max_partition_fetch_bytes=LARGEST_BYTES,
-            fetch_max_bytes=LARGEST_BYTES,
-        )
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, **_CONSUMER)
         await consumer.start()
         try:
             partition = aiokafka.TopicPartition(topic, 0)
@@ -308,13 +293,9 @@ class AioKafka:
             results: list[Message] = []
             deadline = time.monotonic() + ANSWER_SECONDS
             while len(results) < count and time.monotonic() < deadline:
-                for records in (
-                    await consumer.getmany(timeout_ms=500, max_records=count - len(results))
-                ).values():
-                    results += [
-                        Message(record.value, record.key, tuple(record.headers), record.timestamp)
-                        for record in records
-                    ]
+                found = await consumer.getmany(timeout_ms=500, max_records=count - len(results))
+                for records in found.values():
+                    results += map(_message, records)
         finally:
             await consumer.stop()
         assert len(results) == count, f"aiokafka got {len(results)} of {count} messages"

@@ -13,13 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.transactions.broker import (
-    BROKERS,
-    PARTITIONS,
-    TRANSACTIONS,
-    Broker,
-    now_ms,
-)
+from tests.cluster.transactions.broker import BROKERS, PARTITIONS, TRANSACTIONS, Broker, now_ms
 from tests.unit.broker.replica.replicas import LIFE, state_of
 
 from mainstem_broker.protocol.topic_partition import TopicPartition

@@ -12,13 +12,7 @@ from scripts import build_images
 from tests.e2e.machine.commands import MachineError, say
 from tests.e2e.machine.debian import debian_image, java_image
 from tests.e2e.machine.engine import Engine
-from tests.e2e.machine.settings import (
-    PUBLIC_JAVA_IMAGE,
-    PUBLIC_PYTHON_IMAGE,
-    REPOSITORY,
-    S3_MODULE,
-    Places,
-)
+from tests.e2e.machine.settings import PUBLIC_JAVA_IMAGE, PUBLIC_PYTHON_IMAGE, REPOSITORY, S3_MODULE, Places
 from tests.e2e.machine.tools import go_install
 
 _PYTHON_PACKAGES: Final = ("ca-certificates", "python3")

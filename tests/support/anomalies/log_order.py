@@ -12,15 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tests.support.anomalies.history import (
-    Assign,
-    End,
-    EndRequest,
-    Isolation,
-    Operation,
-    Poll,
-    Send,
-)
+from tests.support.anomalies.history import Assign, End, EndRequest, Isolation, Operation, Poll, Send
 
 
 class Outcome(Enum):

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.unit.loader.batch_bytes import Record
-from tests.unit.loader.fake_cluster import (
-    DELETE_RECORDS,
-    FETCH,
-    LIST_OFFSETS,
-    METADATA,
-    NEWEST,
-    FakeCluster,
-)
+from tests.unit.loader.fake_cluster import DELETE_RECORDS, FETCH, LIST_OFFSETS, METADATA, NEWEST, FakeCluster
 from tests.unit.loader.test_load_topic import Loads
 
 from mainstem_loader.errors import LoaderError, SettingsError

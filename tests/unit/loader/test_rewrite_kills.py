@@ -63,10 +63,7 @@ def test_a_rewrite_that_is_killed_anywhere_happens_once_or_not_at_all(
     assert table is not None
     table.delete("_offset = 4")
     before = state(loads.warehouse)
-    assert before == (
-        [(0, "2013-01-01"), (3, "2013-01-01"), (7, "2013-01-02")],
-        [1, 2, 5, 6],
-    )
+    assert before == ([(0, "2013-01-01"), (3, "2013-01-01"), (7, "2013-01-02")], [1, 2, 5, 6])
 
     whole = tmp_path / "whole"
     shutil.copytree(loads.warehouse, whole)

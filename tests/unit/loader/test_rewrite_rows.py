@@ -232,11 +232,7 @@ def test_a_live_load_that_commits_first_neither_stops_a_backfill_nor_loses_rows(
     monkeypatch.setattr(WarehouseTable, "rewrite", after_a_live_load)
     fill(loads, replace_rows=replaces)
     assert tries[-1] is CommitOutcome.COMMITTED
-    assert loads.rows("n", "new") == [
-        {"n": 0, "new": None},
-        {"n": 1, "new": None},
-        {"n": 2, "new": "column"},
-    ]
+    assert loads.rows("n", "new") == [{"n": 0, "new": None}, {"n": 1, "new": None}, {"n": 2, "new": "column"}]
 
 
 @pytest.mark.parametrize("replaces", [False, True])

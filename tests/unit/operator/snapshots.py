@@ -9,14 +9,7 @@ from typing import Any
 
 from mainstem_operator.api.resources import ClusterSpec, cluster_of
 from mainstem_operator.kubernetes.node_affinity import HOSTNAME, NodeAffinity, Requirement, Term
-from mainstem_operator.snapshot import (
-    BrokerReport,
-    Claim,
-    Component,
-    Pod,
-    Snapshot,
-    Workload,
-)
+from mainstem_operator.snapshot import BrokerReport, Claim, Component, Pod, Snapshot, Workload
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 

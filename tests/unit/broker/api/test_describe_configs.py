@@ -417,12 +417,7 @@ async def test_the_level_from_which_on_a_broker_logs_is_described_and_set(broker
         ("1", ("root", SET, None), "invalid_config", "There is no log level 'None'"),
         ("1", ("kafka.server", SET, "INFO"), "invalid_config", "There is no logger 'kafka.server'"),
         ("1", ("root", DELETE, None), "invalid_request", "The level of root can only be set"),
-        (
-            "2",
-            ("root", SET, "INFO"),
-            "invalid_request",
-            "This is broker 1, not '2': send the request there",
-        ),
+        ("2", ("root", SET, "INFO"), "invalid_request", "This is broker 1, not '2': send the request there"),
     ],
 )
 def test_what_is_no_level_of_a_logger_here_is_refused_with_the_reason(

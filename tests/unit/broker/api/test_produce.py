@@ -120,11 +120,7 @@ async def test_all_records_that_break_a_rule_are_named(broker: LocalBroker) -> N
     """KIP-467: version 8 on; earlier ones get the code alone."""
     broker.create("t", config={"cleanup.policy": "compact"})
     without_key = encode_batch(
-        [
-            Message(b"0", None, (), NOW_MS),
-            Message(b"1", b"key", (), NOW_MS),
-            Message(b"2", None, (), NOW_MS),
-        ]
+        [Message(b"0", None, (), NOW_MS), Message(b"1", b"key", (), NOW_MS), Message(b"2", None, (), NOW_MS)]
     )
 
     for version in (7, 8):

@@ -59,10 +59,7 @@ async def test_credentials_are_created_replaced_described_and_deleted(broker: Lo
     assert await alter(broker, [upsertion("alice", iterations=5000)], [deletion("alice", SHA_512)]) == {
         "alice": "none"
     }
-    assert await describe(broker, "alice", "bob") == {
-        "alice": [(SHA_256, 5000)],
-        "bob": "resource_not_found",
-    }
+    assert await describe(broker, "alice", "bob") == {"alice": [(SHA_256, 5000)], "bob": "resource_not_found"}
     await alter(broker, [], [deletion("alice")])
     assert await describe(broker) == {}
 
@@ -78,10 +75,7 @@ async def test_the_text_is_apache_kafkas_and_leaves_quotas_alone(broker: LocalBr
         "server_key": hmac.digest(b"p" * 32, b"Server Key", "sha256"),
     }
     parts = [f"{name}={base64.b64encode(value).decode()}" for name, value in expected.items()]
-    assert settings == {
-        "SCRAM-SHA-256": ",".join([*parts, "iterations=4096"]),
-        "producer_byte_rate": "5",
-    }
+    assert settings == {"SCRAM-SHA-256": ",".join([*parts, "iterations=4096"]), "producer_byte_rate": "5"}
     await alter(broker, [], [deletion("a/b")])
     assert broker.view.entity_configs == {"users/a%2Fb": {"producer_byte_rate": "5"}}
 

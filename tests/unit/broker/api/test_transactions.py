@@ -255,11 +255,7 @@ async def test_a_transaction_is_described_with_its_partitions(requests: Requests
     await requests.add(0, 1, 0)
     state = await requests.describe()
     assert state["topics"] == [{"topic": "t", "partitions": [0, 1]}]
-    assert (state["producer_id"], state["producer_epoch"], state["transaction_timeout"]) == (
-        1000,
-        0,
-        60_000,
-    )
+    assert (state["producer_id"], state["producer_epoch"], state["transaction_timeout"]) == (1000, 0, 60_000)
     assert (await requests.describe("none"))["error_code"] == TransactionalIdNotFound.code
 
 

@@ -6,11 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from mainstem_broker.cluster.controller import (
-    ElectionPolicy,
-    StateChange,
-    plan_states,
-)
+from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, plan_states
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
 from mainstem_broker.replica.partition_state import PartitionState

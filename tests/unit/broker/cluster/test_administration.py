@@ -34,37 +34,35 @@ async def test_a_topic_is_created_once_however_many_ask(servers: str) -> None:
         assert two.view.topics["t"].config == {"retention.ms": "5"}
 
 
-async def test_a_topic_made_while_its_predecessor_vanishes_is_made(servers: str, shell: KazooClient) -> None:
+async def test_a_topic_made_while_its_predecessor_vanishes_is_made(one: Member, shell: KazooClient) -> None:
     """The settings were there when they were looked for and gone when they were written."""
 
-    async with joined(1, servers) as member:
-        shell.create("/config/topics/t", b"{}")
-        zookeeper = member._zookeeper
-        get = zookeeper.get
+    shell.create("/config/topics/t", b"{}")
+    zookeeper = one._zookeeper
+    get = zookeeper.get
 
-        async def vanishing(path: str, on_change: Callable[[], None] | None = None) -> Node | None:
-            node = await get(path, on_change)
-            if path == "/config/topics/t" and node is not None:
-                shell.delete("/config/topics/t")
-            return node
+    async def vanishing(path: str, on_change: Callable[[], None] | None = None) -> Node | None:
+        node = await get(path, on_change)
+        if path == "/config/topics/t" and node is not None:
+            shell.delete("/config/topics/t")
+        return node
 
-        zookeeper.get = vanishing  # type: ignore[method-assign]  # stands in between
-        await member.create("t", [1])
-        zookeeper.get = get  # type: ignore[method-assign]  # as it was
-        await member.until(lambda: member.knows("t"))
+    zookeeper.get = vanishing  # type: ignore[method-assign]  # stands in between
+    await one.create("t", [1])
+    zookeeper.get = get  # type: ignore[method-assign]  # as it was
+    await one.until(lambda: one.knows("t"))
 
 
-async def test_growth_of_nothing_and_growth_that_comes_too_late_are_refused(servers: str) -> None:
-    async with joined(1, servers) as member:
-        with pytest.raises(UnknownTopicOrPartition, match="Topic 't' does not exist"):
-            await member.administration.grow_topic("t", {1: (1,)})
-        await member.create("t", [1])
-        results = await asyncio.gather(
-            *(member.administration.grow_topic("t", {1: (1,)}) for _ in range(4)), return_exceptions=True
-        )
-        refused = [result for result in results if isinstance(result, InvalidPartitions)]
-        assert (len(refused), results.count(None)) == (3, 1)
-        await member.until(lambda: member.knows("t") and len(member.states_of("t")) == 2)
+async def test_growth_of_nothing_and_growth_that_comes_too_late_are_refused(one: Member) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="Topic 't' does not exist"):
+        await one.administration.grow_topic("t", {1: (1,)})
+    await one.create("t", [1])
+    results = await asyncio.gather(
+        *(one.administration.grow_topic("t", {1: (1,)}) for _ in range(4)), return_exceptions=True
+    )
+    refused = [result for result in results if isinstance(result, InvalidPartitions)]
+    assert (len(refused), results.count(None)) == (3, 1)
+    await one.until(lambda: one.knows("t") and len(one.states_of("t")) == 2)
 
 
 # --- Deletion ---
@@ -74,13 +72,12 @@ async def markers(member: Member) -> list[str]:
     return await member._zookeeper.children(znodes.DELETE_TOPICS)
 
 
-async def test_to_ask_for_a_deletion_twice_is_the_same_as_once(servers: str) -> None:
-    async with joined(1, servers) as member:
-        topic_id = await member.create("t", [1])
-        await member.until(lambda: member.knows("t"))
-        await asyncio.gather(*(member.administration.delete_topic("t", topic_id) for _ in range(4)))
-        await member.until(lambda: "t" not in member.view.topics)
-        assert await markers(member) == []
+async def test_to_ask_for_a_deletion_twice_is_the_same_as_once(one: Member) -> None:
+    topic_id = await one.create("t", [1])
+    await one.until(lambda: one.knows("t"))
+    await asyncio.gather(*(one.administration.delete_topic("t", topic_id) for _ in range(4)))
+    await one.until(lambda: "t" not in one.view.topics)
+    assert await markers(one) == []
 
 
 async def test_a_deletion_that_comes_too_late_leaves_no_marker_for_the_next_topic_of_that_name(
@@ -158,14 +155,13 @@ async def test_holders_that_forget_at_the_same_time_leave_nothing(servers: str) 
             assert await one.administration.deleted_topics() == {}
 
 
-async def test_to_wait_for_a_holder_that_does_nothing_ends_with_the_time(servers: str) -> None:
-    async with joined(1, servers) as member:
-        topic_id = await member.create("t", [1])
-        await member.until(lambda: member.knows("t"))
-        await member.administration.delete_topic("t", topic_id)
-        await member.until(lambda: "t" not in member.view.topics)
-        await member.administration.wait_removed(topic_id, lambda: {1}, 20)
-        await member.administration.wait_removed(topic_id, set, 8000)
+async def test_to_wait_for_a_holder_that_does_nothing_ends_with_the_time(one: Member) -> None:
+    topic_id = await one.create("t", [1])
+    await one.until(lambda: one.knows("t"))
+    await one.administration.delete_topic("t", topic_id)
+    await one.until(lambda: "t" not in one.view.topics)
+    await one.administration.wait_removed(topic_id, lambda: {1}, 20)
+    await one.administration.wait_removed(topic_id, set, 8000)
 
 
 # --- Settings ---
@@ -192,28 +188,26 @@ async def test_settings_changed_by_many_at_once_lose_nothing(servers: str) -> No
 
 
 async def test_settings_that_others_change_without_end_are_given_up_with_a_word(
-    servers: str, shell: KazooClient
+    one: Member, shell: KazooClient
 ) -> None:
-    async with joined(1, servers) as member:
-        shell.create("/config/brokers/1", znodes.encode_config({}))
+    shell.create("/config/brokers/1", znodes.encode_config({}))
 
-        def change(settings: Mapping[str, str]) -> Mapping[str, str]:
-            shell.set("/config/brokers/1", znodes.encode_config({}))
-            return settings
+    def change(settings: Mapping[str, str]) -> Mapping[str, str]:
+        shell.set("/config/brokers/1", znodes.encode_config({}))
+        return settings
 
-        with pytest.raises(InvalidConfig, match="settings of brokers/1 are being changed by others"):
-            await member.administration.change_config("brokers/1", change)
+    with pytest.raises(InvalidConfig, match="settings of brokers/1 are being changed by others"):
+        await one.administration.change_config("brokers/1", change)
 
 
-async def test_what_is_written_is_what_zookeeper_shell_shows(servers: str, shell: KazooClient) -> None:
+async def test_what_is_written_is_what_zookeeper_shell_shows(one: Member, shell: KazooClient) -> None:
     """R18."""
 
-    async with joined(1, servers) as member:
-        topic_id = await member.create("t", [1], {"retention.ms": "5"})
-        await member.until(lambda: member.knows("t"))
-        data, stat = shell.get("/brokers/topics/t")
-        assert TopicAssignment.decode("t", data, stat.version).topic_id == topic_id
-        assert shell.get("/config/topics/t")[0] == b'{"version":1,"config":{"retention.ms":"5"}}'
-        assert shell.get("/brokers/topics/t/partitions/0/state")[0] == (
-            b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1],"incarnations":{"1":0}}'
-        )
+    topic_id = await one.create("t", [1], {"retention.ms": "5"})
+    await one.until(lambda: one.knows("t"))
+    data, stat = shell.get("/brokers/topics/t")
+    assert TopicAssignment.decode("t", data, stat.version).topic_id == topic_id
+    assert shell.get("/config/topics/t")[0] == b'{"version":1,"config":{"retention.ms":"5"}}'
+    assert shell.get("/brokers/topics/t/partitions/0/state")[0] == (
+        b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1],"incarnations":{"1":0}}'
+    )

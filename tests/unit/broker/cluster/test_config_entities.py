@@ -22,10 +22,7 @@ from mainstem_broker.quota.client_quotas import QuotaEntity
         (QuotaEntity("alice", None), "users/alice"),
         (QuotaEntity(None, "app"), "clients/app"),
         (QuotaEntity("alice", "app"), "users/alice/clients/app"),
-        (
-            QuotaEntity(DEFAULT_ENTITY, DEFAULT_ENTITY),
-            "users/<default>/clients/<default>",
-        ),
+        (QuotaEntity(DEFAULT_ENTITY, DEFAULT_ENTITY), "users/<default>/clients/<default>"),
         (QuotaEntity("CN=a b,O=*~/+", None), "users/CN%3Da%20b%2CO%3D%2A%7E%2F%2B"),
         (QuotaEntity("grüße", ".."), "users/gr%C3%BC%C3%9Fe/clients/%2E%2E"),
     ],

@@ -18,13 +18,7 @@ from tests.unit.broker.cluster.planned_clusters import (
     view_of,
 )
 
-from mainstem_broker.cluster.controller import (
-    ElectionPolicy,
-    StateChange,
-    heir_of,
-    may_stop,
-    plan_states,
-)
+from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, heir_of, may_stop, plan_states
 from mainstem_broker.cluster.view import Topic
 from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 

@@ -13,11 +13,7 @@ from tests.unit.broker.cluster.planned_clusters import (
     planned,
 )
 
-from mainstem_broker.cluster.controller import (
-    ElectionPolicy,
-    StateChange,
-    plan_states,
-)
+from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, plan_states
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import BrokerRegistration, TopicAssignment
 from mainstem_broker.replica.partition_state import NO_LEADER

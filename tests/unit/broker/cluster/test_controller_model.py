@@ -9,10 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.broker.cluster.planned_clusters import Life, carry_out, one_partition, plan, set_live, view_of
 
-from mainstem_broker.cluster.controller import (
-    ElectionPolicy,
-    is_trusted,
-)
+from mainstem_broker.cluster.controller import ElectionPolicy, is_trusted
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
@@ -56,9 +53,7 @@ def happens(lives: dict[int, Life], history: dict[int, Life], events: Mapping[in
     st.integers(1, 3),
 )
 def test_through_any_deaths_returns_and_shutdowns_elections_are_safe_and_settle_at_once(
-    replicas: dict[int, tuple[int, ...]],
-    history: list[tuple[dict[int, str], bool]],
-    min_insync_replicas: int,
+    replicas: dict[int, tuple[int, ...]], history: list[tuple[dict[int, str], bool]], min_insync_replicas: int
 ) -> None:
     """R19, R22: who leads has every acknowledged record, as far as the state of things can tell."""
     policy = ElectionPolicy(min_insync_replicas)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from kazoo.client import KazooClient
-from tests.unit.broker.cluster.members import joined
+from tests.unit.broker.cluster.members import Member, joined
 
 from mainstem_broker.cluster.zookeeper import Conflict, Create
 from mainstem_broker.replica.partition_state import NO_LEADER
@@ -27,37 +27,35 @@ async def test_there_is_one_controller_and_the_next_has_the_next_epoch(
 
 
 async def test_a_controller_that_was_replaced_without_knowing_writes_nothing(
-    servers: str, shell: KazooClient
+    one: Member, servers: str, shell: KazooClient
 ) -> None:
     """Fencing: every write checks the version of /controller_epoch."""
 
-    async with joined(1, servers) as one:
-        await one.hold_back()
-        shell.delete("/controller")
-        async with joined(2, servers) as two:
-            assert two.is_controller
-            assert one.is_controller, "it has not heard of it"
-            with pytest.raises(Conflict, match="Check /controller_epoch"):
-                await one.controllership.write([Create("/written", b"")])
-            assert shell.exists("/written") is None
-            one.let_go()
-            await one.until(lambda: not one.is_controller)
-            assert two.is_controller
+    await one.hold_back()
+    shell.delete("/controller")
+    async with joined(2, servers) as two:
+        assert two.is_controller
+        assert one.is_controller, "it has not heard of it"
+        with pytest.raises(Conflict, match="Check /controller_epoch"):
+            await one.controllership.write([Create("/written", b"")])
+        assert shell.exists("/written") is None
+        one.let_go()
+        await one.until(lambda: not one.is_controller)
+        assert two.is_controller
 
 
 async def test_states_that_another_wrote_first_are_read_and_planned_anew(
-    servers: str, shell: KazooClient
+    one: Member, servers: str, shell: KazooClient
 ) -> None:
-    async with joined(1, servers) as one:
-        await one.create("t", [1])
-        await one.until(lambda: one.knows("t"))
-        async with joined(2, servers):
-            await one.create("u", [2])
-            await one.until(lambda: one.knows("u"))
-            path = "/brokers/topics/u/partitions/0/state"
-            shell.set(path, shell.get(path)[0])  # its version is now another than the controller knows
-        await one.until(lambda: one.states_of("u")[0].leader == NO_LEADER)
-        assert one.states_of("u")[0].partition_epoch == 2
+    await one.create("t", [1])
+    await one.until(lambda: one.knows("t"))
+    async with joined(2, servers):
+        await one.create("u", [2])
+        await one.until(lambda: one.knows("u"))
+        path = "/brokers/topics/u/partitions/0/state"
+        shell.set(path, shell.get(path)[0])  # its version is now another than the controller knows
+    await one.until(lambda: one.states_of("u")[0].leader == NO_LEADER)
+    assert one.states_of("u")[0].partition_epoch == 2
 
 
 async def test_a_deletion_goes_on_where_a_controller_died(servers: str, shell: KazooClient) -> None:

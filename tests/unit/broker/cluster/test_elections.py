@@ -10,11 +10,7 @@ from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.elections import ElectionType, elect_on_request, plan_rebalance
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import BrokerRegistration, TopicAssignment
-from mainstem_broker.errors import (
-    ElectionNotNeeded,
-    EligibleLeadersNotAvailable,
-    PreferredLeaderNotAvailable,
-)
+from mainstem_broker.errors import ElectionNotNeeded, EligibleLeadersNotAvailable, PreferredLeaderNotAvailable
 from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
-from tests.unit.broker.cluster.members import client_of, joined
+from tests.unit.broker.cluster.members import Member, client_of, joined
 
 from mainstem_broker.cluster import controllership, znodes
 from mainstem_broker.cluster.view import Delta
@@ -89,60 +89,57 @@ async def test_a_state_that_a_move_ended_with_is_read_with_the_assignment(
         assert delta.partitions == {("t", 0)}
 
 
-async def test_states_of_a_topic_that_was_created_again_meanwhile_are_not_the_new_ones(servers: str) -> None:
-    async with joined(1, servers) as one:
-        await one.create("t", [1])
-        await one.until(lambda: one.knows("t"))
-        await one.hold_back()
-        before = one.view.topics["t"]
-        later = znodes.encode_state(replace(before.states[0], assignment_version=1))
-        client_of(one).set(znodes.state_path("t", 0), later)
-        other = replace(before.assignment, topic_id=UUID(int=9))
+async def test_states_of_a_topic_that_was_created_again_meanwhile_are_not_the_new_ones(one: Member) -> None:
+    await one.create("t", [1])
+    await one.until(lambda: one.knows("t"))
+    await one.hold_back()
+    before = one.view.topics["t"]
+    later = znodes.encode_state(replace(before.states[0], assignment_version=1))
+    client_of(one).set(znodes.state_path("t", 0), later)
+    other = replace(before.assignment, topic_id=UUID(int=9))
 
-        async def read_another(names: Iterable[str], delta: Delta) -> set[str]:
-            one.view.set_topic(other, {})
-            return set(names)
+    async def read_another(names: Iterable[str], delta: Delta) -> set[str]:
+        one.view.set_topic(other, {})
+        return set(names)
 
-        one._reader.read_topics = read_another  # type: ignore[method-assign]  # stands in between
-        await one._reader._read_states([("t", 0)], Delta())
-        assert one.view.topics["t"].topic_id == UUID(int=9)
-        assert one.states_of("t") == {}
+    one._reader.read_topics = read_another  # type: ignore[method-assign]  # stands in between
+    await one._reader._read_states([("t", 0)], Delta())
+    assert one.view.topics["t"].topic_id == UUID(int=9)
+    assert one.states_of("t") == {}
 
 
 async def test_states_are_taken_though_the_assignment_was_written_anew(
-    servers: str, shell: KazooClient
+    one: Member, shell: KazooClient
 ) -> None:
     """As by who restores ZooKeeper's tree node by node: no assignment will ever have that version."""
 
-    async with joined(1, servers) as one:
-        await one.create("t", [1])
-        await one.until(lambda: one.knows("t"))
-        await one.hold_back()
-        state = replace(one.states_of("t")[0], assignment_version=7)
-        shell.set(znodes.state_path("t", 0), znodes.encode_state(state))
-        with capture_logs() as logs:
-            await one._reader._read_states([("t", 0)], Delta())
-        assert one.states_of("t")[0].assignment_version == 0
-        assert [entry["event"] for entry in logs] == ["assignment older than its states: it was replaced"]
+    await one.create("t", [1])
+    await one.until(lambda: one.knows("t"))
+    await one.hold_back()
+    state = replace(one.states_of("t")[0], assignment_version=7)
+    shell.set(znodes.state_path("t", 0), znodes.encode_state(state))
+    with capture_logs() as logs:
+        await one._reader._read_states([("t", 0)], Delta())
+    assert one.states_of("t")[0].assignment_version == 0
+    assert [entry["event"] for entry in logs] == ["assignment older than its states: it was replaced"]
 
 
-async def test_states_wait_for_an_assignment_that_cannot_be_read(servers: str, shell: KazooClient) -> None:
+async def test_states_wait_for_an_assignment_that_cannot_be_read(one: Member, shell: KazooClient) -> None:
     """Whether their replicas are still the known ones is not known."""
 
-    async with joined(1, servers) as one:
-        await one.create("t", [1])
-        await one.until(lambda: one.knows("t"))
-        await one.hold_back()
-        before = one.states_of("t")[0]
-        readable = one.view.topics["t"].assignment.encode()
-        shell.set(znodes.topic_path("t"), b"no assignment")
-        moved = replace(before, leader_epoch=1, assignment_version=2)
-        shell.set(znodes.state_path("t", 0), znodes.encode_state(moved))
-        await one._reader._read_states([("t", 0)], Delta())
-        assert one.states_of("t")[0] == before
-        shell.set(znodes.topic_path("t"), readable)
-        await one._reader._read_states([("t", 0)], Delta())
-        assert one.states_of("t")[0].leader_epoch == 1
+    await one.create("t", [1])
+    await one.until(lambda: one.knows("t"))
+    await one.hold_back()
+    before = one.states_of("t")[0]
+    readable = one.view.topics["t"].assignment.encode()
+    shell.set(znodes.topic_path("t"), b"no assignment")
+    moved = replace(before, leader_epoch=1, assignment_version=2)
+    shell.set(znodes.state_path("t", 0), znodes.encode_state(moved))
+    await one._reader._read_states([("t", 0)], Delta())
+    assert one.states_of("t")[0] == before
+    shell.set(znodes.topic_path("t"), readable)
+    await one._reader._read_states([("t", 0)], Delta())
+    assert one.states_of("t")[0].leader_epoch == 1
 
 
 async def test_all_hear_of_a_state_that_was_written_by_hand_when_one_announces_it(
@@ -223,12 +220,11 @@ async def test_a_view_catches_up_with_what_was_written_before_the_call(servers: 
             assert f"t{number}" in two.view.topics
 
 
-async def test_to_catch_up_ends_with_the_time_when_nothing_answers(servers: str) -> None:
-    async with joined(1, servers) as member:
-        await member.hold_back()
-        await member.catch_up(20)
-        with pytest.raises(RequestTimedOut, match="is not complete yet"):
-            await member.wait_until(lambda: False, 20)
+async def test_to_catch_up_ends_with_the_time_when_nothing_answers(one: Member) -> None:
+    await one.hold_back()
+    await one.catch_up(20)
+    with pytest.raises(RequestTimedOut, match="is not complete yet"):
+        await one.wait_until(lambda: False, 20)
 
 
 async def test_nodes_that_people_wrote_wrongly_are_left_out_and_told(

@@ -30,15 +30,14 @@ async def test_a_broker_that_lost_its_session_registers_anew_and_knows_what_it_m
 
 
 async def test_a_controller_that_lost_its_session_leads_no_more_and_may_be_elected_again(
-    servers: str, shell: KazooClient
+    one: Member, servers: str, shell: KazooClient
 ) -> None:
-    async with joined(1, servers) as one:
-        await end_session(one, servers)
-        await until(lambda: is_registered(shell, one) and one.is_controller)
-        assert shell.get("/controller_epoch")[0] == b"2"
-        await one.create("t", [1])
-        await one.until(lambda: one.knows("t"))
-        assert one.states_of("t")[0].controller_epoch == 2
+    await end_session(one, servers)
+    await until(lambda: is_registered(shell, one) and one.is_controller)
+    assert shell.get("/controller_epoch")[0] == b"2"
+    await one.create("t", [1])
+    await one.until(lambda: one.knows("t"))
+    assert one.states_of("t")[0].controller_epoch == 2
 
 
 async def test_a_session_lost_just_after_the_registration_is_not_taken_for_registered(
@@ -67,17 +66,16 @@ async def test_a_session_lost_just_after_the_registration_is_not_taken_for_regis
         await one.until(lambda: 2 in one.view.brokers)
 
 
-async def test_wishes_of_a_lost_session_fail_with_an_error_that_clients_retry(servers: str) -> None:
-    async with joined(1, servers) as one:
-        calls: list[Callable[[], Awaitable[object]]] = [
-            lambda: one.create("t", [1]),
-            lambda: one.administration.change_config("brokers/1", lambda _: {}),
-            one.administration.deleted_topics,
-        ]
-        client_of(one).stop()
-        for call in calls:
-            with pytest.raises(ZooKeeperUnavailable):
-                await call()
+async def test_wishes_of_a_lost_session_fail_with_an_error_that_clients_retry(one: Member) -> None:
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: one.create("t", [1]),
+        lambda: one.administration.change_config("brokers/1", lambda _: {}),
+        one.administration.deleted_topics,
+    ]
+    client_of(one).stop()
+    for call in calls:
+        with pytest.raises(ZooKeeperUnavailable):
+            await call()
 
 
 async def test_to_leave_before_joining_and_to_leave_twice_are_no_errors(servers: str) -> None:

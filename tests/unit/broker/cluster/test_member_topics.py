@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
-from tests.unit.broker.cluster.members import joined
+from tests.unit.broker.cluster.members import Member, joined
 
 from mainstem_broker.replica.partition_state import NO_LEADER
 
@@ -42,52 +42,55 @@ async def test_a_topic_is_seen_by_all_from_its_creation_to_its_end(servers: str,
         assert shell.exists("/admin/delete_topics/t") is None
 
 
-async def test_elections_that_settings_for_all_brokers_allow_are_held_at_once(servers: str) -> None:
-    async with joined(1, servers) as one:
-        async with joined(2, servers) as two:
-            await one.until(lambda: 2 in one.view.brokers)
-            await one.create_replicated("t", [(2, 1)])
-            await two.until(lambda: two.knows("t"))
-            alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
-            assert await two.states.change_state("t", 0, alone, {}) == alone
-        await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
-        allowed = {"unclean.leader.election.enable": "true"}
-        await one.administration.change_config("brokers/<default>", lambda _: allowed)
-        await one.until(lambda: one.states_of("t")[0].leader == 1)
-        assert one.states_of("t")[0].recovering
+async def test_elections_that_settings_for_all_brokers_allow_are_held_at_once(
+    one: Member, servers: str
+) -> None:
+    async with joined(2, servers) as two:
+        await one.until(lambda: 2 in one.view.brokers)
+        await one.create_replicated("t", [(2, 1)])
+        await two.until(lambda: two.knows("t"))
+        alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
+        assert await two.states.change_state("t", 0, alone, {}) == alone
+    await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
+    allowed = {"unclean.leader.election.enable": "true"}
+    await one.administration.change_config("brokers/<default>", lambda _: allowed)
+    await one.until(lambda: one.states_of("t")[0].leader == 1)
+    assert one.states_of("t")[0].recovering
 
 
-async def test_elections_go_by_settings_for_all_brokers_that_were_read_in_the_same_pass(servers: str) -> None:
+async def test_elections_go_by_settings_for_all_brokers_that_were_read_in_the_same_pass(
+    one: Member, servers: str
+) -> None:
     """Else records are lost by an election that was forbidden before it was held."""
 
-    async with joined(1, servers) as one:
-        change = one.administration.change_config
-        await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "true"})
-        await one.until(lambda: one.unclean)
-        async with joined(2, servers) as two:
-            await one.until(lambda: 2 in one.view.brokers)
-            await one.create_replicated("t", [(2, 1)])
-            await two.until(lambda: two.knows("t"))
-            alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
-            assert await two.states.change_state("t", 0, alone, {}) == alone
-            await one.until(lambda: one.states_of("t")[0].isr == (2,))
-            await one.hold_back()
-            await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "false"})
-        one.let_go()
-        await one.until(lambda: 2 not in one.view.brokers)
-        assert one.states_of("t")[0].leader == NO_LEADER
+    change = one.administration.change_config
+    await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "true"})
+    await one.until(lambda: one.unclean)
+    async with joined(2, servers) as two:
+        await one.until(lambda: 2 in one.view.brokers)
+        await one.create_replicated("t", [(2, 1)])
+        await two.until(lambda: two.knows("t"))
+        alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
+        assert await two.states.change_state("t", 0, alone, {}) == alone
+        await one.until(lambda: one.states_of("t")[0].isr == (2,))
+        await one.hold_back()
+        await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "false"})
+    one.let_go()
+    await one.until(lambda: 2 not in one.view.brokers)
+    assert one.states_of("t")[0].leader == NO_LEADER
 
 
-async def test_the_partitions_of_a_dead_broker_lose_their_leader_and_get_it_back(servers: str) -> None:
-    async with joined(1, servers) as one:
-        async with joined(2, servers):
-            await one.create("t", [2])
-            await one.until(lambda: one.knows("t"))
-        await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
-        assert one.states_of("t")[0].isr == (2,)
-        async with joined(2, servers) as two:
-            await two.until(lambda: two.knows("t"))
-            assert (two.states_of("t")[0].leader, two.states_of("t")[0].leader_epoch) == (2, 2)
+async def test_the_partitions_of_a_dead_broker_lose_their_leader_and_get_it_back(
+    one: Member, servers: str
+) -> None:
+    async with joined(2, servers):
+        await one.create("t", [2])
+        await one.until(lambda: one.knows("t"))
+    await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
+    assert one.states_of("t")[0].isr == (2,)
+    async with joined(2, servers) as two:
+        await two.until(lambda: two.knows("t"))
+        assert (two.states_of("t")[0].leader, two.states_of("t")[0].leader_epoch) == (2, 2)
 
 
 async def test_a_lone_broker_that_restarts_leads_on_at_once_under_a_new_epoch(

@@ -31,14 +31,7 @@ async def test_a_broker_registers_is_elected_and_is_gone_when_it_leaves(
         assert member.view.controller_id == 1
     assert shell.get_children("/brokers/ids") == []
     assert shell.exists("/controller") is None
-    assert set(shell.get_children("/")) >= {
-        "admin",
-        "brokers",
-        "cluster",
-        "config",
-        "consumers",
-        "mainstem",
-    }
+    assert set(shell.get_children("/")) >= {"admin", "brokers", "cluster", "config", "consumers", "mainstem"}
 
 
 async def test_all_brokers_learn_the_id_that_the_first_one_gave_the_cluster(servers: str) -> None:

@@ -16,10 +16,7 @@ from tests.unit.broker.cluster.planned_clusters import (
     view_of,
 )
 
-from mainstem_broker.cluster.controller import (
-    ElectionPolicy,
-    must_claim,
-)
+from mainstem_broker.cluster.controller import ElectionPolicy, must_claim
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import Claim
 from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
@@ -93,11 +90,7 @@ def test_a_claim_of_an_earlier_life_does_not_count() -> None:
 
 
 def test_nobody_claims_while_someone_who_might_lead_is_dead_or_trusted_or_leads() -> None:
-    for live in (
-        {1: UNCLEAN_RETURN},
-        {1: UNCLEAN_RETURN, 2: FIRST},
-        {1: FIRST, 2: UNCLEAN_RETURN},
-    ):
+    for live in ({1: UNCLEAN_RETURN}, {1: UNCLEAN_RETURN, 2: FIRST}, {1: FIRST, 2: UNCLEAN_RETURN}):
         view = one_partition(live, (1, 2), 1, (1, 2))
         assert not must_claim(view.topics["t"].states[0], view.brokers)
 

@@ -44,8 +44,7 @@ async def session(servers: str, states: list[str] | None = None) -> AsyncIterato
 async def test_nobody_there_is_told_with_what_to_do() -> None:
     zookeeper = ZooKeeper("127.0.0.1:1", 2000, lambda _: None)
     with pytest.raises(
-        StartupError,
-        match=r"did not answer at 127\.0\.0\.1:1 within 0\.3 s: start it, or correct zookeeper",
+        StartupError, match=r"did not answer at 127\.0\.0\.1:1 within 0\.3 s: start it, or correct zookeeper"
     ):
         await zookeeper.start(0.3)
     await zookeeper.stop()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.log.logs import (
-    NOW_MS,
-    messages,
-)
+from tests.unit.broker.log.logs import NOW_MS, messages
 
 from mainstem_broker.log.partition_log import AppendInfo, PartitionLog
 

@@ -11,13 +11,7 @@ from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, append, compressed_batch, messages, open_log, settings
 from tests.unit.broker.log.transactional import abort, end, write
 
-from mainstem_broker.log.dump import (
-    NotALog,
-    Problem,
-    dump_log,
-    dump_segment,
-    dump_transaction_index,
-)
+from mainstem_broker.log.dump import NotALog, Problem, dump_log, dump_segment, dump_transaction_index
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.transaction_index import TransactionIndex
 from mainstem_broker.log.verification import verify_log

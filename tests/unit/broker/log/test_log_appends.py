@@ -7,15 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.followed_logs import follow
-from tests.unit.broker.log.logs import (
-    NOW_MS,
-    Stored,
-    append,
-    messages,
-    open_log,
-    read_all,
-    read_batches,
-)
+from tests.unit.broker.log.logs import NOW_MS, Stored, append, messages, open_log, read_all, read_batches
 
 from mainstem_broker.errors import CorruptMessage, OffsetOutOfRange
 from mainstem_broker.log.leader_epochs import EpochEntry

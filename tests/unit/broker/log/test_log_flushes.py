@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.broker.log.followed_logs import SIZE_BYTES
-from tests.unit.broker.log.logs import (
-    NOW_MS,
-    append,
-    open_log,
-    settings,
-)
+from tests.unit.broker.log.logs import NOW_MS, append, open_log, settings
 
 from mainstem_broker.log import checkpoints
 from mainstem_broker.log.leader_epochs import EpochEntry

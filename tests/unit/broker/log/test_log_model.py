@@ -173,11 +173,7 @@ class LogModel(RuleBasedStateMachine):
 
     def reopen(self, clean: bool) -> None:
         self.log = open_log(
-            self.directory,
-            self.config,
-            clean=clean,
-            recovery_point=self.flushed,
-            log_start_offset=self.start,
+            self.directory, self.config, clean=clean, recovery_point=self.flushed, log_start_offset=self.start
         )
         self.end_moved()
         self.flushed = min(self.flushed, self.end)

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.broker.log.followed_logs import SIZE_BYTES, follow
-from tests.unit.broker.log.logs import (
-    NOW_MS,
-    Stored,
-    append,
-    open_log,
-    read_all,
-    settings,
-)
+from tests.unit.broker.log.logs import NOW_MS, Stored, append, open_log, read_all, settings
 
 from mainstem_broker.errors import OffsetOutOfRange, StorageError
 from mainstem_broker.log.checkpoints import read_epochs

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.unit.broker.log.followed_logs import SIZE_BYTES
-from tests.unit.broker.log.logs import (
-    NOW_MS,
-    append,
-    settings,
-)
+from tests.unit.broker.log.logs import NOW_MS, append, settings
 
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.partition_log import PartitionLog

@@ -21,9 +21,7 @@ def file_of(path: Path, content: bytes) -> LogFile:
 
 @settings(max_examples=50)
 @given(
-    sizes=st.lists(st.integers(0, 300), max_size=12),
-    read_bytes=st.integers(61, 700),
-    tail=st.integers(0, 80),
+    sizes=st.lists(st.integers(0, 300), max_size=12), read_bytes=st.integers(61, 700), tail=st.integers(0, 80)
 )
 def test_walks_meet_every_whole_batch_however_little_is_read_at_a_time(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], read_bytes: int, tail: int

@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 from tests.support.record_batches import HEADER, BatchHeader, encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages
 
-from mainstem_broker.errors import (
-    CorruptMessage,
-    ProtocolError,
-    UnsupportedForMessageFormat,
-)
+from mainstem_broker.errors import CorruptMessage, ProtocolError, UnsupportedForMessageFormat
 from mainstem_broker.protocol import batches
 from mainstem_broker.protocol.batches import (
     HEADER_BYTES,

@@ -115,10 +115,7 @@ def _has_no_null_array(request: Any) -> bool:
 
 
 @settings(max_examples=100)
-@given(
-    count=st.integers(2**20, 2**35 - 1),
-    key_and_version=st.sampled_from(WITHOUT_SCHEMA),
-)
+@given(count=st.integers(2**20, 2**35 - 1), key_and_version=st.sampled_from(WITHOUT_SCHEMA))
 def test_a_count_without_elements_costs_nothing(count: int, key_and_version: tuple[int, int]) -> None:
     key, version = key_and_version
     head = b"\0" + bytes(6) if key == 0 else bytes(21)

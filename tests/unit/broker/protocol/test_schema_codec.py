@@ -27,12 +27,7 @@ from tests.unit.broker.protocol.schema_strategies import (
 
 from mainstem_broker.api.api_table import APIS
 from mainstem_broker.errors import InvalidRequestBytes
-from mainstem_broker.protocol.codec import (
-    RequestHeader,
-    decode_header,
-    decode_request,
-    encode_response,
-)
+from mainstem_broker.protocol.codec import RequestHeader, decode_header, decode_request, encode_response
 from mainstem_broker.protocol.primitives import encode_unsigned_varint
 from mainstem_broker.protocol.wire import Frame
 

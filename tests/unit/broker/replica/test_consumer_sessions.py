@@ -29,10 +29,7 @@ def topics(*partitions: tuple[UUID, int, int]) -> list[FetchTopic]:
 
 class Fetch:
     def __init__(
-        self,
-        session: tuple[int, int],
-        named: Sequence[Any] = (),
-        forgotten: Sequence[ForgottenTopic] = (),
+        self, session: tuple[int, int], named: Sequence[Any] = (), forgotten: Sequence[ForgottenTopic] = ()
     ) -> None:
         self.session_id, self.session_epoch = session
         self.topics = named

@@ -38,11 +38,7 @@ def take(
     partition: Partition, records: bytes = b"", high_watermark: int = 0, start: int = 0, epoch: int = 5
 ) -> None:
     partition.append_from_leader(
-        records,
-        leader_epoch=epoch,
-        high_watermark=high_watermark,
-        log_start_offset=start,
-        now_ms=NOW_MS,
+        records, leader_epoch=epoch, high_watermark=high_watermark, log_start_offset=start, now_ms=NOW_MS
     )
 
 

@@ -66,14 +66,7 @@ def fetch(
     """A follower's fetch; the last epoch it has is that of the leader, if it has records."""
     epoch = (EPOCH if offset else -1) if last_epoch is None else last_epoch
     return at.read_as_follower(
-        broker,
-        life,
-        offset,
-        epoch,
-        1000,
-        leader_epoch=leader_epoch,
-        min_one_batch=True,
-        now_ms=now_ms,
+        broker, life, offset, epoch, 1000, leader_epoch=leader_epoch, min_one_batch=True, now_ms=now_ms
     )
 
 

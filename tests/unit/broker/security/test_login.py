@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainstem_broker.security.exchanges import LoginFailed
-from mainstem_broker.security.login import (
-    API_VERSIONS_KEY,
-    SASL_AUTHENTICATE_KEY,
-    SASL_HANDSHAKE_KEY,
-    Login,
-)
+from mainstem_broker.security.login import API_VERSIONS_KEY, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY, Login
 from mainstem_broker.security.plain import PlainServer, client_message, users_of
 from mainstem_broker.security.principals import Principal
 
@@ -145,8 +140,7 @@ def test_a_second_login_must_be_by_the_same_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "now_s", "reason"),
-    [("OTHER", 4.0, "by another mechanism"), ("PLAIN", 0.5, "too soon")],
+    ("mechanism", "now_s", "reason"), [("OTHER", 4.0, "by another mechanism"), ("PLAIN", 0.5, "too soon")]
 )
 def test_a_second_login_must_be_by_the_same_mechanism_and_not_too_soon(
     mechanism: str, now_s: float, reason: str

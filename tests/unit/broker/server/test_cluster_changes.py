@@ -299,10 +299,7 @@ def test_settings_that_are_wrong_do_not_count_and_are_told(tmp_path: Path) -> No
     with capture_logs() as lines:
         assert broker.news.topic_config("t") == broker.context.config.topic({})
         broker.news.take_broker_config()
-    assert [line["event"] for line in lines] == [
-        "topic settings ignored",
-        "dynamic broker settings ignored",
-    ]
+    assert [line["event"] for line in lines] == ["topic settings ignored", "dynamic broker settings ignored"]
 
 
 def test_elections_go_by_the_topics_settings(tmp_path: Path) -> None:

@@ -62,14 +62,7 @@ async def test_what_follows_a_large_frame_is_read_wherever_its_head_ends(size: i
 
     with Peer(Script().handle) as peer:
         sending = asyncio.create_task(peer.send(large, next_one, "echo after", next_one, large, "echo end"))
-        assert await peer.receive(6) == [
-            large[5:],
-            next_one[5:],
-            b"after",
-            next_one[5:],
-            large[5:],
-            b"end",
-        ]
+        assert await peer.receive(6) == [large[5:], next_one[5:], b"after", next_one[5:], large[5:], b"end"]
         await sending
 
 

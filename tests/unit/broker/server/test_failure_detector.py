@@ -165,9 +165,7 @@ async def test_the_controller_watches_everyone_and_everyone_the_controller(close
             assert deathwatch._watches.keys() == expected
 
 
-async def test_watches_end_with_the_lives_and_the_controllership_that_they_are_for(
-    closed_port: int,
-) -> None:
+async def test_watches_end_with_the_lives_and_the_controllership_that_they_are_for(closed_port: int) -> None:
     member = PlayedMember()
     async with watching(member) as deathwatch:
         member.live(closed_port, closed_port, closed_port)

@@ -292,10 +292,7 @@ async def test_a_fetch_says_who_asks_in_which_life_and_what_he_has() -> None:
         assert list(await leader.fetch(*asked_for)) == []
         await leader.fetch(*asked_for[:2], 0.0061)
     request, hurried = received
-    assert (request.max_wait, hurried.max_wait) == (
-        timedelta(milliseconds=500),
-        timedelta(milliseconds=7),
-    )
+    assert (request.max_wait, hurried.max_wait) == (timedelta(milliseconds=500), timedelta(milliseconds=7))
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (2, 0)
     assert [topic.topic_id for topic in request.topics] == [one, two]
     _, requested = request.topics[0].partitions

@@ -340,10 +340,7 @@ async def test_a_request_between_the_messages_of_a_login_ends_it(broker: LocalBr
 
 
 async def test_a_login_by_messages_names_the_principal_or_ends(broker: LocalBroker) -> None:
-    for password, error in (
-        ("secret", ErrorCode.none),
-        ("wrong", ErrorCode.sasl_authentication_failed),
-    ):
+    for password, error in (("secret", ErrorCode.none), ("wrong", ErrorCode.sasl_authentication_failed)):
         stranger = Stranger(broker)
         stranger.choose()
         message = {"auth_bytes": f"\0alice\0{password}".encode()}

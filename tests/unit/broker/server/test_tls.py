@@ -452,10 +452,7 @@ async def test_a_login_has_limited_time_however_much_the_client_sends() -> None:
     """R40: bytes make a connection that is not idle, but no login."""
     user = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
     config = config_of(
-        {
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": user,
-        }
+        {"sasl.enabled.mechanisms": "PLAIN", "listener.name.sasl_plaintext.plain.sasl.jaas.config": user}
     )
     endpoint = Endpoint("SASL_PLAINTEXT", "SASL_PLAINTEXT", "127.0.0.1", 0)
     security = ListenerSecurity(config, endpoint, lambda user, kind: ScramDecoys().credential(kind, user))
@@ -508,8 +505,7 @@ async def test_clients_are_anonymous_where_no_certificate_is_demanded(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("rules", "principal"),
-    [("DEFAULT", r"CN=Alice,OU=.*,O=Example"), ("RULE:^CN=(.*?),.*$/$1/L", "alice")],
+    ("rules", "principal"), [("DEFAULT", r"CN=Alice,OU=.*,O=Example"), ("RULE:^CN=(.*?),.*$/$1/L", "alice")]
 )
 async def test_a_client_certificate_names_the_principal_by_the_rules(
     tmp_path: Path, rules: str, principal: str
@@ -550,10 +546,7 @@ async def test_a_subject_without_a_rule_is_refused(tmp_path: Path) -> None:
     ("own", "reason"),
     [
         (None, "peer did not return a certificate"),
-        (
-            OTHER_AUTHORITY.issue("m@example.com"),
-            "the client's certificate is not accepted: unable to get",
-        ),
+        (OTHER_AUTHORITY.issue("m@example.com"), "the client's certificate is not accepted: unable to get"),
         (AUTHORITY.expired(), "the client's certificate is not accepted: certificate has expired"),
     ],
 )

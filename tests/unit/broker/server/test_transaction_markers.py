@@ -46,8 +46,7 @@ class PlayedPeer:
                             name=topic["name"],
                             partitions=[
                                 SimpleNamespace(
-                                    partition_index=index,
-                                    error_code=self.cluster.code(topic["name"], index),
+                                    partition_index=index, error_code=self.cluster.code(topic["name"], index)
                                 )
                                 for index in topic["partition_indexes"]
                             ],
@@ -163,9 +162,7 @@ async def test_no_partitions_need_no_request(cluster: PlayedCluster) -> None:
     assert not cluster.requests
 
 
-async def test_what_comes_up_while_a_request_is_under_way_shares_the_next_one(
-    cluster: PlayedCluster,
-) -> None:
+async def test_what_comes_up_while_a_request_is_under_way_shares_the_next_one(cluster: PlayedCluster) -> None:
     cluster.may_answer.clear()
     first = cluster.write([("t", 0)], 1)
     await cluster.until_asked(1)

@@ -9,11 +9,7 @@ import pytest
 from mainstem.errors import ClusterRefused
 from mainstem.kafka.client_security import log_in
 
-ALICE = {
-    "security.protocol": "SASL_PLAINTEXT",
-    "sasl.username": "alice",
-    "sasl.password": "a-secret",
-}
+ALICE = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "alice", "sasl.password": "a-secret"}
 
 
 class PlayedBroker:

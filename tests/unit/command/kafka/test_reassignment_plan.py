@@ -78,10 +78,7 @@ REPLICAS = st.lists(ANY_BROKER, min_size=1, max_size=4, unique=True).map(tuple)
     replication_factor=st.one_of(st.none(), st.integers(1, 4)),
 )
 def test_whatever_there_is_the_plan_holds_what_it_promises(
-    assignment: list[Replicas],
-    brokers: set[int],
-    rack_of: list[str] | None,
-    replication_factor: int | None,
+    assignment: list[Replicas], brokers: set[int], rack_of: list[str] | None, replication_factor: int | None
 ) -> None:
     current = of(*assignment)
     where = {broker: None if rack_of is None else rack_of[broker - 1] for broker in brokers}

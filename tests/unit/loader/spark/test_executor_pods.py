@@ -97,11 +97,7 @@ def test_spark_needs_rights_on_pods_only() -> None:
     """Else it makes a ConfigMap for executors, and deletes Services and claims when it stops."""
     settings = spark_settings(PODS, 1)
     assert settings["spark.kubernetes.executor.disableConfigMap"] == "true"
-    for name in (
-        "service.deleteOnTermination",
-        "ownPersistentVolumeClaim",
-        "reusePersistentVolumeClaim",
-    ):
+    for name in ("service.deleteOnTermination", "ownPersistentVolumeClaim", "reusePersistentVolumeClaim"):
         assert settings[f"spark.kubernetes.driver.{name}"] == "false"
 
 

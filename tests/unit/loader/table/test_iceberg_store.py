@@ -214,11 +214,7 @@ def test_a_table_made_anew_elsewhere_during_its_first_load_refuses_the_commit(ow
     table = own.open()
     planned = load(table, "a", None, 3)
     catalog = IcebergCatalog().open(Folder.of(own.warehouse))
-    schema, spec, properties = (
-        own.iceberg().schema(),
-        own.iceberg().spec(),
-        own.iceberg().properties,
-    )
+    schema, spec, properties = (own.iceberg().schema(), own.iceberg().spec(), own.iceberg().properties)
     catalog.drop_table(("mainstem", "t"))
     catalog.create_table(
         ("mainstem", "t"),

@@ -137,9 +137,7 @@ def test_every_list_and_map_and_text_of_the_spec_is_bounded(crd_path: Path) -> N
             assert "maxLength" in schema or "enum" in schema or schema.get("format") == "date-time", path
 
 
-def test_the_status_is_a_subresource_and_keeps_conditions_by_type(
-    crd_path: Path,
-) -> None:
+def test_the_status_is_a_subresource_and_keeps_conditions_by_type(crd_path: Path) -> None:
     version = crd_of(crd_path)["spec"]["versions"][0]
     assert version["subresources"]["status"] == {}
     status = schema_of(crd_path)["properties"]["status"]["properties"]

@@ -121,10 +121,7 @@ def test_settings_are_read_as_brokers_read_them_and_null_leaves_them_to_others()
             ),
             "spec.brokers.config.leader.replication.throttled.rate and spec.rolling.moveBytesPerSecond set",
         ),
-        (
-            with_three(warehouse={"location": "/tables"}),
-            "a path needs volumeClaim",
-        ),
+        (with_three(warehouse={"location": "/tables"}), "a path needs volumeClaim"),
     ],
 )
 def test_a_wrong_cluster_is_told_by_field(manifest: dict[str, Any], sentence: str) -> None:

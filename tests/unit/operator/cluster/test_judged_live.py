@@ -6,7 +6,6 @@ tests/e2e/test_judged_live.py says which field is judged by which of these.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +14,7 @@ import pytest
 from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
-from tests.support.running_operator import RunningOperator
+from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator.snapshots import cluster, component, snapshot, with_pod
 
 from mainstem_operator.api.conditions import Condition
@@ -29,7 +28,6 @@ from mainstem_operator.snapshot import Component, Snapshot, pod_of
 from mainstem_operator.topics.loads.apply import bring_about_loads
 from mainstem_operator.topics.loads.plan import load_conditions, run_of
 
-Scenario = Callable[[RunningOperator], Awaitable[None]]
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
 
@@ -53,8 +51,9 @@ def without_ready_pods(seen: Component, **changes: Any) -> Component:
 # --- BrokerClusters ---
 
 
-def test_what_kubernetes_refuses_of_a_cluster_is_told_and_nothing_is_done(
-    play: Callable[[Scenario], None],
+@with_operator
+async def test_what_kubernetes_refuses_of_a_cluster_is_told_and_nothing_is_done(
+    operator: RunningOperator,
 ) -> None:
     refusal = 'StatefulSet.apps "events-broker" is invalid: spec.template.spec.tolerations[0]: Invalid value'
 
@@ -63,60 +62,50 @@ def test_what_kubernetes_refuses_of_a_cluster_is_told_and_nothing_is_done(
         spec = applied.get("spec", {}).get("template", {}).get("spec", {})
         return refusal if name == "events-broker" and "tolerations" in spec else ""
 
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.refuses = refuses
-        wrong = {"replicas": 3, "pod": {"tolerations": [{"operator": "Perhaps"}]}}
-        kubernetes.apply(manifest("BrokerCluster", "events", brokers=wrong))
-        condition = await operator.condition("brokerclusters", "events", "Ready", "False", "NoBrokers")
-        assert refusal in condition["message"]
-        assert not [key for key in kubernetes.objects if key[0] in ("services", "statefulsets", "configmaps")]
-        # Once it is mended all goes on.
-        kubernetes.apply(
-            manifest("BrokerCluster", "events", brokers={"replicas": 3, "pod": {"tolerations": []}})
-        )
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        # A BrokerCluster that runs is left as it is, and serves on.
-        before = {key: item["metadata"]["resourceVersion"] for key, item in kubernetes.objects.items()}
-        kubernetes.apply(
-            manifest("BrokerCluster", "events", brokers={**wrong, "config": {"num.partitions": 7}})
-        )
-        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
-        assert condition["message"].startswith("Kubernetes refused objects of the manifest")
-        assert refusal in condition["message"]
-        await operator.condition("brokerclusters", "events", "Ready", "True")
-        after = {key: item["metadata"]["resourceVersion"] for key, item in kubernetes.objects.items()}
-        assert {key for key in after if before.get(key) != after[key]} == {
-            ("brokerclusters", "default", "events")
-        }
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    kubernetes.refuses = refuses
+    wrong = {"replicas": 3, "pod": {"tolerations": [{"operator": "Perhaps"}]}}
+    kubernetes.apply(manifest("BrokerCluster", "events", brokers=wrong))
+    condition = await operator.condition("brokerclusters", "events", "Ready", "False", "NoBrokers")
+    assert refusal in condition["message"]
+    assert not [key for key in kubernetes.objects if key[0] in ("services", "statefulsets", "configmaps")]
+    # Once it is mended all goes on.
+    kubernetes.apply(manifest("BrokerCluster", "events", brokers={"replicas": 3, "pod": {"tolerations": []}}))
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    # A BrokerCluster that runs is left as it is, and serves on.
+    before = {key: item["metadata"]["resourceVersion"] for key, item in kubernetes.objects.items()}
+    kubernetes.apply(manifest("BrokerCluster", "events", brokers={**wrong, "config": {"num.partitions": 7}}))
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+    assert condition["message"].startswith("Kubernetes refused objects of the manifest")
+    assert refusal in condition["message"]
+    await operator.condition("brokerclusters", "events", "Ready", "True")
+    after = {key: item["metadata"]["resourceVersion"] for key, item in kubernetes.objects.items()}
+    assert {key for key in after if before.get(key) != after[key]} == {
+        ("brokerclusters", "default", "events")
+    }
 
 
-def test_a_node_port_that_can_not_be_had_is_told_before_brokers_are_made(
-    play: Callable[[Scenario], None],
+@with_operator
+async def test_a_node_port_that_can_not_be_had_is_told_before_brokers_are_made(
+    operator: RunningOperator,
 ) -> None:
     """Ports out of range, or taken, are refused in earnest only: a dry run gives none out."""
     words = "spec.ports[0].nodePort: Invalid value: 2000: provided port is not in the valid range."
+    kubernetes = operator.kubernetes
 
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
+    def refuses(applied: Manifest) -> str:
+        earnest = kubernetes.requests[-1][0] == "PATCH"
+        return words if earnest and applied["metadata"]["name"].endswith("-external") else ""
 
-        def refuses(applied: Manifest) -> str:
-            earnest = kubernetes.requests[-1][0] == "PATCH"
-            return words if earnest and applied["metadata"]["name"].endswith("-external") else ""
-
-        kubernetes.refuses = refuses
-        listeners = {"external": {"type": "NodePort", "nodePortFirst": 2000}}
-        kubernetes.apply(manifest("BrokerCluster", "events", brokers={"replicas": 3}, listeners=listeners))
-        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
-        assert words in condition["message"]
-        assert kubernetes.find("statefulsets") == []
-        kubernetes.refuses = lambda applied: ""
-        kubernetes.annotate("brokerclusters", "events", {"look": "now"})
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-
-    play(scenario)
+    kubernetes.refuses = refuses
+    listeners = {"external": {"type": "NodePort", "nodePortFirst": 2000}}
+    kubernetes.apply(manifest("BrokerCluster", "events", brokers={"replicas": 3}, listeners=listeners))
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+    assert words in condition["message"]
+    assert kubernetes.find("statefulsets") == []
+    kubernetes.refuses = lambda applied: ""
+    kubernetes.annotate("brokerclusters", "events", {"look": "now"})
+    await operator.condition("brokerclusters", "events", "Stable", "True")
 
 
 def test_pods_that_kubernetes_does_not_make_are_told() -> None:
@@ -246,13 +235,11 @@ def test_a_load_whose_pod_can_not_start_is_told() -> None:
 # --- Groups ---
 
 
-def test_a_group_of_a_cluster_that_is_not_there_says_so(play: Callable[[Scenario], None]) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        operator.kubernetes.apply(manifest("ConsumerGroup", "billing", clusterRef={"name": "nowhere"}))
-        result = await operator.condition("consumergroups", "billing", "Ready", "False", "ClusterNotFound")
-        assert result["message"] == "There is no BrokerCluster nowhere in the namespace default."
-
-    play(scenario)
+@with_operator
+async def test_a_group_of_a_cluster_that_is_not_there_says_so(operator: RunningOperator) -> None:
+    operator.kubernetes.apply(manifest("ConsumerGroup", "billing", clusterRef={"name": "nowhere"}))
+    result = await operator.condition("consumergroups", "billing", "Ready", "False", "ClusterNotFound")
+    assert result["message"] == "There is no BrokerCluster nowhere in the namespace default."
 
 
 def test_a_day_that_the_month_does_not_have_is_told() -> None:

@@ -183,8 +183,7 @@ def test_brokers_that_are_being_drained_still_count_for_the_replicas_that_must_b
 
 
 @pytest.mark.parametrize(
-    ("storage", "policy"),
-    [({"size": "1Gi"}, "AlwaysAllow"), ({"type": "ephemeral"}, "IfHealthyBudget")],
+    ("storage", "policy"), [({"size": "1Gi"}, "AlwaysAllow"), ({"type": "ephemeral"}, "IfHealthyBudget")]
 )
 def test_a_pod_that_is_not_ready_does_not_hold_its_node_unless_its_data_is_there_only(
     storage: dict[str, Any], policy: str

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 import pytest
 from tests.support.fake_kubernetes import Kubernetes, Manifest
-from tests.support.running_operator import RunningOperator
+from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator import snapshots
 from tests.unit.operator.cluster.test_reconcile import cluster, pods
 
@@ -15,7 +15,6 @@ from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.cluster.broker_manifests import Placement, brokers_at_other_ports, config_hash
 from mainstem_operator.snapshot import index_of
 
-Scenario = Callable[[RunningOperator], Awaitable[None]]
 OUTSIDE = {"external": {"type": "NodePort", "host": "kafka.example.org"}}
 
 
@@ -71,29 +70,26 @@ def start_with_files(kubernetes: Kubernetes, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Brokers, "file_settings", reported)
 
 
-def test_a_broker_whose_service_was_made_again_advertises_its_new_port(
-    play: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+@with_operator
+async def test_a_broker_whose_service_was_made_again_advertises_its_new_port(
+    operator: RunningOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no other broker is restarted, nor is any when another one is added."""
-
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        start_with_files(kubernetes, monkeypatch)
-        manifest = cluster()
-        manifest["spec"]["listeners"] = OUTSIDE
-        kubernetes.apply(manifest)
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        before = pods(kubernetes, "broker")
-        kubernetes.delete("services", "events-broker-1-external")
-        kubernetes.set_ready("events-broker-0", True)
-        await operator.until(lambda: pods(kubernetes, "broker") != before, "a restart")
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        after = pods(kubernetes, "broker")
-        assert [name for name in before if after[name] != before[name]] == ["events-broker-1"]
-        manifest["spec"]["brokers"]["replicas"] = 4
-        kubernetes.apply(manifest)
-        await operator.until(lambda: "events-broker-3" in pods(kubernetes, "broker"), "a fourth broker")
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        assert after.items() <= pods(kubernetes, "broker").items()
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    start_with_files(kubernetes, monkeypatch)
+    manifest = cluster()
+    manifest["spec"]["listeners"] = OUTSIDE
+    kubernetes.apply(manifest)
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    before = pods(kubernetes, "broker")
+    kubernetes.delete("services", "events-broker-1-external")
+    kubernetes.set_ready("events-broker-0", True)
+    await operator.until(lambda: pods(kubernetes, "broker") != before, "a restart")
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    after = pods(kubernetes, "broker")
+    assert [name for name in before if after[name] != before[name]] == ["events-broker-1"]
+    manifest["spec"]["brokers"]["replicas"] = 4
+    kubernetes.apply(manifest)
+    await operator.until(lambda: "events-broker-3" in pods(kubernetes, "broker"), "a fourth broker")
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert after.items() <= pods(kubernetes, "broker").items()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from tests.support.fake_kubernetes import Kubernetes, Manifest
-from tests.support.running_operator import RunningOperator
+from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator.cluster.test_reconcile import cluster, pods
 
 from mainstem_broker.config.properties import parse_properties
@@ -15,7 +14,6 @@ from mainstem_broker.config.references import filled_in
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.snapshot import index_of
 
-Scenario = Callable[[RunningOperator], Awaitable[None]]
 Racks = dict[int, str | None]
 BY_ZONE = {"nodeLabel": "zone"}
 
@@ -67,67 +65,61 @@ async def look(operator: RunningOperator) -> None:
     await operator.until(lambda: len(operator.kubernetes.requests) > requested + 15, "a look")
 
 
-def test_brokers_of_a_new_cluster_start_in_their_racks_and_none_is_restarted(
-    play: Callable[[Scenario], None], racks: Racks, tmp_path: Path
+@with_operator
+async def test_brokers_of_a_new_cluster_start_in_their_racks_and_none_is_restarted(
+    operator: RunningOperator, racks: Racks, tmp_path: Path
 ) -> None:
     """Nor are any when nodes come, go, or say that they are alive, which is not even written down (R25)."""
-
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        start_in(kubernetes, racks, tmp_path)
-        kubernetes.add_node("node-0", zone="a")
-        kubernetes.add_node("node-1", zone="b")
-        kubernetes.add_node("node-2")
-        kubernetes.apply(cluster(rack=BY_ZONE))
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        await operator.condition("brokerclusters", "events", "RackUnknown", "True")
-        assert racks == {0: "a", 1: "b", 2: None}
-        before = pods(kubernetes, "broker")
-        writes = len(kubernetes.writes)
-        kubernetes.update_node("node-1", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-        await look(operator)
-        assert kubernetes.writes[writes:] == []
-        kubernetes.add_node("later", zone="c")
-        kubernetes.annotate("brokerclusters", "events", {"look": "now"})
-        file = "racks.properties"
-        await operator.until(
-            lambda: (
-                kubernetes.get("configmaps", "events-broker")["data"][file] == "later=c\nnode-0=a\nnode-1=b\n"
-            ),
-            "the later node",
-        )
-        await look(operator)
-        assert pods(kubernetes, "broker") == before
-        assert restarts(kubernetes) == []
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    start_in(kubernetes, racks, tmp_path)
+    kubernetes.add_node("node-0", zone="a")
+    kubernetes.add_node("node-1", zone="b")
+    kubernetes.add_node("node-2")
+    kubernetes.apply(cluster(rack=BY_ZONE))
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    await operator.condition("brokerclusters", "events", "RackUnknown", "True")
+    assert racks == {0: "a", 1: "b", 2: None}
+    before = pods(kubernetes, "broker")
+    writes = len(kubernetes.writes)
+    kubernetes.update_node("node-1", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    await look(operator)
+    assert kubernetes.writes[writes:] == []
+    kubernetes.add_node("later", zone="c")
+    kubernetes.annotate("brokerclusters", "events", {"look": "now"})
+    file = "racks.properties"
+    await operator.until(
+        lambda: (
+            kubernetes.get("configmaps", "events-broker")["data"][file] == "later=c\nnode-0=a\nnode-1=b\n"
+        ),
+        "the later node",
+    )
+    await look(operator)
+    assert pods(kubernetes, "broker") == before
+    assert restarts(kubernetes) == []
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["relabelled", "known-late"])
-def test_a_broker_is_restarted_once_when_it_did_not_start_in_its_nodes_rack(
-    play: Callable[[Scenario], None], racks: Racks, tmp_path: Path, is_known: bool
+@with_operator
+async def test_a_broker_is_restarted_once_when_it_did_not_start_in_its_nodes_rack(
+    operator: RunningOperator, racks: Racks, tmp_path: Path, is_known: bool
 ) -> None:
     """The node's label changes, or the broker was faster than the news of its node."""
-
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        start_in(kubernetes, racks, tmp_path)
-        for index in range(3):
-            if index != 1 or is_known:
-                kubernetes.add_node(f"node-{index}", zone=f"z{index}")
-        kubernetes.apply(cluster(rack=BY_ZONE))
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        assert racks == {0: "z0", 1: "z1" if is_known else None, 2: "z2"}
-        if is_known:
-            kubernetes.update_node("node-1", {"metadata": {"labels": {"zone": "z9"}}})
-        else:
-            kubernetes.add_node("node-1", zone="z9")
-        kubernetes.annotate("brokerclusters", "events", {"look": "now"})
-        await operator.until(lambda: racks[1] == "z9", "the other rack")
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        await look(operator)
-        (restart,) = restarts(kubernetes)
-        assert restart.startswith("events-broker-1: its node is in rack z9")
-        assert racks == {0: "z0", 1: "z9", 2: "z2"}
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    start_in(kubernetes, racks, tmp_path)
+    for index in range(3):
+        if index != 1 or is_known:
+            kubernetes.add_node(f"node-{index}", zone=f"z{index}")
+    kubernetes.apply(cluster(rack=BY_ZONE))
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert racks == {0: "z0", 1: "z1" if is_known else None, 2: "z2"}
+    if is_known:
+        kubernetes.update_node("node-1", {"metadata": {"labels": {"zone": "z9"}}})
+    else:
+        kubernetes.add_node("node-1", zone="z9")
+    kubernetes.annotate("brokerclusters", "events", {"look": "now"})
+    await operator.until(lambda: racks[1] == "z9", "the other rack")
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    await look(operator)
+    (restart,) = restarts(kubernetes)
+    assert restart.startswith("events-broker-1: its node is in rack z9")
+    assert racks == {0: "z0", 1: "z9", 2: "z2"}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
-from tests.support.running_operator import RunningOperator
+from tests.support.running_operator import RunningOperator, with_operator
 
 from mainstem_operator.api.secret_data import decoded
 from mainstem_operator.certificates.issuing import KeyPair, is_issued
 
-Scenario = Callable[[RunningOperator], Awaitable[None]]
 SECRETS = {
     "events-broker-tls",
     "events-ca",
@@ -40,102 +38,91 @@ def data_of(kubernetes: Kubernetes, name: str) -> dict[str, str]:
     return decoded(kubernetes.get("secrets", name))
 
 
-def test_a_secured_cluster_comes_up_with_its_keys_and_then_nothing_is_written(
-    play: Callable[[Scenario], None],
+@with_operator
+async def test_a_secured_cluster_comes_up_with_its_keys_and_then_nothing_is_written(
+    operator: RunningOperator,
 ) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(secured())
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        assert {item["metadata"]["name"] for item in kubernetes.find("secrets")} == SECRETS
-        brokers, authority = data_of(kubernetes, "events-broker-tls"), data_of(kubernetes, "events-ca")
-        issuer = KeyPair("", authority["ca.crt"])
-        assert is_issued(KeyPair(brokers["tls.key"], brokers["tls.crt"]), issuer, "mainstem-broker", ())
-        status = kubernetes.get("brokerclusters", "events")["status"]
-        assert status["bootstrapServers"] == "events-bootstrap.default.svc:9093"
-        assert status["listeners"] == [
-            {
-                "name": "tls",
-                "bootstrapServers": "events-bootstrap.default.svc:9093",
-                "securityProtocol": "SASL_SSL",
-                "authentication": "scram-sha-512",
-            }
-        ]
-        for item in kubernetes.find("secrets"):  # they go with the BrokerCluster
-            (owner,) = item["metadata"]["ownerReferences"]
-            assert (owner["kind"], owner["name"]) == ("BrokerCluster", "events")
-        writes, requested = len(kubernetes.writes), len(kubernetes.requests)
-        kubernetes.set_ready("events-broker-0", True)
-        await operator.until(lambda: len(kubernetes.requests) > requested + 20, "a look")
-        assert kubernetes.writes[writes:] == []
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    kubernetes.apply(secured())
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert {item["metadata"]["name"] for item in kubernetes.find("secrets")} == SECRETS
+    brokers, authority = data_of(kubernetes, "events-broker-tls"), data_of(kubernetes, "events-ca")
+    issuer = KeyPair("", authority["ca.crt"])
+    assert is_issued(KeyPair(brokers["tls.key"], brokers["tls.crt"]), issuer, "mainstem-broker", ())
+    status = kubernetes.get("brokerclusters", "events")["status"]
+    assert status["bootstrapServers"] == "events-bootstrap.default.svc:9093"
+    assert status["listeners"] == [
+        {
+            "name": "tls",
+            "bootstrapServers": "events-bootstrap.default.svc:9093",
+            "securityProtocol": "SASL_SSL",
+            "authentication": "scram-sha-512",
+        }
+    ]
+    for item in kubernetes.find("secrets"):  # they go with the BrokerCluster
+        (owner,) = item["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"]) == ("BrokerCluster", "events")
+    writes, requested = len(kubernetes.writes), len(kubernetes.requests)
+    kubernetes.set_ready("events-broker-0", True)
+    await operator.until(lambda: len(kubernetes.requests) > requested + 20, "a look")
+    assert kubernetes.writes[writes:] == []
 
 
-def test_keys_that_are_lost_are_made_anew_and_no_broker_is_restarted(
-    play: Callable[[Scenario], None],
-) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(secured())
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
-        before = data_of(kubernetes, "events-broker-tls")
-        kubernetes.delete("secrets", "events-broker-tls")
-        kubernetes.set_ready("events-broker-0", True)
-        await operator.until(lambda: bool(data_of(kubernetes, "events-broker-tls")), "new keys")
-        after = data_of(kubernetes, "events-broker-tls")
-        assert after["tls.key"] != before["tls.key"]
-        assert after["ca.crt"] == before["ca.crt"]
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
-
-    play(scenario)
+@with_operator
+async def test_keys_that_are_lost_are_made_anew_and_no_broker_is_restarted(operator: RunningOperator) -> None:
+    kubernetes = operator.kubernetes
+    kubernetes.apply(secured())
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
+    before = data_of(kubernetes, "events-broker-tls")
+    kubernetes.delete("secrets", "events-broker-tls")
+    kubernetes.set_ready("events-broker-0", True)
+    await operator.until(lambda: bool(data_of(kubernetes, "events-broker-tls")), "new keys")
+    after = data_of(kubernetes, "events-broker-tls")
+    assert after["tls.key"] != before["tls.key"]
+    assert after["ca.crt"] == before["ca.crt"]
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
 
 
-def test_a_certificate_that_is_not_there_is_waited_for(play: Callable[[Scenario], None]) -> None:
+@with_operator
+async def test_a_certificate_that_is_not_there_is_waited_for(operator: RunningOperator) -> None:
     """Its pods could not start."""
-
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(secured(tls={"secretName": "from-cert-manager"}))
-        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
-        assert "from-cert-manager, which does not exist" in condition["message"]
-        assert kubernetes.find("statefulsets") == []
-        encoded = base64.b64encode(b"theirs").decode()
-        kubernetes.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "from-cert-manager", "namespace": "default"},
-                "data": dict.fromkeys(("tls.key", "tls.crt", "ca.crt"), encoded),
-            }
-        )
-        kubernetes.annotate("brokerclusters", "events", {"example.com/look": "again"})
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        assert data_of(kubernetes, "events-ca") == {"ca.crt": "theirs"}
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    kubernetes.apply(secured(tls={"secretName": "from-cert-manager"}))
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
+    assert "from-cert-manager, which does not exist" in condition["message"]
+    assert kubernetes.find("statefulsets") == []
+    encoded = base64.b64encode(b"theirs").decode()
+    kubernetes.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "from-cert-manager", "namespace": "default"},
+            "data": dict.fromkeys(("tls.key", "tls.crt", "ca.crt"), encoded),
+        }
+    )
+    kubernetes.annotate("brokerclusters", "events", {"example.com/look": "again"})
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert data_of(kubernetes, "events-ca") == {"ca.crt": "theirs"}
 
 
-def test_a_secret_of_somebody_else_is_never_changed(play: Callable[[Scenario], None]) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        theirs = kubernetes.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "events-ca", "namespace": "default"},
-                "data": {"ca.crt": base64.b64encode(b"theirs").decode()},
-            }
-        )
-        kubernetes.apply(secured())
-        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
-        assert "does not belong to the BrokerCluster events" in condition["message"]
-        assert kubernetes.get("secrets", "events-ca")["data"] == theirs["data"]
-        assert kubernetes.find("secrets") == [kubernetes.get("secrets", "events-ca")]
-
-    play(scenario)
+@with_operator
+async def test_a_secret_of_somebody_else_is_never_changed(operator: RunningOperator) -> None:
+    kubernetes = operator.kubernetes
+    theirs = kubernetes.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "events-ca", "namespace": "default"},
+            "data": {"ca.crt": base64.b64encode(b"theirs").decode()},
+        }
+    )
+    kubernetes.apply(secured())
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
+    assert "does not belong to the BrokerCluster events" in condition["message"]
+    assert kubernetes.get("secrets", "events-ca")["data"] == theirs["data"]
+    assert kubernetes.find("secrets") == [kubernetes.get("secrets", "events-ca")]
 
 
 INTERNAL = {"name": "internal", "port": 9092, "tls": False, "authentication": "none"}
@@ -173,37 +160,33 @@ async def rolled(operator: RunningOperator, before: dict[str, str]) -> None:
     await operator.until(lambda: not set(before.values()) & set(uids(kubernetes).values()), "a roll")
 
 
-def test_a_running_cluster_becomes_secured_and_open_again_by_rolls(play: Callable[[Scenario], None]) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(changed())
+@with_operator
+async def test_a_running_cluster_becomes_secured_and_open_again_by_rolls(operator: RunningOperator) -> None:
+    kubernetes = operator.kubernetes
+    kubernetes.apply(changed())
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert "BROKERS" not in filed(kubernetes)["listeners"]
+    seen = []
+    for listeners, end in (([INTERNAL, {"name": "tls", "port": 9093}], "BROKERS"), ([], "INTERNAL")):
+        before = uids(kubernetes)
+        kubernetes.apply(changed(*listeners))
+        await operator.until(lambda: has_both(kubernetes), "all listeners, and brokers without TLS")
+        await rolled(operator, before)
+        await rolled(operator, uids(kubernetes))
         await operator.condition("brokerclusters", "events", "Stable", "True")
-        assert "BROKERS" not in filed(kubernetes)["listeners"]
-        seen = []
-        for listeners, end in (([INTERNAL, {"name": "tls", "port": 9093}], "BROKERS"), ([], "INTERNAL")):
-            before = uids(kubernetes)
-            kubernetes.apply(changed(*listeners))
-            await operator.until(lambda: has_both(kubernetes), "all listeners, and brokers without TLS")
-            await rolled(operator, before)
-            await rolled(operator, uids(kubernetes))
-            await operator.condition("brokerclusters", "events", "Stable", "True")
-            assert filed(kubernetes)["inter.broker.listener.name"] == end
-            assert "INTERNAL://:9092" in filed(kubernetes)["listeners"]
-            seen.append(uids(kubernetes))
-        assert seen[0] != seen[1]
-
-    play(scenario)
+        assert filed(kubernetes)["inter.broker.listener.name"] == end
+        assert "INTERNAL://:9092" in filed(kubernetes)["listeners"]
+        seen.append(uids(kubernetes))
+    assert seen[0] != seen[1]
 
 
-def test_a_cluster_that_clients_could_not_follow_is_left_as_it_is(play: Callable[[Scenario], None]) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(changed())
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        before, pods = filed(kubernetes), uids(kubernetes)
-        kubernetes.apply(changed({"name": "tls", "port": 9093}))
-        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
-        assert "put {name: internal, port: 9092" in condition["message"]
-        assert (filed(kubernetes), uids(kubernetes)) == (before, pods)
-
-    play(scenario)
+@with_operator
+async def test_a_cluster_that_clients_could_not_follow_is_left_as_it_is(operator: RunningOperator) -> None:
+    kubernetes = operator.kubernetes
+    kubernetes.apply(changed())
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    before, pods = filed(kubernetes), uids(kubernetes)
+    kubernetes.apply(changed({"name": "tls", "port": 9093}))
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+    assert "put {name: internal, port: 9092" in condition["message"]
+    assert (filed(kubernetes), uids(kubernetes)) == (before, pods)

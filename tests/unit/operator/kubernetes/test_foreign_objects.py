@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ import pytest
 import yaml
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
-from tests.support.running_operator import RunningOperator
+from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator.snapshots import cluster as cluster_spec
 
 from mainstem_operator.api.resources import Images, topic_of
@@ -21,8 +20,6 @@ from mainstem_operator.kubernetes.client import ForeignObject, Kube, Refused, co
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.loads.apply import bring_about_loads
-
-Scenario = Callable[[RunningOperator], Awaitable[None]]
 
 
 def foreign(api_version: str, kind: str, name: str, **body: Any) -> Manifest:
@@ -41,37 +38,32 @@ def foreign(api_version: str, kind: str, name: str, **body: Any) -> Manifest:
         ("Service", "events-bootstrap", {"spec": {"selector": {"app": "others"}, "ports": []}}),
     ],
 )
-def test_a_cluster_leaves_an_object_of_others_alone_and_names_it(
-    play: Callable[[Scenario], None], kind: str, name: str, body: dict[str, Any]
+@with_operator
+async def test_a_cluster_leaves_an_object_of_others_alone_and_names_it(
+    operator: RunningOperator, kind: str, name: str, body: dict[str, Any]
 ) -> None:
     plural = f"{kind.lower()}s"
-
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        before = copy.deepcopy(kubernetes.apply(foreign("v1", kind, name, **body)))
-        kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
-        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
-        assert f"The {kind} {name} exists and belongs to others" in condition["message"]
-        assert "delete or rename one of the two" in condition["message"]
-        kubernetes.delete("brokerclusters", "events")
-        assert kubernetes.get(plural, name) == before
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    before = copy.deepcopy(kubernetes.apply(foreign("v1", kind, name, **body)))
+    kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+    assert f"The {kind} {name} exists and belongs to others" in condition["message"]
+    assert "delete or rename one of the two" in condition["message"]
+    kubernetes.delete("brokerclusters", "events")
+    assert kubernetes.get(plural, name) == before
 
 
-def test_a_cluster_comes_up_once_the_object_of_others_is_gone(play: Callable[[Scenario], None]) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(foreign("v1", "ConfigMap", "events-broker", data={}))
-        kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
-        await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
-        kubernetes.delete("configmaps", "events-broker")
-        kubernetes.apply(
-            resource("BrokerCluster", "events", {"brokers": {"replicas": 1, "config": {"num.partitions": 2}}})
-        )
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-
-    play(scenario)
+@with_operator
+async def test_a_cluster_comes_up_once_the_object_of_others_is_gone(operator: RunningOperator) -> None:
+    kubernetes = operator.kubernetes
+    kubernetes.apply(foreign("v1", "ConfigMap", "events-broker", data={}))
+    kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
+    await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+    kubernetes.delete("configmaps", "events-broker")
+    kubernetes.apply(
+        resource("BrokerCluster", "events", {"brokers": {"replicas": 1, "config": {"num.partitions": 2}}})
+    )
+    await operator.condition("brokerclusters", "events", "Stable", "True")
 
 
 async def test_what_belongs_to_another_cluster_is_refused_and_an_orphan_is_taken_over(

@@ -111,12 +111,7 @@ def reasons(kubernetes: Kubernetes, plural: str) -> dict[str, str]:
     ],
 )
 async def test_a_status_that_may_not_be_written_holds_up_no_other_one(
-    kind: str,
-    cluster: Manifest | None,
-    spec: dict[str, Any],
-    reason: str,
-    kubernetes: Kubernetes,
-    kube: Kube,
+    kind: str, cluster: Manifest | None, spec: dict[str, Any], reason: str, kubernetes: Kubernetes, kube: Kube
 ) -> None:
     plural = PLURALS[kind]
     manifests = [

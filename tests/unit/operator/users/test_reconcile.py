@@ -140,10 +140,7 @@ def user(name: str = "alice", **spec: Any) -> Manifest:
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **spec: Any) -> AsyncIterator[Scene]:
     async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
         result = Scene(kubernetes, kube)
-        listeners = [
-            {"name": "tls", "port": 9093},
-            {"name": "mutual", "port": 9095, "authentication": "tls"},
-        ]
+        listeners = [{"name": "tls", "port": 9093}, {"name": "mutual", "port": 9095, "authentication": "tls"}]
         manifest = resource(
             "BrokerCluster",
             "events",
@@ -260,8 +257,7 @@ async def test_a_deletion_waits_for_brokers_for_some_minutes_and_then_ends(playe
 
 
 @pytest.mark.parametrize(
-    ("broken", "words"),
-    [("manifest", "The manifest is not valid: "), ("brokers", "alice is refused. ")],
+    ("broken", "words"), [("manifest", "The manifest is not valid: "), ("brokers", "alice is refused. ")]
 )
 async def test_a_user_that_goes_without_its_password_and_acls_says_so(
     played: Scene, broken: str, words: str

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.broker.group.classic.played_group import PlayedGroup
 
-from mainstem_broker.errors import (
-    RebalanceInProgress,
-    UnknownMemberId,
-)
+from mainstem_broker.errors import RebalanceInProgress, UnknownMemberId
 from mainstem_broker.group.classic.member import NEW_MEMBER_TIMEOUT_MS
 from mainstem_broker.group.classic.rebalancing import ClassicState
 

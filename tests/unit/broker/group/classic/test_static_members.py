@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.broker.group.classic.played_group import REBALANCE_MS, PlayedGroup
 
-from mainstem_broker.errors import (
-    FencedInstanceId,
-    IllegalGeneration,
-    UnknownMemberId,
-)
+from mainstem_broker.errors import FencedInstanceId, IllegalGeneration, UnknownMemberId
 from mainstem_broker.group.classic.rebalancing import ClassicState
 
 CHANGED = (("roundrobin", b""), ("range", b"subscription"))

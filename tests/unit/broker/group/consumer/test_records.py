@@ -49,9 +49,7 @@ VALUES: dict[int, st.SearchStrategy[ConsumerGroupValue]] = {
         st.none() | TEXT,
         st.none()
         | st.builds(
-            ClassicProtocols,
-            INT32,
-            st.lists(st.tuples(TEXT, st.binary(max_size=9)), max_size=3).map(tuple),
+            ClassicProtocols, INT32, st.lists(st.tuples(TEXT, st.binary(max_size=9)), max_size=3).map(tuple)
         ),
     ),
     TARGET_EPOCH_KEY: st.builds(TargetEpoch, INT32),
@@ -62,21 +60,9 @@ VALUES: dict[int, st.SearchStrategy[ConsumerGroupValue]] = {
 }
 TOPIC = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 APACHE_KAFKAS: list[tuple[int, ConsumerGroupValue, str]] = [
-    (
-        GROUP_KEY,
-        GroupEpoch(7, 0x1122334455667788),
-        "0000000000070100081122334455667788",
-    ),
-    (
-        GROUP_KEY,
-        GroupEpoch(7),
-        "00000000000700",
-    ),
-    (
-        TARGET_EPOCH_KEY,
-        TargetEpoch(6),
-        "00000000000600",
-    ),
+    (GROUP_KEY, GroupEpoch(7, 0x1122334455667788), "0000000000070100081122334455667788"),
+    (GROUP_KEY, GroupEpoch(7), "00000000000700"),
+    (TARGET_EPOCH_KEY, TargetEpoch(6), "00000000000600"),
     (
         TARGET_KEY,
         TargetAssignment(frozenset({(TOPIC, 0), (TOPIC, 3)})),

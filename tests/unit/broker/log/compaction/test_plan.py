@@ -72,10 +72,7 @@ def test_groups_fit_into_a_segment_by_bytes_and_by_offsets() -> None:
     config = compacted_settings(segment_bytes=1000)
     assert [
         [it.base_offset for it in group] for group in group_segments(far, config, far[-1].base_offset)
-    ] == [
-        [0, 10],
-        [INT32_MAX - 5, INT32_MAX + 9],
-    ]
+    ] == [[0, 10], [INT32_MAX - 5, INT32_MAX + 9]]
     small = compacted_settings(segment_bytes=250)
     assert [len(group) for group in group_segments(DAY, small, 30)] == [2, 1]
     assert [len(group) for group in group_segments(DAY, config, 15)] == [2], (

@@ -136,10 +136,7 @@ def test_a_topic_that_is_created_anew_is_a_loss_and_then_read_from_its_beginning
     with pytest.raises(TopicRecreatedError, match="Topic t was deleted, or deleted and created anew"):
         stream_end(start, NOW, None, True)
     end = stream_end(start, NOW, None, False)
-    assert stream_splits(start, end, NOW, False) == [
-        Split("t", "id", 0, 0, 100),
-        Split("t", "id", 1, 20, 50),
-    ]
+    assert stream_splits(start, end, NOW, False) == [Split("t", "id", 0, 0, 100), Split("t", "id", 1, 20, 50)]
     with pytest.raises(TopicRecreatedError):
         stream_splits(start, at(200, 60, topic_id="old"), NOW, True)
     assert stream_splits(start, at(200, 60, topic_id="old"), NOW, False) == []

@@ -155,9 +155,6 @@ def test_stores_in_pem_are_files_of_certificates(tmp_path: Path) -> None:
 
 
 def test_names_of_brokers_are_compared_unless_the_java_clients_way_says_no() -> None:
-    options = CLICKS | {
-        "kafka.security.protocol": "SSL",
-        "kafka.ssl.endpoint.identification.algorithm": "",
-    }
+    options = CLICKS | {"kafka.security.protocol": "SSL", "kafka.ssl.endpoint.identification.algorithm": ""}
     properties = read_options(options, is_stream=False).brokers.client_properties
     assert properties["ssl.endpoint.identification.algorithm"] == "none"

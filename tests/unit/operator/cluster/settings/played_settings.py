@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tests.support.fake_kubernetes import Kubernetes, Manifest
@@ -11,9 +11,6 @@ from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator
 
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
-
-Scenario = Callable[[RunningOperator], Awaitable[None]]
-Play = Callable[[Scenario], None]
 
 
 class PlayedBrokers:

@@ -41,10 +41,7 @@ def noted(*names: str) -> dict[str, Any]:
 
 
 def plan_of(
-    spec: ClusterSpec,
-    status: Mapping[str, Any] | None,
-    present: Mapping[str, str] | None,
-    **filed: str,
+    spec: ClusterSpec, status: Mapping[str, Any] | None, present: Mapping[str, str] | None, **filed: str
 ) -> SettingsPlan:
     """Where the files there are as they should be, but for `filed`, by names with _ for dots."""
     file = settings_of(spec, 0, NOWHERE)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.fake_kubernetes import Kubernetes
-from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.running_operator import RunningOperator, running_operator, with_operator
 from tests.unit.operator.cluster.settings.played_settings import (
-    Play,
     PlayedBrokers,
     broker_uids,
     cluster,
@@ -21,33 +20,30 @@ from tests.unit.operator.cluster.settings.played_settings import (
 )
 
 
-def test_a_broker_that_started_with_an_old_file_just_after_it_was_asked_is_found(
-    play: Play, defaults: PlayedBrokers
+@with_operator
+async def test_a_broker_that_started_with_an_old_file_just_after_it_was_asked_is_found(
+    operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
     """Kubernetes may be late with the files."""
+    kubernetes = operator.kubernetes
+    kubernetes.apply(cluster())
+    await stable(operator)
+    defaults.of(kubernetes)
+    kubernetes.apply(cluster(log_retention_ms=60_000))
+    await stable(operator)
+    uid, old = kubernetes.get("pods", "events-broker-1")["metadata"]["uid"], settings_in(kubernetes)
 
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(cluster())
-        await stable(operator)
-        defaults.of(kubernetes)
-        kubernetes.apply(cluster(log_retention_ms=60_000))
-        await stable(operator)
-        uid, old = kubernetes.get("pods", "events-broker-1")["metadata"]["uid"], settings_in(kubernetes)
+    def says(changes: Mapping[str, str | None]) -> str:
+        if None in changes.values():
+            defaults.started[uid] = old
+        return ""
 
-        def says(changes: Mapping[str, str | None]) -> str:
-            if None in changes.values():
-                defaults.started[uid] = old
-            return ""
-
-        defaults.says = says
-        kubernetes.apply(cluster())
-        await stable(operator)
-        assert uid not in broker_uids(kubernetes)
-        assert (defaults.values, managed(kubernetes)) == ({}, [])
-        assert len(events(kubernetes, "RestartingPod")) == 1
-
-    play(scenario)
+    defaults.says = says
+    kubernetes.apply(cluster())
+    await stable(operator)
+    assert uid not in broker_uids(kubernetes)
+    assert (defaults.values, managed(kubernetes)) == ({}, [])
+    assert len(events(kubernetes, "RestartingPod")) == 1
 
 
 async def test_what_others_set_before_an_upgrade_holds_until_it_is_taken_back(
@@ -75,22 +71,19 @@ async def test_what_others_set_before_an_upgrade_holds_until_it_is_taken_back(
         assert managed(kubernetes) == ["log.retention.ms"]
 
 
-def test_what_files_get_is_noted_before_so_that_brokers_can_lose_it_again(
-    play: Play, defaults: PlayedBrokers
+@with_operator
+async def test_what_files_get_is_noted_before_so_that_brokers_can_lose_it_again(
+    operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
     """Also of a new BrokerCluster, whose brokers do not answer yet."""
-
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        kubernetes.apply(cluster(log_retention_ms=60_000))
-        await operator.until(lambda: settings_in(kubernetes)["log.retention.ms"] == "60000", "files")
-        assert managed(kubernetes) == ["log.retention.ms"]
-        writes = [path for _, path in kubernetes.writes if "/dry" not in path]
-        noted = next(place for place, path in enumerate(writes) if path.endswith("/events/status"))
-        filed = next(place for place, path in enumerate(writes) if path.endswith("configmaps/events-broker"))
-        assert noted < filed
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    kubernetes.apply(cluster(log_retention_ms=60_000))
+    await operator.until(lambda: settings_in(kubernetes)["log.retention.ms"] == "60000", "files")
+    assert managed(kubernetes) == ["log.retention.ms"]
+    writes = [path for _, path in kubernetes.writes if "/dry" not in path]
+    noted = next(place for place, path in enumerate(writes) if path.endswith("/events/status"))
+    filed = next(place for place, path in enumerate(writes) if path.endswith("configmaps/events-broker"))
+    assert noted < filed
 
 
 async def test_what_an_operator_put_that_died_at_once_the_next_one_takes_back(

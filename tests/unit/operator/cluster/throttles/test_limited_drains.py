@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +12,7 @@ import pytest
 from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
-from tests.support.running_operator import RunningOperator
+from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator.played_cluster import CLICKS, VIEWS, PlayedCluster
 
 from mainstem_operator.brokers.admin import Brokers
@@ -21,7 +21,6 @@ from mainstem_operator.kubernetes.client import Kube, Refused
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.reconcile import _Batch
 
-Scenario = Callable[[RunningOperator], Awaitable[None]]
 NO_THROTTLES: dict[str, dict[str, str]] = {ALL_BROKERS: {}, "clicks": {}, "views": {}}
 PAUSE = "mainstem.dev/pause-reconciliation"
 
@@ -50,81 +49,76 @@ async def begin_drain(operator: RunningOperator) -> dict[str, Any]:
     return spec
 
 
-def test_a_drain_keeps_to_its_limit_from_its_first_move_to_its_end(
-    play: Callable[[Scenario], None], brokers: PlayedCluster
+@with_operator
+async def test_a_drain_keeps_to_its_limit_from_its_first_move_to_its_end(
+    operator: RunningOperator, brokers: PlayedCluster
 ) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        brokers.limit = 5000
-        spec = await begin_drain(operator)
-        await operator.until(lambda: brokers.under_way.keys() == {CLICKS, VIEWS}, "both move")
-        assert kubernetes.get("configmaps", "events-throttles")
-        spec["rolling"] = {"moveBytesPerSecond": 9000}
-        kubernetes.apply(cluster(spec))
-        rates = dict.fromkeys(RATES, "9000")
-        await operator.until(lambda: brokers.settings[ALL_BROKERS] == rates, "another limit")
-        brokers.end(CLICKS)
-        brokers.end(VIEWS)
-        operator.health.changes[3] = {"replicas": 0, "leaders": 0}
-        kubernetes.annotate("brokerclusters", "events", {"look": "now"})
-        await operator.condition("brokerclusters", "events", "Stable", "True")
-        assert kubernetes.get("statefulsets", "events-broker")["spec"]["replicas"] == 3
-        assert ("configmaps", "default", "events-throttles") not in kubernetes.objects
-        assert brokers.settings == NO_THROTTLES
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    brokers.limit = 5000
+    spec = await begin_drain(operator)
+    await operator.until(lambda: brokers.under_way.keys() == {CLICKS, VIEWS}, "both move")
+    assert kubernetes.get("configmaps", "events-throttles")
+    spec["rolling"] = {"moveBytesPerSecond": 9000}
+    kubernetes.apply(cluster(spec))
+    rates = dict.fromkeys(RATES, "9000")
+    await operator.until(lambda: brokers.settings[ALL_BROKERS] == rates, "another limit")
+    brokers.end(CLICKS)
+    brokers.end(VIEWS)
+    operator.health.changes[3] = {"replicas": 0, "leaders": 0}
+    kubernetes.annotate("brokerclusters", "events", {"look": "now"})
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert kubernetes.get("statefulsets", "events-broker")["spec"]["replicas"] == 3
+    assert ("configmaps", "default", "events-throttles") not in kubernetes.objects
+    assert brokers.settings == NO_THROTTLES
 
 
 @pytest.mark.parametrize("annotation", [PAUSE, "mainstem.dev/plan-only"])
-def test_a_cluster_that_is_left_alone_loses_the_throttles_of_moves_that_end(
-    play: Callable[[Scenario], None], brokers: PlayedCluster, annotation: str
+@with_operator
+async def test_a_cluster_that_is_left_alone_loses_the_throttles_of_moves_that_end(
+    operator: RunningOperator, brokers: PlayedCluster, annotation: str
 ) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        await begin_drain(operator)
-        await operator.until(lambda: brokers.under_way.keys() == {CLICKS, VIEWS}, "both move")
-        kubernetes.annotate("brokerclusters", "events", {annotation: "true"})
-        if annotation == PAUSE:
-            await operator.condition("brokerclusters", "events", "Paused", "True")
-        brokers.end(CLICKS)
-        brokers.end(VIEWS)
-        kubernetes.annotate("brokerclusters", "events", {"look": "now"})
-        await operator.until(lambda: brokers.settings == NO_THROTTLES, "no throttles")
-        await operator.until(
-            lambda: ("configmaps", "default", "events-throttles") not in kubernetes.objects, "no note"
-        )
-
-    play(scenario)
+    kubernetes = operator.kubernetes
+    await begin_drain(operator)
+    await operator.until(lambda: brokers.under_way.keys() == {CLICKS, VIEWS}, "both move")
+    kubernetes.annotate("brokerclusters", "events", {annotation: "true"})
+    if annotation == PAUSE:
+        await operator.condition("brokerclusters", "events", "Paused", "True")
+    brokers.end(CLICKS)
+    brokers.end(VIEWS)
+    kubernetes.annotate("brokerclusters", "events", {"look": "now"})
+    await operator.until(lambda: brokers.settings == NO_THROTTLES, "no throttles")
+    await operator.until(
+        lambda: ("configmaps", "default", "events-throttles") not in kubernetes.objects, "no note"
+    )
 
 
-def test_a_drain_whose_limit_is_refused_says_so_and_tells_of_no_move(
-    play: Callable[[Scenario], None], brokers: PlayedCluster
+@with_operator
+async def test_a_drain_whose_limit_is_refused_says_so_and_tells_of_no_move(
+    operator: RunningOperator, brokers: PlayedCluster
 ) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        kubernetes = operator.kubernetes
-        brokers.replicas["clicks", 1] = (1, 3)
-        brokers.refused_settings = {"clicks"}
-        await begin_drain(operator)
-        reason = "clicks-0 is not moved: Its move can't be limited: clicks: It is full. And 1 more."
+    kubernetes = operator.kubernetes
+    brokers.replicas["clicks", 1] = (1, 3)
+    brokers.refused_settings = {"clicks"}
+    await begin_drain(operator)
+    reason = "clicks-0 is not moved: Its move can't be limited: clicks: It is full. And 1 more."
 
-        def told() -> bool:
-            lines = kubernetes.get("brokerclusters", "events")["status"].get("plan") or [{}]
-            return bool(lines[0].get("waitingFor") == f"3 replicas are being moved away. {reason}")
+    def told() -> bool:
+        lines = kubernetes.get("brokerclusters", "events")["status"].get("plan") or [{}]
+        return bool(lines[0].get("waitingFor") == f"3 replicas are being moved away. {reason}")
 
-        await operator.until(told, "the reason")
-        assert brokers.under_way.keys() == {VIEWS}
-        requested = brokers.questions
-        kubernetes.annotate("brokerclusters", "events", {"look": "now"})
-        await operator.until(lambda: brokers.questions > requested + 8, "another look")
-        said = {(item["reason"], item["message"]) for item in kubernetes.find("events")}
-        assert {("Draining", "1 partitions move off brokers 3."), ("MoveRefused", reason)} <= said
-        assert sum(event == "MoveRefused" for event, _ in said) == 1
-
-    play(scenario)
+    await operator.until(told, "the reason")
+    assert brokers.under_way.keys() == {VIEWS}
+    requested = brokers.questions
+    kubernetes.annotate("brokerclusters", "events", {"look": "now"})
+    await operator.until(lambda: brokers.questions > requested + 8, "another look")
+    said = {(item["reason"], item["message"]) for item in kubernetes.find("events")}
+    assert {("Draining", "1 partitions move off brokers 3."), ("MoveRefused", reason)} <= said
+    assert sum(event == "MoveRefused" for event, _ in said) == 1
 
 
-def test_a_pod_that_is_to_be_restarted_does_not_wait_for_throttles(
-    play: Callable[[Scenario], None], brokers: PlayedCluster, monkeypatch: pytest.MonkeyPatch
+@with_operator
+async def test_a_pod_that_is_to_be_restarted_does_not_wait_for_throttles(
+    operator: RunningOperator, brokers: PlayedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is deleted was seen fresh: nothing that may take long lies between (R21)."""
 
@@ -142,28 +136,22 @@ def test_a_pod_that_is_to_be_restarted_does_not_wait_for_throttles(
     noting(brokers, "topic_names")  # the plan begins with it
     noting(brokers, "throttles")
     noting(Kube, "delete_pod")
-
-    async def scenario(operator: RunningOperator) -> None:
-        spec = await begin_drain(operator)
-        await operator.until(lambda: brokers.under_way.keys() == {CLICKS, VIEWS}, "both move")
-        spec["brokers"]["config"] = {"log.retention.hours": 7}
-        operator.kubernetes.apply(cluster(spec))
-        await operator.until(lambda: "delete_pod" in requests, "a restart")
-        assert requests[requests.index("delete_pod") - 1] == "topic_names"
-
-    play(scenario)
+    spec = await begin_drain(operator)
+    await operator.until(lambda: brokers.under_way.keys() == {CLICKS, VIEWS}, "both move")
+    spec["brokers"]["config"] = {"log.retention.hours": 7}
+    operator.kubernetes.apply(cluster(spec))
+    await operator.until(lambda: "delete_pod" in requests, "a restart")
+    assert requests[requests.index("delete_pod") - 1] == "topic_names"
 
 
-def test_a_rate_of_others_that_counts_instead_of_the_limit_is_told_in_a_condition(
-    play: Callable[[Scenario], None], brokers: PlayedCluster
+@with_operator
+async def test_a_rate_of_others_that_counts_instead_of_the_limit_is_told_in_a_condition(
+    operator: RunningOperator, brokers: PlayedCluster
 ) -> None:
-    async def scenario(operator: RunningOperator) -> None:
-        brokers.settings[ALL_BROKERS] = {RATES[0]: "7"}
-        await begin_drain(operator)
-        reported = await operator.condition("brokerclusters", "events", "MoveLimitOverridden", "True")
-        assert f"set by others, to {RATES[0]} 7." in reported["message"]
-
-    play(scenario)
+    brokers.settings[ALL_BROKERS] = {RATES[0]: "7"}
+    await begin_drain(operator)
+    reported = await operator.condition("brokerclusters", "events", "MoveLimitOverridden", "True")
+    assert f"set by others, to {RATES[0]} 7." in reported["message"]
 
 
 @pytest.mark.parametrize(("rolling", "moves"), [({"maxSkew": "?"}, True), ({"moveBytesPerSecond": 1}, False)])

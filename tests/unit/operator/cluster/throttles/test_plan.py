@@ -25,10 +25,7 @@ from mainstem_operator.topics.plan import TopicsSeen, plan_topics
 
 MOVE = {("clicks", 0): Copies(frozenset({1, 3}), frozenset({2}))}
 NOTHING: dict[str, dict[str, str]] = {ALL_BROKERS: {}, "clicks": {}}
-PUT = {
-    ALL_BROKERS: dict.fromkeys(RATES, "5000"),
-    "clicks": {SENDERS: "0:1,0:3", RECEIVERS: "0:2"},
-}
+PUT = {ALL_BROKERS: dict.fromkeys(RATES, "5000"), "clicks": {SENDERS: "0:1,0:3", RECEIVERS: "0:2"}}
 NOTED = {
     (where, name): frozenset(text.split(",")) for where, all_ in PUT.items() for name, text in all_.items()
 }

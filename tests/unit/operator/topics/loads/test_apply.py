@@ -4,16 +4,15 @@ played API server.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.support.connected_kube import connected
-from tests.support.fake_kubernetes import Manifest
+from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import Images, TopicSpec, topic_of
+from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.kubernetes.observe import Observer
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
@@ -58,235 +57,178 @@ def pair(name: str, **warehouse: Any) -> tuple[TopicSpec, Object]:
     return topic_of({"metadata": {"name": name, "namespace": "default"}, "spec": spec}), {}
 
 
+@pytest.fixture
+def context(kube: Kube) -> Context:
+    observer = cast(Observer, PlayedObserver())
+    return cast(Context, cast(Any, Context)(kube, observer, None, Images(), None, may_act, "ops"))
+
+
+def pod(name: str, labels: dict[str, str], owner: Manifest | None = None, **status: str) -> Manifest:
+    metadata: Manifest = {"name": name, "namespace": "default", "labels": labels}
+    if owner is not None:
+        ids = {key: owner["metadata"][key] for key in ("uid", "name")}
+        metadata["ownerReferences"] = [{**ids, "controller": True}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": []},
+        "status": status,
+    }
+
+
+def names(kubernetes: Kubernetes, plural: str) -> list[str]:
+    return [item["metadata"]["name"] for item in kubernetes.find(plural)]
+
+
+def replicas(kubernetes: Kubernetes) -> list[int]:
+    """Of the workload of each resident loader."""
+    return [item["spec"]["replicas"] for item in kubernetes.find("statefulsets")]
+
+
 async def test_the_resident_loader_has_a_pod_while_a_topic_is_to_be_fresh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: Context, kubernetes: Kubernetes
 ) -> None:
-    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
-        observer = cast(Observer, PlayedObserver())
-        context = cast(Any, Context)(kube, observer, None, Images(), None, may_act, "ops")
-        there = cluster()
-        kubernetes.apply(there)
-        (stored,) = kubernetes.find("brokerclusters")
-        there["metadata"]["uid"] = stored["metadata"]["uid"]
-        await stop_resident(context, there, Alone())
-        assert kubernetes.find("statefulsets") == []
+    there = kubernetes.apply(cluster())
+    await stop_resident(context, there, Alone())
+    assert kubernetes.find("statefulsets") == []
 
-        pairs = [pair("clicks", freshness="60s"), pair("orders", schedule="@hourly")]
-        found = await bring_about_loads(context, there, pairs, [], Alone())
-        assert found["default", "clicks"].conditions[0].reason == "LoaderNotReady"
-        (workload,) = kubernetes.find("statefulsets")
-        assert (workload["metadata"]["name"], workload["spec"]["replicas"]) == ("events-resident-loader", 1)
-        assert [job["metadata"]["name"] for job in kubernetes.find("cronjobs")] == ["orders-load"]
+    pairs = [pair("clicks", freshness="60s"), pair("orders", schedule="@hourly")]
+    found = await bring_about_loads(context, there, pairs, [], Alone())
+    assert found["default", "clicks"].conditions[0].reason == "LoaderNotReady"
+    (workload,) = kubernetes.find("statefulsets")
+    assert (workload["metadata"]["name"], workload["spec"]["replicas"]) == ("events-resident-loader", 1)
+    assert names(kubernetes, "cronjobs") == ["orders-load"]
 
-        pod: Manifest = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": "of-others",  # anybody may give a pod these labels
-                "namespace": "default",
-                "labels": workload["spec"]["template"]["metadata"]["labels"],
-            },
-            "spec": {"containers": []},
-            "status": {"podIP": "10.0.0.7"},
-        }
-        kubernetes.apply(pod)
-        found = await bring_about_loads(context, there, pairs, [], Alone())
-        assert found["default", "clicks"].conditions[0].reason == "LoaderNotReady"
-        owner = {"uid": workload["metadata"]["uid"], "name": workload["metadata"]["name"], "controller": True}
-        metadata = {"name": "events-resident-loader-0", "ownerReferences": [owner]}
-        kubernetes.apply({**pod, "metadata": {**pod["metadata"], **metadata}})
-        found = await bring_about_loads(context, there, pairs, [], Alone())
-        status = found["default", "clicks"]
-        assert status.conditions[0].reason == "LoadSucceeded"
-        assert status.newest is not None
-        assert status.newest.timestamp() == 1_700_000_000
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    kubernetes.apply(pod("of-others", labels, podIP="10.0.0.7"))  # anybody may give a pod these labels
+    found = await bring_about_loads(context, there, pairs, [], Alone())
+    assert found["default", "clicks"].conditions[0].reason == "LoaderNotReady"
+    kubernetes.apply(pod("events-resident-loader-0", labels, workload, podIP="10.0.0.7"))
+    found = await bring_about_loads(context, there, pairs, [], Alone())
+    status = found["default", "clicks"]
+    assert status.conditions[0].reason == "LoadSucceeded"
+    assert status.newest is not None
+    assert status.newest.timestamp() == 1_700_000_000
 
-        await bring_about_loads(context, there, pairs[1:], [], Alone())
-        (workload,) = kubernetes.find("statefulsets")
-        assert workload["spec"]["replicas"] == 0
-        await bring_about_loads(context, there, pairs, [], Alone())
-        (workload,) = kubernetes.find("statefulsets")
-        assert workload["spec"]["replicas"] == 1
-        await bring_about_loads(context, there, [], [], Alone())
-        (workload,) = kubernetes.find("statefulsets")
-        assert workload["spec"]["replicas"] == 0
+    await bring_about_loads(context, there, pairs[1:], [], Alone())
+    assert replicas(kubernetes) == [0]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    assert replicas(kubernetes) == [1]
+    await bring_about_loads(context, there, [], [], Alone())
+    assert replicas(kubernetes) == [0]
 
 
 async def test_a_table_is_maintained_for_as_long_as_its_topic_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: Context, kubernetes: Kubernetes
 ) -> None:
-    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
-        context = cast(Any, Context)(
-            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
-        )
-        there = cluster()
-        kubernetes.apply(there)
-        (stored,) = kubernetes.find("brokerclusters")
-        there["metadata"]["uid"] = stored["metadata"]["uid"]
-        kept = {"retention": "untilLoaded", "retentionLimit": "1Gi"}
-        with_both = [
-            pair("clicks", schedule="@hourly", maintenance={"schedule": "@daily"}),
-            pair("orders", schedule="@hourly", **kept),
-        ]
-        found = await bring_about_loads(context, there, with_both, [], Alone())
-        names = {job["metadata"]["name"] for job in kubernetes.find("cronjobs")}
-        assert names == {"clicks-load", maintenance_name("clicks"), "orders-load"}
-        assert "Maintained" in {item.type for item in found["default", "clicks"].conditions}
-        assert "KeptUntilLoaded" in {item.type for item in found["default", "orders"].conditions}
+    there = kubernetes.apply(cluster())
+    kept = {"retention": "untilLoaded", "retentionLimit": "1Gi"}
+    with_both = [
+        pair("clicks", schedule="@hourly", maintenance={"schedule": "@daily"}),
+        pair("orders", schedule="@hourly", **kept),
+    ]
+    found = await bring_about_loads(context, there, with_both, [], Alone())
+    assert set(names(kubernetes, "cronjobs")) == {"clicks-load", maintenance_name("clicks"), "orders-load"}
+    assert "Maintained" in {item.type for item in found["default", "clicks"].conditions}
+    assert "KeptUntilLoaded" in {item.type for item in found["default", "orders"].conditions}
 
-        found = await bring_about_loads(context, there, [pair("clicks", schedule="@hourly")], [], Alone())
-        names = {job["metadata"]["name"] for job in kubernetes.find("cronjobs")}
-        assert maintenance_name("clicks") not in names
-        assert "Maintained" not in {item.type for item in found["default", "clicks"].conditions}
+    found = await bring_about_loads(context, there, [pair("clicks", schedule="@hourly")], [], Alone())
+    assert maintenance_name("clicks") not in names(kubernetes, "cronjobs")
+    assert "Maintained" not in {item.type for item in found["default", "clicks"].conditions}
 
 
-async def test_a_topic_that_another_one_claims_has_no_loads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
-        context = cast(Any, Context)(
-            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
-        )
-        there = cluster()
-        kubernetes.apply(there)
-        (stored,) = kubernetes.find("brokerclusters")
-        there["metadata"]["uid"] = stored["metadata"]["uid"]
-        pairs = [pair("clicks", freshness="60s"), pair("orders", schedule="@hourly")]
-        await bring_about_loads(context, there, pairs, [], Alone())
-        reason = "The Topic older is older and claims it too."
-        not_theirs = {("default", name): reason for name in ("clicks", "orders")}
-        found = await bring_about_loads(context, there, pairs, [], Alone(), not_theirs)
-        for name in ("clicks", "orders"):
-            condition = found["default", name].conditions[0]
-            assert (condition.type, condition.holds) == ("Loaded", False)
-            assert reason in condition.message
-        assert kubernetes.find("cronjobs") == []
-        (workload,) = kubernetes.find("statefulsets")
-        assert workload["spec"]["replicas"] == 0
+async def test_a_topic_that_another_one_claims_has_no_loads(context: Context, kubernetes: Kubernetes) -> None:
+    there = kubernetes.apply(cluster())
+    pairs = [pair("clicks", freshness="60s"), pair("orders", schedule="@hourly")]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    reason = "The Topic older is older and claims it too."
+    not_theirs = {("default", name): reason for name in ("clicks", "orders")}
+    found = await bring_about_loads(context, there, pairs, [], Alone(), not_theirs)
+    for name in ("clicks", "orders"):
+        condition = found["default", name].conditions[0]
+        assert (condition.type, condition.holds) == ("Loaded", False)
+        assert reason in condition.message
+    assert kubernetes.find("cronjobs") == []
+    assert replicas(kubernetes) == [0]
 
 
 async def test_a_run_that_never_started_is_replaced_when_its_manifest_is_corrected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: Context, kubernetes: Kubernetes
 ) -> None:
     """It would hold up all later runs for six hours (R30). A run that has started goes on."""
-    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
-        context = cast(Any, Context)(
-            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
+    there = kubernetes.apply(cluster())
+    too_much = [pair("orders", schedule="@hourly", resources={"requests": {"memory": "900Gi"}})]
+    await bring_about_loads(context, there, too_much, [], Alone())
+    (cron_job,) = kubernetes.find("cronjobs")
+    template = cron_job["spec"]["jobTemplate"]
+    for name, phase in (("waiting", "Pending"), ("running", "Running")):
+        metadata = pod(name, template["metadata"]["labels"], cron_job)["metadata"]
+        metadata = {**template["metadata"], **metadata}
+        job = kubernetes.apply(
+            {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": template["spec"]}
         )
-        there = cluster()
-        kubernetes.apply(there)
-        (stored,) = kubernetes.find("brokerclusters")
-        there["metadata"]["uid"] = stored["metadata"]["uid"]
-        too_much = [pair("orders", schedule="@hourly", resources={"requests": {"memory": "900Gi"}})]
-        await bring_about_loads(context, there, too_much, [], Alone())
-        (cron_job,) = kubernetes.find("cronjobs")
-        template = cron_job["spec"]["jobTemplate"]
-        for name, phase in (("waiting", "Pending"), ("running", "Running")):
-            owner = {"uid": cron_job["metadata"]["uid"], "name": "orders-load", "controller": True}
-            job = kubernetes.apply(
-                {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "metadata": {
-                        **template["metadata"],
-                        "name": name,
-                        "namespace": "default",
-                        "ownerReferences": [owner],
-                    },
-                    "spec": template["spec"],
-                }
-            )
-            kubernetes.apply(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "metadata": {
-                        "name": name,
-                        "namespace": "default",
-                        "labels": template["metadata"]["labels"],
-                        "ownerReferences": [
-                            {"uid": job["metadata"]["uid"], "name": name, "controller": True}
-                        ],
-                    },
-                    "spec": {"containers": []},
-                    "status": {"phase": phase},
-                }
-            )
-        await bring_about_loads(context, there, too_much, [], Alone())
-        assert [job["metadata"]["name"] for job in kubernetes.find("jobs")] == ["running", "waiting"]
-        corrected = [pair("orders", schedule="@hourly", resources={"requests": {"memory": "1Gi"}})]
-        await bring_about_loads(context, there, corrected, [], Alone())
-        assert [job["metadata"]["name"] for job in kubernetes.find("jobs")] == ["running"]
+        kubernetes.apply(pod(name, template["metadata"]["labels"], job, phase=phase))
+    await bring_about_loads(context, there, too_much, [], Alone())
+    assert names(kubernetes, "jobs") == ["running", "waiting"]
+    corrected = [pair("orders", schedule="@hourly", resources={"requests": {"memory": "1Gi"}})]
+    await bring_about_loads(context, there, corrected, [], Alone())
+    assert names(kubernetes, "jobs") == ["running"]
 
 
 async def test_loads_that_a_cluster_has_left_behind_are_suspended_until_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: Context, kubernetes: Kubernetes
 ) -> None:
     """As `kubectl delete --cascade=orphan` leaves them: no run could succeed."""
-    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
-        context = cast(Any, Context)(
-            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
-        )
-        there = kubernetes.apply(cluster())
-        topics = []
-        for name, warehouse in {
-            "clicks": {"freshness": "60s"},
-            "orders": {"schedule": "@hourly", "backfill": {"requestId": "b1"}},
-        }.items():
-            spec = {"clusterRef": {"name": "events"}, "warehouse": warehouse}
-            topics.append(kubernetes.apply(resource("Topic", name, spec)))
-        pairs: list[tuple[TopicSpec, Object]] = [(topic_of(item), {}) for item in topics]
-        await bring_about_loads(context, there, pairs, topics, Alone())
-        loads = kubernetes.find("cronjobs")
-        assert [item["metadata"]["name"] for item in loads] == [
-            request_name("orders", "backfill", "b1"),
-            "orders-load",
-        ]
-        (workload,) = kubernetes.find("statefulsets")
-        copied = {**loads[1], "metadata": {**loads[1]["metadata"], "name": "copied", "ownerReferences": []}}
-        kubernetes.apply(copied)
-        await reconcile_topics(context, "default", "events", topics, None)
-        assert not any(item["spec"]["suspend"] for item in kubernetes.find("cronjobs")), "they have an owner"
+    there = kubernetes.apply(cluster())
+    topics = []
+    for name, warehouse in {
+        "clicks": {"freshness": "60s"},
+        "orders": {"schedule": "@hourly", "backfill": {"requestId": "b1"}},
+    }.items():
+        spec = {"clusterRef": {"name": "events"}, "warehouse": warehouse}
+        topics.append(kubernetes.apply(resource("Topic", name, spec)))
+    pairs: list[tuple[TopicSpec, Object]] = [(topic_of(item), {}) for item in topics]
+    await bring_about_loads(context, there, pairs, topics, Alone())
+    loads = kubernetes.find("cronjobs")
+    assert names(kubernetes, "cronjobs") == [request_name("orders", "backfill", "b1"), "orders-load"]
+    (workload,) = kubernetes.find("statefulsets")
+    copied = {**loads[1], "metadata": {**loads[1]["metadata"], "name": "copied", "ownerReferences": []}}
+    kubernetes.apply(copied)
+    await reconcile_topics(context, "default", "events", topics, None)
+    assert not any(item["spec"]["suspend"] for item in kubernetes.find("cronjobs")), "they have an owner"
 
-        for item in (*loads, workload):
-            item["metadata"]["ownerReferences"] = []
-        await reconcile_topics(context, "default", "events", topics, None)
-        suspended = {
-            item["metadata"]["name"]: item["spec"]["suspend"] for item in kubernetes.find("cronjobs")
-        }
-        assert suspended == {**{item["metadata"]["name"]: True for item in loads}, "copied": False}
-        assert kubernetes.get("statefulsets", workload["metadata"]["name"])["spec"]["replicas"] == 0
-        for name in ("clicks", "orders"):
-            conditions = kubernetes.get("topics", name)["status"]["conditions"]
-            assert ("Loaded", "ClusterNotFound") in {(item["type"], item["reason"]) for item in conditions}
-        writes = len(kubernetes.writes)
-        topics = kubernetes.find("topics")
-        await reconcile_topics(context, "default", "events", topics, None)
-        assert len(kubernetes.writes) == writes
+    for item in (*loads, workload):
+        item["metadata"]["ownerReferences"] = []
+    await reconcile_topics(context, "default", "events", topics, None)
+    suspended = {item["metadata"]["name"]: item["spec"]["suspend"] for item in kubernetes.find("cronjobs")}
+    assert suspended == {**{item["metadata"]["name"]: True for item in loads}, "copied": False}
+    assert kubernetes.get("statefulsets", workload["metadata"]["name"])["spec"]["replicas"] == 0
+    for name in ("clicks", "orders"):
+        conditions = kubernetes.get("topics", name)["status"]["conditions"]
+        assert ("Loaded", "ClusterNotFound") in {(item["type"], item["reason"]) for item in conditions}
+    writes = len(kubernetes.writes)
+    topics = kubernetes.find("topics")
+    await reconcile_topics(context, "default", "events", topics, None)
+    assert len(kubernetes.writes) == writes
 
-        kubernetes.delete("brokerclusters", "events")
-        there = kubernetes.apply(cluster())
-        await bring_about_loads(context, there, pairs, topics, Alone())
-        assert not any(item["spec"]["suspend"] for item in kubernetes.find("cronjobs"))
-        assert kubernetes.get("statefulsets", workload["metadata"]["name"])["spec"]["replicas"] == 1
+    kubernetes.delete("brokerclusters", "events")
+    there = kubernetes.apply(cluster())
+    await bring_about_loads(context, there, pairs, topics, Alone())
+    assert not any(item["spec"]["suspend"] for item in kubernetes.find("cronjobs"))
+    assert kubernetes.get("statefulsets", workload["metadata"]["name"])["spec"]["replicas"] == 1
 
 
 async def test_loads_that_may_not_be_suspended_hold_up_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: Context, kubernetes: Kubernetes
 ) -> None:
     """The Roles in a namespace that is being deleted may go before the Topics there."""
-    async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
-        context = cast(Any, Context)(
-            kube, cast(Observer, PlayedObserver()), None, Images(), None, may_act, "ops"
-        )
-        spec = {"clusterRef": {"name": "events"}, "warehouse": {"schedule": "@hourly"}}
-        topic = kubernetes.apply(resource("Topic", "orders", spec))
-        kubernetes.fails = lambda method, key, subresource: 403 if key[0] == "cronjobs" else 0
-        pause = await reconcile_topics(context, "default", "events", [topic], None)
-        (ready,) = (
-            item
-            for item in kubernetes.get("topics", "orders")["status"]["conditions"]
-            if item["type"] == "Ready"
-        )
-        assert ready["reason"] == "ClusterNotFound"
-        assert pause is not None, "it is looked at again"
+    spec = {"clusterRef": {"name": "events"}, "warehouse": {"schedule": "@hourly"}}
+    topic = kubernetes.apply(resource("Topic", "orders", spec))
+    kubernetes.fails = lambda method, key, subresource: 403 if key[0] == "cronjobs" else 0
+    pause = await reconcile_topics(context, "default", "events", [topic], None)
+    (ready,) = (
+        item for item in kubernetes.get("topics", "orders")["status"]["conditions"] if item["type"] == "Ready"
+    )
+    assert ready["reason"] == "ClusterNotFound"
+    assert pause is not None, "it is looked at again"

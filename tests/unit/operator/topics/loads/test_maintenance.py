@@ -76,12 +76,7 @@ def test_the_cron_job_goes_with_its_topic() -> None:
         pytest.param([run(False, '{"error": "The disk is full."}')], False, "The disk is full.", id="error"),
         pytest.param([run(False, "Killed")], False, "Killed", id="killed"),
         pytest.param(
-            [
-                run(
-                    True,
-                    json.dumps({"days": 2, "filesBefore": 90, "filesAfter": 3, "filesDeleted": 7}),
-                )
-            ],
+            [run(True, json.dumps({"days": 2, "filesBefore": 90, "filesAfter": 3, "filesDeleted": 7}))],
             True,
             "90 files of 2 days merged into 3, 7 old files deleted.",
             id="succeeded",

@@ -20,12 +20,7 @@ from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.loads.apply import bring_about_loads
 from mainstem_operator.topics.loads.plan import Run, gone_loads, load_name, request_name
-from mainstem_operator.topics.loads.requests import (
-    is_done,
-    outcome_of,
-    request_condition,
-    request_manifest,
-)
+from mainstem_operator.topics.loads.requests import is_done, outcome_of, request_condition, request_manifest
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
 REWIND = {"requestId": "r1", "to": "earliest"}
