@@ -131,6 +131,7 @@ BY_RULE: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("BrokerCluster", "spec.brokers.pod.labels[team]", "not a label", "a label's value has at most 63"),
     ("BrokerCluster", "spec.brokers.pod.labels[a team]", "a", "a key has at most 63"),
     ("BrokerCluster", "spec.brokers.pod.annotations[a note]", "a", "a key has at most 63"),
+    ("BrokerCluster", "spec.brokers.pod.annotations[mainstem.dev/restart]", "1", "the operator's own"),
     ("BrokerCluster", "spec.brokers.pod.nodeSelector[disk]", "-", "a label's value has at most 63"),
     ("BrokerCluster", "spec.brokers.pod.priorityClassName", "", "lower-case letters"),
     ("BrokerCluster", "spec.brokers.pod.serviceAccountName", "Someone", "lower-case letters"),
@@ -552,7 +553,11 @@ def test_the_definitions_are_taken_under_their_own_names(definitions: Definition
 @pytest.mark.parametrize("replicas", ["1", "2"])
 def test_every_object_of_the_chart_is_taken(definitions: Definitions, replicas: str) -> None:
     """Strictly: a field that Kubernetes does not know, or an expression that is none, would be refused."""
-    more = {"podLabels.team": "events", "priorityClassName": "important", "test.bootstrapServers": "a:9092"}
+    more = {
+        "podLabels.team": "events",
+        "priorityClassName": "system-cluster-critical",
+        "test.bootstrapServers": "a:9092",
+    }
     objects = rendered_chart("strict", definitions.namespace, replicas=replicas, **more)
     assert {"Deployment", "Job", "Pod", "ValidatingAdmissionPolicy"} <= {item["kind"] for item in objects}
     for item in objects:

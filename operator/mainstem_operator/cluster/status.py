@@ -325,6 +325,8 @@ def _busy(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> tuple[str, st
         left, brokers = sum(work.drain.held.values()), ", ".join(map(str, work.drain.brokers))
         leaving = f"{left} replicas are to leave brokers {brokers}." if left else f"Brokers {brokers} go."
         return "Draining", leaving
+    if going := [str(index) for index in sorted(snapshot.brokers.pods) if index >= cluster.brokers.replicas]:
+        return "Draining", f"Brokers {', '.join(going)} go."
     ready = len(snapshot.brokers.ready)
     if there < cluster.brokers.replicas or ready < cluster.brokers.replicas:
         text = (

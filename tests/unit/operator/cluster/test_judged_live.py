@@ -51,6 +51,14 @@ def without_ready_pods(seen: Component, **changes: Any) -> Component:
 # --- BrokerClusters ---
 
 
+def test_a_cluster_is_not_stable_while_a_broker_that_was_drained_still_ends() -> None:
+    """R25: its StatefulSet is smaller already."""
+    ending = replace(snapshot(), brokers=component("broker", 4, replicas=3))
+    stable = conditions(ending)["Stable"]
+    assert (stable.holds, stable.reason, stable.message) == (False, "Draining", "Brokers 3 go.")
+    assert conditions(snapshot())["Stable"].holds
+
+
 @with_operator
 async def test_what_kubernetes_refuses_of_a_cluster_is_told_and_nothing_is_done(
     operator: RunningOperator,
