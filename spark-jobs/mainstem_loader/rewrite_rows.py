@@ -26,6 +26,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
+import pyarrow as pa
+
 from mainstem_loader.chosen_offsets import (
     ChosenOffsets,
     divided,
@@ -371,10 +373,15 @@ class _Rewrite:
         replaces = is_rewind or self._kind is RewriteKind.REPLACE
         copied: CopiedDays | None = None
         numbers = count(len(results))
+        untyped = {
+            name: plan.payload.columns.get(name, pa.null())
+            for result in results
+            for name in (result.untyped_columns if self._settings.transform is None else ())
+        }
         for _ in range(REWIND_COMMITS_MAX if is_rewind else COMMITS_MAX):
             with self._runs.stage(Stage.COMMIT):
                 is_fit = table.prepare(columns)
-            if not is_fit or table.rewrites != plan.rewrites:
+            if not is_fit or table.rewrites != plan.rewrites or table.has_learned(untyped):
                 break
             if is_rewind:
                 plan = as_of_snapshot(plan, table)

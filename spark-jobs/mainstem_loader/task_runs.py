@@ -306,6 +306,10 @@ class TaskRuns:
                 _check_complete(task, result)
             results |= {result.number: result for result in ended}
             columns = merge_found(columns, settled, [result.found_columns for result in ended])
+            # Tasks that ran again have taken what others found for given.
+            for result in ended:
+                wider = {name: kind for name, kind in result.wider_columns.items() if name not in settled}
+                columns = merge_found(columns, settled, [wider])
             unsettled = [
                 replace(task, payload=replace(task.payload, columns=columns))
                 for task in tasks

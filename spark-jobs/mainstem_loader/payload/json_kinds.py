@@ -27,6 +27,7 @@ from mainstem_loader.columns import (
     ColumnError,
     check_name,
     members_of,
+    merge_types,
 )
 from mainstem_loader.exact_numbers import integer_of_digits, is_exact, is_long, reason_against
 
@@ -269,6 +270,45 @@ def _with_doubles(value: object, kind: pa.DataType) -> pa.DataType:
             [(name, _with_doubles(value.get(name), member)) for name, member in members_of(kind).items()]
         )
     return kind
+
+
+def type_of_value(value: object) -> pa.DataType:
+    """The type that Arrow's reader infers of a JSON value; null where the value does not say.
+
+    Raises:
+        ColumnError: an array mixes kinds.
+    """
+    match value:
+        case None:
+            return pa.null()
+        case bool():
+            return pa.bool_()
+        case int():
+            return pa.float64() if is_long(value) else pa.int64()
+        case float():
+            return pa.float64()
+        case list():
+            item_type: pa.DataType = pa.null()
+            for item in value:
+                item_type = _type_of_both(item_type, type_of_value(item))
+            return pa.list_(item_type)
+        case dict():
+            return pa.struct([(name, type_of_value(member)) for name, member in value.items()])
+        case _:
+            return pa.string()
+
+
+def _type_of_both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if pa.types.is_null(one) or pa.types.is_null(other):
+        return other if pa.types.is_null(one) else one
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(_type_of_both(one.value_type, other.value_type))
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        members = members_of(one)
+        for name, member in members_of(other).items():
+            members[name] = _type_of_both(members.get(name, pa.null()), member)
+        return pa.struct(list(members.items()))
+    return merge_types("", one, other, widen=True)
 
 
 def names_of(text: bytes) -> frozenset[str]:

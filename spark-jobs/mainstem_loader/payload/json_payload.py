@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import IO, Any, Final, Literal, cast
 
 import numpy as np
@@ -68,6 +69,7 @@ from mainstem_loader.payload.json_kinds import (
     names_of,
     split_all,
     split_fields,
+    type_of_value,
     wider_types,
 )
 from mainstem_loader.payload.readers import ParsedPayload
@@ -297,14 +299,15 @@ class JsonPayload:
         if isinstance(by_kind, str) and INEXACT in by_kind:
             reason = by_kind
         is_hopeless = "appears twice" in reason or INEXACT in reason
-        attempts: tuple[Callable[[], SplitRecord | str], ...] = (
-            lambda: by_kind,
+        attempts: list[Callable[[], SplitRecord | str]] = [
             lambda: self._without_unreadable(text),
             lambda: split_all(text),
-        )
+        ]
+        if not isinstance(by_kind, str) and (by_kind.rest is not None or by_kind.text != text):
+            attempts.insert(0, lambda: by_kind)
         for attempt in () if is_hopeless else attempts:
             split = attempt()
-            if isinstance(split, str) or (split.rest is None and split.text == text):
+            if isinstance(split, str):
                 continue
             try:
                 table = self._parse_all(pa.array([split.text], pa.binary()))
@@ -318,8 +321,8 @@ class JsonPayload:
         dead.append((row, reason))
 
     def _without_unreadable(self, text: bytes) -> SplitRecord | str:
-        """Set those fields of a record apart that Arrow does not read even alone: in nested empty arrays it
-        loses count until their type is known.
+        """Set those fields of a record apart that Arrow does not read even alone. It loses count in arrays
+        that begin with nulls or empty arrays, unless it is told their type.
         """
         misfits: set[str] = set()
         names = names_of(text)
@@ -327,13 +330,34 @@ class JsonPayload:
             return "not JSON"
         for name in names:
             alone = split_fields(text, names - {name})
-            try:
-                if not isinstance(alone, str):
-                    self._parse_all(pa.array([alone.text], pa.binary()))
-            except _UNREADABLE:
+            if not isinstance(alone, str) and not self._reads(name, alone.text):
                 misfits.add(name)
                 self._untyped.setdefault(name, {**self._fixed, **self._found}.get(name, pa.null()))
         return split_fields(text, misfits)
+
+    def _reads(self, field: str, text: bytes) -> bool:
+        """Whether Arrow reads a record of one field, if need be when it is told the type."""
+        texts = pa.array([text], pa.binary())
+        with suppress(*_UNREADABLE):
+            self._parse_all(texts)
+            return True
+        before = self._found
+        known = {**self._fixed, **before}.get(field)
+        try:
+            shown = storable_type(type_of_value(orjson.loads(text)[field]), known)
+            if shown is None or shown == known:
+                return False
+            if known is None:
+                check_name(field, before.keys() | self._fixed.keys())
+                column_type = shown
+            else:
+                column_type = merge_types(field, known, shown, widen=field not in self._settled)
+            self._found = {**before, field: column_type}
+            self._parse_all(texts)
+        except (*_UNREADABLE, orjson.JSONDecodeError):
+            self._found = before
+            return False
+        return True
 
     def _add(self, table: pa.Table, rows: Int64s, pieces: list[pa.Table]) -> None:
         names = [column_of_field(name) for name in table.column_names]

@@ -20,11 +20,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from mainstem_loader import adapt_table
 from mainstem_loader import load_topic as job
 from mainstem_loader.columns import TableFormat
 from mainstem_loader.load_topic import LoadOutcome, LoadProgress, LoadSettings, load_topic
 from mainstem_loader.spark.executors import InProcessExecutor
-from mainstem_loader.table import commits, delivery, delta, delta_store, sweep
+from mainstem_loader.table import adaptation, commits, delivery, delta, delta_store, sweep
 from mainstem_loader.table.iceberg_catalog import IcebergCatalog
 
 
@@ -34,7 +35,7 @@ def say(line: str) -> None:
 
 
 def traced_files(table_format: TableFormat) -> set[str | None]:
-    modules = [job, commits, delivery, delta, delta_store, sweep]
+    modules = [job, adapt_table, adaptation, commits, delivery, delta, delta_store, sweep]
     if table_format is TableFormat.ICEBERG:
         import pyiceberg.catalog
         import pyiceberg.catalog.sql

@@ -235,6 +235,19 @@ def test_what_says_nothing_about_its_type_is_kept_beside_the_columns(
     assert (rows(parsed), parsed.dead) == ({0: row}, [])
 
 
+@pytest.mark.parametrize(
+    "value",
+    [{"l": [None, 0.5]}, {"l": [None, None, "x"]}, {"l": [[], [[1]]]}, {"l": [{}, {"a": [None, 1]}]}],
+    ids=str,
+)
+def test_arrays_that_begin_with_nothing_show_their_type_even_in_a_record_alone(value: dict[str, Any]) -> None:
+    """Arrow's reader loses count in some of them."""
+    parsed = parse(json.dumps({"n": 1, **value}).encode())
+    assert json.dumps(rows(parsed)[0]["l"]).replace('{"a": null}', "{}") == json.dumps(value["l"])
+    assert rows(parsed)[0]["n"] == 1
+    assert "_rest" not in parsed.columns.column_names
+
+
 def test_parts_without_a_type_are_null_for_rows_that_lack_none() -> None:
     parsed = parse(b'{"o":{"n":1}}', b'{"o":{"n":2,"a":[]}}', b'{"o":null}', b"{}", b'{"o":{}}')
     assert parsed.columns["_rest"].to_pylist() == [None, '{"o":{"a":[]}}', None, None, None]
@@ -254,6 +267,38 @@ def test_integers_give_way_to_doubles_until_the_table_has_the_column() -> None:
     assert reader.found_columns() == {"a": pa.float64()}
     settled = parse(b'{"a":1.5}', b'{"a":2}', fixed={"a": pa.int64()})
     assert rows(settled) == {0: {"a": None, "_rest": '{"a":1.5}'}, 1: {"a": 2}}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "values", "wider"),
+    [
+        (pa.int64(), [b"1.5"], pa.float64()),
+        (pa.int64(), [b"1e30"], pa.float64()),
+        (pa.int64(), [b"NaN"], pa.float64()),
+        (pa.int64(), [b"12345678901234567000"], pa.float64()),
+        (pa.int64(), [b"12345678901234567891"], None),
+        (pa.int64(), [b"2.0", b"3e1", b"4", b"null"], None),
+        (pa.int64(), [b'"1.5"', b"true", b"[1.5]"], None),
+        (pa.int32(), [b"1.5"], None),
+        (pa.list_(pa.int64()), [b"[1]", b"[1,null,2.5]"], pa.list_(pa.float64())),
+        (pa.list_(pa.int64()), [b'[1.5,"x"]'], None),
+        (
+            pa.struct([("n", pa.int64()), ("m", pa.int64())]),
+            [b'{"n":1,"m":1.5}'],
+            pa.struct([("n", pa.int64()), ("m", pa.float64())]),
+        ),
+    ],
+    ids=str,
+)
+def test_a_reader_reports_the_columns_that_doubles_would_make_whole(
+    fixed: pa.DataType, values: list[bytes], wider: pa.DataType | None
+) -> None:
+    """As they would have been if the values had come first."""
+    reader = JsonPayload({"a": fixed})
+    reader.parse(pa.array([b'{"a":' + value + b"}" for value in values], pa.binary()))
+    assert reader.wider_columns() == ({} if wider is None else {"a": wider})
+    if wider is not None:
+        assert not parse(*(b'{"a":' + value + b"}" for value in values), fixed={"a": wider}).dead
 
 
 def test_an_integer_fits_a_column_of_doubles() -> None:
