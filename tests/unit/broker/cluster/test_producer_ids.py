@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 
 @asynccontextmanager
 async def ids_of(servers: str, broker_id: int = 1) -> AsyncIterator[ProducerIds]:
-    zookeeper = ZooKeeper(servers, 2000, lambda _: None)
+    zookeeper = ZooKeeper(servers, 30_000, lambda _: None)
     await zookeeper.start(10)
     try:
         yield ProducerIds(zookeeper, broker_id)

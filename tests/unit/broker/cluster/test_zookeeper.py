@@ -29,8 +29,10 @@ pytestmark = pytest.mark.processes
 
 
 @asynccontextmanager
-async def session(servers: str, states: list[str] | None = None) -> AsyncIterator[ZooKeeper]:
-    zookeeper = ZooKeeper(servers, 2000, (states if states is not None else []).append)
+async def session(
+    servers: str, states: list[str] | None = None, session_ms: int = 30_000
+) -> AsyncIterator[ZooKeeper]:
+    zookeeper = ZooKeeper(servers, session_ms, (states if states is not None else []).append)
     await zookeeper.start(10)
     try:
         yield zookeeper
@@ -285,7 +287,7 @@ async def test_numbers_stay_dense_when_entries_are_removed_and_when_a_multi_is_r
 
 
 async def test_what_is_asked_during_an_outage_is_refused_and_not_done_later(servers: str) -> None:
-    async with session(servers) as zookeeper:
+    async with session(servers, session_ms=2_000) as zookeeper:
         zookeeper._take_state("suspended")
         with pytest.raises(ZooKeeperUnavailable, match=r"has not answered for .* s, so nothing was changed"):
             await zookeeper.create("/late", b"")
