@@ -16,8 +16,9 @@ Every table has, beside its payload columns:
 A payload field with one of these names, in upper or lower case, becomes the column `payload_<name>`; so does
 a field that looks like the result of that, so no two fields meet in one column. Column names are compared
 without case, as Delta demands. A field that differs from a column in case alone, that has a name which Delta
-cannot hold, or whose value is not of its column's type goes to `_rest`. Types only ever widen, and only until
-the table has the column: a table's column keeps its type.
+cannot hold, or whose value is not of its column's type goes to `_rest`. Types only ever widen: structs get
+members, and integers become doubles, in tables only if nobody has named the type and none is rounded
+(`adapt_table`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """JSON values with the id of their JSON Schema, to columns.
 
 The id is checked and taken off; the rest is read as any JSON (`json_payload`). The schema's own types are not
-used: JSON says what each value is, and a table's columns keep their types.
+used: JSON says what each value is.
 """
 
 from __future__ import annotations

@@ -119,8 +119,10 @@ def plan_adaptation(
     refusal = _refusal(table)
     for name, column_type in wider.items():
         _plan_wider(plan, folder, table, name, column_type, new_files, refusal)
-    _plan_learned(plan, folder, table, [name for name in learned if name not in RESERVED_NAMES], refusal)
-    for name, column_type in learned.items():
+    names = {*plan.columns, *(name for name in learned if name not in RESERVED_NAMES)}
+    _plan_learned(plan, folder, table, sorted(names), refusal)
+    # The commit of the load adds columns by the library's own operation, which knows of such features.
+    for name, column_type in learned.items() if refusal is None else ():
         before = plan.columns.get(name, present.get(name))
         try:
             plan.columns[name] = (

@@ -145,6 +145,26 @@ def test_a_column_that_no_table_has_yet_widens() -> None:
     assert reader.found_columns() == {"x": pa.float64()}
 
 
+@pytest.mark.parametrize(
+    ("current", "values", "wider"),
+    [
+        (pa.int64(), [("double", 2.0), ("double", 2.5)], pa.float64()),
+        (pa.int64(), [("double", 2.0)], None),
+        (pa.int64(), [("string", "2.5")], None),
+        (pa.float64(), [("long", 3)], None),
+        (pa.list_(pa.int64()), [({"type": "array", "items": "double"}, [2.5])], pa.list_(pa.float64())),
+    ],
+    ids=["fraction", "whole", "string", "long in doubles", "array"],
+)
+def test_a_reader_reports_the_columns_that_doubles_would_make_whole(
+    current: pa.DataType, values: list[tuple[Any, Any]], wider: pa.DataType | None
+) -> None:
+    schema = record(("x", values[0][0]))
+    reader = AvroPayload({"x": current}, source_of({1: schema}))
+    reader.parse(pa.array([encoded(schema, {"x": value}) for _, value in values], pa.binary()))
+    assert reader.wider_columns() == ({} if wider is None else {"x": wider})
+
+
 def test_a_recursive_type_is_a_column_of_json() -> None:
     node = {
         "type": "record",
