@@ -215,12 +215,17 @@ async def test_watching_again_and_again_keeps_one_watch(servers: str, shell: Kaz
 # --- Writing ---
 
 
-async def test_a_node_is_created_once(servers: str) -> None:
-    async with session(servers) as zookeeper:
-        assert await zookeeper.create("/a", b"1")
-        assert not await zookeeper.create("/a", b"2")
-        await zookeeper.ensure_paths(["/x/y/z", "/x/y", "/x/w"])
-        assert await zookeeper.children("/x") == ["w", "y"]
+@pytest.fixture
+async def zookeeper(servers: str) -> AsyncIterator[ZooKeeper]:
+    async with session(servers) as opened:
+        yield opened
+
+
+async def test_a_node_is_created_once(zookeeper: ZooKeeper) -> None:
+    assert await zookeeper.create("/a", b"1")
+    assert not await zookeeper.create("/a", b"2")
+    await zookeeper.ensure_paths(["/x/y/z", "/x/y", "/x/w"])
+    assert await zookeeper.children("/x") == ["w", "y"]
 
 
 async def test_all_of_a_multi_is_done(servers: str, shell: KazooClient) -> None:
@@ -269,18 +274,19 @@ async def test_if_one_operation_is_refused_none_is_done_and_the_one_is_named(
         assert await zookeeper.children("/") == ["a"]
 
 
-async def test_numbers_stay_dense_when_entries_are_removed_and_when_a_multi_is_refused(servers: str) -> None:
+async def test_numbers_stay_dense_when_entries_are_removed_and_when_a_multi_is_refused(
+    zookeeper: ZooKeeper,
+) -> None:
     """The feed of changes tells a gap by that."""
 
-    async with session(servers) as zookeeper:
-        await zookeeper.ensure_paths(["/feed"])
-        for number in range(4):
-            ((path),) = await zookeeper.multi([Create("/feed/c_", b"", sequential=True)])
-            assert path == f"/feed/c_{number:010d}"
-            if number:
-                await zookeeper.multi([Delete(f"/feed/c_{number - 1:010d}")])
-            with pytest.raises(Conflict):
-                await zookeeper.multi([Create("/feed/c_", b"", sequential=True), Check("/none", 0)])
+    await zookeeper.ensure_paths(["/feed"])
+    for number in range(4):
+        ((path),) = await zookeeper.multi([Create("/feed/c_", b"", sequential=True)])
+        assert path == f"/feed/c_{number:010d}"
+        if number:
+            await zookeeper.multi([Delete(f"/feed/c_{number - 1:010d}")])
+        with pytest.raises(Conflict):
+            await zookeeper.multi([Create("/feed/c_", b"", sequential=True), Check("/none", 0)])
 
 
 # --- Outages (R41) ---
@@ -296,25 +302,23 @@ async def test_what_is_asked_during_an_outage_is_refused_and_not_done_later(serv
 
 
 async def test_a_call_that_waited_for_another_while_the_connection_broke_is_refused_at_once(
-    servers: str, monkeypatch: pytest.MonkeyPatch
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kazoo would keep it until the connection is back, and every heartbeat behind it."""
-    async with session(servers) as zookeeper:
-        may_end = threading.Event()
-        first = zookeeper._submit(may_end.wait)
-        second = asyncio.ensure_future(zookeeper.create("/late", b""))
-        await asyncio.sleep(0)  # it is in the thread's queue now
-        with monkeypatch.context() as broken:
-            broken.setattr(KazooClient, "connected", False)
-            may_end.set()
-            await first
-            with pytest.raises(ZooKeeperUnavailable, match="The connection to ZooKeeper broke"):
-                await second
-        assert await zookeeper.get("/late") is None
+    may_end = threading.Event()
+    first = zookeeper._submit(may_end.wait)
+    second = asyncio.ensure_future(zookeeper.create("/late", b""))
+    await asyncio.sleep(0)  # it is in the thread's queue now
+    with monkeypatch.context() as broken:
+        broken.setattr(KazooClient, "connected", False)
+        may_end.set()
+        await first
+        with pytest.raises(ZooKeeperUnavailable, match="The connection to ZooKeeper broke"):
+            await second
+    assert await zookeeper.get("/late") is None
 
 
-async def test_what_is_asked_while_the_connection_is_made_again_waits_for_it(servers: str) -> None:
-    async with session(servers) as zookeeper:
-        zookeeper._take_state("suspended")
-        asyncio.get_running_loop().call_later(0.1, zookeeper._take_state, "connected")
-        assert await zookeeper.create("/soon", b"")
+async def test_what_is_asked_while_the_connection_is_made_again_waits_for_it(zookeeper: ZooKeeper) -> None:
+    zookeeper._take_state("suspended")
+    asyncio.get_running_loop().call_later(0.1, zookeeper._take_state, "connected")
+    assert await zookeeper.create("/soon", b"")

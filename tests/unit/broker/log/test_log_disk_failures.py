@@ -25,10 +25,9 @@ from mainstem_broker.log.partition_log import PartitionLog
 
 
 def test_a_full_disk_refuses_appends_and_harms_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: PartitionLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R6."""
-    log = open_log(tmp_path)
     append(log, [b"before"])
     real_pwritev = os.pwritev
     with monkeypatch.context() as full:
@@ -81,13 +80,12 @@ def test_a_segment_that_cannot_begin_for_lack_of_space_begins_later(
     ],
 )
 def test_a_failing_disk_is_a_storage_error_that_names_the_log(
-    tmp_path: Path,
+    log: PartitionLog,
     monkeypatch: pytest.MonkeyPatch,
     function: str,
     operation: Callable[[PartitionLog], object],
 ) -> None:
     """R8: one partition's disk is not another's."""
-    log = open_log(tmp_path)
     append(log, [b"x", b"y"])
     append(log, [b"z"])
 

@@ -13,12 +13,12 @@ from tests.unit.broker.log.logs import NOW_MS, append, open_log, settings
 
 from mainstem_broker.log import checkpoints
 from mainstem_broker.log.leader_epochs import EpochEntry
+from mainstem_broker.log.partition_log import PartitionLog
 
 
 def test_a_flush_of_a_log_that_is_deleted_meanwhile_is_no_failure_of_its_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = open_log(tmp_path)
     append(log, [b"x"])
     failures: list[str] = []
     log.disk_failed = lambda: failures.append("disk")
@@ -33,16 +33,14 @@ def test_a_flush_of_a_log_that_is_deleted_meanwhile_is_no_failure_of_its_disk(
     assert failures == []
 
 
-def test_a_flush_says_up_to_where_everything_is_safe(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_flush_says_up_to_where_everything_is_safe(log: PartitionLog) -> None:
     append(log, [b"x"] * 4)
     log.mark_flushed(log.flush(), NOW_MS)
     assert log.recovery_point == 4
 
 
-def test_a_truncation_during_a_flush_bounds_what_it_may_claim(tmp_path: Path) -> None:
+def test_a_truncation_during_a_flush_bounds_what_it_may_claim(log: PartitionLog) -> None:
     """What is written after the cut was not on the disk when the flush was."""
-    log = open_log(tmp_path)
     for _ in range(4):
         append(log, [b"x"])
     flushed = log.flush()

@@ -11,12 +11,12 @@ from tests.unit.broker.log.logs import NOW_MS, Stored, append, open_log, read_al
 
 from mainstem_broker.errors import CorruptMessage, OffsetOutOfRange
 from mainstem_broker.log.files import TruncatedSlice
+from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.protocol.batches import crc_matches, split_batches
 
 
-def test_a_read_is_a_slice_of_the_file_that_holds_whole_batches(tmp_path: Path) -> None:
+def test_a_read_is_a_slice_of_the_file_that_holds_whole_batches(log: PartitionLog) -> None:
     """R3: what `sendfile` needs."""
-    log = open_log(tmp_path)
     for count in (1, 2, 3):
         append(log, [b"x"] * count)
     fetched = log.read(1, 1 << 20, log.log_end_offset, True)
@@ -28,9 +28,8 @@ def test_a_read_is_a_slice_of_the_file_that_holds_whole_batches(tmp_path: Path) 
     assert fetched.slice.file.descriptor >= 0
 
 
-def test_every_offset_from_start_to_end_is_valid_and_no_other(tmp_path: Path) -> None:
+def test_every_offset_from_start_to_end_is_valid_and_no_other(log: PartitionLog) -> None:
     """R13. Between the high watermark and the log's end the answer is empty, not an error."""
-    log = open_log(tmp_path)
     append(log, [b"x"] * 5)
     append(log, [b"x"] * 5)
     log.delete_records_before(2)
@@ -43,8 +42,7 @@ def test_every_offset_from_start_to_end_is_valid_and_no_other(tmp_path: Path) ->
             log.read(offset, 1000, 10, True)
 
 
-def test_batches_that_begin_at_the_upper_bound_are_left_out(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_batches_that_begin_at_the_upper_bound_are_left_out(log: PartitionLog) -> None:
     for _ in range(10):
         append(log, [b"x"])
     for bound in range(11):
@@ -76,9 +74,8 @@ def test_max_bytes_gives_whole_batches_that_fit_and_the_first_whole_when_asked(
             assert at_least_one.end_offset == offset + max(fitting, 1)
 
 
-def test_reading_in_sequence_looks_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_in_sequence_looks_nothing_up(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost of a read at the log's end does not grow with what lies before it."""
-    log = open_log(tmp_path)
     for _ in range(200):
         append(log, [b"x"])
     offset = log.read(0, 1 << 20, 200, True).end_offset
@@ -107,8 +104,9 @@ def test_a_slice_survives_the_deletion_of_its_segment(tmp_path: Path) -> None:
     assert crc_matches(header, batch)
 
 
-def test_of_slices_only_those_before_a_truncation_can_still_be_sent(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_of_slices_only_those_before_a_truncation_can_still_be_sent(
+    log: PartitionLog, tmp_path: Path
+) -> None:
     for value in (b"a", b"b", b"c"):
         append(log, [value])
     whole, first = log.read(0, 1 << 20, 3, True).slice, log.read(0, 1 << 20, 1, True).slice
@@ -131,9 +129,8 @@ def test_of_slices_only_those_before_a_truncation_can_still_be_sent(tmp_path: Pa
 )
 @pytest.mark.parametrize("max_bytes", [1, SIZE_BYTES + 10])
 def test_a_corrupt_stretch_is_reported_not_skipped(
-    tmp_path: Path, position: int, content: bytes, max_bytes: int
+    log: PartitionLog, position: int, content: bytes, max_bytes: int
 ) -> None:
-    log = open_log(tmp_path)
     for _ in range(3):
         append(log, [b"x"])
     with (log.directory / f"{0:020d}.log").open("r+b") as file:

@@ -18,9 +18,8 @@ from mainstem_broker.log.retention import DeletionReason
 from mainstem_broker.log.segment import Segment
 
 
-def test_deleting_records_moves_the_start_and_never_back(tmp_path: Path) -> None:
+def test_deleting_records_moves_the_start_and_never_back(log: PartitionLog) -> None:
     """R4."""
-    log = open_log(tmp_path)
     append(log, [b"x"] * 10, leader_epoch=2)
     assert log.delete_records_before(4) == 4
     assert log.delete_records_before(3) == 4
@@ -94,16 +93,14 @@ def test_truncation_takes_batches_whole_and_the_log_goes_on(tmp_path: Path) -> N
     assert log.log_end_offset == 11
 
 
-def test_truncation_below_the_start_empties_the_log(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_truncation_below_the_start_empties_the_log(log: PartitionLog) -> None:
     append(log, [b"x"] * 10)
     log.delete_records_before(8)
     log.truncate_to(5)
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)
 
 
-def test_a_log_begun_afresh_starts_and_ends_where_told(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_log_begun_afresh_starts_and_ends_where_told(log: PartitionLog) -> None:
     append(log, [b"x"] * 10)
     log.truncate_fully_and_start_at(1000)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1000, 1000, 0)
@@ -112,9 +109,8 @@ def test_a_log_begun_afresh_starts_and_ends_where_told(tmp_path: Path) -> None:
     assert read_all(log) == [Stored(1000, b"y")]
 
 
-def test_nothing_is_appended_before_a_truncation_is_written_down(tmp_path: Path) -> None:
+def test_nothing_is_appended_before_a_truncation_is_written_down(log: PartitionLog) -> None:
     """R6: a checkpoint that says more than is true would hide a torn batch."""
-    log = open_log(tmp_path)
     for _ in range(4):
         append(log, [b"x"])
     log.mark_flushed(log.flush())
@@ -133,9 +129,8 @@ def test_nothing_is_appended_before_a_truncation_is_written_down(tmp_path: Path)
     assert ends == [(2, 2)]
 
 
-def test_a_truncation_syncs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncation_syncs_nothing(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """It happens on the event loop; thousands may follow a failover."""
-    log = open_log(tmp_path)
     for epoch in range(4):
         append(log, [b"x"], leader_epoch=epoch)
     log.mark_flushed(log.flush())
@@ -144,9 +139,8 @@ def test_a_truncation_syncs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     log.truncate_fully_and_start_at(9)
 
 
-def test_a_copy_begins_with_the_whole_batch_that_holds_the_start(tmp_path: Path) -> None:
+def test_a_copy_begins_with_the_whole_batch_that_holds_the_start(log: PartitionLog) -> None:
     """R4, R19: DeleteRecords may end within a batch, of which a new replica gets all (KAFKA-6975)."""
-    log = open_log(tmp_path)
     log.truncate_fully_and_start_at(5)
     follow(log, 0, 10, leader_epoch=3)
     assert (log.log_start_offset, log.log_end_offset) == (5, 10)
@@ -160,9 +154,10 @@ def test_a_copy_begins_with_the_whole_batch_that_holds_the_start(tmp_path: Path)
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_copy_that_begins_below_its_start_opens_again_as_it_was(tmp_path: Path, clean: bool) -> None:
+def test_a_copy_that_begins_below_its_start_opens_again_as_it_was(
+    log: PartitionLog, tmp_path: Path, clean: bool
+) -> None:
     """R6."""
-    log = open_log(tmp_path)
     log.truncate_fully_and_start_at(5)
     log.mark_flushed(log.flush())
     follow(log, 0, 10)
@@ -175,10 +170,9 @@ def test_a_copy_that_begins_below_its_start_opens_again_as_it_was(tmp_path: Path
 
 
 def test_a_full_disk_leaves_a_copy_empty_at_its_start_until_it_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R19."""
-    log = open_log(tmp_path)
     log.truncate_fully_and_start_at(5)
 
     def fail(*_: object) -> None:
@@ -195,16 +189,14 @@ def test_a_full_disk_leaves_a_copy_empty_at_its_start_until_it_is_tried_again(
 
 @pytest.mark.parametrize(("base_offset", "count"), [(0, 5), (3, 2)])
 def test_a_batch_that_ends_at_the_start_of_an_empty_log_is_refused(
-    tmp_path: Path, base_offset: int, count: int
+    log: PartitionLog, base_offset: int, count: int
 ) -> None:
-    log = open_log(tmp_path)
     log.truncate_fully_and_start_at(5)
     with pytest.raises(OffsetOutOfRange):
         follow(log, base_offset, count)
 
 
-def test_a_log_with_records_refuses_a_batch_that_begins_below_its_end(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_log_with_records_refuses_a_batch_that_begins_below_its_end(log: PartitionLog) -> None:
     append(log, [b"x"] * 5)
     log.delete_records_before(3)
     with pytest.raises(OffsetOutOfRange):
@@ -214,10 +206,9 @@ def test_a_log_with_records_refuses_a_batch_that_begins_below_its_end(tmp_path: 
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("recovery_point", [0, 3, 6])
 def test_no_epoch_begins_past_the_end_after_a_crash_between_a_truncation_and_its_checkpoint(
-    tmp_path: Path, is_full: bool, recovery_point: int
+    log: PartitionLog, tmp_path: Path, is_full: bool, recovery_point: int
 ) -> None:
     """The file still has the epochs of what is gone; whatever is written next, it has not."""
-    log = open_log(tmp_path)
     for epoch in (1, 1, 1, 2, 2, 2, 3, 3):
         append(log, [b"x"], leader_epoch=epoch)
     log.begin_epoch(4)

@@ -49,26 +49,28 @@ def bases(segments: SegmentList) -> list[int]:
     return [segment.base_offset for segment in segments.all]
 
 
-def test_a_segment_ends_before_it_would_outgrow_segment_bytes(tmp_path: Path) -> None:
+@pytest.fixture
+def segments(tmp_path: Path) -> SegmentList:
+    return new_list(tmp_path)
+
+
+def test_a_segment_ends_before_it_would_outgrow_segment_bytes(segments: SegmentList) -> None:
     """R2."""
-    segments = new_list(tmp_path)
     config = settings(segment_bytes=3 * SIZE_BYTES)
     for _ in range(7):
         add(segments, config)
     assert bases(segments) == [0, 3, 6]
 
 
-def test_a_segments_age_is_told_by_its_records(tmp_path: Path) -> None:
+def test_a_segments_age_is_told_by_its_records(segments: SegmentList) -> None:
     """R2: from the first batch's timestamp to the one that comes."""
-    segments = new_list(tmp_path)
     config = settings(segment_ms=1000)
     for after_ms in (0, 1000, 1001, 500, 2002):
         add(segments, config, timestamp_ms=NOW_MS + after_ms)
     assert bases(segments) == [0, 2, 4]
 
 
-def test_without_timestamps_the_clock_tells_the_age(tmp_path: Path) -> None:
-    segments = new_list(tmp_path)
+def test_without_timestamps_the_clock_tells_the_age(segments: SegmentList) -> None:
     segments.newest.created_ms = NOW_MS - 1001
     add(segments, settings(segment_ms=1000), timestamp_ms=-1)
     assert bases(segments) == [0], "an empty segment is not replaced"
@@ -93,8 +95,7 @@ def test_jitter_makes_partitions_roll_at_different_ages(tmp_path: Path) -> None:
     assert len(ages) > 1
 
 
-def test_a_full_index_ends_a_segment(tmp_path: Path) -> None:
-    segments = new_list(tmp_path)
+def test_a_full_index_ends_a_segment(segments: SegmentList) -> None:
     segments.newest.offset_index.count_max = 3
     for _ in range(6):
         add(segments, CONFIG)
@@ -111,8 +112,9 @@ def test_an_offset_too_far_from_the_base_begins_a_segment(tmp_path: Path) -> Non
     assert bases(segments) == [2**31, 2**32]
 
 
-def test_a_roll_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    segments = new_list(tmp_path)
+def test_a_roll_that_fails_changes_nothing(
+    segments: SegmentList, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add(segments, CONFIG)
 
     def fail(_: Segment) -> None:
@@ -129,8 +131,7 @@ def test_a_roll_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert bases(segments) == [0, 1]
 
 
-def test_an_offset_is_found_in_the_segment_that_holds_it(tmp_path: Path) -> None:
-    segments = new_list(tmp_path)
+def test_an_offset_is_found_in_the_segment_that_holds_it(segments: SegmentList) -> None:
     config = settings(segment_bytes=2 * SIZE_BYTES)
     for _ in range(7):
         add(segments, config)
@@ -141,8 +142,7 @@ def test_an_offset_is_found_in_the_segment_that_holds_it(tmp_path: Path) -> None
     assert segments.find(7) is None
 
 
-def test_a_hole_between_segments_leads_to_the_next_batch(tmp_path: Path) -> None:
-    segments = new_list(tmp_path)
+def test_a_hole_between_segments_leads_to_the_next_batch(segments: SegmentList) -> None:
     add(segments, CONFIG)
     segments.roll(10, CONFIG, NOW_MS)
     add(segments, CONFIG, offset=12)

@@ -42,9 +42,8 @@ def offset_at(log: PartitionLog, timestamp_ms: int) -> int | None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_exact_record_is_found_inside_its_batch(tmp_path: Path, codec: Codec) -> None:
+def test_the_exact_record_is_found_inside_its_batch(log: PartitionLog, codec: Codec) -> None:
     """R13: rewind by time."""
-    log = open_log(tmp_path)
     batch = compressed_batch(messages([b"a", b"b", b"c"]), codec)
     log.append_as_leader(batch, parse_batch_header(batch), 4, NOW_MS)
     assert find_by_time(log, NOW_MS + 1) == TimestampOffset(1, NOW_MS + 1, 4)
@@ -52,8 +51,7 @@ def test_the_exact_record_is_found_inside_its_batch(tmp_path: Path, codec: Codec
     assert find_by_time(log, NOW_MS + 3) is None
 
 
-def test_the_epoch_is_that_of_the_record_not_of_the_leader(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_the_epoch_is_that_of_the_record_not_of_the_leader(log: PartitionLog) -> None:
     append_at(log, [10], leader_epoch=1)
     append_at(log, [20], leader_epoch=5)
     assert find_by_time(log, 5) == TimestampOffset(0, 10, 1)
@@ -75,8 +73,7 @@ def test_records_stamped_by_the_broker_all_have_the_batches_time(tmp_path: Path)
     assert find_latest(log) == TimestampOffset(0, NOW_MS, 0)
 
 
-def test_nothing_below_the_log_start_is_found(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_nothing_below_the_log_start_is_found(log: PartitionLog) -> None:
     append_at(log, [30, 10, 20, 30, 5])
     append_at(log, [7])
     log.delete_records_before(1)
@@ -90,8 +87,7 @@ def test_nothing_below_the_log_start_is_found(tmp_path: Path) -> None:
     assert find_latest(log) is None
 
 
-def test_the_first_of_several_latest_records_is_the_latest(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_the_first_of_several_latest_records_is_the_latest(log: PartitionLog) -> None:
     assert find_latest(log) is None
     append_at(log, [-1])
     assert find_latest(log) is None
@@ -138,9 +134,8 @@ def test_every_time_leads_to_the_first_record_at_or_after_it(
         assert latest.offset == times.index(latest.timestamp, start)
 
 
-def test_what_the_index_does_not_tell_is_walked_in_parts_elsewhere(tmp_path: Path) -> None:
+def test_what_the_index_does_not_tell_is_walked_in_parts_elsewhere(log: PartitionLog) -> None:
     """R40: a first record of the far future leaves the index without entries for the rest of the segment."""
-    log = open_log(tmp_path)
     future_ms = NOW_MS + 10**9
     append_at(log, [future_ms])
     while log.size_bytes < 3 * time_lookup.WALKED_AT_ONCE_BYTES:
@@ -155,9 +150,8 @@ def test_what_the_index_does_not_tell_is_walked_in_parts_elsewhere(tmp_path: Pat
 
 
 def test_the_largest_timestamp_of_a_cut_segment_needs_a_walk_only_if_it_may_be_cut_off(
-    tmp_path: Path,
+    log: PartitionLog,
 ) -> None:
-    log = open_log(tmp_path)
     for timestamp_ms in (50, 10, 30, 20):
         append_at(log, [timestamp_ms])
     log.delete_records_before(1)
@@ -184,9 +178,8 @@ def test_a_look_up_opens_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
-def test_a_batch_that_cannot_be_decoded_counts_by_its_header(tmp_path: Path, codec: Codec) -> None:
+def test_a_batch_that_cannot_be_decoded_counts_by_its_header(log: PartitionLog, codec: Codec) -> None:
     """It is stored as it came, and a lookup must neither fail for good nor cost what a client chooses."""
-    log = open_log(tmp_path)
     append_at(log, [NOW_MS])
     plain = b"".join(b"\x0c\x00\x00\x00\x01\x01\x00" for _ in range(1_100_000))
     header = replace(

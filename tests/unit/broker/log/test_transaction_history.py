@@ -9,11 +9,11 @@ from tests.unit.broker.log.logs import NOW_MS, append, open_log, settings
 from tests.unit.broker.log.transactional import abort, commit, write
 
 from mainstem_broker.log.dump import NotALog
+from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.transaction_history import ProducerInLog, TransactionInLog, read_history
 
 
-def test_open_and_aborted_transactions_and_producers_are_shown(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_open_and_aborted_transactions_and_producers_are_shown(log: PartitionLog) -> None:
     append(log, [b"of no producer"])
     write(log, 7, 3)  # 1 to 3
     write(log, 8)  # 4
@@ -47,8 +47,7 @@ def test_a_transaction_that_began_below_the_start_of_the_log_is_in_its_snapshot(
     assert history.problems == []
 
 
-def test_a_damaged_batch_is_reported(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_damaged_batch_is_reported(log: PartitionLog, tmp_path: Path) -> None:
     write(log, 7)
     log.close()
     path = log.segments[0].path(".log")

@@ -35,8 +35,7 @@ def restart(log: PartitionLog, tmp_path: Path, *, clean: bool, recovery_point: i
     return open_log(tmp_path, log.config, clean=clean, recovery_point=recovery_point)
 
 
-def test_overlapping_aborts_are_listed_by_their_first_offset(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_overlapping_aborts_are_listed_by_their_first_offset(log: PartitionLog) -> None:
     for producer_id in (1, 2, 3):
         write(log, producer_id)
     abort(log, 3)
@@ -47,8 +46,7 @@ def test_overlapping_aborts_are_listed_by_their_first_offset(tmp_path: Path) -> 
     assert aborted(log, 4, 6) == [(1, 0, 4), (2, 1, 5)]
 
 
-def test_a_marker_without_records_is_no_aborted_transaction(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_marker_without_records_is_no_aborted_transaction(log: PartitionLog, tmp_path: Path) -> None:
     abort(log, 1)
     assert aborted(log) == []
     assert index_files(tmp_path) == []
@@ -94,8 +92,9 @@ def test_a_broken_index_of_a_sealed_segment_is_made_anew_after_a_clean_stop(tmp_
     assert aborted(open_log(tmp_path, SMALL_SEGMENTS)) == expected
 
 
-def test_truncation_of_a_marker_before_the_last_snapshot_opens_the_transaction_again(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_truncation_of_a_marker_before_the_last_snapshot_opens_the_transaction_again(
+    log: PartitionLog, tmp_path: Path
+) -> None:
     write(log, 1)
     abort(log, 1)
     log = restart(log, tmp_path, clean=True)
@@ -106,9 +105,8 @@ def test_truncation_of_a_marker_before_the_last_snapshot_opens_the_transaction_a
 
 
 def test_truncation_leaves_the_epochs_of_a_marker_whose_producer_has_no_other_batch_left(
-    tmp_path: Path,
+    log: PartitionLog,
 ) -> None:
-    log = open_log(tmp_path)
     write(log, 2)
     commit(log, 1, epoch=4)
     write(log, 1, epoch=4)
@@ -162,9 +160,8 @@ def test_a_follower_has_the_same_transactions_as_its_leader(tmp_path: Path) -> N
     assert follower.producers.states.keys() == leader.producers.states.keys()
 
 
-def test_the_second_version_raises_the_epoch_with_each_marker(tmp_path: Path) -> None:
+def test_the_second_version_raises_the_epoch_with_each_marker(log: PartitionLog) -> None:
     """KIP-890: the sequence of the next transaction begins with 0."""
-    log = open_log(tmp_path)
     write(log, 1, 3, epoch=0)
     commit(log, 1, epoch=1)
     gap = parse_batch_header(transactional_batch(1, 3, epoch=1))

@@ -92,8 +92,12 @@ def test_a_transaction_above_the_high_watermark_does_not_lower_the_stable_offset
     assert (partition.last_stable_offset, partition.high_watermark) == (0, 0)
 
 
-def test_read_committed_ends_at_the_stable_offset(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+@pytest.fixture
+def partition(tmp_path: Path) -> Partition:
+    return led_alone(tmp_path)
+
+
+def test_read_committed_ends_at_the_stable_offset(partition: Partition) -> None:
     send(partition, PRODUCER)
     mark(partition)
     send(partition, PRODUCER, 1)
@@ -107,8 +111,7 @@ def test_read_committed_ends_at_the_stable_offset(tmp_path: Path) -> None:
     assert [partition.latest_offset(committed=committed) for committed in (True, False)] == [4, 5]
 
 
-def test_the_stable_offset_is_never_below_the_log_start(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+def test_the_stable_offset_is_never_below_the_log_start(partition: Partition) -> None:
     send(partition, PRODUCER)
     send(partition, PRODUCER, 1)
     send(partition, 8)
@@ -171,15 +174,13 @@ def test_a_marker_that_a_follower_has_to_cut_off_opens_the_transaction_again(tmp
 # --- Markers ---
 
 
-def test_a_marker_that_comes_again_is_not_written_again(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+def test_a_marker_that_comes_again_is_not_written_again(partition: Partition) -> None:
     write(partition.log, PRODUCER)
     assert [mark(partition), mark(partition), mark(partition)] == [2, 2, 2]
 
 
-def test_a_marker_that_comes_again_waits_for_its_own_offset(tmp_path: Path) -> None:
+def test_a_marker_that_comes_again_waits_for_its_own_offset(partition: Partition) -> None:
     """The log's end moves on: a busy partition with slow replicas would never be done."""
-    partition = led_alone(tmp_path)
     write(partition.log, PRODUCER)
     end_offset = mark(partition)
     for sequence in range(3):
@@ -187,8 +188,9 @@ def test_a_marker_that_comes_again_waits_for_its_own_offset(tmp_path: Path) -> N
     assert (mark(partition), partition.log.log_end_offset) == (end_offset, end_offset + 3)
 
 
-def test_a_marker_that_comes_again_after_a_restart_waits_for_no_more_than_was_there(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+def test_a_marker_that_comes_again_after_a_restart_waits_for_no_more_than_was_there(
+    partition: Partition, tmp_path: Path
+) -> None:
     write(partition.log, PRODUCER)
     mark(partition)
     partition.log.close()
@@ -200,16 +202,14 @@ def test_a_marker_that_comes_again_after_a_restart_waits_for_no_more_than_was_th
 
 @pytest.mark.parametrize("raises_epoch", [False, True])
 def test_a_marker_for_a_producer_without_records_is_written_for_its_epochs(
-    tmp_path: Path, raises_epoch: bool
+    partition: Partition, raises_epoch: bool
 ) -> None:
-    partition = led_alone(tmp_path)
     assert mark(partition, epoch=3, raises_epoch=raises_epoch) == 1
     with pytest.raises(InvalidProducerEpoch):
         partition.log.producers.check(parse_batch_header(transactional_batch(PRODUCER, epoch=2)))
 
 
-def test_a_marker_of_an_older_coordinator_is_refused(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+def test_a_marker_of_an_older_coordinator_is_refused(partition: Partition) -> None:
     write(partition.log, PRODUCER)
     mark(partition, Marker(True, 5))
     write(partition.log, PRODUCER)
@@ -220,8 +220,7 @@ def test_a_marker_of_an_older_coordinator_is_refused(tmp_path: Path) -> None:
     assert partition.last_stable_offset == 4
 
 
-def test_the_coordinators_epoch_outlives_a_restart(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+def test_the_coordinators_epoch_outlives_a_restart(partition: Partition, tmp_path: Path) -> None:
     mark(partition, Marker(True, 5))
     partition.log.close()
     partition = led_alone(tmp_path)
@@ -229,15 +228,13 @@ def test_the_coordinators_epoch_outlives_a_restart(tmp_path: Path) -> None:
         mark(partition, Marker(True, 4))
 
 
-def test_a_marker_for_an_older_producer_is_refused(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+def test_a_marker_for_an_older_producer_is_refused(partition: Partition) -> None:
     write(partition.log, PRODUCER, epoch=2)
     with pytest.raises(InvalidProducerEpoch, match="has epoch 1, but the producer is at epoch 2"):
         mark(partition, epoch=1)
 
 
-def test_kip_890_a_delayed_marker_does_not_end_the_next_transaction(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+def test_kip_890_a_delayed_marker_does_not_end_the_next_transaction(partition: Partition) -> None:
     write(partition.log, PRODUCER, epoch=0)
     mark(partition, ABORT, epoch=1, raises_epoch=True)
     mark(partition, ABORT, epoch=1, raises_epoch=True)
@@ -247,16 +244,14 @@ def test_kip_890_a_delayed_marker_does_not_end_the_next_transaction(tmp_path: Pa
     assert partition.last_stable_offset == 2
 
 
-def test_kip_890_a_batch_of_a_transaction_that_has_ended_is_refused(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+def test_kip_890_a_batch_of_a_transaction_that_has_ended_is_refused(partition: Partition) -> None:
     write(partition.log, PRODUCER, epoch=0)
     mark(partition, ABORT, epoch=1, raises_epoch=True)
     with pytest.raises(InvalidProducerEpoch):
         partition.log.producers.check(parse_batch_header(transactional_batch(PRODUCER, 1, epoch=0)))
 
 
-def test_a_batch_outside_the_open_transaction_of_its_producer_is_refused(tmp_path: Path) -> None:
-    partition = led_alone(tmp_path)
+def test_a_batch_outside_the_open_transaction_of_its_producer_is_refused(partition: Partition) -> None:
     write(partition.log, PRODUCER)
     plain = parse_batch_header(transactional_batch(PRODUCER, 1))
     plain.attributes = 0

@@ -92,8 +92,12 @@ class Listening(LocalBroker):
         await self.replicas.stop()
 
 
-async def test_at_the_start_all_that_the_view_gives_to_this_broker_is_opened(tmp_path: Path) -> None:
-    broker = Listening(tmp_path)
+@pytest.fixture
+def broker(tmp_path: Path) -> Listening:
+    return Listening(tmp_path)
+
+
+async def test_at_the_start_all_that_the_view_gives_to_this_broker_is_opened(broker: Listening) -> None:
     broker.hear_of("ours", (1, 2), 1, {"retention.ms": "5"})
     broker.hear_of("theirs", (2, 3), 2, {})
     await broker.news.open()
@@ -121,8 +125,7 @@ async def test_at_the_start_logs_of_deleted_topics_go_and_those_that_nobody_know
     assert aside.endswith("-stray")
 
 
-async def test_partitions_topics_and_settings_follow_the_news(tmp_path: Path) -> None:
-    broker = Listening(tmp_path)
+async def test_partitions_topics_and_settings_follow_the_news(broker: Listening) -> None:
     topic_id = broker.hear_of("t", (1,), 1, {})
     await broker.news.open()
     await broker.take(Delta(partitions={("t", 0), ("gone", 3)}))
@@ -182,10 +185,9 @@ async def test_a_running_log_follows_what_is_set_for_all_brokers(tmp_path: Path,
     await broker.stop()
 
 
-async def test_of_what_is_set_for_all_brokers_only_what_makes_no_sense_is_left_out(tmp_path: Path) -> None:
+async def test_of_what_is_set_for_all_brokers_only_what_makes_no_sense_is_left_out(broker: Listening) -> None:
     """The rest may keep records from being deleted; a broker that starts would have nothing in its place."""
 
-    broker = Listening(tmp_path)
     for_all = {"log.retention.ms": "soon", "log.segment.bytes": "1048576", "broker.id": "none"}
     broker.view.set_config("brokers/<default>", for_all)
     with capture_logs() as logged:
@@ -197,8 +199,7 @@ async def test_of_what_is_set_for_all_brokers_only_what_makes_no_sense_is_left_o
     await broker.stop()
 
 
-async def test_throttles_follow_what_is_set_for_all_brokers(tmp_path: Path) -> None:
-    broker = Listening(tmp_path)
+async def test_throttles_follow_what_is_set_for_all_brokers(broker: Listening) -> None:
     rates = {"leader.replication.throttled.rate": "1000", "follower.replication.throttled.rate": "2000"}
     throttles = broker.replicas.leader_throttle, broker.replicas.follower_throttle
     for config in (rates, {}):
@@ -225,9 +226,8 @@ class FullDisk:
 
 
 async def test_r20_a_log_that_was_moved_away_from_a_full_disk_is_deleted_when_there_is_room(
-    tmp_path: Path,
+    broker: Listening,
 ) -> None:
-    broker = Listening(tmp_path)
     topic_id = broker.hear_of("t", (1, 2), 2, {})
     await broker.news.open()
     disk = FullDisk(broker.logs)
@@ -256,9 +256,8 @@ async def test_a_replica_whose_log_is_opened_late_follows_its_leader_at_once(tmp
 
 
 async def test_whoever_deletes_a_topic_waits_for_a_broker_whose_disk_is_full_and_then_the_name_is_free(
-    tmp_path: Path,
+    broker: Listening,
 ) -> None:
-    broker = Listening(tmp_path)
     old = broker.hear_of("t", (1,), 1, {})
     await broker.news.open()
     disk = FullDisk(broker.logs)
@@ -292,8 +291,7 @@ async def test_a_start_on_a_full_disk_leaves_what_it_could_not_delete_for_later(
     assert broker.administration.forgotten == [deleted]
 
 
-def test_settings_that_are_wrong_do_not_count_and_are_told(tmp_path: Path) -> None:
-    broker = Listening(tmp_path)
+def test_settings_that_are_wrong_do_not_count_and_are_told(broker: Listening) -> None:
     broker.hear_of("t", (1,), 1, {"retention.ms": "soon"})
     broker.view.broker_configs["1"] = {"log.retention.ms": "later"}
     with capture_logs() as lines:
@@ -302,8 +300,7 @@ def test_settings_that_are_wrong_do_not_count_and_are_told(tmp_path: Path) -> No
     assert [line["event"] for line in lines] == ["topic settings ignored", "dynamic broker settings ignored"]
 
 
-def test_elections_go_by_the_topics_settings(tmp_path: Path) -> None:
-    broker = Listening(tmp_path)
+def test_elections_go_by_the_topics_settings(broker: Listening) -> None:
     strict = {"min.insync.replicas": "2", "unclean.leader.election.enable": "true"}
     broker.hear_of("strict", (1,), 1, strict)
     broker.hear_of("plain", (1,), 1, {})
@@ -336,10 +333,9 @@ class Turns:
 
 
 async def test_changes_of_many_partitions_are_carried_out_in_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R40: a broker that dies changes all the partitions that it held, and clients of others do not wait."""
-    broker = Listening(tmp_path)
     count = 3 * ITEMS_PER_TURN
     broker.view.set_topic(TopicAssignment("t", UUID(int=1), dict.fromkeys(range(count), (2, 3))), {})
     for index in range(count):
@@ -360,10 +356,9 @@ async def test_changes_of_many_partitions_are_carried_out_in_turns(
 
 
 async def test_topic_settings_are_worked_out_once_for_all_partitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R40."""
-    broker = Listening(tmp_path)
     broker.view.set_topic(TopicAssignment("t", UUID(int=1), dict.fromkeys(range(20), (1,))), {})
     for index in range(20):
         broker.view.set_state("t", index, state_of(1, 0, (1,)))
@@ -389,9 +384,8 @@ async def test_topic_settings_are_worked_out_once_for_all_partitions(
 # --- Newer formats ---
 
 
-async def test_replicas_of_a_stopped_topic_have_no_role_and_keep_their_logs(tmp_path: Path) -> None:
+async def test_replicas_of_a_stopped_topic_have_no_role_and_keep_their_logs(broker: Listening) -> None:
     """R44: until the topic can be read again."""
-    broker = Listening(tmp_path)
     broker.hear_of("t", (1, 2), 1, {})
     await broker.news.open()
     broker.append("t", [b"a"])
@@ -408,9 +402,8 @@ async def test_replicas_of_a_stopped_topic_have_no_role_and_keep_their_logs(tmp_
     await broker.stop()
 
 
-async def test_at_the_start_logs_of_a_stopped_topic_are_left_where_they_are(tmp_path: Path) -> None:
+async def test_at_the_start_logs_of_a_stopped_topic_are_left_where_they_are(broker: Listening) -> None:
     """R44: its assignment cannot be read, so the topic seems unknown."""
-    broker = Listening(tmp_path)
     broker.logs.get_or_create("t", 0, uuid4(), DEFAULTS, 0)
     broker.view.stopped_topics["t"] = {"/brokers/topics/t": "newer"}
     await broker.news.open()
@@ -422,9 +415,10 @@ async def test_at_the_start_logs_of_a_stopped_topic_are_left_where_they_are(tmp_
 # --- A new registration ---
 
 
-async def test_a_lease_begins_between_the_leaderships_that_end_and_those_that_begin(tmp_path: Path) -> None:
+async def test_a_lease_begins_between_the_leaderships_that_end_and_those_that_begin(
+    broker: Listening,
+) -> None:
     """R19: in between, no replica leads by a state from before, and none misses the role that it is given."""
-    broker = Listening(tmp_path)
     for topic in ("lost", "won"):
         broker.hear_of(topic, (1, 2), 1, {})
     await broker.news.open()
@@ -445,11 +439,10 @@ async def test_a_lease_begins_between_the_leaderships_that_end_and_those_that_be
 
 @pytest.mark.parametrize(("epoch", "kept_epoch"), [(1, 0), (2, -1)])
 async def test_r40_leaderships_begin_in_turns_after_the_lease_and_replaced_ones_end_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int, kept_epoch: int
+    broker: Listening, monkeypatch: pytest.MonkeyPatch, epoch: int, kept_epoch: int
 ) -> None:
     """R19: before a replica is told, the lease must not renew what it led before. In the very next epoch
     nobody else has led."""
-    broker = Listening(tmp_path)
     names = [f"t{number}" for number in range(ITEMS_PER_TURN + 1)]
     for name in names:
         broker.hear_of(name, (1, 2), 1, {})
@@ -473,9 +466,8 @@ async def test_r40_leaderships_begin_in_turns_after_the_lease_and_replaced_ones_
     await broker.stop()
 
 
-async def test_a_lease_that_cannot_begin_leaves_its_leaderships_to_the_next_try(tmp_path: Path) -> None:
+async def test_a_lease_that_cannot_begin_leaves_its_leaderships_to_the_next_try(broker: Listening) -> None:
     """R19: the session has ended while its registration was published."""
-    broker = Listening(tmp_path)
     broker.hear_of("t", (1, 2), 1, {})
     await broker.news.open()
     broker.view.set_state("t", 0, state_of(1, 1, (1, 2), 1, incarnations={1: LIFE + 1, 2: LIFE}))
@@ -496,8 +488,7 @@ async def test_a_lease_that_cannot_begin_leaves_its_leaderships_to_the_next_try(
 # --- In-sync sets ---
 
 
-async def test_a_change_of_brokers_has_the_in_sync_sets_looked_at(tmp_path: Path) -> None:
-    broker = Listening(tmp_path)
+async def test_a_change_of_brokers_has_the_in_sync_sets_looked_at(broker: Listening) -> None:
     assignment = TopicAssignment("t", UUID(int=1), {0: (1, 2)})
     broker.view.set_topic(assignment, {})
     broker.set_state("t", 0, state_of(1, 0, (1,)))
@@ -524,9 +515,8 @@ def return_uncleanly(broker: Listening, *ids: int) -> None:
 
 
 async def test_when_the_whole_set_stopped_uncleanly_each_says_once_how_far_its_log_reaches(
-    tmp_path: Path,
+    broker: Listening,
 ) -> None:
-    broker = Listening(tmp_path)
     broker.hear_of("t", (1, 2), 1, {})
     broker.hear_of("alone", (1,), 1, {})
     await broker.news.open()
@@ -547,9 +537,8 @@ async def test_when_the_whole_set_stopped_uncleanly_each_says_once_how_far_its_l
     await broker.stop()
 
 
-async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(tmp_path: Path) -> None:
+async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(broker: Listening) -> None:
     """R19, R40: the periodic look is at partitions without a leader only."""
-    broker = Listening(tmp_path)
     for topic in ("t", "led"):
         broker.hear_of(topic, (1, 2), 1, {})
     await broker.news.open()
@@ -581,8 +570,7 @@ async def test_background_work_that_fails_is_told(tmp_path: Path) -> None:
     assert [line["event"] for line in lines] == ["background work failed"]
 
 
-async def test_quotas_follow_the_news(tmp_path: Path) -> None:
-    broker = Listening(tmp_path)
+async def test_quotas_follow_the_news(broker: Listening) -> None:
     broker.view.set_config("users/alice", {"producer_byte_rate": "5"})
     broker.view.set_config("groups/g", {"consumer.session.timeout.ms": "50000"})
     assert not broker.context.quotas.are_set

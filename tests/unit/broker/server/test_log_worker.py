@@ -73,8 +73,12 @@ class Gate:
         self._opened.set()
 
 
-async def test_logs_are_created_in_threads_and_those_that_are_led_here_first(tmp_path: Path) -> None:
-    broker = Working(tmp_path)
+@pytest.fixture
+def broker(tmp_path: Path) -> Working:
+    return Working(tmp_path)
+
+
+async def test_logs_are_created_in_threads_and_those_that_are_led_here_first(broker: Working) -> None:
     broker.has_topic("followed", 30, leader=2)
     broker.has_topic("led", 30)
     for index in range(30):
@@ -88,9 +92,8 @@ async def test_logs_are_created_in_threads_and_those_that_are_led_here_first(tmp
 
 
 async def test_who_waits_for_a_log_goes_on_when_it_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Working(tmp_path)
     broker.has_topic("t", 2)
     gate = Gate(monkeypatch, NewLog, "create")
     broker.worker.create(("t", 0), is_led=True)
@@ -106,17 +109,15 @@ async def test_who_waits_for_a_log_goes_on_when_it_is_created(
     await broker.worker.stop()
 
 
-async def test_who_waits_for_a_log_gives_up_in_time(tmp_path: Path) -> None:
-    broker = Working(tmp_path)
+async def test_who_waits_for_a_log_gives_up_in_time(broker: Working) -> None:
     broker.context.opening.add(("t", 0))
     await broker.context.opening.wait([("t", 0)], 0.01)
     await broker.context.opening.wait([("u", 0)], 10)
 
 
 async def test_a_log_whose_topic_is_deleted_while_it_is_created_is_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Working, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Working(tmp_path)
     topic_id = broker.has_topic("t")
     gate = Gate(monkeypatch, NewLog, "create")
     broker.worker.create(("t", 0), is_led=True)
@@ -134,9 +135,8 @@ async def test_a_log_whose_topic_is_deleted_while_it_is_created_is_deleted(
 
 
 async def test_a_topic_that_is_created_anew_while_its_log_is_created_gets_a_log_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Working(tmp_path)
     broker.has_topic("t")
     gate = Gate(monkeypatch, NewLog, "create")
     broker.worker.create(("t", 0), is_led=True)
@@ -152,9 +152,8 @@ async def test_a_topic_that_is_created_anew_while_its_log_is_created_gets_a_log_
 
 
 async def test_a_log_is_created_after_that_of_an_earlier_topic_of_its_name_is_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Working(tmp_path)
     first_id = broker.has_topic("t")
     broker.worker.create(("t", 0), is_led=True)
     await broker.worker.idle()
@@ -203,9 +202,8 @@ async def test_a_log_that_the_disk_keeps_is_deleted_later_and_reported_once(
 
 
 async def test_a_stop_waits_for_what_threads_are_at_and_begins_nothing_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Working(tmp_path)
     broker.has_topic("t", 50)
     gate = Gate(monkeypatch, NewLog, "create")
     for index in range(50):
