@@ -9,17 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
-from mainstem_loader.table import adaptation
+from mainstem_loader.table import adaptation, contents
 from mainstem_loader.table.adaptation import Adaptation, plan_adaptation
 from mainstem_loader.table.delta import add_of_json, commit_files, create_table, json_of_add, open_table
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import ParquetFile, WrittenFile, file_name, new_run_id
 
-TAGS = {"tags": pa.list_(pa.string())}
-DOUBLES = {"n": pa.float64()}
-SCHEMA = pa.schema([("n", pa.int64()), ("_rest", pa.string()), ("day", pa.date32())])
+TAGS: dict[str, pa.DataType] = {"tags": pa.list_(pa.string())}
+DOUBLES: dict[str, pa.DataType] = {"n": pa.float64()}
+SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("_rest", pa.string()), pa.field("day", pa.date32())])
 
 
 class Table:
@@ -73,10 +73,13 @@ def test_a_file_whose_rests_are_all_the_same_is_not_read_for_another_field(
 ) -> None:
     table.add("2013-01-01", n=[1, 2], _rest=['{"tags":[]}', '{"tags":[]}'])
     asked = []
-    days_with_rest = adaptation.contents.days_with_rest
-    monkeypatch.setattr(
-        adaptation.contents, "days_with_rest", lambda *args: asked.append(args[2]) or days_with_rest(*args)
-    )
+    days_with_rest = contents.days_with_rest
+
+    def noting(folder: Folder, opened: DeltaTable, days: list[str], texts: list[str]) -> list[str]:
+        asked.append(days)
+        return days_with_rest(folder, opened, days, texts)
+
+    monkeypatch.setattr(contents, "days_with_rest", noting)
     assert table.plan({"fresh": pa.bool_()})[0] == Adaptation({"fresh": pa.bool_()})
     assert asked == []
     assert table.plan(TAGS)[0].days == ("2013-01-01",)
