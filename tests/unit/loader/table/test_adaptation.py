@@ -19,7 +19,8 @@ from mainstem_loader.table.parquet_files import ParquetFile, WrittenFile, file_n
 
 TAGS: dict[str, pa.DataType] = {"tags": pa.list_(pa.string())}
 DOUBLES: dict[str, pa.DataType] = {"n": pa.float64()}
-SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("_rest", pa.string()), pa.field("day", pa.date32())])
+TYPES: dict[str, pa.DataType] = {"n": pa.int64(), "_rest": pa.string(), "day": pa.date32()}
+SCHEMA = pa.schema(TYPES)
 
 
 class Table:
