@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any, Final, Self
 
 import psutil
@@ -46,9 +45,7 @@ class Network:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._call(self._end_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

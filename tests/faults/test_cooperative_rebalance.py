@@ -128,9 +128,7 @@ def test_who_keeps_partitions_never_stops(kind: str, cluster: Cluster, figures: 
         assert touched == before - kept, "only what goes is named"
         assert not {number for event in after for number in event.get("assigned", ())} & kept
         held.load.pause()
-        expected = {
-            (number, offset) for number in range(PARTITIONS) for offset, _ in held.load.acknowledged(number)
-        }
+        expected = held.load.acknowledged_places()
         everyone = (keeper, held.stopped, held.newcomer)
         wait_until(
             lambda: expected <= {record for one in everyone for record in tuple(one.records)},

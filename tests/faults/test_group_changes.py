@@ -118,9 +118,7 @@ def test_a_group_of_twelve_under_change_while_brokers_restart(
             load.wait_for_progress(PER_SECOND)  # a second or more, so that there is something to disturb
             changes.change()
         load.pause()
-        expected = {
-            (number, offset) for number in range(PARTITIONS) for offset, _ in load.acknowledged(number)
-        }
+        expected = load.acknowledged_places()
 
         def is_done() -> bool:
             return expected <= changes.processed().keys()

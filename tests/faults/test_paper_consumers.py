@@ -149,9 +149,7 @@ def test_five_consumers_and_two_brokers_come_and_go(cluster: MainstemCluster, fi
             if len(group.running) < CONSUMERS:
                 group.join(CONSUMERS - len(group.running))
         load.pause()
-        expected = {
-            (number, offset) for number in range(PARTITIONS) for offset, _ in load.acknowledged(number)
-        }
+        expected = load.acknowledged_places()
         wait_until(
             lambda: (
                 not expected - {one[2:] for consumer in group.everyone for one in tuple(consumer.deliveries)}

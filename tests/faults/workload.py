@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 import confluent_kafka
@@ -73,9 +72,7 @@ class Workload:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sending.clear()
         self._running.clear()
         for thread in self._threads:

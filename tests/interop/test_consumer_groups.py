@@ -210,9 +210,7 @@ def test_a_group_is_upgraded_and_downgraded_while_it_reads(
         assert kind() == "CLASSIC"
         load.wait_for_progress(100)
         load.pause()
-        expected = {
-            (number, offset) for number in range(PARTITIONS) for offset, _ in load.acknowledged(number)
-        }
+        expected = load.acknowledged_places()
     wait_until(
         lambda: expected <= {record for one in everyone for record in tuple(one.records)},
         "every acknowledged record was processed",
@@ -253,9 +251,7 @@ def test_members_go_on_when_their_coordinator_is_killed(own_stack: StartCluster,
             "both commit again, at another coordinator",
         )
         load.pause()
-        expected = {
-            (number, offset) for number in range(PARTITIONS) for offset, _ in load.acknowledged(number)
-        }
+        expected = load.acknowledged_places()
         wait_until(
             lambda: expected <= {record for one in members for record in tuple(one.records)},
             "every acknowledged record was processed",

@@ -65,9 +65,7 @@ def test_a_group_outlives_the_broker_that_coordinates_it(
         )
         assert coordinator_address(load_address(cluster, address), group) != address
         load.pause()
-        expected = {
-            (number, offset) for number in range(PARTITIONS) for offset, _ in load.acknowledged(number)
-        }
+        expected = load.acknowledged_places()
         wait_until(
             lambda: expected <= {record for one in members for record in tuple(one.records)},
             "every acknowledged record was processed",

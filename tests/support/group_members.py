@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.kafka_tools import tool_jars
@@ -64,9 +63,7 @@ class Member:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from types import TracebackType
 from typing import Any, Final, Self
 
 import confluent_kafka
@@ -62,9 +61,7 @@ class Load:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._wanted.set()
         self._thread.join()
@@ -78,6 +75,14 @@ class Load:
     def acknowledged(self, partition: int) -> list[tuple[int, int]]:
         """(offset, number) of every acknowledged message of a partition, in the order of the answers."""
         return list(zip(*self._acknowledged[partition], strict=True))
+
+    def acknowledged_places(self) -> set[tuple[int, int]]:
+        """(partition, offset) of every acknowledged message."""
+        return {
+            (partition, offset)
+            for partition, (offsets, _) in enumerate(self._acknowledged)
+            for offset in offsets
+        }
 
     def resume(self) -> None:
         self._wanted.set()

@@ -7,7 +7,6 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 
 PRODUCE_KEY: Final = 0
@@ -36,9 +35,7 @@ class LossyProxy:
         self._start(self._accept)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Closing alone does not wake a thread that waits in accept.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

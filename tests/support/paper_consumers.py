@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.ownership import Delivery
@@ -48,9 +47,7 @@ class PaperConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import wait
-from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
@@ -29,9 +28,7 @@ class TopicFactory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._created:
             answers = self.admin.delete_topics(
                 self._created, operation_timeout=ANSWER_SECONDS, request_timeout=ANSWER_SECONDS

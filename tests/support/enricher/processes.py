@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.kafka_tools import tool_jars
@@ -36,9 +35,7 @@ class Enrichers:
             self._start(number)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number in range(INSTANCES):
             self._kill(number)
 

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 from uuid import UUID, uuid4
 
@@ -124,9 +123,7 @@ class FakeCluster:
             server.begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for node in list(self._servers):
             self.stop_broker(node)
 

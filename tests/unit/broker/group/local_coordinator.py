@@ -1,8 +1,4 @@
-"""A coordinator over a real partition in a folder; only the replication is played.
-
-Each partition of `__consumer_offsets` is led by broker 1. With `followers`, broker 2 is in sync and takes
-nothing by itself: `replicate` lets it have all there is.
-"""
+"""A coordinator of groups over its real partition of `__consumer_offsets` (see `LocalPartition`)."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from tests.unit.broker.replica.replicas import valid_lease
+from tests.unit.broker.coordinator.local_partition import LocalPartition
 
-from mainstem_broker.config.broker_config import BrokerConfig
+from mainstem_broker.coordinator.shards import Shards
 from mainstem_broker.group.bridge.migration import MigrationPolicy
 from mainstem_broker.group.classic.rebalancing import ClassicPolicy
 from mainstem_broker.group.consumer.group import ConsumerPolicy
@@ -25,11 +21,7 @@ from mainstem_broker.group.coordinator import OFFSETS_TOPIC, CoordinatorSettings
 from mainstem_broker.group.messages import Commit, Join, JoinAnswer, Sync, SyncAnswer
 from mainstem_broker.group.offsets.records import CommittedOffset
 from mainstem_broker.group.shard import GroupPolicies, GroupShard
-from mainstem_broker.log.partition_log import PartitionLog
-from mainstem_broker.replica.partition import Partition
-from mainstem_broker.replica.partition_state import PartitionState
 
-NOW_MS = 1_750_000_000_000
 SUBSCRIPTION = bytes.fromhex("0001 00000001 0001 74 ffffffff")
 """Of the topic "t"."""
 
@@ -55,7 +47,7 @@ class PlayedTopics:
         return 1 if name == OFFSETS_TOPIC else 4
 
 
-class LocalCoordinator:
+class LocalCoordinator(LocalPartition):
     """One coordinator; `restart` is another broker, or this one, that begins from the log."""
 
     def __init__(
@@ -70,26 +62,12 @@ class LocalCoordinator:
         max_message_bytes: int = 1_048_576,
         migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL,
     ) -> None:
-        config = BrokerConfig({"broker.id": "1", "zookeeper.connect": "z"}).topic(
-            {
-                "cleanup.policy": "compact",
-                "min.insync.replicas": str(min_insync_replicas),
-                "max.message.bytes": str(max_message_bytes),
-            }
-        )
-        log = PartitionLog.open(
-            directory / f"{OFFSETS_TOPIC}-0",
-            config,
-            clean_shutdown=True,
-            recovery_point=0,
-            log_start_offset=0,
-            now_ms=NOW_MS,
-        )
-        self.now_ms = NOW_MS
+        config = {
+            "min.insync.replicas": str(min_insync_replicas),
+            "max.message.bytes": str(max_message_bytes),
+        }
+        super().__init__(directory, OFFSETS_TOPIC, followers=followers, config=config)
         self.topics = PlayedTopics()
-        self.partition = Partition(OFFSETS_TOPIC, 0, uuid4(), log, 1, valid_lease())
-        self._replicas: tuple[int, ...] = (1, 2) if followers else (1,)
-        self.isr: tuple[int, ...] = self._replicas
         self._settings = CoordinatorSettings(
             GroupPolicies(
                 ClassicPolicy(0, members_max),
@@ -104,46 +82,21 @@ class LocalCoordinator:
             commit_timeout_ms=1_000,
             metadata_size_max=100,
         )
-        self.epoch = 0
-        self.partition_epoch = 0
         self.coordinator = self._new()
 
     def _new(self) -> GroupCoordinator:
         return GroupCoordinator(self._settings, self.topics, lambda _: self.partition, lambda: self.now_ms)
 
+    @property
+    def shards(self) -> Shards[GroupShard]:
+        return self.coordinator.shards
+
     # --- Leadership ---
-
-    def lead(self) -> None:
-        """Have broker 1 elected, after one of which it heard nothing; groups are loaded after a while."""
-        self.epoch += 2
-        self._set_state(1)
-
-    def follow(self) -> None:
-        """Broker 2 leads from now on."""
-        self.epoch += 1
-        self._set_state(2)
 
     def set_in_sync(self, isr: tuple[int, ...]) -> None:
         """Another in-sync set within the leader epoch of broker 1."""
         self.isr = isr
         self._set_state(1)
-
-    def _set_state(self, leader: int) -> None:
-        self.partition_epoch += 1
-        state = PartitionState(
-            leader, self.epoch, self.isr, 1, self.partition_epoch, incarnations={1: 0, 2: 0}
-        )
-        self.partition.update_state(state, self._replicas, self.now_ms)
-        self.coordinator.shards.follow(0)
-
-    async def load(self) -> None:
-        """Lead, and wait until the groups are there."""
-        self.lead()
-        loading = self.coordinator.shards.loading(0)
-        while self.isr != (1,) and not loading.done():
-            self.replicate()
-            await asyncio.sleep(0)
-        await loading
 
     async def restart(self) -> None:
         await self.coordinator.shards.stop()
@@ -156,13 +109,6 @@ class LocalCoordinator:
         shard = self.coordinator.shards.find(0)
         assert shard is not None
         return shard
-
-    def replicate(self) -> None:
-        """Broker 2 has fetched everything."""
-        end = self.partition.log.log_end_offset
-        self.partition.read_as_follower(
-            2, 0, end, -1, 1, leader_epoch=self.epoch, min_one_batch=False, now_ms=self.now_ms
-        )
 
     # --- What clients ask ---
 

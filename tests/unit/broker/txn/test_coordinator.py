@@ -266,6 +266,6 @@ def set_in_sync(local: LocalTransactions, isr: tuple[int, ...], *, min_insync_re
     )
     old = local.partition.state
     assert old is not None
-    local._partition_epoch = old.partition_epoch + 1
-    state = PartitionState(1, local.epoch, isr, 1, local._partition_epoch, incarnations={1: 0, 2: 0})
+    local.partition_epoch = old.partition_epoch + 1
+    state = PartitionState(1, local.epoch, isr, 1, local.partition_epoch, incarnations={1: 0, 2: 0})
     local.partition.update_state(state, (1, 2), local.now_ms)
