@@ -13,7 +13,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
 
@@ -38,6 +40,8 @@ PART_LIMIT_S: Final = 5400.0
 """It ends a part that hangs; each test has a limit of its own."""
 REPEAT_LIMIT_S: Final = 900.0
 _SHOWN_BYTES: Final = 4_000
+_LOG_SHOWN_BYTES: Final = 200_000
+_IS_INTERRUPTED: Final = threading.Event()
 
 
 def main() -> int:
@@ -67,19 +71,31 @@ def _run_parts(parts: list[Check | Tests], run: _Run) -> int:
     resources = ResourceWitness()
     machine = [f"at the start {describe_resources()}"]
     kubernetes = _Kubernetes()
+    beside: Future[PartResult] | None = None
+    threads = ThreadPoolExecutor(1)
     try:
         if run.is_gate and any(isinstance(part, Tests) and part.needs_kubernetes for part in parts):
             kubernetes.begin()
         for part in parts:
+            if isinstance(part, Tests) and part.is_beside:
+                beside = threads.submit(_run_tests, part, run, kubernetes, is_shown=False)
+                continue
             if isinstance(part, Check):
                 results.append(_run_check(part))
             else:
                 results.append(_run_tests(part, run, kubernetes))
-                if part.needs_kubernetes:
-                    kubernetes.begin_to_remove()
                 if not run.is_gate:
                     write_result(results[-1], run.seed, machine[0])
+            if beside is not None:
+                results.insert(-1, _shown(beside.result()))
+                beside = None
+        if beside is not None:
+            results.append(_shown(beside.result()))
     except KeyboardInterrupt:
+        _IS_INTERRUPTED.set()
+        kubernetes.begin_to_remove()
+        if beside is not None:
+            results.append(beside.result())
         results.append(PartResult(part.name, 130, 0.0, str(LOGS), problem="it was interrupted"))
     finally:
         kubernetes.remove()
@@ -87,6 +103,14 @@ def _run_parts(parts: list[Check | Tests], run: _Run) -> int:
     machine += [f"at the worst {resources.stop()}", describe_pauses(witness.pauses)]
     _say("\n".join(summary(results, time.monotonic() - began_s, machine)))
     return 0 if run_has_passed(results) else 1
+
+
+def _shown(result: PartResult) -> PartResult:
+    """Print what a part that failed has printed, since its log may be out of reach later."""
+    log = Path(result.log)
+    if not result.has_passed and log.exists():
+        _say(log.read_text(encoding="utf-8", errors="replace")[-_LOG_SHOWN_BYTES:])
+    return result
 
 
 class _Run:
@@ -119,6 +143,7 @@ class _Kubernetes:
         self.log = LOGS / "kubernetes.up.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._removal: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
 
     def begin(self) -> None:
         """Begin to make the cluster, if nobody has."""
@@ -137,10 +162,11 @@ class _Kubernetes:
 
     def begin_to_remove(self) -> None:
         """Begin to remove the cluster, if somebody made it."""
-        if self._process is not None and self._removal is None:
-            self._process.terminate()
-            self._process.wait(60)
-            self._removal = self._start("down", LOGS / "kubernetes.down.log")
+        with self._lock:
+            if self._process is not None and self._removal is None:
+                self._process.terminate()
+                self._process.wait(60)
+                self._removal = self._start("down", LOGS / "kubernetes.down.log")
 
     def remove(self) -> None:
         """Wait until the cluster is gone."""
@@ -169,8 +195,17 @@ def _run_check(check: Check) -> PartResult:
     return PartResult(check.name, status, time.monotonic() - began_s, str(log), problem=problem)
 
 
-def _run_tests(part: Tests, run: _Run, kubernetes: _Kubernetes) -> PartResult:
-    _say(f"---- {part.name}")
+def _run_tests(part: Tests, run: _Run, kubernetes: _Kubernetes, *, is_shown: bool = True) -> PartResult:
+    """Run the tests of a part, and again those that failed; what they print is in a log, and shown or not."""
+    try:
+        return _try_tests(part, run, kubernetes, is_shown=is_shown)
+    finally:
+        if part.needs_kubernetes:
+            kubernetes.begin_to_remove()
+
+
+def _try_tests(part: Tests, run: _Run, kubernetes: _Kubernetes, *, is_shown: bool) -> PartResult:
+    _say(f"---- {part.name}{'' if is_shown else ', beside the next part'}")
     began_s = time.monotonic()
     log = LOGS / f"{part.name}.log"
     if part.needs_kubernetes:
@@ -180,12 +215,12 @@ def _run_tests(part: Tests, run: _Run, kubernetes: _Kubernetes) -> PartResult:
         if problem := kubernetes.problem():
             seconds = time.monotonic() - began_s
             return PartResult(part.name, 1, seconds, str(kubernetes.log), problem=problem)
-    status, record, problem = _pytest(part, part.arguments, log, PART_LIMIT_S, run)
+    status, record, problem = _pytest(part, part.arguments, log, PART_LIMIT_S, run, is_shown=is_shown)
     repeats: list[Repeat] = []
     for number, tests in enumerate(to_repeat(record), start=1):
         repeat_log = log.with_suffix(f".repeat-{number}.log")
         _say(f"---- {part.name}: repeating {tests[0] if len(tests) == 1 else f'{len(tests)} tests'}")
-        again = _pytest(part, tests, repeat_log, REPEAT_LIMIT_S, run)[1]
+        again = _pytest(part, tests, repeat_log, REPEAT_LIMIT_S, run, is_shown=is_shown)[1]
         ended = again.passed | again.skipped.keys()
         errors = {failure.test: failure.error for failure in again.failures}
         repeats += [Repeat(test, test in ended, str(repeat_log), errors.get(test, "")) for test in tests]
@@ -194,16 +229,17 @@ def _run_tests(part: Tests, run: _Run, kubernetes: _Kubernetes) -> PartResult:
 
 
 def _pytest(
-    part: Tests, arguments: tuple[str, ...], log: Path, limit_s: float, run: _Run
+    part: Tests, arguments: tuple[str, ...], log: Path, limit_s: float, run: _Run, *, is_shown: bool
 ) -> tuple[int, Record, str]:
     record = log.with_suffix(".jsonl")
     start = ("tests.e2e.machine", "pytest", "--") if part.needs_kubernetes else ("pytest",)
-    status, problem = _run((PYTHON, "-m", *start, *run.options(record), *arguments), log, limit_s)
+    command = (PYTHON, "-m", *start, *run.options(record), *arguments)
+    status, problem = _run(command, log, limit_s, is_shown=is_shown)
     lines = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
     return status, read_record(lines), problem
 
 
-def _run(command: tuple[str, ...], log: Path, limit_s: float, *, is_shown: bool = True) -> tuple[int, str]:
+def _run(command: tuple[str, ...], log: Path, limit_s: float, *, is_shown: bool) -> tuple[int, str]:
     """Run a program, its output to `log` and, if `is_shown`, to the terminal.
 
     Returns its exit status, and what went wrong besides.
@@ -227,16 +263,18 @@ def _run(command: tuple[str, ...], log: Path, limit_s: float, *, is_shown: bool 
             process.terminate()
             process.wait(60)
             raise
+    if _IS_INTERRUPTED.is_set():
+        return status or 130, "it was interrupted"
     return (status, "") if is_over else (status or 1, f"it did not end within {limit_s:.0f} s")
 
 
 def _copy(process: subprocess.Popen[bytes], file: IO[bytes], deadline_s: float, *, is_shown: bool) -> bool:
-    """Copy what a program prints until it ends; False if it does not by the deadline.
+    """Copy what a program prints until it ends; False if it does not by the deadline or is not to go on.
 
     What it leaves running may keep its output open, so its own end counts, not the end of its output.
     """
     assert process.stdout is not None
-    while time.monotonic() < deadline_s:
+    while time.monotonic() < deadline_s and not _IS_INTERRUPTED.is_set():
         has_ended = process.poll() is not None  # before the look at its output, so that nothing is missed
         ready, _, _ = select.select([process.stdout], [], [], 0.5)
         if not ready:

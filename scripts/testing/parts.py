@@ -30,6 +30,8 @@ class Tests:
     arguments: tuple[str, ...]
     needs_kubernetes: bool = False
     """Whether a cluster of kind is made for it and removed after it."""
+    is_beside: bool = False
+    """Whether the next part runs at the same time, since this one mostly waits."""
 
 
 def side_by_side(processes: int) -> tuple[str, ...]:
@@ -47,13 +49,14 @@ CHECKS: Final = (
 
 # Tests that start processes are in the gate only if they are marked: one for each promise and stock client.
 # Most of them wait for other processes, so four of them side by side keep two cores busy. The cluster is made
-# beside the checks, which use one core, and is gone before the tests that use two.
+# beside the checks, and its tests wait for it and for its pods beside the unit tests.
 GATE: Final = (
     *CHECKS,
     Tests(
         "end-to-end",
         ("-n", "3", "--timeout", "600", "-m", "gate", "tests/e2e"),
         needs_kubernetes=True,
+        is_beside=True,
     ),
     Tests("unit", (*side_by_side(3), "-m", "not trial", "tests/unit")),
     Tests("interop", (*side_by_side(4), "-m", "gate", "tests/interop")),
