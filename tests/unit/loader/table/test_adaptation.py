@@ -9,17 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
-from mainstem_loader.table import adaptation
+from mainstem_loader.columns import Columns
+from mainstem_loader.table import adaptation, contents
 from mainstem_loader.table.adaptation import Adaptation, plan_adaptation
 from mainstem_loader.table.delta import add_of_json, commit_files, create_table, json_of_add, open_table
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import ParquetFile, WrittenFile, file_name, new_run_id
 
-TAGS = {"tags": pa.list_(pa.string())}
-DOUBLES = {"n": pa.float64()}
-SCHEMA = pa.schema([("n", pa.int64()), ("_rest", pa.string()), ("day", pa.date32())])
+TAGS: Columns = {"tags": pa.list_(pa.string())}
+DOUBLES: Columns = {"n": pa.float64()}
+TYPES: dict[str, pa.DataType] = {"n": pa.int64(), "_rest": pa.string(), "day": pa.date32()}
+SCHEMA = pa.schema(TYPES)
 
 
 class Table:
@@ -31,7 +33,7 @@ class Table:
 
     def add(self, day: str, **columns: Any) -> WrittenFile:
         """A file of the loader."""
-        rows = pa.table({name: pa.array(values, SCHEMA.field(name).type) for name, values in columns.items()})
+        rows = pa.table({name: pa.array(values, TYPES[name]) for name, values in columns.items()})
         path = f"day={day}/{file_name(new_run_id(time.time()), 0, 0)}-1.parquet"
         file = ParquetFile(self.folder, path, rows.schema, {"day": day})
         file.write(rows)
@@ -43,8 +45,8 @@ class Table:
 
     def plan(
         self,
-        learned: dict[str, pa.DataType] | None = None,
-        wider: dict[str, pa.DataType] | None = None,
+        learned: Columns | None = None,
+        wider: Columns | None = None,
         new: list[WrittenFile] | None = None,
     ) -> tuple[Adaptation, list[str]]:
         table = open_table(self.folder)
@@ -72,11 +74,14 @@ def test_a_file_whose_rests_are_all_the_same_is_not_read_for_another_field(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.add("2013-01-01", n=[1, 2], _rest=['{"tags":[]}', '{"tags":[]}'])
-    asked = []
-    days_with_rest = adaptation.contents.days_with_rest
-    monkeypatch.setattr(
-        adaptation.contents, "days_with_rest", lambda *args: asked.append(args[2]) or days_with_rest(*args)
-    )
+    asked: list[list[str]] = []
+    days_with_rest = contents.days_with_rest
+
+    def noted(folder: Folder, delta: DeltaTable, days: list[str], texts: list[str]) -> list[str]:
+        asked.append(days)
+        return days_with_rest(folder, delta, days, texts)
+
+    monkeypatch.setattr(contents, "days_with_rest", noted)
     assert table.plan({"fresh": pa.bool_()})[0] == Adaptation({"fresh": pa.bool_()})
     assert asked == []
     assert table.plan(TAGS)[0].days == ("2013-01-01",)
