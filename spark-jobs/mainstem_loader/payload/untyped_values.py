@@ -46,6 +46,9 @@ def texts_of_fields(texts: Mapping[str, Array], count: int) -> Array:
     """JSON objects of `count` rows, each with the fields that have a text; null for a row without any."""
     if not texts:
         return pa.nulls(count, pa.string())
+    if len(texts) == 1:
+        ((name, text),) = texts.items()
+        return _concatenated(f"{{{_label(name)}", text, "}")
     present = ~np.logical_and.reduce([null_flags(array) for array in texts.values()])
     return _braced("{", _members(texts), "}", pa.array(present))
 
@@ -108,12 +111,13 @@ def _listed(lists: pa.ListArray[Any], items: Array, present: Array) -> Array:
 def _members(texts: Mapping[str, Array]) -> Array:
     """The members that have a text, as between the braces of an object."""
     # Arrow 26 drops rows without any text if it is to skip nulls, so these become empty first.
-    named = [
-        _concatenated(f",{json.dumps(name, ensure_ascii=False)}:", text).fill_null("")
-        for name, text in texts.items()
-    ]
+    named = [_concatenated(f",{_label(name)}", text).fill_null("") for name, text in texts.items()]
     joined: Array = pc.ascii_ltrim(_concatenated(*named), characters=",")
     return joined
+
+
+def _label(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False) + ":"
 
 
 def _braced(begin: str, inner: Array, end: str, present: Array) -> Array:

@@ -11,14 +11,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mainstem_loader.columns import Columns
 from mainstem_loader.table import adaptation, contents
 from mainstem_loader.table.adaptation import Adaptation, plan_adaptation
 from mainstem_loader.table.delta import add_of_json, commit_files, create_table, json_of_add, open_table
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import ParquetFile, WrittenFile, file_name, new_run_id
 
-TAGS: dict[str, pa.DataType] = {"tags": pa.list_(pa.string())}
-DOUBLES: dict[str, pa.DataType] = {"n": pa.float64()}
+TAGS: Columns = {"tags": pa.list_(pa.string())}
+DOUBLES: Columns = {"n": pa.float64()}
 TYPES: dict[str, pa.DataType] = {"n": pa.int64(), "_rest": pa.string(), "day": pa.date32()}
 SCHEMA = pa.schema(TYPES)
 
@@ -32,7 +33,7 @@ class Table:
 
     def add(self, day: str, **columns: Any) -> WrittenFile:
         """A file of the loader."""
-        rows = pa.table({name: pa.array(values, SCHEMA.field(name).type) for name, values in columns.items()})
+        rows = pa.table({name: pa.array(values, TYPES[name]) for name, values in columns.items()})
         path = f"day={day}/{file_name(new_run_id(time.time()), 0, 0)}-1.parquet"
         file = ParquetFile(self.folder, path, rows.schema, {"day": day})
         file.write(rows)
@@ -44,8 +45,8 @@ class Table:
 
     def plan(
         self,
-        learned: dict[str, pa.DataType] | None = None,
-        wider: dict[str, pa.DataType] | None = None,
+        learned: Columns | None = None,
+        wider: Columns | None = None,
         new: list[WrittenFile] | None = None,
     ) -> tuple[Adaptation, list[str]]:
         table = open_table(self.folder)
@@ -73,14 +74,14 @@ def test_a_file_whose_rests_are_all_the_same_is_not_read_for_another_field(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.add("2013-01-01", n=[1, 2], _rest=['{"tags":[]}', '{"tags":[]}'])
-    asked = []
+    asked: list[list[str]] = []
     days_with_rest = contents.days_with_rest
 
-    def noting(folder: Folder, opened: DeltaTable, days: list[str], texts: list[str]) -> list[str]:
+    def noted(folder: Folder, delta: DeltaTable, days: list[str], texts: list[str]) -> list[str]:
         asked.append(days)
-        return days_with_rest(folder, opened, days, texts)
+        return days_with_rest(folder, delta, days, texts)
 
-    monkeypatch.setattr(contents, "days_with_rest", noting)
+    monkeypatch.setattr(contents, "days_with_rest", noted)
     assert table.plan({"fresh": pa.bool_()})[0] == Adaptation({"fresh": pa.bool_()})
     assert asked == []
     assert table.plan(TAGS)[0].days == ("2013-01-01",)
