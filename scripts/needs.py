@@ -82,15 +82,15 @@ NEEDS: Final = (
         purposes=("test",),
     ),
     Need(
-        "Maven, for tests with Apache Kafka's own tools: install it (Debian: apt-get install {package})",
+        "Maven, for tests with Apache Kafka's tools: install it (Debian: apt-get install {package})",
         lambda machine: "mvn" in machine.programs,
         package="maven",
         purposes=("test",),
         is_optional=True,
     ),
     Need(
-        "free disk: 4 GB before the Python packages are installed, and 1 GB after that, in the checkout and in"
-        " the folder for temporary files. Make room",
+        "free disk: 4 GB before the Python packages are installed, and 1 GB after that, in the checkout and"
+        " in the folder for temporary files. Make room",
         lambda machine: machine.disk_bytes >= _disk_bytes_min(machine),
     ),
     Need(

@@ -41,7 +41,7 @@ def test_others_are_told_all_that_is_missing_at_once() -> None:
     ]
     assert all("apt-get install" in line for line in answer.refusals)
     assert answer.notes == (
-        "left out without Maven, for tests with Apache Kafka's own tools:"
+        "left out without Maven, for tests with Apache Kafka's tools:"
         " install it (Debian: apt-get install maven).",
     )
 
