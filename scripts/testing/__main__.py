@@ -6,6 +6,7 @@ All parts run, whatever fails. Logs are in `build/test-run`. Exit status: 0 if t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import select
@@ -21,13 +22,20 @@ from typing import IO, Final
 
 from tests.support.machine_pauses import PauseWitness
 
-from scripts.testing.machine_state import ResourceWitness, describe_pauses, describe_resources
+from scripts.testing.machine_state import (
+    ResourceWitness,
+    describe_pauses,
+    describe_resources,
+    described,
+    shortages,
+)
 from scripts.testing.parts import GATE, GATE_SEED, PYTHON, TRIALS, UNSTABLE, Check, Tests, can_make_kubernetes
 from scripts.testing.trial_results import write_result
 from scripts.testing.verdict import (
     PartResult,
     Record,
     Repeat,
+    error_of,
     read_record,
     run_has_passed,
     summary,
@@ -97,11 +105,14 @@ def _run_parts(parts: list[Check | Tests], run: _Run) -> int:
         if beside is not None:
             results.append(beside.result())
         results.append(PartResult(part.name, 130, 0.0, str(LOGS), problem="it was interrupted"))
+    except OSError as error:  # a full disk, as the logs are written to
+        results.append(PartResult(part.name, 1, 0.0, str(LOGS), problem=str(error)))
     finally:
         kubernetes.remove()
         witness.stop()
-    machine += [f"at the worst {resources.stop()}", describe_pauses(witness.pauses)]
-    _say("\n".join(summary(results, time.monotonic() - began_s, machine)))
+    scarcest = resources.stop()
+    machine += [f"at the worst {described(scarcest)}", describe_pauses(witness.pauses)]
+    _say("\n".join(summary(results, time.monotonic() - began_s, machine, shortages(scarcest))))
     return 0 if run_has_passed(results) else 1
 
 
@@ -158,7 +169,9 @@ class _Kubernetes:
             status = self._process.wait(PART_LIMIT_S)
         except subprocess.TimeoutExpired:
             return f"the cluster was not ready within {PART_LIMIT_S:.0f} s"
-        return "" if status == 0 else _last_line(self.log)
+        if status == 0:
+            return ""
+        return error_of(self.log.read_text(encoding="utf-8", errors="replace").splitlines())
 
     def begin_to_remove(self) -> None:
         """Begin to remove the cluster, if somebody made it."""
@@ -210,8 +223,7 @@ def _try_tests(part: Tests, run: _Run, kubernetes: _Kubernetes, *, is_shown: boo
     log = LOGS / f"{part.name}.log"
     if part.needs_kubernetes:
         if not can_make_kubernetes():
-            _say("Not run: tests on Kubernetes need root on Linux. Run them with: sudo make e2e")
-            return PartResult(part.name, 0, 0.0, str(log))
+            return PartResult(part.name, 0, 0.0, str(log), left_out="it needs root on Linux: sudo make e2e")
         if problem := kubernetes.problem():
             seconds = time.monotonic() - began_s
             return PartResult(part.name, 1, seconds, str(kubernetes.log), problem=problem)
@@ -284,8 +296,9 @@ def _copy(process: subprocess.Popen[bytes], file: IO[bytes], deadline_s: float, 
         data = os.read(process.stdout.fileno(), 65_536)
         if not data:
             return True
-        file.write(data)
-        file.flush()
+        with contextlib.suppress(OSError):  # the disk is full: the summary says so, if it gets that far
+            file.write(data)
+            file.flush()
         if is_shown:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
@@ -295,11 +308,6 @@ def _copy(process: subprocess.Popen[bytes], file: IO[bytes], deadline_s: float, 
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it printed nothing"
 
 
 if __name__ == "__main__":

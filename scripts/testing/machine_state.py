@@ -18,6 +18,9 @@ Resources = tuple[float, int | None, int]
 """The load, and the bytes of memory and disk that are free; memory is None where nothing tells it."""
 
 _LOOK_S: Final = 1.0
+_DISK_BYTES_MIN: Final = 200_000_000
+_MEMORY_BYTES_MIN: Final = 500_000_000
+"""With less than these, the kernel or a program refuses what a test asks for."""
 PAUSE_S_MIN: Final = 0.5
 """Pauses that a summary mentions. A busy machine has shorter ones all the time."""
 
@@ -32,7 +35,21 @@ def describe_pauses(pauses: list[Pause]) -> str:
 
 def describe_resources() -> str:
     """Load, free memory and free disk at this moment; only Linux tells the memory."""
-    return _described(_resources())
+    return described(_resources())
+
+
+def shortages(resources: Resources) -> list[str]:
+    """What the machine ran out of, each with what helps: the likely cause of any failure of the run."""
+    _, memory, disk = resources
+    found = []
+    if disk < _DISK_BYTES_MIN:
+        folders = f"{Path.cwd()} or {tempfile.gettempdir()}"
+        found.append(
+            f"the disk was full: {disk / 1e9:.1f} GB were left in {folders}. Make room and run again."
+        )
+    if memory is not None and memory < _MEMORY_BYTES_MIN:
+        found.append(f"memory ran out: {memory / 1e9:.1f} GB were left. End other programs and run again.")
+    return found
 
 
 class ResourceWitness:
@@ -44,11 +61,11 @@ class ResourceWitness:
         self._thread = threading.Thread(target=self._watch, name="resource-witness", daemon=True)
         self._thread.start()
 
-    def stop(self) -> str:
-        """End; what it noticed, in words."""
+    def stop(self) -> Resources:
+        """End; what it noticed."""
         self._is_over.set()
         self._thread.join()
-        return _described(self._worst)
+        return self._worst
 
     def _watch(self) -> None:
         while not self._is_over.wait(_LOOK_S):
@@ -71,7 +88,8 @@ def _resources() -> Resources:
     return os.getloadavg()[0], memory, disk
 
 
-def _described(resources: Resources) -> str:
+def described(resources: Resources) -> str:
+    """The three numbers in words."""
     load, memory, disk = resources
     left = "" if memory is None else f", {memory / 1e9:.1f} GB of memory"
     return f"load {load:.1f} on {os.cpu_count()} cores{left} and {disk / 1e9:.1f} GB of disk free"

@@ -14,6 +14,7 @@ killed. Lines are of three kinds:
 from __future__ import annotations
 
 import json
+import signal
 import tomllib
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -21,6 +22,10 @@ from typing import Any, Final, TextIO
 import pytest
 
 ERROR_LENGTH_MAX: Final = 200
+_WORKER_END_S: Final = 10.0
+"""Its pipes are closed already."""
+_STATUS_AFTER_HANG: Final = 1
+"""`faulthandler_exit_on_timeout` ends a process with it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,9 +90,36 @@ class _Recorder:
                     "ended": report.nodeid,
                     "outcome": report.outcome,
                     "seconds": round(report.duration, 3),
-                    "error": "" if report.passed else _error(report),
+                    "error": "" if report.passed else _death(report) or _error(report),
                 }
             )
+
+
+def _death(report: pytest.TestReport) -> str:
+    """How the worker of xdist ended that died during the test; empty if none did."""
+    node = getattr(report, "node", None)
+    if node is None or report.when != "???":  # as xdist names the phase of a test whose worker has died
+        return ""
+    process = getattr(getattr(node.gateway, "_io", None), "popen", None)
+    return describe_death(None if process is None else process.wait(_WORKER_END_S))
+
+
+def describe_death(status: int | None) -> str:
+    """What the exit status of a worker's process says; None if nobody knows it."""
+    if status is None:
+        return "the process of the test's worker died"
+    if status == -signal.SIGKILL:
+        return (
+            "the process of the test's worker was killed (SIGKILL): mostly by the kernel, for lack of memory"
+        )
+    if status < 0:
+        return f"the process of the test's worker crashed ({signal.Signals(-status).name}) in compiled code"
+    if status == _STATUS_AFTER_HANG:
+        return (
+            "the process of the test's worker ended with exit status 1: the test hung for longer than"
+            " faulthandler_timeout (then the log shows each thread), or it called os._exit"
+        )
+    return f"the process of the test's worker ended with exit status {status}: the test called os._exit"
 
 
 def _error(report: pytest.CollectReport | pytest.TestReport) -> str:

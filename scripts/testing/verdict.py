@@ -6,6 +6,7 @@ Nothing here runs anything or reads a file.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -15,6 +16,8 @@ UNSTABLE_MAX: Final = 3
 REPEATS_MAX: Final = 8
 """How many tests of a part are repeated: more failures have a common cause, which the first ones show."""
 _GROUPS_SHOWN: Final = 10
+NO_TURN: Final = "not run: the process that was to run it had ended before"
+_FULL_DISK: Final = "No space left on device"
 
 PYTEST_OK: Final = 0
 PYTEST_FAILED: Final = 1
@@ -105,6 +108,8 @@ class PartResult:
     repeats: tuple[Repeat, ...] = ()
     problem: str = ""
     """Why the part could not run or end; empty if it did."""
+    left_out: str = ""
+    """What this machine lacks to run the part; empty if it was run."""
 
     @property
     def repeated(self) -> dict[str, Repeat]:
@@ -175,9 +180,7 @@ def _failed_or_lost(record: Record | None) -> tuple[Failure, ...]:
     return record.failures + tuple(
         Failure(
             test,
-            "it had begun when its process ended"
-            if test in record.under_way
-            else "its process ended before it",
+            "it had begun when its process ended" if test in record.under_way else NO_TURN,
         )
         for test in record.lost
     )
@@ -192,10 +195,31 @@ def _count_unstable(parts: Sequence[PartResult]) -> int:
     return sum(len(part.unstable) for part in parts)
 
 
-def summary(parts: Sequence[PartResult], seconds: float, machine: Sequence[str] = ()) -> list[str]:
-    """The last lines of a run: each part, each failure with its error and log, the machine, the counts."""
+def error_of(lines: Sequence[str]) -> str:
+    """Of the output of `tests.e2e.machine`, why it failed: the program that did and its first error."""
+    told = [line.strip() for line in lines if line.strip()]
+    failed = [number for number, line in enumerate(told) if line.endswith("failed:")]
+    if not failed:
+        return told[-1] if told else "it printed nothing"
+    output = told[failed[-1] + 1 :] or ["it printed nothing"]
+    # A line of a build in Docker begins with the number of its step and the time.
+    errors = [line for line in output if re.match(r"(#\d+ ([\d.]+ )?)?(ERROR|Error|error|E)\b", line)]
+    return f"{told[failed[-1]]} {(errors or output[-1:])[0]}"
+
+
+def summary(
+    parts: Sequence[PartResult], seconds: float, machine: Sequence[str] = (), shortages: Sequence[str] = ()
+) -> list[str]:
+    """The last lines of a run: what the machine ran out of, each part, each failure with its error and log,
+    the machine, the counts.
+    """
     lines = ["", "=" * 40 + " summary " + "=" * 40]
+    if not run_has_passed(parts):
+        lines += [f"CAUSE  {shortage}" for shortage in shortages or _shortages_in_errors(parts)]
     for part in parts:
+        if part.left_out:
+            lines.append(f"  not run             {part.name}: {part.left_out}")
+            continue
         state = "passed" if part.has_passed else "FAILED"
         lines.append(f"  {state}  {part.seconds:7.1f} s  {part.name}{_counts(part)}")
     skipped = {reason for part in parts if part.record for reason in part.record.skipped.values()}
@@ -206,8 +230,7 @@ def summary(parts: Sequence[PartResult], seconds: float, machine: Sequence[str] 
     groups = [(part, group) for part in parts for group in _by_cause(part.failures)]
     for part, group in groups[:_GROUPS_SHOWN]:
         repeat = part.repeated.get(group[0].test)
-        more = f" and {len(group) - 1} more of this file" if len(group) > 1 else ""
-        lines.append(f"FAILED {group[0].test}{more}")
+        lines.append(f"FAILED {group[0].test}{_more(group)}")
         lines.append(f"       {group[0].error or 'no message'}")
         lines.append(
             f"       log: {part.log}"
@@ -234,12 +257,38 @@ def summary(parts: Sequence[PartResult], seconds: float, machine: Sequence[str] 
     return lines
 
 
+def _shortages_in_errors(parts: Sequence[PartResult]) -> list[str]:
+    """A full disk is often free again before anybody looks, because the program that filled it has failed."""
+    errors = [part.problem for part in parts] + [failure.error for part in parts for failure in part.failures]
+    return (
+        ["the disk was full for a moment: see the first failure"]
+        if any(_FULL_DISK in error for error in errors)
+        else []
+    )
+
+
 def _by_cause(failures: Sequence[Failure]) -> list[list[Failure]]:
-    """Failures of one file with the same error together: as a fixture's, which fails for each test."""
+    """Failures with the same cause together, in the order of the first ones; those without a turn come last.
+
+    A fixture fails for each test of its file with an error that differs in numbers and paths at most.
+    """
     groups: dict[tuple[str, str], list[Failure]] = {}
-    for failure in failures:
-        groups.setdefault((failure.test.partition("::")[0], failure.error), []).append(failure)
+    for failure in sorted(failures, key=lambda failure: failure.error == NO_TURN):
+        file = "" if failure.error == NO_TURN else failure.test.partition("::")[0]
+        groups.setdefault((file, _without_details(failure.error)), []).append(failure)
     return list(groups.values())
+
+
+def _without_details(error: str) -> str:
+    """An error without what differs between tests that fail for one reason: paths and numbers."""
+    return re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "N", re.sub(r"/[^\s:,;'\")]+", "/PATH", error))
+
+
+def _more(group: Sequence[Failure]) -> str:
+    if len(group) == 1:
+        return ""
+    files = {failure.test.partition("::")[0] for failure in group}
+    return f" and {len(group) - 1} more of {'this file' if len(files) == 1 else f'{len(files)} files'}"
 
 
 def _counts(part: PartResult) -> str:

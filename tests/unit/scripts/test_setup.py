@@ -32,11 +32,11 @@ echo 'openjdk version "17.0.15"' >&2
 def checkout(tmp_path: Path) -> Path:
     """A checkout with nothing but what setup reads, and programs in `bin` that do nothing."""
     folder = tmp_path / "checkout"
-    for name in ("pyproject.toml", "locks/all.txt", "scripts/setup"):
+    for name in ("pyproject.toml", "locks/all.txt", "scripts/setup", "scripts/needs.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, folder / name)
     (folder / "bin").mkdir()
-    for name, program in (("python3.11", PYTHON), ("java", JAVA)):
+    for name, program in (("python3", PYTHON), ("java", JAVA)):
         (folder / "bin" / name).write_text(program)
         (folder / "bin" / name).chmod(0o755)
     return folder

@@ -6,12 +6,14 @@ import json
 
 import pytest
 from scripts.testing.verdict import (
+    NO_TURN,
     REPEATS_MAX,
     UNSTABLE_MAX,
     Failure,
     PartResult,
     Record,
     Repeat,
+    error_of,
     read_record,
     run_has_passed,
     summary,
@@ -85,7 +87,7 @@ def test_tests_of_a_process_that_died_are_repeated_and_block_until_they_have_pas
     died = part(record, -9)
     assert [failure.error for failure in died.failures] == [
         "it had begun when its process ended",
-        "its process ended before it",
+        NO_TURN,
     ]
     assert not died.has_passed
     repeated = part(record, -9, repeats=(Repeat("b", True, "again.log"), Repeat("c", True, "again.log")))
@@ -141,3 +143,71 @@ def test_the_summary_shows_all_parts_and_is_short_and_ends_with_the_counts() -> 
     assert len(lines) <= 60
     assert [line.split()[0] for line in lines[2:11]] == ["FAILED"] * 9
     assert lines[-2:] == ["FAILED in 61 min 01 s, 0 unstable", "0 passed, 1800 failed, 0 skipped"]
+
+
+def test_a_fixture_that_fails_with_other_numbers_and_paths_for_each_test_is_one_failure() -> None:
+    names = [f"tests/test_x.py::test_{number}" for number in range(40)]
+    errors = [
+        f"RuntimeError: no broker in /tmp/pytest-7/test_{number}_0 within {number}.5 s: port {9092 + number}"
+        for number in range(40)
+    ]
+    lines = [
+        json.dumps({"ended": name, "outcome": "failed", "error": error})
+        for name, error in zip(names, errors, strict=True)
+    ]
+    text = summary([part(read_record([json.dumps({"collected": names}), *lines]), 1)], 60)
+    shown = [line for line in text if line.startswith("FAILED tests")]
+    assert shown == ["FAILED tests/test_x.py::test_0 and 39 more of this file"]
+    assert f"       {errors[0]}" in text
+
+
+def test_tests_that_had_no_turn_are_one_failure_after_the_one_that_ended_their_process() -> None:
+    names = [f"tests/test_{file}.py::test_{number}" for file in "abc" for number in range(20)]
+    last = "tests/test_z.py::test_kills"
+    killed = json.dumps({"ended": last, "outcome": "failed", "error": "its worker was killed"})
+    record = read_record([json.dumps({"collected": [*names, last]}), killed])
+    shown = [line for line in summary([part(record, 1)], 60) if line.startswith("FAILED tests")]
+    assert shown == [f"FAILED {last}", "FAILED tests/test_a.py::test_0 and 59 more of 3 files"]
+
+
+def test_what_the_machine_ran_out_of_is_the_first_line_of_a_failed_run() -> None:
+    failed = part(record_of(["a"], a="failed"), 1)
+    assert summary([failed], 60, shortages=["memory ran out"])[2] == "CAUSE  memory ran out"
+    passed = part(record_of(["a"], a="passed"))
+    assert not any("CAUSE" in line for line in summary([passed], 60, shortages=["memory ran out"]))
+
+
+def test_a_disk_that_was_full_for_a_moment_is_known_by_the_errors() -> None:
+    ended = {"ended": "a", "outcome": "failed", "error": "OSError: [Errno 28] No space left on device"}
+    record = read_record([json.dumps({"collected": ["a"]}), json.dumps(ended)])
+    assert summary([part(record, 1)], 60)[2].startswith("CAUSE  the disk was full")
+
+
+def test_a_part_that_the_machine_cannot_run_is_not_shown_as_passed() -> None:
+    lines = summary([part(left_out="it needs root on Linux: sudo make e2e")], 60)
+    assert lines[2].strip().startswith("not run")
+    assert lines[2].endswith("unit: it needs root on Linux: sudo make e2e")
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            [
+                "e2e: images ...",
+                "e2e: docker build -q failed:",
+                "  #9 4.210 ERROR: No matching distribution found for kio==9.9",
+                "  ------",
+                "  ERROR: failed to solve: process did not complete successfully: exit code: 1",
+                "  View build details: docker-desktop://dashboard",
+            ],
+            "e2e: docker build -q failed: #9 4.210 ERROR: No matching distribution found for kio==9.9",
+        ),
+        (["e2e: kind create failed:", "  no such network"], "e2e: kind create failed: no such network"),
+        (["e2e: Docker engine ...", "e2e: docker is not installed."], "e2e: docker is not installed."),
+        ([], "it printed nothing"),
+    ],
+    ids=["an image", "a program", "a sentence", "nothing"],
+)
+def test_of_a_cluster_that_could_not_be_made_the_first_error_is_told(output: list[str], reason: str) -> None:
+    assert error_of(output) == reason
