@@ -98,7 +98,7 @@ class _Recorder:
 def _death(report: pytest.TestReport) -> str:
     """How the worker of xdist ended that died during the test; empty if none did."""
     node = getattr(report, "node", None)
-    if node is None or report.when != "???":  # as xdist names the phase of a test whose worker has died
+    if node is None or str(report.when) != "???":  # as xdist names the phase of a test whose worker has died
         return ""
     process = getattr(getattr(node.gateway, "_io", None), "popen", None)
     return describe_death(None if process is None else process.wait(_WORKER_END_S))
