@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.support.clusters import Cluster, MainstemCluster, ReferenceCluster, RunCluster, StartCluster
+from tests.support.folders import temporary_files_in
 from tests.support.isolation import ProcessState
 from tests.support.ports import held_port
 from tests.support.running import RUNNING
@@ -45,6 +46,13 @@ settings.register_profile(
 # runs test the same examples; `--hypothesis-profile=trials` searches for others.
 settings.register_profile("gate", settings.get_profile("trials"), derandomize=True, database=None)
 settings.load_profile("gate")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files_lie_in_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Also those of the processes that tests start."""
+    with temporary_files_in(tmp_path_factory.mktemp("t", numbered=False)):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
+
+from tests.support.folders import temporary_folder
 
 
 def compiled_files(texts: Mapping[str, str], *folders: Path) -> list[Any]:
@@ -19,13 +20,13 @@ def compiled_files(texts: Mapping[str, str], *folders: Path) -> list[Any]:
     from grpc_tools import protoc
 
     known = Path(money_pb2.__file__).parents[2]
-    with TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         for name, text in texts.items():
-            path = Path(folder, name)
+            path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        places = [Path(folder), *folders, Path(grpc_tools.__file__).parent / "_proto", known]
-        output = Path(folder, "descriptors")
+        places = [folder, *folders, Path(grpc_tools.__file__).parent / "_proto", known]
+        output = folder / "descriptors"
         options = [f"-I{place}" for place in places]
         assert protoc.main(["protoc", *options, "--include_imports", f"-o{output}", *texts]) == 0
         return list(descriptor_pb2.FileDescriptorSet.FromString(output.read_bytes()).file)

@@ -133,5 +133,6 @@ async def test_every_client_connects_by_the_same_properties(
 
 async def test_aiokafka_takes_all_of_the_arguments(properties: dict[str, str]) -> None:
     arguments = brokers_of(SERVERS, properties).arguments()
-    for client in (aiokafka.AIOKafkaConsumer, aiokafka.AIOKafkaProducer, AIOKafkaAdminClient):
-        client(**arguments)
+    await aiokafka.AIOKafkaConsumer(**arguments).stop()
+    await aiokafka.AIOKafkaProducer(**arguments).stop()
+    await AIOKafkaAdminClient(**arguments).close()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.folders import new_folder
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, find_by_time, open_log, settings
@@ -39,7 +38,7 @@ class LogModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp())
+        self.directory = new_folder()
         self.batches: list[Batch] = []
         self.start = self.end = self.flushed = self.epoch = 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.folders import new_folder
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
 
@@ -360,7 +360,7 @@ class ProducersModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp())
+        self.directory = new_folder()
         self.batches: list[Written] = []
         self.start = self.flushed = 0
         self.often = mock.patch.object(partition_log, "SNAPSHOT_BATCHES", 7)

@@ -8,13 +8,12 @@ Rolls, clean and unclean restarts, truncation above the high watermark, retentio
 from __future__ import annotations
 
 import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.support.folders import new_folder
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, open_log, settings
@@ -56,7 +55,7 @@ class TransactionModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp())
+        self.directory = new_folder()
         self.records: list[Written] = []
         self.transactions: list[Transaction] = []
         self.batch_offsets: list[int] = []

@@ -8,12 +8,12 @@ batches for a follower.
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import UUID
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.support.folders import temporary_folder
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, messages, open_log, read_all, settings
 from tests.unit.broker.replica.replicas import state_of, valid_lease
@@ -105,8 +105,8 @@ class Pair:
 
 
 def live_through(history: list[tuple[str, int]]) -> None:
-    with TemporaryDirectory() as directory:
-        pair = Pair(Path(directory))
+    with temporary_folder() as directory:
+        pair = Pair(directory)
         for step, argument in history:
             getattr(pair, step)(argument)
         fetches = 0

@@ -147,16 +147,20 @@ class Listening:
         self.address = self.listener._socket.getsockname()
         self.listener.listen()
         self.listener.start(Script().handle)
+        self._writers: list[asyncio.StreamWriter] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.listener.close()
+        for writer in self._writers:
+            writer.close()
 
     async def ask(self, text: str) -> bytes:
-        """Connect, ask, and read until an answer or the end has come; leaves the connection open."""
+        """Connect, ask, and read until an answer or the end has come; the connection stays open."""
         reader, self.writer = await asyncio.open_connection(*self.address)
+        self._writers.append(self.writer)
         self.writer.write(frame_of(text.encode()))
         try:
             size = int.from_bytes(await reader.readexactly(4))

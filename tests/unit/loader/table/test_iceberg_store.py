@@ -459,9 +459,9 @@ def test_a_summary_is_of_one_line_that_tools_can_read(own: Tables) -> None:
     ("catalog", "warehouse", "words"),
     [
         (IcebergCatalog(), "s3://bucket/prefix", "need a catalog: name one"),
-        (IcebergCatalog("jdbc:postgresql://x"), "/tmp", "is named by its URL"),
-        (IcebergCatalog(namespace=""), "/tmp", "No namespace can be called"),
-        (IcebergCatalog(namespace="a..b"), "/tmp", "No namespace can be called"),
+        (IcebergCatalog("jdbc:postgresql://x"), "/warehouse", "is named by its URL"),
+        (IcebergCatalog(namespace=""), "/warehouse", "No namespace can be called"),
+        (IcebergCatalog(namespace="a..b"), "/warehouse", "No namespace can be called"),
     ],
 )
 def test_catalogs_that_cannot_be_are_refused(catalog: IcebergCatalog, warehouse: str, words: str) -> None:

@@ -8,7 +8,6 @@ crashes between any two renames, restarts.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from unittest.mock import patch
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.support.folders import new_folder
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.logs import NOW_MS, compressed_batch, open_log, settings
@@ -55,7 +55,7 @@ class CompactionModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp())
+        self.directory = new_folder()
         self.written: dict[int, Written] = {}
         self.first_pass_ms: dict[int, int] = {}
         self.reached = 0
