@@ -374,7 +374,7 @@ def content(loads: Loads) -> list[dict[str, Any]]:
     ]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=st.lists(st.lists(records, min_size=1, max_size=3), min_size=1, max_size=4),
     tasks=st.integers(1, 3),
