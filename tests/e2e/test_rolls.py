@@ -106,14 +106,12 @@ def test_e27_a_pod_deleted_during_a_roll_does_not_stop_it(mainstem: Installation
 def test_e28_all_brokers_deleted_at_once_come_back_with_all_records(
     mainstem: Installation, topic: str
 ) -> None:
-    with Traffic(mainstem, topic):
-        before = set(mainstem.uids().values())
-        mainstem.namespace.kubectl("delete", "pods", f"--selector={BROKERS}", "--wait=false")
-        wait_until(lambda: not before & set(mainstem.uids().values()), "they go")
-        mainstem.settled(ROLL_SECONDS_MAX)
-    with Traffic(mainstem, topic):
-        kill(mainstem, BROKERS)
-        mainstem.settled(ROLL_SECONDS_MAX)
+    for end in (delete, kill):
+        with Traffic(mainstem, topic, first=1_000_000 * (end is kill)):
+            before = set(mainstem.uids().values())
+            end(mainstem, BROKERS)
+            wait_until(partial(are_others, mainstem, before), "they go")
+            mainstem.settled(ROLL_SECONDS_MAX)
 
 
 @pytest.mark.long
@@ -181,6 +179,15 @@ def wait_for_first_restart(mainstem: Installation, watch: PodWatch) -> str:
     """The pod that is replaced first, once it is."""
     wait_until(lambda: any(count == 1 for count in watch.restarts.values()), "the first restart")
     return next(name for name, count in watch.restarts.items() if count)
+
+
+def are_others(mainstem: Installation, before: set[str]) -> bool:
+    """Whether none of the pods is one of `before`, by uid."""
+    return before.isdisjoint(mainstem.uids().values())
+
+
+def delete(mainstem: Installation, selector: str) -> None:
+    mainstem.namespace.kubectl("delete", "pods", f"--selector={selector}", "--wait=false")
 
 
 def kill(mainstem: Installation, selector: str) -> None:
