@@ -129,7 +129,9 @@ def place_anew(mainstem: Installation) -> None:
 
 def wait_for_return(node: str) -> None:
     """Wait until a node that was deleted is known again, and ready."""
-    wait_until(lambda: f"node/{node}" in kubectl("get", "nodes", "--output=name").split(), f"{node} is back")
+    # Over 90 s on two busy cores: the node's kubelet registers it anew.
+    back = f"node/{node}"
+    wait_until(lambda: back in kubectl("get", "nodes", "--output=name").split(), f"{node} is back", 300)
     nodes.wait_for_ready(node)
 
 
