@@ -1,14 +1,15 @@
-"""The topic `_schemas` without a broker: a consumer that hands out records when a test lets it."""
+"""The topic `_schemas` without a broker: a producer, and a consumer that reads when a test lets it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
 
-from mainstem_registry.records import Record, encode
+from mainstem_registry.records import Record, decode, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class FakeTopic:
     def __init__(self, records: list[Record], readable: int | None = None) -> None:
         self.messages = [FakeMessage(offset, *encode(record)) for offset, record in enumerate(records)]
         self.readable = len(records) if readable is None else readable
+        self.before_write: Callable[[Record], None] | None = None
+        """Called with each record that a producer sends, before it is in the log."""
         self.empty_polls = 0
         self.polled = asyncio.Condition()
 
@@ -39,6 +42,9 @@ class FakeTopic:
 
     def consumer(self, **_: Any) -> FakeConsumer:
         return FakeConsumer(self)
+
+    def producer(self, **_: Any) -> FakeProducer:
+        return FakeProducer(self)
 
 
 class FakeConsumer:
@@ -77,3 +83,25 @@ class FakeConsumer:
             self._topic.empty_polls += 1
             self._topic.polled.notify_all()
         return {}
+
+
+class FakeProducer:
+    """What the store uses of aiokafka's producer."""
+
+    def __init__(self, topic: FakeTopic) -> None:
+        self._topic = topic
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def send_and_wait(
+        self, _topic: str, value: bytes | None, key: bytes, partition: int
+    ) -> FakeMessage:
+        del partition
+        record = decode(key, value)
+        assert record is not None
+        if self._topic.before_write is not None:
+            self._topic.before_write(record)
+        self._topic.append(record)
+        return self._topic.messages[-1]

@@ -15,12 +15,13 @@ from mainstem_registry.election import Election
 from mainstem_registry.errors import RegistryError
 from mainstem_registry.records import ConfigKey, ConfigValue, Record, VersionKey, VersionValue
 from mainstem_registry.registry import Registry
+from mainstem_registry.requests import SchemaRequest
 from mainstem_registry.schemas.schema import SchemaText
 from mainstem_registry.state import RegistryState
 from mainstem_registry.store import Store
 
 BROKERS = Brokers("127.0.0.1:1")
-NUMBER, TEXT = SchemaText("AVRO", '"int"'), SchemaText("AVRO", '"string"')
+NUMBER, TEXT, BYTES = (SchemaText("AVRO", f'"{name}"') for name in ("int", "string", "bytes"))
 
 
 def versions(count: int) -> list[Record]:
@@ -37,6 +38,7 @@ async def reading(topic: FakeTopic, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     async def prepared(_: Store) -> None: ...
 
     monkeypatch.setattr(store, "AIOKafkaConsumer", topic.consumer)
+    monkeypatch.setattr(store, "AIOKafkaProducer", topic.producer)
     monkeypatch.setattr(Store, "_prepare_topic", prepared)
     reader = Store(BROKERS, "_schemas")
     starting = asyncio.create_task(reader.start())
@@ -99,3 +101,29 @@ async def test_a_check_of_compatibility_reads_what_was_written_just_before(
             return operations.check_compatibility(state, "other", TEXT, state.versions("other"))
 
         assert await registry.read(check, newest=True)
+
+
+async def test_a_registration_counts_once_it_was_read_back_and_no_former_leader_was_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a client would write records with an id that is another schema's (R31)."""
+    topic = FakeTopic(versions(1))
+    async with reading(topic, monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        registry.election.leader_url = "http://127.0.0.1:1"
+
+        def decide(state: RegistryState) -> tuple[operations.Registration, tuple[Record, ...]]:
+            registration = operations.register(state, "new", SchemaRequest(BYTES), normalize=False)
+            return registration, registration.records
+
+        def interject(record: Record) -> None:
+            if isinstance(record.key, VersionKey):
+                topic.before_write = None
+                topic.append(Record(VersionKey("other", 1), VersionValue(2, TEXT)))
+
+        topic.before_write = interject
+        registration = await registry.write(decide)
+        state = registry.store.state
+        assert state.schema(2) == TEXT, "the former leader's record came first"
+        assert registration.version.id == 3
+        assert state.versions("new") == [registration.version]

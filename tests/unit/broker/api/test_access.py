@@ -4,7 +4,7 @@ a request here fails."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -206,6 +206,13 @@ REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "DescribeTopicPartitions": {"topics": [{"name": "t"}]},
 }
 """A request for each API about the topic `t`, the group `g` and the cluster."""
+ADD_BY_A_PRODUCER: Final = {
+    "v3_and_below_transactional_id": "x",
+    "v3_and_below_producer_id": 1000,
+    "v3_and_below_producer_epoch": 0,
+    "v3_and_below_topics": [{"name": "t", "partitions": [0]}],
+}
+"""AddPartitionsToTxn up to version 3; later versions are for brokers."""
 
 CLUSTER_OPERATIONS: Final = frozenset(OPERATIONS_ON[ResourceType.CLUSTER])
 ALSO_ENOUGH: Final[Mapping[str, set[Operation]]] = {
@@ -326,6 +333,72 @@ def test_without_the_right_a_request_is_refused_and_changes_nothing(
     assert state_of(secured) == before
 
 
+_GROUP: Final = (Operation.READ, ResourceType.GROUP)
+_TRANSACTION: Final = (Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
+_READ: Final = (Operation.READ, ResourceType.TOPIC)
+_WRITE: Final = (Operation.WRITE, ResourceType.TOPIC)
+JOINT: Final[Sequence[tuple[str, int, Mapping[str, Any], set[tuple[Operation, ResourceType]]]]] = (
+    ("Produce", 11, {**REQUESTS["Produce"], "transactional_id": "x"}, {_WRITE, _TRANSACTION}),
+    ("OffsetCommit", 10, REQUESTS["OffsetCommit"], {_GROUP, _READ}),
+    (
+        "OffsetFetch",
+        10,
+        REQUESTS["OffsetFetch"],
+        {(Operation.DESCRIBE, ResourceType.GROUP), (Operation.DESCRIBE, ResourceType.TOPIC)},
+    ),
+    (
+        "AddPartitionsToTxn",
+        3,
+        ADD_BY_A_PRODUCER,
+        {_TRANSACTION, _WRITE},
+    ),
+    ("AddOffsetsToTxn", 4, REQUESTS["AddOffsetsToTxn"], {_TRANSACTION, _GROUP}),
+    ("TxnOffsetCommit", 5, REQUESTS["TxnOffsetCommit"], {_TRANSACTION, _GROUP, _READ}),
+    (
+        "OffsetDelete",
+        0,
+        REQUESTS["OffsetDelete"],
+        {(Operation.DELETE, ResourceType.GROUP), _READ},
+    ),
+    (
+        "ConsumerGroupHeartbeat",
+        1,
+        REQUESTS["ConsumerGroupHeartbeat"],
+        {_GROUP, (Operation.DESCRIBE, ResourceType.TOPIC)},
+    ),
+)
+"""Requests that need several rights together: API, version, request, rights."""
+
+
+@pytest.mark.parametrize(
+    ("case", "missing"),
+    [
+        pytest.param(case, missing, id=f"{case[0]} without {missing[0].name} of a {missing[1].name}")
+        for case in JOINT
+        for missing in sorted(case[3])
+    ],
+)
+async def test_each_of_the_rights_that_a_request_needs_together_is_asked_for(
+    secured: LocalBroker,
+    case: tuple[str, int, Mapping[str, Any], set[tuple[Operation, ResourceType]]],
+    missing: tuple[Operation, ResourceType],
+) -> None:
+    name, version, request, needed = case
+    secured.create(OFFSETS_TOPIC)
+    shards = secured.context.groups.shards
+    shards.follow(0)
+    await shards.loading(0)
+    secured.principal = ADMIN
+    assert not list(errors_in(await secured.answer("OffsetCommit", 10, REQUESTS["OffsetCommit"])))
+    secured.principal = ALICE
+    for operation, kind in needed - {missing}:
+        allow(secured, operation, kind, NAMES[kind])
+    assert set(errors_in(await secured.answer(name, version, request))) & REFUSALS
+    allow(secured, *missing, NAMES[missing[1]])
+    assert not set(errors_in(await secured.answer(name, version, request))) & REFUSALS
+    await shards.stop()
+
+
 CHANGING: Final = (
     "Produce",
     "DeleteTopics",
@@ -368,12 +441,7 @@ async def test_without_the_right_no_partition_is_added_to_a_transaction(
     assert (initialized["error_code"], initialized["producer_id"]) == (0, 1000)
     request = REQUESTS["AddPartitionsToTxn"]
     if version == 3:
-        request = {
-            "v3_and_below_transactional_id": "x",
-            "v3_and_below_producer_id": 1000,
-            "v3_and_below_producer_epoch": 0,
-            "v3_and_below_topics": [{"name": "t", "partitions": [0]}],
-        }
+        request = ADD_BY_A_PRODUCER
     secured.principal = ALICE
     (error,) = set(errors_in(await secured.answer("AddPartitionsToTxn", version, request)))
     assert error in REFUSALS

@@ -232,6 +232,7 @@ def test_after_a_crash_snapshots_past_the_recovery_point_are_not_believed(tmp_pa
     again = open_log(tmp_path, SMALL, clean=False, recovery_point=offset - 1)
     assert again.producers.states.keys() == {7}
     assert snapshots(again) == bases(again)[1:]
+    assert decode_snapshot(path_of(again, offset).read_bytes()).states.keys() == {7}, "a truncation needs it"
 
 
 @pytest.mark.parametrize(

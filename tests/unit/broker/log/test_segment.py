@@ -160,6 +160,26 @@ def test_a_slice_of_what_was_cut_is_never_sent_whatever_is_written_in_its_place(
     assert [batch.base_offset for batch in dump_segment(segment.path(".log"))] == [100, 102]
 
 
+def test_a_cut_while_a_thread_reads_a_slice_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R19: what was written in place of the cut batches has another length, so the bytes are no batches."""
+    segment = segment_of(tmp_path, [2, 2, 2])
+    at_104 = positions(segment)[104]
+    whole = FileSlice(segment.file, 0, segment.size_bytes, 100)
+    pread = os.pread
+
+    def read_after_a_cut(descriptor: int, size_bytes: int, position: int) -> bytes:
+        monkeypatch.setattr(os, "pread", pread)
+        segment.cut(at_104, 104)
+        add(segment, 5, NOW_MS)
+        return pread(descriptor, size_bytes, position)
+
+    monkeypatch.setattr(os, "pread", read_after_a_cut)
+    with pytest.raises(TruncatedSlice):
+        whole.read()
+
+
 def test_cuts_are_forgotten_when_no_slice_is_left(tmp_path: Path) -> None:
     segment = segment_of(tmp_path, [2, 2, 2])
     part = FileSlice(segment.file, 0, segment.size_bytes, 100)

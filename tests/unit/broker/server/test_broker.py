@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.errors import StartupError, StorageError
 from mainstem_broker.log.log_manager import LogManager
+from mainstem_broker.replica.lease import NO_INCARNATION
 from mainstem_broker.replica.partition import Partition
 from mainstem_broker.server.broker import Broker
 
@@ -94,6 +96,14 @@ async def test_a_broker_serves_from_its_start_to_its_stop(
         kept = replica(broker, "t")
         assert kept is not None
         assert kept.is_leader
+
+
+async def test_a_broker_that_starts_rests_for_what_its_former_process_has_granted(
+    tmp_path: Path, servers: str
+) -> None:
+    """R41: while its address refused connections, leaders took that for grants."""
+    async with running(tmp_path, servers) as broker:
+        assert math.isfinite(broker._lease.rest_until_s(NO_INCARNATION))
 
 
 async def test_a_topic_deleted_while_its_holder_was_down_goes_when_it_starts(

@@ -190,3 +190,16 @@ async def test_a_connection_that_closes_gives_its_memory_back() -> None:
         await until(lambda: memory.used_bytes > MIB // 4)
         peer.connection.close()
         assert memory.used_bytes == 0
+
+
+async def test_a_connection_that_closes_gives_back_the_memory_of_requests_that_wait() -> None:
+    """R40: or clients that hang up would hold up the large requests of all others in the end."""
+    memory = RequestMemory(10 * MIB)
+    script = Script()
+    with Peer(script.handle, memory=memory) as peer:
+        await peer.send("hold gate", b"echo " + b"x" * 5_000)
+        await until(lambda: script.gates)
+        await peer.settle()
+        assert memory.used_bytes > 5_000
+        peer.connection.close()
+        assert memory.used_bytes == 0

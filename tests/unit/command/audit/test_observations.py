@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.loader.batch_bytes import TRANSACTIONAL, Record, control_batch
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_load_topic import NEW_YEAR_MS, Loads
 
-from mainstem.audit.counts import WINDOW_MS
+from mainstem.audit import observations
+from mainstem.audit.counts import AUDIT_TOPIC, WINDOW_MS, CountKey, ProducerCounts, to_record
 from mainstem.audit.observations import observe
 from mainstem.audit.verdicts import LoadedCounts, StoredCounts
 from mainstem_loader.columns import TableFormat
@@ -108,3 +110,31 @@ def test_records_of_aborted_and_of_open_transactions_are_counted_apart(cluster: 
     observed = observe(BrokerSettings(cluster.bootstrap_servers, retry_ms=300), "t", None, "t")
     assert observed.stored[NEW_YEAR_MS] == StoredCounts(2, 2, uncommitted=2)
     assert observed.stored[NEW_YEAR_MS + WINDOW_MS].uncommitted == 0
+
+
+def test_what_is_sent_and_loaded_during_an_audit_is_not_missed(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R32: each side is read before those that it is compared with can only have more."""
+    loads = Loads(cluster, tmp_path)
+    log, posts = loads.topic.partitions[0], cluster.topic(AUDIT_TOPIC).partitions[0]
+    key = CountKey("web-1", "t", NEW_YEAR_MS)
+
+    def send_and_load() -> None:
+        loads.send({"n": log.end})
+        posted = to_record(key, ProducerCounts(log.end, log.end, 0, NEW_YEAR_MS))
+        posts.append([Record(posts.end, NEW_YEAR_MS, *posted)])
+        loads.load()
+
+    def read_while_clients_send(*wanted: Any) -> Iterator[Any]:
+        yield from read_range(*wanted)
+        send_and_load()
+
+    read_range = observations.read_range
+    send_and_load()
+    monkeypatch.setattr(observations, "read_range", read_while_clients_send)
+    brokers = BrokerSettings(cluster.bootstrap_servers, retry_ms=300)
+    observed = observe(brokers, "t", str(tmp_path), "t")
+    stored = observed.stored[NEW_YEAR_MS]
+    assert observed.produced[key].expected <= stored.stored
+    assert stored.settled <= observed.loaded[NEW_YEAR_MS].loaded

@@ -68,11 +68,13 @@ class QueueingCluster:
 
     def __init__(self, queue: Producer) -> None:
         self._queue = queue
+        self.producer_settings: dict[str, object] = {}
 
     def topic_settings(self, _topic: str) -> None:
         return None
 
-    def producer(self, _settings: object, _on_trouble: object) -> Producer:
+    def producer(self, settings: dict[str, object], _on_trouble: object) -> Producer:
+        self.producer_settings = settings
         return self._queue
 
 
@@ -138,3 +140,14 @@ def test_a_failure_that_is_reported_during_an_interruption_is_counted() -> None:
         sender.finish()
     sent = sender.give_up()
     assert (sent.records, sent.acknowledged, sent.resume_at) == (2, 1, 0)
+
+
+@pytest.mark.parametrize(("acks", "is_idempotent"), [("all", True), ("1", False), ("0", False)])
+def test_what_all_replicas_acknowledge_is_sent_by_an_idempotent_producer(
+    acks: str, is_idempotent: bool
+) -> None:
+    """R11: a batch that is sent again after a lost answer is stored once. librdkafka's default is another."""
+    cluster = QueueingCluster(Producer())
+    Sender(cast("Cluster", cluster), "t", print, acks=acks)
+    assert cluster.producer_settings["acks"] == acks
+    assert cluster.producer_settings["enable.idempotence"] is is_idempotent

@@ -11,7 +11,8 @@ from tests.unit.loader.table.commits_of_loads import DAY, Tables, load, write_fi
 
 from mainstem_loader.columns import TableFormat
 from mainstem_loader.errors import SettingsError
-from mainstem_loader.table.commits import WarehouseTable
+from mainstem_loader.table.commits import CommitOutcome, WarehouseTable
+from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import FileOrigin, file_name, origin_of_file
 from mainstem_loader.table.sweep import COMMIT_WITHIN_HOURS, ORPHAN_HOURS_MIN
 
@@ -39,6 +40,27 @@ def test_orphans_are_swept_when_they_are_old(tables: Tables) -> None:
     assert (folder / young.path).exists()
     assert tables.offsets() == [0, 1, 2]
     assert tables.dead_offsets() == [1]
+
+
+def test_a_file_that_is_committed_during_a_sweep_stays(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R29: it is an orphan, and old, when files are listed."""
+    table = tables.open()
+    table.commit(load(table, file_name(RUN, 0, 0) + "-1", None, 3))
+    late = load(table, file_name(OTHER_RUN, 0, 0) + "-1", 3, 5)
+    make_old(*(Path(table.folder.url) / written.path for written in late.files))
+    list_files = Folder.files
+
+    def list_and_commit(self: Folder) -> list[tuple[str, float]]:
+        files = list_files(self)
+        monkeypatch.setattr(Folder, "files", list_files)
+        assert tables.open().commit(late) is CommitOutcome.COMMITTED
+        return files
+
+    monkeypatch.setattr(Folder, "files", list_and_commit)
+    assert table.sweep_orphans(ORPHAN_HOURS_MIN) == 0
+    assert tables.offsets() == [0, 1, 2, 3, 4]
 
 
 def test_letters_that_another_table_has_not_delivered_yet_are_not_swept(tables: Tables) -> None:

@@ -82,3 +82,27 @@ async def test_whoever_has_lost_the_lease_ends(kubernetes: Kubernetes, kube: Kub
     await first.wait()
     kubernetes.get("leases", "office")["spec"] |= {"holderIdentity": "another", "renewTime": "now"}
     await keeping
+
+
+async def test_whoever_cannot_renew_the_lease_ends_when_it_has_expired(
+    kube: Kube, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another replica acts from then on."""
+    first = Lease(kube, "default", "office", "first")
+    keeping = asyncio.create_task(first.keep())
+    await first.wait()
+    tries = 0
+
+    async def fail(_: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise TimeoutError
+
+    monkeypatch.setattr(kube, "replace", fail)
+    clock.now_s += lease_module.DURATION_SECONDS - 1
+    await wait_until_async(lambda: tries == 2)
+    assert first.leading
+    assert not keeping.done()
+    clock.now_s += 1
+    await wait_until_async(lambda: keeping.done() or tries == 5)
+    assert keeping.done()

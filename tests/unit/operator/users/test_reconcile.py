@@ -208,6 +208,21 @@ async def test_an_operator_that_ends_between_two_steps_is_followed_by_one_that_c
     assert played.users.limits == {"alice": {"producer_byte_rate": 9.0}}
 
 
+async def test_an_operator_that_ends_before_a_password_is_changed_is_followed_by_one_that_changes_it(
+    played: Scene,
+) -> None:
+    """R38: or the user of the new Secret could never log in, though it is ready."""
+    played.kubernetes.apply(user())
+    await played.settle()
+    played.kubernetes.delete("secrets", "events-user-alice")
+    played.users.ends_after = 0
+    with pytest.raises(Refusing):
+        await played.look()
+    played.users.ends_after = None
+    await played.look()
+    assert played.users.passwords == {"alice": played.secret()["password"]}
+
+
 async def test_a_secret_that_is_deleted_gives_the_user_another_password(played: Scene) -> None:
     played.kubernetes.apply(user())
     await played.settle()

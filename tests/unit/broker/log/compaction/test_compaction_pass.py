@@ -30,7 +30,7 @@ from mainstem_broker.log.compaction import key_map, records
 from mainstem_broker.log.compaction.compaction_pass import run
 from mainstem_broker.log.compaction.facts import CompactedGroup
 from mainstem_broker.log.compaction.messages import LENGTH, CompactionEnd, CompactionFailed, Order
-from mainstem_broker.log.segment import LOG_SUFFIX, Segment
+from mainstem_broker.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, Segment, segment_path
 from mainstem_broker.log.verification import verify_log
 from mainstem_broker.protocol.batches import split_batches
 from mainstem_broker.protocol.compression import Codec
@@ -279,6 +279,35 @@ def test_batches_that_inflate_to_much_are_read_few_at_a_time(
     assert compact(log).map_end_offset == 9
     assert sizes == [1] * 18
     assert [(header.base_offset, len(kept)) for header, kept in batches_of(log)] == [(7, 1), (8, 1), (9, 1)]
+
+
+@pytest.mark.parametrize("renames", [3, 6, 9])
+def test_r6_left_overs_of_a_pass_that_was_killed_cost_nothing_when_a_later_group_changes_places(
+    tmp_path: Path, renames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recovery concludes from unfinished files of a lower offset that inputs of later groups are there."""
+    config = compacted_settings()
+    log = log_of(tmp_path, [[(b"z", b"1")], [(b"a", b"1")], [(b"a", b"2")], [(b"c", b"1")]], config)
+    log.delete_records_before(1)
+    assert log.delete_old_segments(NOW_MS, 4)
+    (group, _) = run(job_of(log, segment_bytes=10_000), lambda _: None)
+    assert isinstance(group, CompactedGroup)
+    segment_path(log.directory, 0, LOG_SUFFIX + CLEANED_SUFFIX).write_bytes(b"unfinished")
+    rename, left = Path.rename, renames
+
+    def counted(path: Path, target: Path) -> Path:
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.EIO, "the power is gone")
+        left -= 1
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", counted)
+        with pytest.raises(StorageError):
+            log.take_compacted(group, NOW_MS)
+    log = open_log(tmp_path, config, clean=False, recovery_point=4, log_start_offset=1)
+    assert records_of(log) == [(2, b"a", b"2"), (3, b"c", b"1")]
 
 
 def test_a_group_whose_segments_went_meanwhile_is_refused(tmp_path: Path) -> None:
