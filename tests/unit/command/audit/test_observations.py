@@ -17,6 +17,7 @@ from mainstem.audit.observations import observe
 from mainstem.audit.verdicts import LoadedCounts, StoredCounts
 from mainstem_loader.columns import TableFormat
 from mainstem_loader.kafka.leaders import BrokerSettings
+from mainstem_loader.kafka.range_reader import read_range
 
 
 @pytest.fixture
@@ -130,7 +131,6 @@ def test_what_is_sent_and_loaded_during_an_audit_is_not_missed(
         yield from read_range(*wanted)
         send_and_load()
 
-    read_range = observations.read_range
     send_and_load()
     monkeypatch.setattr(observations, "read_range", read_while_clients_send)
     brokers = BrokerSettings(cluster.bootstrap_servers, retry_ms=300)
