@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -23,12 +22,11 @@ import pyarrow as pa
 
 from mainstem_loader.columns import (
     RESERVED_NAMES,
-    ColumnError,
     Columns,
     TableFormat,
     column_of_field,
     fits,
-    merge_types,
+    merge_found,
 )
 from mainstem_loader.errors import WarehouseError
 from mainstem_loader.payload.readers import PayloadFormat
@@ -96,13 +94,10 @@ def adapt_table(
 
 def _wider(results: Sequence[TaskResult], given: set[str]) -> dict[str, pa.DataType]:
     """The columns in which tasks needed doubles, but those whose type is given."""
-    wider: dict[str, pa.DataType] = {}
-    for result in results:
-        for name, kind in result.wider_columns.items():
-            if name not in given:
-                with suppress(ColumnError):
-                    wider[name] = merge_types(name, wider.get(name, kind), kind, widen=True)
-    return wider
+    found = (
+        {name: kind for name, kind in result.wider_columns.items() if name not in given} for result in results
+    )
+    return merge_found({}, {}, found)
 
 
 def _learned(columns: Columns, present: Columns) -> dict[str, pa.DataType]:

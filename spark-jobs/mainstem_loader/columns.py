@@ -240,10 +240,20 @@ def fits(written: pa.DataType, column_type: pa.DataType) -> bool:
     return written == column_type
 
 
+def types_of(names: Iterable[str], columns: Columns) -> dict[str, pa.DataType]:
+    """The types of columns by name, `pa.null()` for one that is not there."""
+    return {name: columns.get(name, pa.null()) for name in names}
+
+
+def are_of_types(columns: Columns, types: Columns) -> bool:
+    """Whether columns have these types still; `pa.null()` stands for one that is not there."""
+    return types_of(types, columns) == types
+
+
 def merge_found(columns: Columns, settled: Columns, inferred: Iterable[Columns]) -> dict[str, pa.DataType]:
     """`columns` with what several readers found, in their order. What contradicts an earlier one or is beyond
-    `COLUMNS_MAX`, is left out: whoever found it must read again, and set it apart. Types may widen but for
-    those of `settled`.
+    `COLUMNS_MAX`, is left out: the reader that found it must read again, and set it apart. Types may widen
+    but for those of `settled`.
     """
     merged = dict(columns)
     for one in inferred:

@@ -8,7 +8,7 @@ writers without integers print a large double: 12345678901234567000 fits, 900719
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -36,20 +36,20 @@ class LongInteger(str):
 
 def has_longs(kind: pa.DataType) -> bool:
     """Whether a value of the type may hold an integer of 64 bits."""
-    if pa.types.is_list(kind):
-        return has_longs(kind.value_type)
-    if pa.types.is_struct(kind):
-        return any(has_longs(member) for member in members_of(kind).values())
-    return pa.types.is_int64(kind)
+    return _has_part(kind, pa.types.is_int64)
 
 
 def has_doubles(kind: pa.DataType) -> bool:
     """Whether a value of the type may hold a double."""
+    return _has_part(kind, pa.types.is_floating)
+
+
+def _has_part(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_list(kind):
-        return has_doubles(kind.value_type)
+        return _has_part(kind.value_type, is_wanted)
     if pa.types.is_struct(kind):
-        return any(has_doubles(member) for member in members_of(kind).values())
-    return pa.types.is_floating(kind)
+        return any(_has_part(member, is_wanted) for member in members_of(kind).values())
+    return is_wanted(kind)
 
 
 def suspect_rows(table: pa.Table) -> Int64s:

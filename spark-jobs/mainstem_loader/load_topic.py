@@ -22,10 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-import pyarrow as pa
-
 from mainstem_loader.adapt_table import adapt_table
-from mainstem_loader.columns import field_of_column
+from mainstem_loader.columns import field_of_column, types_of
 from mainstem_loader.errors import (
     LoaderError,
     SettingsError,
@@ -56,7 +54,7 @@ from mainstem_loader.report import (
 )
 from mainstem_loader.settings import LoadSettings
 from mainstem_loader.spark.executors import TaskExecutor
-from mainstem_loader.spark.tasks import TaskResult
+from mainstem_loader.spark.tasks import TaskResult, untyped_names
 from mainstem_loader.table.commits import CommitOutcome, LoadCommit, OffsetMove
 from mainstem_loader.table.parquet_files import new_run_id
 from mainstem_loader.task_runs import TaskRuns, WorkSize
@@ -179,11 +177,7 @@ class _Load:
         results, columns = produce_rows(
             self._runs, self._settings, tasks, dict(payload.columns), self._work(self._whole), started_s
         )
-        untyped = {
-            name: self.table.payload_columns.get(name, pa.null())
-            for result in results
-            for name in (result.untyped_columns if self._settings.transform is None else ())
-        }
+        untyped = types_of(untyped_names(results), self.table.payload_columns)
         commit = LoadCommit(
             run_id=run_id,
             started_s=started_s,
@@ -207,8 +201,8 @@ class _Load:
             except BaseException:
                 self._runs.delete(results)
                 raise
-            untyped = {name: self.table.payload_columns.get(name, pa.null()) for name in untyped}
-            outcome = self.table.commit(replace(commit, untyped=untyped))
+            commit = replace(commit, untyped=types_of(untyped, self.table.payload_columns))
+            outcome = self.table.commit(commit)
         if outcome is not CommitOutcome.COMMITTED:
             self._runs.delete(results)
         if outcome is CommitOutcome.COLUMNS_MOVED:

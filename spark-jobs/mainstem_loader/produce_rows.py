@@ -100,7 +100,9 @@ class _Transformation:
         if loaded and not rows.files:
             self._runs.totals.warnings.append(f"The transform returned no rows for {loaded:,} records.")
         transformed = TaskResult(len(tasks), rows.files, (), (), {}, {}, 0, TaskSeconds())
-        return [*(replace(result, files=()) for result in results), transformed], rows.columns
+        # What the staged rows have in `_rest` says nothing of the rows that the transform returned.
+        read = [replace(result, files=(), untyped_columns={}, wider_columns={}) for result in results]
+        return [*read, transformed], rows.columns
 
     def _run_on_spark(self, views: dict[str, View], work: WorkSize) -> TransformedRows:
         table = self._runs.table

@@ -26,13 +26,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
-import pyarrow as pa
-
 from mainstem_loader.chosen_offsets import (
     ChosenOffsets,
     divided,
 )
-from mainstem_loader.columns import DAY_COLUMN
+from mainstem_loader.columns import DAY_COLUMN, types_of
 from mainstem_loader.copied_days import CopiedDays, copy_days, copy_what_was_added
 from mainstem_loader.errors import LoaderError, OffsetsLostError, SettingsError, WarehouseError
 from mainstem_loader.kafka.fetch import TopicReader
@@ -43,7 +41,7 @@ from mainstem_loader.rewrite_plan import RewriteKind, RewritePlan, as_of_snapsho
 from mainstem_loader.settings import LoadSettings
 from mainstem_loader.spark.executors import TaskExecutor
 from mainstem_loader.spark.record_sources import RecordSource
-from mainstem_loader.spark.tasks import TaskResult
+from mainstem_loader.spark.tasks import TaskResult, untyped_names
 from mainstem_loader.table.commits import CommitOutcome, LoadCommit
 from mainstem_loader.table.parquet_files import new_run_id
 from mainstem_loader.task_runs import TaskRuns, WorkSize
@@ -373,11 +371,7 @@ class _Rewrite:
         replaces = is_rewind or self._kind is RewriteKind.REPLACE
         copied: CopiedDays | None = None
         numbers = count(len(results))
-        untyped = {
-            name: plan.payload.columns.get(name, pa.null())
-            for result in results
-            for name in (result.untyped_columns if self._settings.transform is None else ())
-        }
+        untyped = types_of(untyped_names(results), plan.payload.columns)
         for _ in range(REWIND_COMMITS_MAX if is_rewind else COMMITS_MAX):
             with self._runs.stage(Stage.COMMIT):
                 is_fit = table.prepare(columns)

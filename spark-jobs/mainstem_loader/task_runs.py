@@ -25,6 +25,7 @@ from mainstem_loader.columns import (
     HEADERS_TYPE,
     REST_COLUMN,
     Columns,
+    are_of_types,
     column_of_field,
     fit_all,
     merge_found,
@@ -307,9 +308,11 @@ class TaskRuns:
             results |= {result.number: result for result in ended}
             columns = merge_found(columns, settled, [result.found_columns for result in ended])
             # Tasks that ran again have taken what others found for given.
-            for result in ended:
-                wider = {name: kind for name, kind in result.wider_columns.items() if name not in settled}
-                columns = merge_found(columns, settled, [wider])
+            wider = [
+                {name: kind for name, kind in result.wider_columns.items() if name not in settled}
+                for result in ended
+            ]
+            columns = merge_found(columns, settled, wider)
             unsettled = [
                 replace(task, payload=replace(task.payload, columns=columns))
                 for task in tasks
@@ -363,8 +366,8 @@ def _is_settled(result: TaskResult, columns: Columns) -> bool:
     """Whether the files of a task fit the columns, and these have no place for what it put to `_rest` while
     its type was not known.
     """
-    return all(fit_all(written.columns, columns) for written in result.files) and all(
-        columns.get(name, pa.null()) == column_type for name, column_type in result.untyped_columns.items()
+    return all(fit_all(written.columns, columns) for written in result.files) and are_of_types(
+        columns, result.untyped_columns
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from mainstem_loader.columns import DAY_COLUMN, REST_COLUMN
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.report import LoadOutcome, LoadReport, RangeCounts, Stage
-from mainstem_loader.spark.tasks import TaskResult
+from mainstem_loader.spark.tasks import TaskResult, untyped_names
 
 GAPS_SHOWN_MAX: Final = 5
 FIELDS_SHOWN_MAX: Final = 5
@@ -46,7 +46,7 @@ class LoadTotals:
         """Say once that some fields of rows are in `_rest`."""
         if not any(REST_COLUMN in written.columns for result in results for written in result.files):
             return
-        names = sorted({name for result in results for name in result.untyped_columns})
+        names = sorted(untyped_names(results))
         shown = ", ".join(names[:FIELDS_SHOWN_MAX]) + (", ..." if len(names) > FIELDS_SHOWN_MAX else "")
         reason = f", or were empty in all records so far and have no type yet ({shown})" if names else ""
         warning = f"Some fields fit no column{reason}; they are in the column _rest, as JSON text."

@@ -322,7 +322,7 @@ class JsonPayload:
 
     def _without_unreadable(self, text: bytes) -> SplitRecord | str:
         """Set those fields of a record apart that Arrow does not read even alone. It loses count in arrays
-        that begin with nulls or empty arrays, unless it is told their type.
+        that begin with nulls or empty arrays, unless their type is given.
         """
         misfits: set[str] = set()
         names = names_of(text)
@@ -336,7 +336,7 @@ class JsonPayload:
         return split_fields(text, misfits)
 
     def _reads(self, field: str, text: bytes) -> bool:
-        """Whether Arrow reads a record of one field, if need be when it is told the type."""
+        """Whether Arrow reads a record of one field, if need be with its type given."""
         texts = pa.array([text], pa.binary())
         with suppress(*_UNREADABLE):
             self._parse_all(texts)

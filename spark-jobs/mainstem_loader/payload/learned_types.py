@@ -98,7 +98,7 @@ def _divided(text: str, fields: AbstractSet[str]) -> Any:
 
 
 def _filled(values: Array, more: Array) -> Array:
-    """Values, each with the parts that it lacks and the other has."""
+    """Values, each completed by the parts that only the other has."""
     filled: Array = pc.if_else(values.is_valid(), values, more)
     both = np.flatnonzero(pc.and_(values.is_valid(), more.is_valid()).to_numpy(zero_copy_only=False))
     if not len(both):

@@ -66,7 +66,7 @@ class PayloadReader(Protocol):
         ...
 
     def found_columns(self) -> Columns:
-        """Columns that values had beyond those the reader was told of, or wider."""
+        """Columns that values had beyond those given to the reader, or wider."""
         ...
 
     def untyped_columns(self) -> Columns:
@@ -76,8 +76,8 @@ class PayloadReader(Protocol):
         ...
 
     def wider_columns(self) -> Columns:
-        """Columns the reader was told of, with doubles in the places of integers for which values had other
-        numbers. With these types they would have been loaded whole.
+        """Columns that were given to the reader, with doubles in the places of integers for which values had
+        other numbers. With these types they would have been loaded whole.
         """
         ...
 

@@ -3,8 +3,9 @@
 No column can be made of a field that was empty in all records so far, but its values are facts: no tags is
 not the same as unknown tags. They are kept in the column `_rest` until a record shows the type. Of a value
 whose type is known in part, such as `{"a": 1, "tags": []}` where nobody has seen a tag, the column has the
-known part, and `_rest` the other: objects with the members that the column lacks, and arrays with as many
-items as the value has, null for those that lack nothing (`{"tags": []}`, or `[{"tags": []}, null]`). Pure.
+known part, and `_rest` the other: objects with the members that the column does not have, and arrays with as
+many items as the value has, null for those of which nothing is missing (`{"tags": []}`, or
+`[{"tags": []}, null]`). Pure.
 """
 
 from __future__ import annotations

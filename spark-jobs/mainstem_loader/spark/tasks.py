@@ -9,7 +9,7 @@ tasks.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 
@@ -133,6 +133,11 @@ class TaskResult:
     seconds: TaskSeconds
     untyped_columns: Columns = field(default_factory=dict)
     wider_columns: Columns = field(default_factory=dict)
+
+
+def untyped_names(results: Iterable[TaskResult]) -> set[str]:
+    """The columns of which the files of these tasks have values in `_rest` for want of a type."""
+    return {name for result in results for name in result.untyped_columns}
 
 
 @dataclass(frozen=True, slots=True)

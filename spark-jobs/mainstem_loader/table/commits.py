@@ -56,6 +56,7 @@ from mainstem_loader.columns import (
     ColumnError,
     Columns,
     TableFormat,
+    are_of_types,
     fits,
     merge_types,
     record_columns,
@@ -577,8 +578,7 @@ class WarehouseTable:
 
     def has_learned(self, untyped: Columns) -> bool:
         """Whether columns got another type since; `pa.null()` stands for columns that were not there."""
-        present = self._columns()
-        return any(present.get(name, pa.null()) != kind for name, kind in untyped.items())
+        return not are_of_types(self._columns(), untyped)
 
     def _is_as_planned(self, load: LoadCommit) -> bool:
         if self._files is not None and self._files != self._store.folder(self._table):
