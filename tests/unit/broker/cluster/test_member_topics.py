@@ -42,15 +42,20 @@ async def test_a_topic_is_seen_by_all_from_its_creation_to_its_end(servers: str,
         assert shell.exists("/admin/delete_topics/t") is None
 
 
+async def lead_alone(leader: Member, other: Member) -> None:
+    """Partition 0 of topic `t` has two replicas, of which one is in sync."""
+    await other.until(lambda: leader.broker_id in other.view.brokers)
+    await other.create_replicated("t", [(leader.broker_id, other.broker_id)])
+    await leader.until(lambda: leader.knows("t"))
+    alone = replace(leader.states_of("t")[0], isr=(leader.broker_id,), partition_epoch=1)
+    assert await leader.states.change_state("t", 0, alone, {}) == alone
+
+
 async def test_elections_that_settings_for_all_brokers_allow_are_held_at_once(
     one: Member, servers: str
 ) -> None:
     async with joined(2, servers) as two:
-        await one.until(lambda: 2 in one.view.brokers)
-        await one.create_replicated("t", [(2, 1)])
-        await two.until(lambda: two.knows("t"))
-        alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
-        assert await two.states.change_state("t", 0, alone, {}) == alone
+        await lead_alone(two, one)
     await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
     allowed = {"unclean.leader.election.enable": "true"}
     await one.administration.change_config("brokers/<default>", lambda _: allowed)
@@ -62,16 +67,11 @@ async def test_elections_go_by_settings_for_all_brokers_that_were_read_in_the_sa
     one: Member, servers: str
 ) -> None:
     """Else records are lost by an election that was forbidden before it was held."""
-
     change = one.administration.change_config
     await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "true"})
     await one.until(lambda: one.unclean)
     async with joined(2, servers) as two:
-        await one.until(lambda: 2 in one.view.brokers)
-        await one.create_replicated("t", [(2, 1)])
-        await two.until(lambda: two.knows("t"))
-        alone = replace(two.states_of("t")[0], isr=(2,), partition_epoch=1)
-        assert await two.states.change_state("t", 0, alone, {}) == alone
+        await lead_alone(two, one)
         await one.until(lambda: one.states_of("t")[0].isr == (2,))
         await one.hold_back()
         await change("brokers/<default>", lambda _: {"unclean.leader.election.enable": "false"})

@@ -7,6 +7,8 @@ import io
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,6 +126,23 @@ def _messages(key: bytes) -> list[Message]:
     return [Message(b"t", key, (), NOW_MS)]
 
 
+@contextmanager
+def failing_after(renames: int, error: OSError, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """So many files are renamed, and no more."""
+    rename, left = Path.rename, renames
+
+    def counted(path: Path, target: Path) -> Path:
+        nonlocal left
+        if left == 0:
+            raise error
+        left -= 1
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", counted)
+        yield
+
+
 @pytest.mark.parametrize("renames", range(16))
 def test_r6_a_crash_while_files_change_places_brings_nothing_back(
     tmp_path: Path, renames: int, monkeypatch: pytest.MonkeyPatch
@@ -171,19 +190,11 @@ def test_r6_a_disk_that_fails_while_files_change_places_leaves_the_log_as_it_was
     assert isinstance(group, CompactedGroup)
     failures: list[str] = []
     log.disk_failed = lambda: failures.append("failed")
-    rename, left = Path.rename, renames
-
-    def counted(path: Path, target: Path) -> Path:
-        nonlocal left
-        if left == 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        left -= 1
-        return rename(path, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", counted)
-        with pytest.raises(StorageError):
-            log.take_compacted(group, NOW_MS)
+    with (
+        failing_after(renames, OSError(errno.ENOSPC, "No space left on device"), monkeypatch),
+        pytest.raises(StorageError),
+    ):
+        log.take_compacted(group, NOW_MS)
     expected = [(0, b"a", b"1"), (1, b"b", b"1"), (2, b"a", b"2"), (3, b"c", b"1")]
     if renames < 3:
         assert not failures
@@ -293,19 +304,11 @@ def test_r6_left_overs_of_a_pass_that_was_killed_cost_nothing_when_a_later_group
     (group, _) = run(job_of(log, segment_bytes=10_000), lambda _: None)
     assert isinstance(group, CompactedGroup)
     segment_path(log.directory, 0, LOG_SUFFIX + CLEANED_SUFFIX).write_bytes(b"unfinished")
-    rename, left = Path.rename, renames
-
-    def counted(path: Path, target: Path) -> Path:
-        nonlocal left
-        if left == 0:
-            raise OSError(errno.EIO, "the power is gone")
-        left -= 1
-        return rename(path, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", counted)
-        with pytest.raises(StorageError):
-            log.take_compacted(group, NOW_MS)
+    with (
+        failing_after(renames, OSError(errno.EIO, "the power is gone"), monkeypatch),
+        pytest.raises(StorageError),
+    ):
+        log.take_compacted(group, NOW_MS)
     log = open_log(tmp_path, config, clean=False, recovery_point=4, log_start_offset=1)
     assert records_of(log) == [(2, b"a", b"2"), (3, b"c", b"1")]
 

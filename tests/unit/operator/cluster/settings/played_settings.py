@@ -122,3 +122,14 @@ def told(operator: RunningOperator, type_: str) -> str:
 
 async def stable(operator: RunningOperator) -> None:
     await operator.condition("brokerclusters", "events", "Stable", "True")
+
+
+async def running(
+    operator: RunningOperator, defaults: PlayedBrokers, manifest: Manifest | None = None
+) -> Kubernetes:
+    """Where a cluster has come up, and its brokers say what they started with."""
+    kubernetes = operator.kubernetes
+    kubernetes.apply(manifest or cluster())
+    await stable(operator)
+    defaults.of(kubernetes)
+    return kubernetes

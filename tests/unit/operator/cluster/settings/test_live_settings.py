@@ -11,6 +11,7 @@ from tests.unit.operator.cluster.settings.played_settings import (
     cluster,
     events,
     managed,
+    running,
     settings_in,
     stable,
     told,
@@ -51,10 +52,7 @@ async def test_what_brokers_started_with_is_taken_back_by_a_roll_and_the_default
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
     """From milliseconds to hours: else Kafka's own retention would hold in between, and delete."""
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster(log_retention_ms=60_000))
-    await stable(operator)
-    defaults.of(kubernetes)
+    kubernetes = await running(operator, defaults, cluster(log_retention_ms=60_000))
     before, restarts_at_change = broker_uids(kubernetes), list[int]()
 
     def says(changes: Mapping[str, str | None]) -> str:
@@ -74,10 +72,7 @@ async def test_what_brokers_started_with_is_taken_back_by_a_roll_and_the_default
 async def test_a_broker_that_has_the_old_value_in_its_file_is_restarted_and_one_that_is_silent_is_waited_for(
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await stable(operator)
-    defaults.of(kubernetes)
+    kubernetes = await running(operator, defaults)
     kubernetes.apply(cluster(log_retention_ms=60_000))
     await stable(operator)
     uid = kubernetes.get("pods", "events-broker-1")["metadata"]["uid"]

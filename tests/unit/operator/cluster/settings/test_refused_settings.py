@@ -11,6 +11,7 @@ from tests.unit.operator.cluster.settings.played_settings import (
     events,
     managed,
     plan,
+    running,
     settings_in,
     stable,
     told,
@@ -82,10 +83,7 @@ async def test_an_answer_that_is_no_refusal_of_a_value_is_waited_out(
 async def test_a_plan_that_is_only_shown_names_what_would_be_set(
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await stable(operator)
-    defaults.of(kubernetes)
+    kubernetes = await running(operator, defaults)
     only = {"mainstem.dev/plan-only": "true"}
     kubernetes.apply(cluster(only, log_retention_ms=60_000))
     await operator.condition("brokerclusters", "events", "Stable", "False", "ChangingSettings")
@@ -106,10 +104,7 @@ async def test_a_plan_that_is_only_shown_names_what_would_be_set(
 async def test_while_paused_nothing_is_put_and_what_was_noted_stays(
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster(log_retention_ms=60_000))
-    await stable(operator)
-    defaults.of(kubernetes)
+    kubernetes = await running(operator, defaults, cluster(log_retention_ms=60_000))
     kubernetes.annotate("brokerclusters", "events", {"mainstem.dev/pause-reconciliation": "true"})
     await operator.condition("brokerclusters", "events", "Paused", "True")
     questions = defaults.questions

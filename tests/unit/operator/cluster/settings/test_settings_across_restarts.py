@@ -14,6 +14,7 @@ from tests.unit.operator.cluster.settings.played_settings import (
     cluster,
     events,
     managed,
+    running,
     settings_in,
     stable,
     told,
@@ -25,10 +26,7 @@ async def test_a_broker_that_started_with_an_old_file_just_after_it_was_asked_is
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
     """Kubernetes may be late with the files."""
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await stable(operator)
-    defaults.of(kubernetes)
+    kubernetes = await running(operator, defaults)
     kubernetes.apply(cluster(log_retention_ms=60_000))
     await stable(operator)
     uid, old = kubernetes.get("pods", "events-broker-1")["metadata"]["uid"], settings_in(kubernetes)
