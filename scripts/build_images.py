@@ -24,10 +24,11 @@ from typing import IO, Final
 
 from scripts.compile import main as compile_broker
 from scripts.lock import LOCKS
+from scripts.user_cache import USER_CACHE
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 WHEELS: Final = REPOSITORY / "build" / "wheels"
-WHEEL_CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mainstem" / "wheels"
+WHEEL_CACHE: Final = USER_CACHE / "wheels"
 """Wheels by lock, for all checkouts: pip takes half a minute to collect them."""
 ZOOKEEPER_JARS: Final = REPOSITORY / "build" / "zookeeper"
 # Of the jars that pyspark carries, those that a ZooKeeper server and its log need.

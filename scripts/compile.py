@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.metadata
-import os
 import shutil
 import subprocess
 import sys
@@ -21,10 +20,11 @@ from pathlib import Path
 from typing import Final
 
 from mainstem_broker.compiled import COMPILED, MODULES, PACKAGE, STAMP, are_made, stamp_of_sources
+from scripts.user_cache import USER_CACHE
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 _LOCK: Final = REPOSITORY / "build" / "compile.lock"
-_CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mainstem" / "compiled"
+_CACHE: Final = USER_CACHE / "compiled"
 _CACHED_MAX: Final = 8
 """Each takes 4 MB."""
 _SETUP: Final = """

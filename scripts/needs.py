@@ -1,8 +1,8 @@
 """What `make demo` and `make test` need of a machine: one table with each need, its check and what helps.
 
-`scripts/setup` runs this file before it installs anything, with the Python that it found and no packages. All
-that is missing is told at once. Standard output names the Debian packages that the setup is to install, where
-it can; exit status 1 says that the user has to do something first, which standard error names.
+`scripts/setup` runs this file before it installs anything, with the Python that it found and no packages.
+Everything that is missing is reported at once. Standard output names the Debian packages that the setup is to
+install, where it can; exit status 1 says that the user has to do something first, which standard error names.
 """
 
 from __future__ import annotations
@@ -133,8 +133,6 @@ def missing(machine: Machine, purpose: str) -> Answer:
 def look(*, may_install: bool) -> Machine:
     """Find out about this machine."""
     programs = frozenset(name for name in ("java", "kcat", "mvn", "apt-get") if shutil.which(name))
-    meminfo = Path("/proc/meminfo")
-    memory = re.search(r"MemAvailable: +(\d+)", meminfo.read_text("ascii")) if meminfo.exists() else None
     return Machine(
         can_install=may_install and os.getuid() == 0 and "apt-get" in programs,
         is_ci="CI" in os.environ,
@@ -142,14 +140,26 @@ def look(*, may_install: bool) -> Machine:
         java=_java_version() if "java" in programs else None,
         has_venv=importlib.util.find_spec("ensurepip") is not None,
         is_installed=any(Path(".venv").glob(".ready-*")),
-        disk_bytes=min(shutil.disk_usage(folder).free for folder in (".", tempfile.gettempdir())),
-        memory_bytes=None if memory is None else int(memory[1]) * 1024,
+        disk_bytes=free_disk_bytes(),
+        memory_bytes=free_memory_bytes(),
     )
 
 
+def free_disk_bytes() -> int:
+    """What is free where there is least of it: in the current folder or in that for temporary files."""
+    return min(shutil.disk_usage(folder).free for folder in (".", tempfile.gettempdir()))
+
+
+def free_memory_bytes() -> int | None:
+    """What programs can still get; None where nothing tells it, as anywhere but on Linux."""
+    meminfo = Path("/proc/meminfo")
+    memory = re.search(r"MemAvailable: +(\d+)", meminfo.read_text("ascii")) if meminfo.exists() else None
+    return None if memory is None else int(memory[1]) * 1024
+
+
 def _java_version() -> int | None:
-    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r' version "(\d+)', told)
+    printed = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r' version "(\d+)', printed)
     return None if found is None else int(found[1])
 
 

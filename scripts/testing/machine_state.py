@@ -6,13 +6,14 @@ A failure on a machine that stood still, or that had no disk left, reads differe
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import threading
 from pathlib import Path
 from typing import Final
 
 from tests.support.machine_pauses import Pause
+
+from scripts.needs import free_disk_bytes, free_memory_bytes
 
 Resources = tuple[float, int | None, int]
 """The load, and the bytes of memory and disk that are free; memory is None where nothing tells it."""
@@ -79,13 +80,7 @@ def worst(one: Resources, other: Resources) -> Resources:
 
 
 def _resources() -> Resources:
-    meminfo = Path("/proc/meminfo")
-    memory = None
-    if meminfo.exists():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
-        memory = int(fields["MemAvailable"].split()[0]) * 1024
-    disk = min(shutil.disk_usage(folder).free for folder in (".", tempfile.gettempdir()))
-    return os.getloadavg()[0], memory, disk
+    return os.getloadavg()[0], free_memory_bytes(), free_disk_bytes()
 
 
 def described(resources: Resources) -> str:

@@ -109,7 +109,7 @@ class PartResult:
     problem: str = ""
     """Why the part could not run or end; empty if it did."""
     left_out: str = ""
-    """What this machine lacks to run the part; empty if it was run."""
+    """What is missing on this machine to run the part; empty if it was run."""
 
     @property
     def repeated(self) -> dict[str, Repeat]:
@@ -197,14 +197,14 @@ def _count_unstable(parts: Sequence[PartResult]) -> int:
 
 def error_of(lines: Sequence[str]) -> str:
     """Of the output of `tests.e2e.machine`, why it failed: the program that did and its first error."""
-    told = [line.strip() for line in lines if line.strip()]
-    failed = [number for number, line in enumerate(told) if line.endswith("failed:")]
+    printed = [line.strip() for line in lines if line.strip()]
+    failed = [number for number, line in enumerate(printed) if line.endswith("failed:")]
     if not failed:
-        return told[-1] if told else "it printed nothing"
-    output = told[failed[-1] + 1 :] or ["it printed nothing"]
+        return printed[-1] if printed else "it printed nothing"
+    output = printed[failed[-1] + 1 :] or ["it printed nothing"]
     # A line of a build in Docker begins with the number of its step and the time.
     errors = [line for line in output if re.match(r"(#\d+ ([\d.]+ )?)?(ERROR|Error|error|E)\b", line)]
-    return f"{told[failed[-1]]} {(errors or output[-1:])[0]}"
+    return f"{printed[failed[-1]]} {(errors or output[-1:])[0]}"
 
 
 def summary(
