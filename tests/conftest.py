@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.support.clusters import Cluster, MainstemCluster, ReferenceCluster, RunCluster, StartCluster
+from tests.support.clusters import (
+    Cluster,
+    MainstemCluster,
+    ReferenceCluster,
+    RunCluster,
+    SharedCluster,
+    StartCluster,
+)
 from tests.support.folders import temporary_files_in
 from tests.support.isolation import ProcessState
 from tests.support.ports import held_port
@@ -165,11 +172,11 @@ def run_cluster(reference: bool, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 
 @pytest.fixture(scope="session")
-def local_stack(run_cluster: RunCluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Three brokers for the whole run; not to be broken."""
+def local_stack(run_cluster: RunCluster, request: pytest.FixtureRequest) -> Iterator[SharedCluster]:
+    """Three brokers for the whole run."""
     with run_cluster(3) as cluster:
         request.config.stash[SHARED] = cluster
-        yield cluster
+        yield SharedCluster(cluster)
 
 
 @pytest.fixture
@@ -180,7 +187,13 @@ def own_stack(run_cluster: RunCluster) -> Iterator[StartCluster]:
 
 
 @pytest.fixture
-def new_topic(local_stack: Cluster) -> Iterator[TopicFactory]:
+def own_cluster(own_stack: StartCluster) -> Cluster:
+    """Three brokers of this test alone, whose settings it may change."""
+    return own_stack(3)
+
+
+@pytest.fixture
+def new_topic(local_stack: SharedCluster) -> Iterator[TopicFactory]:
     """Makes topics on `local_stack` that are gone after the test."""
     with TopicFactory(local_stack) as factory:
         yield factory

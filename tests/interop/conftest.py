@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, RunCluster
+from tests.support.clusters import RunCluster, SharedCluster
 from tests.support.group_requests import coordinator_address
 from tests.support.messages import Message
 from tests.support.record_batches import HEADER, encode_batch
@@ -16,8 +16,8 @@ from tests.support.wire import Connection, fetch, produce
 
 
 @pytest.fixture(scope="session")
-def group_stack(run_cluster: RunCluster) -> Iterator[Cluster]:
-    """Three brokers whose groups form at once and notice dead members soon; not to be broken."""
+def group_stack(run_cluster: RunCluster) -> Iterator[SharedCluster]:
+    """Three brokers whose groups form at once and notice dead members soon."""
     settings = {
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "500",
@@ -27,11 +27,11 @@ def group_stack(run_cluster: RunCluster) -> Iterator[Cluster]:
         "group.consumer.min.heartbeat.interval.ms": "200",
     }
     with run_cluster(3, settings) as cluster:
-        yield cluster
+        yield SharedCluster(cluster)
 
 
 @pytest.fixture
-def group_topic(group_stack: Cluster) -> Iterator[TopicFactory]:
+def group_topic(group_stack: SharedCluster) -> Iterator[TopicFactory]:
     """Makes topics on `group_stack` that are gone after the test."""
     with TopicFactory(group_stack) as factory:
         yield factory
@@ -43,7 +43,7 @@ def group() -> str:
 
 
 @pytest.fixture
-def coordinator(group_stack: Cluster, group: str) -> Iterator[Connection]:
+def coordinator(group_stack: SharedCluster, group: str) -> Iterator[Connection]:
     """A connection to the group's coordinator."""
     with Connection(coordinator_address(group_stack.brokers[1], group)) as connection:
         yield connection
@@ -68,7 +68,7 @@ def leader(leader_address: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def unharmed(local_stack: Cluster, topic: str, leader_address: str) -> Iterator[None]:
+def unharmed(local_stack: SharedCluster, topic: str, leader_address: str) -> Iterator[None]:
     """Afterwards all brokers are the processes they were, and `topic` takes and gives a batch."""
     before = {broker_id: local_stack.broker_pid(broker_id) for broker_id in local_stack.brokers}
     yield

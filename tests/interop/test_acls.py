@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from tests.support.clusters import Cluster, RunCluster
+from tests.support.clusters import Cluster, ReachableCluster, RunCluster, SharedCluster
 from tests.support.command_line import mainstem_here, mainstem_json_here
 from tests.support.kafka_tools import run_tool
 from tests.support.waiting import wait_until
@@ -49,7 +49,7 @@ def topic(admin: AdminClient) -> str:
     return name
 
 
-def produced(cluster: Cluster, topic: str) -> list[str | None]:
+def produced(cluster: ReachableCluster, topic: str) -> list[str | None]:
     """The name of the error, or None, of a record to each partition."""
     outcomes: list[str | None] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
@@ -166,7 +166,7 @@ def test_what_the_command_cannot_add_it_says(secured: Cluster, arguments: list[s
     assert message in ended.stderr.decode()
 
 
-def test_without_an_authorizer_the_command_says_what_to_set(local_stack: Cluster) -> None:
+def test_without_an_authorizer_the_command_says_what_to_set(local_stack: SharedCluster) -> None:
     ended = mainstem_here("acl", "add", "alice", "read", "--topic", "t", cluster=local_stack, exit_code=1)
     assert "set authorizer.class.name" in ended.stderr.decode()
     # The client hides why it was refused to describe ACLs, so the command names all reasons.

@@ -13,19 +13,23 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, MainstemCluster
+from tests.support.clusters import Cluster, ReachableCluster, SharedCluster, is_reference
 from tests.support.topics import ANSWER_SECONDS, TopicFactory, error_name
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection
 
 
 @pytest.fixture
-def confluent(local_stack: Cluster) -> Any:
-    return AdminClient({"bootstrap.servers": local_stack.bootstrap_servers, "log_level": 0})
+def confluent(local_stack: SharedCluster) -> Any:
+    return confluents_client(local_stack)
+
+
+def confluents_client(cluster: ReachableCluster) -> Any:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
 
 @pytest.fixture
-def python(local_stack: Cluster) -> Iterator[Any]:
+def python(local_stack: SharedCluster) -> Iterator[Any]:
     client = KafkaAdminClient(bootstrap_servers=local_stack.bootstrap_servers.split(","))
     yield client
     client.close()
@@ -37,8 +41,9 @@ def described(admin: Any, kind: ConfigResource.Type, name: str) -> dict[str, Any
 
 
 def test_confluents_client_describes_brokers_and_changes_them_while_they_run(
-    local_stack: Cluster, confluent: Any
+    own_cluster: Cluster,
 ) -> None:
+    confluent = confluents_client(own_cluster)
     before = described(confluent, ConfigResource.Type.BROKER, "1")
     assert (before["broker.id"].value, before["broker.id"].is_read_only) == ("1", True)
     assert not before["log.retention.ms"].is_read_only
@@ -76,7 +81,7 @@ def test_trap_28_confluents_client_replaces_a_topics_settings(
 
 
 def test_kafka_python_describes_log_directories_partitions_and_settings(
-    local_stack: Cluster, new_topic: TopicFactory, python: Any
+    local_stack: SharedCluster, new_topic: TopicFactory, python: Any
 ) -> None:
     topic = new_topic(2, config={"retention.ms": "5000"})
     # Each broker opens its replicas when it hears of them.
@@ -96,18 +101,18 @@ def test_kafka_python_sets_a_groups_settings(python: Any) -> None:
     wait_until(lambda: "50000" in repr(python.describe_configs(request)), "the broker has heard of it")
 
 
-def test_a_broker_logs_less_or_more_while_it_runs(local_stack: Cluster) -> None:
+def test_a_broker_logs_less_or_more_while_it_runs(own_cluster: Cluster) -> None:
     """KIP-412; sent without a client, because clients name loggers in ways of their own."""
 
     def log_from(level: str) -> None:
         entry = {"name": "root", "value": level, "config_operation": 0}
         resource = {"resource_type": 8, "resource_name": "1", "configs": [entry]}
-        with Connection(local_stack.brokers[1]) as connection:
+        with Connection(own_cluster.brokers[1]) as connection:
             answer = connection.ask("incremental_alter_configs", 1, resources=[resource], validate_only=False)
         assert answer.responses[0].error_code == ErrorCode.none, answer.responses[0].error_message
 
     def level() -> str:
-        with Connection(local_stack.brokers[1]) as connection:
+        with Connection(own_cluster.brokers[1]) as connection:
             request = {"resource_type": 8, "resource_name": "1", "configuration_keys": ["root"]}
             answer = connection.ask("describe_configs", 2, resources=[request], include_synonyms=False)
         return str(answer.results[0].configs[0].value)
@@ -115,17 +120,15 @@ def test_a_broker_logs_less_or_more_while_it_runs(local_stack: Cluster) -> None:
     sizes = itertools.count(-1_000_000)  # none is possible, and each is a reason of its own, logged at INFO
 
     def last_words_of_a_closed_connection() -> str:
-        with Connection(local_stack.brokers[1]) as connection:
+        with Connection(own_cluster.brokers[1]) as connection:
             connection.send_bytes(next(sizes).to_bytes(4, "big", signed=True))
             assert connection.is_closed_by_broker()
-        return local_stack.log_tail().get("Broker 1", "")
+        return own_cluster.log_tail().get("Broker 1", "")
 
     before = level()
     log_from("ERROR")
-    try:
-        assert level() == "ERROR"
-        assert last_words_of_a_closed_connection() == last_words_of_a_closed_connection()
-    finally:
-        log_from(before)
-    if isinstance(local_stack, MainstemCluster):
+    assert level() == "ERROR"
+    assert last_words_of_a_closed_connection() == last_words_of_a_closed_connection()
+    log_from(before)
+    if not is_reference(own_cluster):
         assert last_words_of_a_closed_connection() != last_words_of_a_closed_connection()

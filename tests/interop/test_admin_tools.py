@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster
+from tests.support.clusters import Cluster, ReachableCluster, SharedCluster
 from tests.support.kafka_tools import run_tool
 from tests.support.messages import Message
 from tests.support.stock_clients import CLIENTS
@@ -28,7 +28,7 @@ def topic(group_topic: TopicFactory) -> str:
     return group_topic(3)
 
 
-def configs(cluster: Cluster, *arguments: str) -> str:
+def configs(cluster: ReachableCluster, *arguments: str) -> str:
     """What `kafka-configs` prints."""
     return run_tool("kafka.admin.ConfigCommand", "--bootstrap-server", cluster.bootstrap_servers, *arguments)
 
@@ -59,37 +59,39 @@ def broker_setting(cluster: Cluster, broker: str, name: str, value: str) -> Iter
 
 
 def test_a_topics_settings_are_altered_and_described_with_all_the_places_they_come_from(
-    group_stack: Cluster, topic: str
+    own_cluster: Cluster,
 ) -> None:
-    entity = ("--entity-type", "topics", "--entity-name", topic)
-    with broker_setting(group_stack, "", "log.retention.ms", "77000"):
-        changes = "retention.ms=55000,cleanup.policy=[compact,delete]"
-        assert "Completed updating" in configs(group_stack, "--alter", *entity, "--add-config", changes)
-        settings = described(configs(group_stack, "--describe", *entity, "--all"))
-    assert settings["retention.ms"] == (
-        "55000",
-        [
-            "DYNAMIC_TOPIC_CONFIG:retention.ms=55000",
-            "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=77000",
-            "DEFAULT_CONFIG:log.retention.hours=168",
-        ],
-    )
-    assert settings["cleanup.policy"][0] == "compact,delete"
-    assert settings["max.message.bytes"] == ("1048588", ["DEFAULT_CONFIG:message.max.bytes=1048588"])
-    assert "Completed updating" in configs(
-        group_stack, "--alter", *entity, "--delete-config", "cleanup.policy"
-    )
-    assert described(configs(group_stack, "--describe", *entity)).keys() == {"retention.ms"}
+    with TopicFactory(own_cluster) as new_topic:
+        topic = new_topic()
+        entity = ("--entity-type", "topics", "--entity-name", topic)
+        with broker_setting(own_cluster, "", "log.retention.ms", "77000"):
+            changes = "retention.ms=55000,cleanup.policy=[compact,delete]"
+            assert "Completed updating" in configs(own_cluster, "--alter", *entity, "--add-config", changes)
+            settings = described(configs(own_cluster, "--describe", *entity, "--all"))
+        assert settings["retention.ms"] == (
+            "55000",
+            [
+                "DYNAMIC_TOPIC_CONFIG:retention.ms=55000",
+                "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=77000",
+                "DEFAULT_CONFIG:log.retention.hours=168",
+            ],
+        )
+        assert settings["cleanup.policy"][0] == "compact,delete"
+        assert settings["max.message.bytes"] == ("1048588", ["DEFAULT_CONFIG:message.max.bytes=1048588"])
+        assert "Completed updating" in configs(
+            own_cluster, "--alter", *entity, "--delete-config", "cleanup.policy"
+        )
+        assert described(configs(own_cluster, "--describe", *entity)).keys() == {"retention.ms"}
 
 
-def test_brokers_settings_are_changed_for_all_and_for_one_and_described(group_stack: Cluster) -> None:
+def test_brokers_settings_are_changed_for_all_and_for_one_and_described(own_cluster: Cluster) -> None:
     name = "message.max.bytes"
     defaults = ("--entity-type", "brokers", "--entity-default")
     one = ("--entity-type", "brokers", "--entity-name", "1")
-    changed = configs(group_stack, "--alter", *defaults, "--add-config", f"{name}=2000000")
+    changed = configs(own_cluster, "--alter", *defaults, "--add-config", f"{name}=2000000")
     assert "Completed updating default config for brokers" in changed
-    with broker_setting(group_stack, "1", name, "3000000"):
-        settings = described(configs(group_stack, "--describe", *one, "--all"))
+    with broker_setting(own_cluster, "1", name, "3000000"):
+        settings = described(configs(own_cluster, "--describe", *one, "--all"))
     assert settings[name] == (
         "3000000",
         [
@@ -98,11 +100,11 @@ def test_brokers_settings_are_changed_for_all_and_for_one_and_described(group_st
             f"DEFAULT_CONFIG:{name}=1048588",
         ],
     )
-    assert described(configs(group_stack, "--describe", *defaults))[name][0] == "2000000"
-    assert "Completed" in configs(group_stack, "--alter", *defaults, "--delete-config", name)
+    assert described(configs(own_cluster, "--describe", *defaults))[name][0] == "2000000"
+    assert "Completed" in configs(own_cluster, "--alter", *defaults, "--delete-config", name)
 
 
-def test_what_cannot_be_changed_is_refused_with_the_reason(group_stack: Cluster, topic: str) -> None:
+def test_what_cannot_be_changed_is_refused_with_the_reason(group_stack: SharedCluster, topic: str) -> None:
     """The reasons themselves are tested with the handlers; here, that the tool shows them."""
     for kind, name, setting, reason in (
         ("topics", topic, "retention.ms=soon", "InvalidConfigurationException: Invalid value .*soon"),
@@ -114,7 +116,7 @@ def test_what_cannot_be_changed_is_refused_with_the_reason(group_stack: Cluster,
         assert re.search(reason, printed), (setting, printed)
 
 
-def test_groups_have_settings_of_their_own(group_stack: Cluster) -> None:
+def test_groups_have_settings_of_their_own(group_stack: SharedCluster) -> None:
     group = f"group/{uuid4().hex}"
     entity = ("--entity-type", "groups", "--entity-name", group)
     setting = "consumer.session.timeout.ms=50000"
@@ -128,7 +130,7 @@ def test_groups_have_settings_of_their_own(group_stack: Cluster) -> None:
     assert settings["consumer.heartbeat.interval.ms"][0] == "200", "the brokers', which the stack has set"
 
 
-def test_quotas_of_clients_are_set_described_and_taken_back(group_stack: Cluster) -> None:
+def test_quotas_of_clients_are_set_described_and_taken_back(group_stack: SharedCluster) -> None:
     user, client = f"user/{uuid4().hex}", f"client {uuid4().hex}"
     of_user = ("--entity-type", "users", "--entity-name", user)
     of_both = (*of_user, "--entity-type", "clients", "--entity-name", client)
@@ -151,7 +153,7 @@ def test_quotas_of_clients_are_set_described_and_taken_back(group_stack: Cluster
 # --- The others ---
 
 
-def test_log_directories_are_described_with_what_lies_in_them(group_stack: Cluster, topic: str) -> None:
+def test_log_directories_are_described_with_what_lies_in_them(group_stack: SharedCluster, topic: str) -> None:
     CLIENTS[0].produce(group_stack.bootstrap_servers, topic, [Message(b"x" * 1_000)])
     printed = run_tool(
         "LogDirsCommand",
@@ -168,7 +170,7 @@ def test_log_directories_are_described_with_what_lies_in_them(group_stack: Clust
     assert {(one["offsetLag"], one["isFuture"]) for one in partitions} == {(0, False)}
 
 
-def test_topics_are_described_with_their_eligible_leaders(group_stack: Cluster, topic: str) -> None:
+def test_topics_are_described_with_their_eligible_leaders(group_stack: SharedCluster, topic: str) -> None:
     """Only DescribeTopicPartitions tells of these."""
     printed = run_tool(
         "TopicCommand", "--bootstrap-server", group_stack.bootstrap_servers, "--describe", "--topic", topic
@@ -180,7 +182,7 @@ def test_topics_are_described_with_their_eligible_leaders(group_stack: Cluster, 
 
 
 def test_trap_39_the_java_admin_gets_offsets_versions_endpoints_and_features(
-    group_stack: Cluster, topic: str
+    group_stack: SharedCluster, topic: str
 ) -> None:
     """KafScale/platform#36: Flink begins with the Java admin's question for offsets."""
     servers = ("--bootstrap-server", group_stack.bootstrap_servers)

@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 from kazoo.client import KazooClient
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, MainstemCluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.stock_clients import CLIENTS
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
@@ -24,7 +24,7 @@ SPAN_SECONDS = 10
 
 
 @contextmanager
-def quota(cluster: Cluster, kind: str, value: float, **entity: str | None) -> Iterator[None]:
+def quota(cluster: ReachableCluster, kind: str, value: float, **entity: str | None) -> Iterator[None]:
     """A quota while the block runs, known to all brokers; entity types are written with `_`."""
     entries = [
         {"entity_type": name.replace("_", "-"), "entity_name": given} for name, given in entity.items()
@@ -67,7 +67,7 @@ def client_id() -> str:
 
 
 def test_a_stock_producer_keeps_to_its_rate_and_loses_nothing(
-    local_stack: Cluster, new_topic: TopicFactory, client_id: str
+    local_stack: SharedCluster, new_topic: TopicFactory, client_id: str
 ) -> None:
     topic = new_topic()
     rate, count, size = 50_000, 53, 10_000
@@ -90,9 +90,9 @@ def test_a_stock_producer_keeps_to_its_rate_and_loses_nothing(
     assert len(CLIENTS[0].consume(local_stack.bootstrap_servers, topic, count)) == count
 
 
-def test_quotas_lie_in_zookeeper_where_kafka_keeps_them(local_stack: Cluster, client_id: str) -> None:
+def test_quotas_lie_in_zookeeper_where_kafka_keeps_them(local_stack: SharedCluster, client_id: str) -> None:
     """R18."""
-    if not isinstance(local_stack, MainstemCluster):
+    if local_stack.is_reference:
         pytest.skip("Apache Kafka 4 has no ZooKeeper")
     user = f"user/{client_id}"
     shell = KazooClient(f"127.0.0.1:{local_stack.zookeeper_port}")

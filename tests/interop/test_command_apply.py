@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.command_line import mainstem_fails, mainstem_here, mainstem_json
 from tests.support.ports import own_ports
 
@@ -31,7 +31,9 @@ spec: {{clusterRef: {{name: any}}, maxLag: 10}}
 """
 
 
-def test_manifests_make_and_grow_topics_and_tell_of_groups(local_stack: Cluster, tmp_path: Path) -> None:
+def test_manifests_make_and_grow_topics_and_tell_of_groups(
+    local_stack: SharedCluster, tmp_path: Path
+) -> None:
     name = f"applied-{uuid4().hex[:8]}"
     file, state = tmp_path / "topic.yaml", tmp_path / "state.json"
     admin = AdminClient({"bootstrap.servers": local_stack.bootstrap_servers})
@@ -80,7 +82,7 @@ def test_without_a_cluster_it_says_at_once_what_does_not_listen(tmp_path: Path) 
     ],
 )
 def test_an_invalid_manifest_is_refused_in_a_sentence(
-    text: str, sentence: str, local_stack: Cluster, tmp_path: Path
+    text: str, sentence: str, local_stack: SharedCluster, tmp_path: Path
 ) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text(text)

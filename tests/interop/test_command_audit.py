@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.command_line import mainstem, mainstem_json
 from tests.support.topics import TopicFactory
 
@@ -25,7 +25,7 @@ KEEP: Final = {"retention.ms": "-1"}
 WINDOW: Final = "2026-01-01 00:10"
 
 
-def audited(cluster: Cluster, **settings: Any) -> AuditedProducer:
+def audited(cluster: ReachableCluster, **settings: Any) -> AuditedProducer:
     return AuditedProducer(
         {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0, **settings}, "test"
     )
@@ -38,17 +38,17 @@ def send(producer: AuditedProducer, topic: str, count: int, window: int = 0) -> 
     assert producer.flush(30) == 0
 
 
-def load(cluster: Cluster, topic: str, warehouse: Path) -> None:
+def load(cluster: ReachableCluster, topic: str, warehouse: Path) -> None:
     load_topic(LoadSettings(cluster.bootstrap_servers, topic, warehouse), InProcessExecutor())
 
 
-def audit(cluster: Cluster, topic: str, warehouse: Path, exit_code: int = 0) -> Any:
+def audit(cluster: ReachableCluster, topic: str, warehouse: Path, exit_code: int = 0) -> Any:
     arguments = ["audit", topic, "--warehouse", str(warehouse), "--grace", "0s", "-o", "json"]
     return json.loads(mainstem(*arguments, cluster=cluster, exit_code=exit_code).stdout)
 
 
 def test_windows_are_complete_and_late_or_repeated_counts_change_nothing(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     topic = new_topic(config=KEEP)
     producer = audited(local_stack)
@@ -69,7 +69,7 @@ def test_windows_are_complete_and_late_or_repeated_counts_change_nothing(
 
 
 def test_a_record_that_is_removed_between_topic_and_table_is_named(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     topic = new_topic(config=KEEP)
     send(audited(local_stack), topic, 20, window=1)
@@ -98,7 +98,7 @@ os._exit(1)
 
 
 def test_a_producer_that_dies_before_flushing_is_named(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Its counts are posted although its records wait."""
     topic = new_topic(config=KEEP)
@@ -113,7 +113,7 @@ def test_a_producer_that_dies_before_flushing_is_named(
 
 
 def test_a_duplicate_send_without_idempotence_is_named(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     topic = new_topic(config=KEEP)
     send(audited(local_stack), topic, 20, window=1)
@@ -130,7 +130,7 @@ def test_a_duplicate_send_without_idempotence_is_named(
 
 
 def test_dead_letters_and_records_that_are_not_loaded_yet_are_accounted_for(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     topic = new_topic(config=KEEP)
     producer = audited(local_stack)
@@ -144,7 +144,7 @@ def test_dead_letters_and_records_that_are_not_loaded_yet_are_accounted_for(
 
 
 def test_produce_counts_on_request_and_the_heat_map_has_a_character_for_each_window(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     topic = new_topic(config=KEEP)
     lines = b'{"at":"2026-01-01T00:10:00Z"}\n{"at":"2026-01-01T05:55:00Z"}\n{"at":"2026-01-03T01:00:00Z"}\n'
@@ -165,7 +165,7 @@ def test_produce_counts_on_request_and_the_heat_map_has_a_character_for_each_win
     [(["--since", "soon"], "--since is 'soon'"), (["--grace", "5"], "--grace is '5'")],
 )
 def test_a_time_that_is_none_is_refused(
-    local_stack: Cluster, new_topic: TopicFactory, arguments: list[str], reason: str
+    local_stack: SharedCluster, new_topic: TopicFactory, arguments: list[str], reason: str
 ) -> None:
     ended = mainstem("audit", new_topic(), *arguments, cluster=local_stack, exit_code=2)
     assert reason in ended.stderr.decode()

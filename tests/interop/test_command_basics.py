@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.command_line import environment, mainstem, mainstem_fails, modules_imported_by
 from tests.support.ports import own_ports
+from tests.support.topics import unique_name
 
 from mainstem import installed_version
 
@@ -68,12 +69,14 @@ def test_wrong_usage_is_answered_with_the_usage() -> None:
     assert b"Missing argument" in ended.stderr
 
 
-def test_names_of_topics_are_completed_from_the_cluster(local_stack: Cluster) -> None:
-    mainstem("topic", "create", "completed-one", "--if-not-exists", cluster=local_stack)
-    mainstem("topic", "create", "completed-two", "--if-not-exists", cluster=local_stack)
+def test_names_of_topics_are_completed_from_the_cluster(local_stack: SharedCluster) -> None:
+    prefix = unique_name("completed")
+    names = [f"{prefix}-one", f"{prefix}-two"]
+    for name in names:
+        mainstem("topic", "create", name, cluster=local_stack)
     requested: Mapping[str, str] = {
         "_MAINSTEM_COMPLETE": "complete_bash",
-        "COMP_WORDS": "mainstem topic describe completed-",
+        "COMP_WORDS": f"mainstem topic describe {prefix}-",
         "COMP_CWORD": "3",
     }
     program = "from mainstem.cli.main import app; app(prog_name='mainstem')"
@@ -85,5 +88,5 @@ def test_names_of_topics_are_completed_from_the_cluster(local_stack: Cluster) ->
         timeout=60,
         check=False,
     )
-    assert answered.stdout.split() == ["completed-one", "completed-two"]
-    mainstem("topic", "delete", "completed-one", "completed-two", "--yes", cluster=local_stack)
+    assert answered.stdout.split() == names
+    mainstem("topic", "delete", *names, "--yes", cluster=local_stack)

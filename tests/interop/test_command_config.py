@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.clusters import Cluster
+from tests.support.clusters import Cluster, ReachableCluster, SharedCluster
 from tests.support.command_line import mainstem_fails_here, mainstem_here, mainstem_json_here
 from tests.support.topics import TopicFactory
 from tests.support.waiting import wait_until
 
 
-def get(cluster: Cluster, *arguments: str) -> dict[str, tuple[Any, str]]:
+def get(cluster: ReachableCluster, *arguments: str) -> dict[str, tuple[Any, str]]:
     """Value and source of each setting that is shown."""
     rows = mainstem_json_here("config", "get", *arguments, cluster=cluster)
     return {row["setting"]: (row["value"], row["source"]) for row in rows}
 
 
-def test_a_topics_setting_is_set_shown_and_removed(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_a_topics_setting_is_set_shown_and_removed(
+    local_stack: SharedCluster, new_topic: TopicFactory
+) -> None:
     topic = new_topic()
     assert get(local_stack, "--topic", topic) == {}
     assert get(local_stack, "--topic", topic, "--all")["retention.ms"] == ("604800000", "default")
@@ -42,21 +44,19 @@ def test_a_topics_setting_is_set_shown_and_removed(local_stack: Cluster, new_top
     )
 
 
-def test_a_brokers_setting_comes_from_its_file_from_all_brokers_or_from_itself(local_stack: Cluster) -> None:
-    assert get(local_stack, "--broker", "1")["broker.id"] == ("1", "its file")
+def test_a_brokers_setting_comes_from_its_file_from_all_brokers_or_from_itself(own_cluster: Cluster) -> None:
+    assert get(own_cluster, "--broker", "1")["broker.id"] == ("1", "its file")
     name = "log.retention.bytes"
 
     def where(broker: str) -> tuple[Any, str]:
-        return get(local_stack, "--broker", broker, name)[name]
+        return get(own_cluster, "--broker", broker, name)[name]
 
-    try:
-        mainstem_here("config", "set", "--all-brokers", f"{name}=1000000000000", cluster=local_stack)
-        wait_until(
-            lambda: {where(broker) for broker in "123"} == {("1000000000000", "all brokers")}, "all have it"
-        )
-        assert get(local_stack, "--all-brokers") == {name: ("1000000000000", "all brokers")}
-    finally:
-        mainstem_here("config", "unset", "--all-brokers", name, cluster=local_stack)
+    mainstem_here("config", "set", "--all-brokers", f"{name}=1000000000000", cluster=own_cluster)
+    wait_until(
+        lambda: {where(broker) for broker in "123"} == {("1000000000000", "all brokers")}, "all have it"
+    )
+    assert get(own_cluster, "--all-brokers") == {name: ("1000000000000", "all brokers")}
+    mainstem_here("config", "unset", "--all-brokers", name, cluster=own_cluster)
     wait_until(lambda: {where(broker)[1] for broker in "123"} == {"default"}, "it is taken back")
 
 
@@ -78,14 +78,14 @@ def test_a_brokers_setting_comes_from_its_file_from_all_brokers_or_from_itself(l
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_wrong_arguments_are_refused_before_anything_is_changed(
-    arguments: list[str], message: str, local_stack: Cluster, new_topic: TopicFactory
+    arguments: list[str], message: str, local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     given = [new_topic() if argument == "TOPIC" else argument for argument in arguments]
     assert message in mainstem_fails_here("config", *given, cluster=local_stack, exit_code=2)
 
 
 def test_a_value_that_does_not_fit_is_refused_in_the_brokers_words(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     topic = new_topic()
     sentence = mainstem_fails_here(
@@ -96,7 +96,7 @@ def test_a_value_that_does_not_fit_is_refused_in_the_brokers_words(
     assert get(local_stack, "--topic", topic) == {}
 
 
-def test_brokers_are_listed_and_described(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_brokers_are_listed_and_described(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic(3)
     rows = mainstem_json_here("broker", "list", cluster=local_stack)
     assert [f"{row['host']}:{row['port']}" for row in rows] == list(local_stack.brokers.values())

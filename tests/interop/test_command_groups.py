@@ -13,7 +13,7 @@ from select import select
 from typing import Any
 
 import pytest
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.command_line import (
     MAINSTEM,
     environment,
@@ -22,7 +22,7 @@ from tests.support.command_line import (
     mainstem_json_here,
 )
 from tests.support.group_members import Member
-from tests.support.topics import TopicFactory
+from tests.support.topics import TopicFactory, unique_name
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 PARTITIONS = 2
@@ -30,7 +30,7 @@ PER_PARTITION = 10
 
 
 @pytest.fixture
-def topic(group_topic: TopicFactory, group_stack: Cluster) -> str:
+def topic(group_topic: TopicFactory, group_stack: SharedCluster) -> str:
     """A topic of 2 partitions with 10 records each."""
     topic = group_topic(PARTITIONS)
     for partition in range(PARTITIONS):
@@ -40,29 +40,29 @@ def topic(group_topic: TopicFactory, group_stack: Cluster) -> str:
 
 
 @pytest.fixture
-def member(group_stack: Cluster, group: str, topic: str) -> Iterator[Member]:
+def member(group_stack: SharedCluster, group: str, topic: str) -> Iterator[Member]:
     """A member that has read everything."""
     with Member("confluent", group_stack.bootstrap_servers, group, topic, instance_id="one") as running:
         wait_until(lambda: len(running.records) >= PARTITIONS * PER_PARTITION, "the member reads")
         yield running
 
 
-def describe(cluster: Cluster, group: str) -> Any:
+def describe(cluster: ReachableCluster, group: str) -> Any:
     return mainstem_json_here("group", "describe", group, cluster=cluster)
 
 
-def committed(cluster: Cluster, group: str) -> list[int | None]:
+def committed(cluster: ReachableCluster, group: str) -> list[int | None]:
     return [row["committed"] for row in describe(cluster, group)["partitions"]]
 
 
-def reset(cluster: Cluster, group: str, *how: str | Path) -> list[int]:
+def reset(cluster: ReachableCluster, group: str, *how: str | Path) -> list[int]:
     """The offsets that the command says it has set."""
     rows = mainstem_json_here("group", "reset-offsets", group, *how, "--execute", cluster=cluster)
     return [row["after"] for row in rows]
 
 
 def test_a_running_group_is_shown_and_let_be(
-    group_stack: Cluster, group: str, topic: str, member: Member
+    group_stack: SharedCluster, group: str, topic: str, member: Member
 ) -> None:
     listed = {row["group"]: row for row in mainstem_json_here("group", "list", cluster=group_stack)}
     assert (listed[group]["state"], listed[group]["type"], listed[group]["members"]) == (
@@ -96,7 +96,7 @@ def test_a_running_group_is_shown_and_let_be(
 
 
 def test_a_group_at_rest_is_reset_in_every_way(
-    group_stack: Cluster, group: str, topic: str, tmp_path: Path
+    group_stack: SharedCluster, group: str, topic: str, tmp_path: Path
 ) -> None:
     every = ("--topic", topic)
     for how, offsets in (
@@ -129,7 +129,7 @@ def test_a_group_at_rest_is_reset_in_every_way(
     mainstem_here("group", "delete", group, other, "--yes", cluster=group_stack)
 
 
-def test_a_group_and_offsets_of_it_are_deleted(group_stack: Cluster, group: str, topic: str) -> None:
+def test_a_group_and_offsets_of_it_are_deleted(group_stack: SharedCluster, group: str, topic: str) -> None:
     reset(group_stack, group, "--topic", topic, "--to", "latest")
     deleted = mainstem_json_here(
         "group", "delete", group, "--topic", f"{topic}:0", "--yes", cluster=group_stack
@@ -160,7 +160,7 @@ def test_a_group_and_offsets_of_it_are_deleted(group_stack: Cluster, group: str,
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_reset_that_is_impossible_is_refused(
-    arguments: list[str], message: str, group_stack: Cluster, group: str, topic: str
+    arguments: list[str], message: str, group_stack: SharedCluster, group: str, topic: str
 ) -> None:
     given = [argument.replace("TOPIC", topic) for argument in arguments]
     assert message in mainstem_fails_here(
@@ -169,7 +169,7 @@ def test_a_reset_that_is_impossible_is_refused(
 
 
 def test_a_reader_in_a_group_goes_on_where_the_last_one_stopped(
-    group_stack: Cluster, group: str, topic: str
+    group_stack: SharedCluster, group: str, topic: str
 ) -> None:
     def read(*how: str | int) -> list[tuple[str, str]]:
         ended = mainstem_here(
@@ -189,7 +189,7 @@ def test_a_reader_in_a_group_goes_on_where_the_last_one_stopped(
 
 
 def test_a_reader_that_begins_at_the_end_sees_only_what_comes(
-    group_stack: Cluster, group: str, topic: str
+    group_stack: SharedCluster, group: str, topic: str
 ) -> None:
     arguments = ["consume", topic, "--group", group, "--from", "end", "--follow", "-o", "json"]
     with subprocess.Popen(
@@ -226,7 +226,7 @@ def test_a_reader_that_begins_at_the_end_sees_only_what_comes(
     ids=" ".join,
 )
 def test_options_that_the_group_decides_are_refused(
-    arguments: list[str], message: str, group_stack: Cluster, topic: str
+    arguments: list[str], message: str, group_stack: SharedCluster, topic: str
 ) -> None:
     sentence = mainstem_fails_here(
         "consume", topic, "--group", "readers", *arguments, cluster=group_stack, exit_code=2
@@ -235,7 +235,7 @@ def test_options_that_the_group_decides_are_refused(
 
 
 def test_ctrl_c_ends_a_reader_which_commits_what_was_shown(
-    group_stack: Cluster, group: str, topic: str
+    group_stack: SharedCluster, group: str, topic: str
 ) -> None:
     ours, theirs = pty.openpty()
     reader = subprocess.Popen(
@@ -255,12 +255,14 @@ def test_ctrl_c_ends_a_reader_which_commits_what_was_shown(
     assert committed(group_stack, group) == [10, 10]
 
 
-def test_names_of_groups_are_completed_from_the_cluster(group_stack: Cluster, topic: str) -> None:
-    for name in ("completed-one", "completed-two"):
+def test_names_of_groups_are_completed_from_the_cluster(group_stack: SharedCluster, topic: str) -> None:
+    prefix = unique_name("completed")
+    names = [f"{prefix}-one", f"{prefix}-two"]
+    for name in names:
         reset(group_stack, name, "--topic", topic, "--to", "earliest")
     request = {
         "_MAINSTEM_COMPLETE": "complete_bash",
-        "COMP_WORDS": "mainstem group describe completed-",
+        "COMP_WORDS": f"mainstem group describe {prefix}-",
         "COMP_CWORD": "3",
     }
     answered = subprocess.run(
@@ -271,5 +273,5 @@ def test_names_of_groups_are_completed_from_the_cluster(group_stack: Cluster, to
         timeout=60,
         check=False,
     )
-    assert answered.stdout.split() == ["completed-one", "completed-two"]
-    mainstem_here("group", "delete", "completed-one", "completed-two", "--yes", cluster=group_stack)
+    assert answered.stdout.split() == names
+    mainstem_here("group", "delete", *names, "--yes", cluster=group_stack)

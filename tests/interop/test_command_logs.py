@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.clusters import Cluster, StartCluster
+from tests.support.clusters import SharedCluster, StartCluster
 from tests.support.command_line import mainstem
 from tests.support.topics import TopicFactory
 
 
 @pytest.fixture
-def partition_directory(local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path) -> Path:
+def partition_directory(local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path) -> Path:
     """A copy of a partition's files with 1,000 records in four batches or more."""
     topic = new_topic()
     for start in range(0, 1000, 250):

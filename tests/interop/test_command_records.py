@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.support.clusters import Cluster, StartCluster
+from tests.support.clusters import ReachableCluster, SharedCluster, StartCluster
 from tests.support.command_line import (
     MAINSTEM,
     environment,
@@ -26,16 +26,16 @@ from tests.support.command_line import (
     mainstem_here,
     mainstem_json,
 )
-from tests.support.topics import TopicFactory
+from tests.support.topics import TopicFactory, unique_name
 from tests.support.waiting import wait_until
 
 
-def consume_json(cluster: Cluster, topic: str, *arguments: str) -> list[dict[str, Any]]:
+def consume_json(cluster: ReachableCluster, topic: str, *arguments: str) -> list[dict[str, Any]]:
     ended = mainstem("consume", topic, "--output", "json", *arguments, cluster=cluster)
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def test_lines_go_in_and_come_out_in_order(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_lines_go_in_and_come_out_in_order(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic()
     lines = b"".join(b"line %d\n" % number for number in range(10_000))
     sent = mainstem_json("produce", topic, cluster=local_stack, stdin=lines)
@@ -44,7 +44,7 @@ def test_lines_go_in_and_come_out_in_order(local_stack: Cluster, new_topic: Topi
 
 
 def test_bytes_that_are_no_text_come_out_as_they_went_in(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     topic = new_topic()
     value = bytes(byte for byte in range(256) if byte not in b"\r\n")
@@ -57,7 +57,7 @@ def test_bytes_that_are_no_text_come_out_as_they_went_in(
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_json_lines_of_files_are_sent_with_keys_times_and_headers(
-    compression: str, local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    compression: str, local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     topic = new_topic(partitions=3)
     events = [{"user": f"u{number % 5}", "at": 1_769_853_600_000 + number} for number in range(100)]
@@ -79,7 +79,7 @@ def test_json_lines_of_files_are_sent_with_keys_times_and_headers(
     assert len(places) == 5  # one partition per key
 
 
-def test_a_separator_makes_keys(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_a_separator_makes_keys(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic()
     mainstem("produce", topic, "--key-separator", ":", cluster=local_stack, stdin=b"a:1\nb:2:3\n")
     shown = mainstem("consume", topic, "--with", "key,offset", cluster=local_stack).stdout
@@ -87,7 +87,7 @@ def test_a_separator_makes_keys(local_stack: Cluster, new_topic: TopicFactory) -
 
 
 def test_a_bad_line_stops_with_its_number_and_what_went_before_is_sent(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     topic = new_topic()
     file = tmp_path / "events.jsonl"
@@ -99,7 +99,7 @@ def test_a_bad_line_stops_with_its_number_and_what_went_before_is_sent(
 
 
 def test_what_is_not_acknowledged_is_counted_and_ends_with_an_error(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     topic = new_topic(config={"max.message.bytes": "10000"})
     lines = b"small\n" + b"x" * 20_000 + b"\n" + b"small\n"
@@ -111,7 +111,7 @@ def test_what_is_not_acknowledged_is_counted_and_ends_with_an_error(
 
 
 def test_many_small_records_fit_a_topic_that_takes_only_small_batches(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     topic = new_topic(config={"max.message.bytes": "10000"})
     lines = b"".join(b"%0100d\n" % number for number in range(5_000))
@@ -130,18 +130,19 @@ def test_many_small_records_fit_a_topic_that_takes_only_small_batches(
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_options_that_cannot_be_sent_are_refused_first(
-    arguments: list[str], message: str, local_stack: Cluster, new_topic: TopicFactory
+    arguments: list[str], message: str, local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     assert message in mainstem_fails("produce", new_topic(), *arguments, cluster=local_stack, exit_code=2)
 
 
-def test_producing_to_an_unknown_topic_does_not_create_it(local_stack: Cluster) -> None:
-    sentence = mainstem_fails("produce", "never-made", cluster=local_stack, stdin=b"a\n", exit_code=2)
-    assert sentence.startswith("There is no topic never-made")
-    assert "never-made" not in mainstem("topic", "list", cluster=local_stack).stdout.decode()
+def test_producing_to_an_unknown_topic_does_not_create_it(local_stack: SharedCluster) -> None:
+    topic = unique_name("never-made")
+    sentence = mainstem_fails("produce", topic, cluster=local_stack, stdin=b"a\n", exit_code=2)
+    assert sentence.startswith(f"There is no topic {topic}")
+    assert topic not in mainstem("topic", "list", cluster=local_stack).stdout.decode()
 
 
-def test_reading_begins_at_the_chosen_place(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_reading_begins_at_the_chosen_place(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic()
     events = [{"at": 1_769_853_600_000 + 1000 * number} for number in range(10)]
     lines = b"".join(json.dumps(event).encode() + b"\n" for event in events)
@@ -164,7 +165,7 @@ def test_reading_begins_at_the_chosen_place(local_stack: Cluster, new_topic: Top
     assert "--from does not understand 'tomorrow'" in wrong
 
 
-def test_one_partition_can_be_read_alone(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_one_partition_can_be_read_alone(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic(partitions=3)
     for number in range(3):
         line = b"in %d\n" % number
@@ -176,7 +177,7 @@ def test_one_partition_can_be_read_alone(local_stack: Cluster, new_topic: TopicF
 
 
 def test_a_follower_sees_records_as_they_come_and_ctrl_c_ends_it_cleanly(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     topic = new_topic()
     with subprocess.Popen(
@@ -195,7 +196,9 @@ def test_a_follower_sees_records_as_they_come_and_ctrl_c_ends_it_cleanly(
     assert errors == b""
 
 
-def test_a_reader_that_has_had_enough_ends_it_silently(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_a_reader_that_has_had_enough_ends_it_silently(
+    local_stack: SharedCluster, new_topic: TopicFactory
+) -> None:
     topic = new_topic()
     lines = b"".join(b"%0100d\n" % number for number in range(50_000))
     mainstem("produce", topic, cluster=local_stack, stdin=lines)
@@ -213,7 +216,7 @@ def test_a_reader_that_has_had_enough_ends_it_silently(local_stack: Cluster, new
     assert reader.returncode == 0
 
 
-def test_on_a_terminal_records_cannot_steer_it(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_on_a_terminal_records_cannot_steer_it(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic()
     mainstem("produce", topic, cluster=local_stack, stdin=b"\x1b[31mred\x07 \xff\n")
     ours, theirs = pty.openpty()
@@ -233,7 +236,7 @@ def test_on_a_terminal_records_cannot_steer_it(local_stack: Cluster, new_topic: 
 
 
 def test_json_records_copy_a_topic_with_tombstones_bytes_and_headers(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     source, copy = new_topic(), new_topic()
     lines = (
@@ -252,7 +255,7 @@ def test_json_records_copy_a_topic_with_tombstones_bytes_and_headers(
     assert len(content(copy)) == 2
 
 
-def test_several_topics_are_read_with_a_format(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_several_topics_are_read_with_a_format(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     first, second = new_topic(), new_topic()
     for topic in (first, second):
         mainstem("produce", topic, "--key-separator", ":", cluster=local_stack, stdin=b"k:v\n")
@@ -261,7 +264,9 @@ def test_several_topics_are_read_with_a_format(local_stack: Cluster, new_topic: 
 
 
 @contextmanager
-def producing(cluster: Cluster, topic: str, fifo: Path) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
+def producing(
+    cluster: ReachableCluster, topic: str, fifo: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
     """`mainstem produce` of lines from a FIFO, and the FIFO's other end once the command reads."""
     os.mkfifo(fifo)
     with subprocess.Popen(
@@ -275,7 +280,7 @@ def producing(cluster: Cluster, topic: str, fifo: Path) -> Iterator[tuple[subpro
 
 
 def test_an_interrupted_run_is_resumed_without_a_gap(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     """R36. Ctrl-C comes while the command waits for the next line of a FIFO."""
     topic = new_topic()
@@ -332,7 +337,7 @@ def test_brokers_that_are_away_are_explained_and_block_no_command(
 
 
 def test_records_that_retention_will_delete_are_counted(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     """R4, R36."""
     topic = new_topic(config={"retention.ms": "3600000"})
@@ -343,14 +348,14 @@ def test_records_that_retention_will_delete_are_counted(
     assert f"`mainstem config set --topic {topic} retention.ms=-1`" in said
 
 
-def test_skipped_lines_are_not_sent(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_skipped_lines_are_not_sent(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic()
     mainstem("produce", topic, "--skip", "2", cluster=local_stack, stdin=b"a\nb\nc\nd\n")
     assert sorted(record["value"] for record in consume_json(local_stack, topic)) == ["c", "d"]
 
 
 def test_a_client_property_that_the_client_does_not_know_is_refused(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     sentence = mainstem_fails("topic", "list", "-X", "no.such=1", cluster=local_stack, exit_code=2)
     assert "does not accept a property" in sentence

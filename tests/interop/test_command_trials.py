@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
-from tests.support.clusters import Cluster, StartCluster
+from tests.support.clusters import ReachableCluster, SharedCluster, StartCluster
 from tests.support.command_line import (
     MAINSTEM,
     environment,
@@ -22,11 +22,11 @@ from tests.support.topics import TopicFactory
 from tests.support.waiting import wait_until
 
 
-def topics(cluster: Cluster) -> set[str]:
+def topics(cluster: ReachableCluster) -> set[str]:
     return set(TopicFactory(cluster).admin.list_topics(timeout=60).topics)
 
 
-def stored(cluster: Cluster) -> int:
+def stored(cluster: ReachableCluster) -> int:
     """How many records the topic of a running `verify` has."""
     admin = TopicFactory(cluster).admin
     results = [
@@ -41,7 +41,7 @@ def stored(cluster: Cluster) -> int:
 
 
 @pytest.fixture
-def nothing_left(local_stack: Cluster) -> Iterator[None]:
+def nothing_left(local_stack: SharedCluster) -> Iterator[None]:
     before = topics(local_stack)
     yield
     wait_until(
@@ -51,7 +51,7 @@ def nothing_left(local_stack: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_producer_is_measured(local_stack: Cluster) -> None:
+def test_a_producer_is_measured(local_stack: SharedCluster) -> None:
     how = ("--records", 5_000, "--size", 50, "--acks", "1", "--compression", "lz4", "--batch-size", 8_000)
     output = mainstem_json_here("bench", "produce", *how, cluster=local_stack)
     assert (output["records"], output["size_bytes"], output["acks"], output["compression"]) == (
@@ -68,7 +68,7 @@ def test_a_producer_is_measured(local_stack: Cluster) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_consumer_is_measured_on_a_topic_of_its_own_and_on_another(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     output = mainstem_json_here("bench", "consume", "--records", 5_000, "--size", 10, cluster=local_stack)
     assert output["records"] == 5_000
@@ -80,7 +80,7 @@ def test_a_consumer_is_measured_on_a_topic_of_its_own_and_on_another(
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_latency_is_measured_to_the_acknowledgement_and_to_the_consumer(local_stack: Cluster) -> None:
+def test_latency_is_measured_to_the_acknowledgement_and_to_the_consumer(local_stack: SharedCluster) -> None:
     output = mainstem_json_here("bench", "latency", "--records", 50, cluster=local_stack)
     for times in (output["acknowledged_after"], output["consumed_after"]):
         assert times["samples"] == 50
@@ -91,7 +91,7 @@ def test_latency_is_measured_to_the_acknowledgement_and_to_the_consumer(local_st
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("how", [["--records", "5000"], ["--duration", "1s", "--rate", "2000"]], ids=" ".join)
-def test_a_faithful_cluster_is_reported_as_flawless(how: list[str], local_stack: Cluster) -> None:
+def test_a_faithful_cluster_is_reported_as_flawless(how: list[str], local_stack: SharedCluster) -> None:
     output = mainstem_json_here("verify", *how, cluster=local_stack)
     assert output["flawless"]
     assert (output["lost"], output["duplicate"], output["reordered"]) == (0, 0, 0)
@@ -109,7 +109,7 @@ def test_a_faithful_cluster_is_reported_as_flawless(how: list[str], local_stack:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_wrong_arguments_are_refused(arguments: list[str], message: str, local_stack: Cluster) -> None:
+def test_wrong_arguments_are_refused(arguments: list[str], message: str, local_stack: SharedCluster) -> None:
     assert message in mainstem_fails_here("verify", *arguments, cluster=local_stack, exit_code=2)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails, mainstem_json
 from tests.support.topics import TopicFactory
 from tests.support.waiting import wait_until
@@ -33,9 +33,9 @@ def rows_of(warehouse: Path, statement: str) -> Any:
 
 
 def test_a_topic_is_loaded_by_day_and_queried_and_loaded_on(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
-    topic = new_topic(partitions=2, name="purchases-of-a-day")
+    topic = new_topic(partitions=2, prefix="purchases-of-a-day")
     place = ["--warehouse", str(tmp_path), "--table", "purchases"]
     mainstem("produce", topic, "--timestamp-field", "at", cluster=local_stack, stdin=as_lines(EVENTS))
     report = mainstem_json("load", topic, *place, cluster=local_stack)
@@ -64,7 +64,7 @@ def test_a_topic_is_loaded_by_day_and_queried_and_loaded_on(
 
 
 def test_a_load_of_dead_letters_only_is_no_success(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     """R30, R36: whether the rejected share fails the load or not."""
     for allowed, exit_code in (("5", 3), ("100", 0)):
@@ -78,10 +78,10 @@ def test_a_load_of_dead_letters_only_is_no_success(
 
 
 def test_what_was_loaded_is_loaded_again(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     """R33: a wrong event time is put right, dead letters are replayed, a day is replaced, a topic rewound."""
-    topic = new_topic(name="loaded-again")
+    topic = new_topic(prefix="loaded-again")
     place = ["--warehouse", str(tmp_path), "--table", "again"]
     days = ["2026-01-31", "2026-02-01"]
     events = [{"at": f"{day}T10:00:00Z", "n": n} for n, day in enumerate(days)] + [{"at": "soon", "n": 2}]
@@ -113,9 +113,9 @@ def test_what_was_loaded_is_loaded_again(
 
 
 def test_many_small_files_are_merged_and_say_the_same(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
-    topic = new_topic(name="small-files")
+    topic = new_topic(prefix="small-files")
     place = ["--warehouse", str(tmp_path), "--table", "purchases"]
     for event in EVENTS[:2] * 2:
         mainstem("produce", topic, "--timestamp-field", "at", cluster=local_stack, stdin=as_lines([event]))
@@ -131,11 +131,12 @@ def test_many_small_files_are_merged_and_say_the_same(
 
 
 def test_an_unknown_topic_is_answered_with_similar_names(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
-    new_topic(name="to-be-loaded")
-    sentence = mainstem_fails("load", "to-be-loadet", "-w", tmp_path, cluster=local_stack, exit_code=2)
-    assert sentence == "There is no topic to-be-loadet: did you mean to-be-loaded?"
+    topic = new_topic(prefix="to-be-loaded")
+    similar = topic.replace("loaded", "loadet")
+    sentence = mainstem_fails("load", similar, "-w", tmp_path, cluster=local_stack, exit_code=2)
+    assert sentence == f"There is no topic {similar}: did you mean {topic}?"
 
 
 @pytest.mark.parametrize(

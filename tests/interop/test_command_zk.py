@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 from kazoo.client import KazooClient
-from tests.support.clusters import Cluster, MainstemCluster
+from tests.support.clusters import SharedCluster
 from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails, mainstem_json
 from tests.support.ports import own_ports
 
@@ -24,8 +24,7 @@ def ours_only(reference: bool) -> None:
 
 
 @pytest.fixture
-def address(local_stack: Cluster) -> str:
-    assert isinstance(local_stack, MainstemCluster)
+def address(local_stack: SharedCluster) -> str:
     return f"127.0.0.1:{local_stack.zookeeper_port}"
 
 
@@ -49,7 +48,7 @@ def folder(tree: Any) -> Iterator[str]:
     tree.delete(path, recursive=True)
 
 
-def test_nodes_are_listed(local_stack: Cluster, folder: str) -> None:
+def test_nodes_are_listed(local_stack: SharedCluster, folder: str) -> None:
     listed = mainstem_json("zk", "ls", folder, cluster=local_stack)
     assert listed == [
         {"path": f"{folder}/a", "ephemeral": True, "children": 0, "bytes": 12},
@@ -64,7 +63,7 @@ def test_nodes_are_listed(local_stack: Cluster, folder: str) -> None:
 
 
 def test_what_a_node_holds_is_shown_json_laid_out_and_nothing_steers_the_terminal(
-    local_stack: Cluster, folder: str
+    local_stack: SharedCluster, folder: str
 ) -> None:
     shown = mainstem("zk", "get", folder, cluster=local_stack).stdout.decode()
     assert shown == '{\n  "b": 1,\n  "a": [\n    true\n  ]\n}\n'
@@ -73,7 +72,7 @@ def test_what_a_node_holds_is_shown_json_laid_out_and_nothing_steers_the_termina
     assert mainstem_json("zk", "get", f"{folder}/b/c", cluster=local_stack)["data"] == "7"
 
 
-def test_counters_of_zookeeper_have_its_names(local_stack: Cluster, tree: Any, folder: str) -> None:
+def test_counters_of_zookeeper_have_its_names(local_stack: SharedCluster, tree: Any, folder: str) -> None:
     output = mainstem_json("zk", "stat", f"{folder}/a", cluster=local_stack)
     stat = tree.exists(f"{folder}/a")
     assert output == {"path": f"{folder}/a", **stat._asdict()}
@@ -91,14 +90,14 @@ def test_counters_of_zookeeper_have_its_names(local_stack: Cluster, tree: Any, f
     ],
 )
 def test_a_missing_node_is_reported_with_the_existing_ones(
-    path: str, sentence: str, local_stack: Cluster
+    path: str, sentence: str, local_stack: SharedCluster
 ) -> None:
     for command in ("ls", "get", "stat"):
         assert mainstem_fails("zk", command, path, cluster=local_stack, exit_code=2) == sentence
 
 
 def test_zookeeper_is_found_through_a_broker_or_given(
-    local_stack: Cluster, address: str, folder: str
+    local_stack: SharedCluster, address: str, folder: str
 ) -> None:
     nowhere = f"127.0.0.1:{own_ports()}"
     given = mainstem("zk", "get", f"{folder}/b/c", "--zookeeper", address, "-b", nowhere)
@@ -111,7 +110,7 @@ def test_zookeeper_is_found_through_a_broker_or_given(
     assert sentence == "'here:there' is no address of ZooKeeper: write it as host:port."
 
 
-def test_changes_are_shown_until_ctrl_c(local_stack: Cluster, tree: Any, folder: str) -> None:
+def test_changes_are_shown_until_ctrl_c(local_stack: SharedCluster, tree: Any, folder: str) -> None:
     with subprocess.Popen(
         [*MAINSTEM, "zk", "watch", folder, "--recursive", "--output", "json"],
         stdout=subprocess.PIPE,
@@ -138,7 +137,7 @@ def test_changes_are_shown_until_ctrl_c(local_stack: Cluster, tree: Any, folder:
         assert watching.stderr.read() == ""
 
 
-def test_paths_are_completed(local_stack: Cluster, folder: str) -> None:
+def test_paths_are_completed(local_stack: SharedCluster, folder: str) -> None:
     request = {
         "_MAINSTEM_COMPLETE": "complete_bash",
         "COMP_WORDS": f"mainstem zk get {folder}/",

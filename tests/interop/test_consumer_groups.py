@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, StartCluster
+from tests.support.clusters import ReachableCluster, SharedCluster, StartCluster
 from tests.support.group_members import Member, share_evenly
 from tests.support.group_requests import coordinator_address
 from tests.support.kafka_tools import run_tool
@@ -42,7 +42,7 @@ def topic(group_topic: TopicFactory) -> str:
 
 
 @pytest.fixture
-def begin(group_stack: Cluster, group: str, topic: str) -> Iterator[Begin]:
+def begin(group_stack: SharedCluster, group: str, topic: str) -> Iterator[Begin]:
     """Starts members of `group`, which end with the test."""
     with ExitStack() as started:
 
@@ -55,7 +55,7 @@ def begin(group_stack: Cluster, group: str, topic: str) -> Iterator[Begin]:
         yield start
 
 
-def tool(cluster: Cluster, *arguments: str) -> list[list[str]]:
+def tool(cluster: ReachableCluster, *arguments: str) -> list[list[str]]:
     """The words of each line that `kafka-consumer-groups` prints."""
     servers = cluster.bootstrap_servers
     printed = run_tool("consumer.group.ConsumerGroupCommand", "--bootstrap-server", servers, *arguments)
@@ -88,7 +88,7 @@ def test_members_share_partitions_and_keep_what_stays_theirs(begin: Begin) -> No
 
 
 def test_a_static_member_comes_back_without_a_change_for_the_others(
-    group_stack: Cluster, group: str, begin: Begin
+    group_stack: SharedCluster, group: str, begin: Begin
 ) -> None:
     admin: Any = KafkaAdminClient(bootstrap_servers=group_stack.bootstrap_servers.split(","))
     session = {"consumer.session.timeout.ms": str(PATIENT_SESSION_MS)}  # its process takes a while to start
@@ -103,7 +103,9 @@ def test_a_static_member_comes_back_without_a_change_for_the_others(
     assert [event for event in two.events[len(events) :] if "assigned" in event or "revoked" in event] == []
 
 
-def test_members_of_a_pattern_read_topics_that_come(group_stack: Cluster, group_topic: TopicFactory) -> None:
+def test_members_of_a_pattern_read_topics_that_come(
+    group_stack: SharedCluster, group_topic: TopicFactory
+) -> None:
     """librdkafka sends what begins with `^` to the broker."""
     prefix = f"events-{uuid4().hex[:6]}"
     first = group_topic(1, name=f"{prefix}.a")
@@ -130,7 +132,7 @@ def test_members_of_a_pattern_read_topics_that_come(group_stack: Cluster, group_
 
 
 def test_the_java_client_is_a_member_and_its_tools_describe_the_group(
-    group_stack: Cluster, group: str, topic: str, begin: Begin
+    group_stack: SharedCluster, group: str, topic: str, begin: Begin
 ) -> None:
     java, ours = begin("java"), begin()
     members = [java, ours]
@@ -182,7 +184,7 @@ def test_the_java_client_is_a_member_and_its_tools_describe_the_group(
 
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
 def test_a_group_is_upgraded_and_downgraded_while_it_reads(
-    assignor: str, group_stack: Cluster, group: str, topic: str, begin: Begin
+    assignor: str, group_stack: SharedCluster, group: str, topic: str, begin: Begin
 ) -> None:
     """One member after the other is replaced, under load, there and back: nothing is left out."""
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.group_requests import commit_fields, coordinator_address, fetch_fields, join_fields
 from tests.support.topics import TopicFactory
 from tests.support.wire import Connection
@@ -21,7 +21,7 @@ def topic(group_topic: TopicFactory) -> str:
 
 
 @pytest.fixture
-def stranger(group_stack: Cluster, group: str) -> Iterator[Connection]:
+def stranger(group_stack: SharedCluster, group: str) -> Iterator[Connection]:
     """A connection to a broker that is not the group's coordinator."""
     address = coordinator_address(group_stack.brokers[1], group)
     others = [other for other in group_stack.brokers.values() if other != address]
@@ -274,7 +274,7 @@ def test_groups_are_listed_by_state_and_type(coordinator: Connection, group: str
     assert not listed([], ["consumer"])
 
 
-def test_several_coordinators_are_found_by_one_request(group_stack: Cluster, group: str) -> None:
+def test_several_coordinators_are_found_by_one_request(group_stack: SharedCluster, group: str) -> None:
     groups = [f"{group}-{number}" for number in range(20)]
     coordinator_address(group_stack.brokers[1], group)
     with Connection(group_stack.brokers[1]) as connection:
@@ -284,13 +284,15 @@ def test_several_coordinators_are_found_by_one_request(group_stack: Cluster, gro
     assert {f"{one.host}:{one.port}" for one in answer.coordinators} == set(group_stack.brokers.values())
 
 
-def test_there_are_no_coordinators_of_other_kinds(group_stack: Cluster) -> None:
+def test_there_are_no_coordinators_of_other_kinds(group_stack: SharedCluster) -> None:
     with Connection(group_stack.brokers[1]) as connection:
         answer = connection.ask("find_coordinator", 4, key_type=9, coordinator_keys=["x"])
     assert answer.coordinators[0].error_code == ErrorCode.invalid_request
 
 
-def test_the_offsets_topic_is_as_the_settings_say(group_stack: Cluster, group_topic: TopicFactory) -> None:
+def test_the_offsets_topic_is_as_the_settings_say(
+    group_stack: SharedCluster, group_topic: TopicFactory
+) -> None:
     coordinator_address(group_stack.brokers[1], "any")
     topic = group_topic.admin.list_topics("__consumer_offsets", timeout=60).topics["__consumer_offsets"]
     assert len(topic.partitions) == 50

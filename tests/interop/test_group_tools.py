@@ -8,7 +8,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.group_members import Member
 from tests.support.kafka_tools import run_tool
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
@@ -18,7 +18,7 @@ PARTITIONS = 2
 PER_PARTITION = 10
 
 
-def groups(cluster: Cluster, *arguments: str) -> str:
+def groups(cluster: ReachableCluster, *arguments: str) -> str:
     """What `kafka-consumer-groups` prints."""
     servers = cluster.bootstrap_servers
     return run_tool("consumer.group.ConsumerGroupCommand", "--bootstrap-server", servers, *arguments)
@@ -43,20 +43,20 @@ def topic(group_topic: TopicFactory) -> str:
 
 
 @pytest.fixture
-def running(group_stack: Cluster, group: str, topic: str) -> Iterator[Member]:
+def running(group_stack: SharedCluster, group: str, topic: str) -> Iterator[Member]:
     """A Java member that has read everything."""
     with Member("java", group_stack.bootstrap_servers, group, topic, instance_id="one") as member:
         wait_until(lambda: len(member.records) >= PARTITIONS * PER_PARTITION, "the member reads")
         yield member
 
 
-def offsets_of(cluster: Cluster, group: str) -> list[tuple[str, str]]:
+def offsets_of(cluster: ReachableCluster, group: str) -> list[tuple[str, str]]:
     """(partition, committed offset) as the tool shows them."""
     return sorted((words[2], words[3]) for words in rows(groups(cluster, "--describe", "--group", group)))
 
 
 def test_a_running_group_is_listed_and_described(
-    group_stack: Cluster, group: str, topic: str, running: Member
+    group_stack: SharedCluster, group: str, topic: str, running: Member
 ) -> None:
     assert group in groups(group_stack, "--list").splitlines()
     listed = {words[0]: words[1:] for words in rows(groups(group_stack, "--list", "--state"))}
@@ -75,7 +75,7 @@ def test_a_running_group_is_listed_and_described(
 
 
 def test_a_running_group_is_neither_reset_nor_deleted(
-    group_stack: Cluster, group: str, topic: str, running: Member
+    group_stack: SharedCluster, group: str, topic: str, running: Member
 ) -> None:
     refused = groups(
         group_stack, "--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute"
@@ -86,7 +86,7 @@ def test_a_running_group_is_neither_reset_nor_deleted(
 
 
 def test_a_group_at_rest_is_reset_in_every_way_and_deleted(
-    group_stack: Cluster, group: str, topic: str, running: Member
+    group_stack: SharedCluster, group: str, topic: str, running: Member
 ) -> None:
     running.kill()
     wait_until(
@@ -118,7 +118,7 @@ def test_a_group_at_rest_is_reset_in_every_way_and_deleted(
 
 
 def test_the_console_consumers_formatters_read_our_records(
-    group_stack: Cluster, group: str, topic: str, running: Member
+    group_stack: SharedCluster, group: str, topic: str, running: Member
 ) -> None:
     running.stop()
 

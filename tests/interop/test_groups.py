@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import OffsetSpec
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.group_members import PYTHON_KINDS, SESSION_MS, Member, share_evenly
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
@@ -25,7 +25,7 @@ class StartMember(Protocol):
 
 
 @pytest.fixture
-def member(group_stack: Cluster) -> Iterator[StartMember]:
+def member(group_stack: SharedCluster) -> Iterator[StartMember]:
     """Starts members whose processes end with the test."""
     with ExitStack() as started:
         yield lambda kind, group, topic, **how: started.enter_context(
@@ -38,7 +38,9 @@ def topic(group_topic: TopicFactory) -> str:
     return group_topic(PARTITIONS)
 
 
-def produce(cluster: Cluster, topic: str, count: int = RECORDS, partitions: int = PARTITIONS) -> None:
+def produce(
+    cluster: ReachableCluster, topic: str, count: int = RECORDS, partitions: int = PARTITIONS
+) -> None:
     """Records, as many in each partition."""
     producer: Any = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     for number in range(count):
@@ -79,7 +81,7 @@ def test_members_share_the_partitions_and_process_each_record_once(
     member: StartMember,
     group: str,
     topic: str,
-    group_stack: Cluster,
+    group_stack: SharedCluster,
     group_topic: TopicFactory,
 ) -> None:
     members = [member(kind, group, topic, assignor=assignor) for _ in range(2)]
@@ -96,7 +98,12 @@ def test_members_share_the_partitions_and_process_each_record_once(
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_group_that_comes_back_goes_on_where_it_stopped(
-    kind: str, member: StartMember, group: str, topic: str, group_stack: Cluster, group_topic: TopicFactory
+    kind: str,
+    member: StartMember,
+    group: str,
+    topic: str,
+    group_stack: SharedCluster,
+    group_topic: TopicFactory,
 ) -> None:
     produce(group_stack, topic)
     first = member(kind, group, topic)
@@ -112,7 +119,7 @@ def test_a_group_that_comes_back_goes_on_where_it_stopped(
 
 @pytest.mark.parametrize("kind", PYTHON_KINDS)
 def test_what_a_killed_member_had_goes_to_the_other_one_and_nothing_is_left_out(
-    kind: str, member: StartMember, group: str, topic: str, group_stack: Cluster
+    kind: str, member: StartMember, group: str, topic: str, group_stack: SharedCluster
 ) -> None:
     members = [member(kind, group, topic) for _ in range(2)]
     share_evenly(members, PARTITIONS)
@@ -125,7 +132,7 @@ def test_what_a_killed_member_had_goes_to_the_other_one_and_nothing_is_left_out(
 
 
 def test_clients_of_all_kinds_form_one_group(
-    member: StartMember, group: str, topic: str, group_stack: Cluster
+    member: StartMember, group: str, topic: str, group_stack: SharedCluster
 ) -> None:
     members = [member(kind, group, topic, session_ms=6_000) for kind in ALL_KINDS]
     wait_until(
@@ -143,7 +150,7 @@ def test_clients_of_all_kinds_form_one_group(
 
 
 def test_each_group_gets_all_records(
-    member: StartMember, topic: str, group_stack: Cluster, group: str
+    member: StartMember, topic: str, group_stack: SharedCluster, group: str
 ) -> None:
     """Publish-subscribe between groups, point-to-point within one."""
     produce(group_stack, topic)
@@ -154,7 +161,7 @@ def test_each_group_gets_all_records(
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_in_a_cooperative_rebalance_members_keep_what_stays_theirs(
-    count: int, member: StartMember, group: str, topic: str, group_stack: Cluster
+    count: int, member: StartMember, group: str, topic: str, group_stack: SharedCluster
 ) -> None:
     """Counted: a member never has to give up more than the newcomers get (KIP-429)."""
     members = [member("confluent", group, topic, assignor="cooperative-sticky")]
@@ -178,7 +185,7 @@ def test_in_a_cooperative_rebalance_members_keep_what_stays_theirs(
 
 
 def test_a_static_member_that_comes_back_within_its_session_disturbs_nobody(
-    member: StartMember, group: str, topic: str, group_stack: Cluster
+    member: StartMember, group: str, topic: str, group_stack: SharedCluster
 ) -> None:
     """KIP-345: its partitions wait for it, and the others notice nothing."""
     other = member("confluent", group, topic, instance_id="other", session_ms=20_000)
@@ -195,7 +202,12 @@ def test_a_static_member_that_comes_back_within_its_session_disturbs_nobody(
 
 @pytest.mark.parametrize("kind", ["kafka-python", "aiokafka", "java"])
 def test_static_members_of_other_clients_come_back_as_who_they_were(
-    kind: str, member: StartMember, group: str, topic: str, group_stack: Cluster, group_topic: TopicFactory
+    kind: str,
+    member: StartMember,
+    group: str,
+    topic: str,
+    group_stack: SharedCluster,
+    group_topic: TopicFactory,
 ) -> None:
     first = member(kind, group, topic, instance_id="one", session_ms=20_000)
     produce(group_stack, topic)
@@ -215,7 +227,7 @@ def member_ids(factory: TopicFactory, group: str) -> set[str]:
 
 
 def test_a_topic_that_is_made_again_starts_clean_in_every_group(
-    member: StartMember, group: str, group_stack: Cluster, group_topic: TopicFactory
+    member: StartMember, group: str, group_stack: SharedCluster, group_topic: TopicFactory
 ) -> None:
     """T37, R15: what was committed for the old topic says nothing about the new one."""
     topic = group_topic(PARTITIONS)
@@ -232,7 +244,7 @@ def test_a_topic_that_is_made_again_starts_clean_in_every_group(
 
 
 def test_offsets_are_reset_and_deleted_by_an_admin_client_while_nobody_is_there(
-    member: StartMember, group: str, topic: str, group_stack: Cluster, group_topic: TopicFactory
+    member: StartMember, group: str, topic: str, group_stack: SharedCluster, group_topic: TopicFactory
 ) -> None:
     produce(group_stack, topic)
     running = member("confluent", group, topic)

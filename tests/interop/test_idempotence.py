@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, StartCluster, partition_directory
+from tests.support.clusters import SharedCluster, StartCluster, partition_directory
 from tests.support.command_line import mainstem
 from tests.support.idempotence import (
     broker_at,
@@ -24,7 +24,9 @@ from tests.support.wire import Connection, list_offset, produce
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_producer_gets_an_id_of_its_own_from_every_broker(local_stack: Cluster, version: int) -> None:
+def test_every_producer_gets_an_id_of_its_own_from_every_broker(
+    local_stack: SharedCluster, version: int
+) -> None:
     answers = []
     for address in local_stack.brokers.values():
         with Connection(address) as connection:

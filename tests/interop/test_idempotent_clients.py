@@ -13,7 +13,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import NewTopic
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, RunCluster, StartCluster
+from tests.support.clusters import Cluster, RunCluster, SharedCluster, StartCluster
 from tests.support.command_line import mainstem
 from tests.support.idempotence import broker_at, remembered, replicated_topic, sequence_batch
 from tests.support.load import read_all
@@ -136,14 +136,14 @@ def assert_once_and_in_order(servers: str, topic: str, offsets: list[int], count
 
 
 @every_sender
-def test_stock_clients_produce_with_idempotence(local_stack: Cluster, topic: str, send: Send) -> None:
+def test_stock_clients_produce_with_idempotence(local_stack: SharedCluster, topic: str, send: Send) -> None:
     offsets = send(local_stack.bootstrap_servers, topic, MESSAGES)
     assert_once_and_in_order(local_stack.bootstrap_servers, topic, offsets, MESSAGES)
 
 
 @every_sender
 def test_a_producer_goes_on_when_its_topic_was_deleted_and_made_again(
-    local_stack: Cluster, new_topic: TopicFactory, send: Send
+    local_stack: SharedCluster, new_topic: TopicFactory, send: Send
 ) -> None:
     """It counts on, by the topic's name; the new topic's log has never heard of it."""
     topic = new_topic()

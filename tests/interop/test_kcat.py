@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.messages import Message
 from tests.support.record_batches import read_headers
 from tests.support.stock_clients import CLIENTS, CODECS
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _kcat(cluster: Cluster, *arguments: str, given: bytes = b"") -> bytes:
+def _kcat(cluster: ReachableCluster, *arguments: str, given: bytes = b"") -> bytes:
     answer = subprocess.run(
         ["kcat", "-b", cluster.bootstrap_servers, *arguments],
         input=given,
@@ -31,7 +31,7 @@ def _kcat(cluster: Cluster, *arguments: str, given: bytes = b"") -> bytes:
     return answer.stdout
 
 
-def test_it_lists_brokers_and_topics(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_it_lists_brokers_and_topics(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic(partitions=3)
 
     listed = json.loads(_kcat(local_stack, "-L", "-J", "-t", topic))
@@ -43,7 +43,7 @@ def test_it_lists_brokers_and_topics(local_stack: Cluster, new_topic: TopicFacto
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_it_produces_it_and_others_consume(
-    local_stack: Cluster, new_topic: TopicFactory, codec: str
+    local_stack: SharedCluster, new_topic: TopicFactory, codec: str
 ) -> None:
     """Trap T1: this librdkafka compresses only when ApiVersions says that Produce begins at version 0."""
     topic = new_topic()
@@ -69,7 +69,7 @@ def test_what_it_produces_it_and_others_consume(
 
 @pytest.mark.parametrize("acks", ["0", "1", "-1"])
 def test_it_produces_with_every_level_of_acknowledgement(
-    local_stack: Cluster, new_topic: TopicFactory, acks: str
+    local_stack: SharedCluster, new_topic: TopicFactory, acks: str
 ) -> None:
     topic = new_topic()
 
@@ -78,7 +78,9 @@ def test_it_produces_with_every_level_of_acknowledgement(
     assert CLIENTS[0].consume(local_stack.bootstrap_servers, topic, 3)[2].value == b"c"
 
 
-def test_it_reads_from_an_offset_and_from_the_end(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_it_reads_from_an_offset_and_from_the_end(
+    local_stack: SharedCluster, new_topic: TopicFactory
+) -> None:
     topic = new_topic()
     CLIENTS[0].produce(
         local_stack.bootstrap_servers, topic, [Message(b"%d" % number) for number in range(10)]
@@ -92,7 +94,7 @@ def test_it_reads_from_an_offset_and_from_the_end(local_stack: Cluster, new_topi
     assert read("end") == []
 
 
-def test_it_finds_offsets_by_time(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_it_finds_offsets_by_time(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic()
     times = [1_700_000_000_000 + number for number in range(10)]
     CLIENTS[0].produce(

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.topics import TopicFactory
 
 from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
@@ -16,7 +16,7 @@ from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.table.iceberg_catalog import IcebergCatalog
 
 
-def send(cluster: Cluster, topic: str, *values: Any) -> None:
+def send(cluster: ReachableCluster, topic: str, *values: Any) -> None:
     producer: Any = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     for value in values:
         producer.produce(topic, json.dumps(value).encode())
@@ -24,7 +24,7 @@ def send(cluster: Cluster, topic: str, *values: Any) -> None:
 
 
 def test_a_topic_is_loaded_into_an_iceberg_table_that_pyiceberg_reads(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     topic = new_topic(partitions=2)
     uri = f"sqlite:///{tmp_path}/catalog.sqlite"

@@ -24,7 +24,7 @@ from typing import Any, Final
 import psutil
 import pytest
 from confluent_kafka import Producer
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.topics import TopicFactory
 from tests.support.waiting import let_pass
 
@@ -57,7 +57,7 @@ LOADING_PROCESS: Final = Path(__file__).parent.parent / "unit" / "loader" / "loa
 class Topic:
     """A topic whose records follow from their place: every 97th does not parse."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: ReachableCluster, name: str) -> None:
         self.name = name
         self.bootstrap_servers = cluster.bootstrap_servers
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
@@ -151,7 +151,7 @@ class Loader:
 
 
 @pytest.fixture
-def topic(local_stack: Cluster, new_topic: TopicFactory) -> Topic:
+def topic(local_stack: SharedCluster, new_topic: TopicFactory) -> Topic:
     return Topic(local_stack, new_topic(PARTITIONS))
 
 

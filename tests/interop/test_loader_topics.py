@@ -14,7 +14,7 @@ import kafka
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from tests.support.clusters import Cluster, partition_directory
+from tests.support.clusters import Cluster, ReachableCluster, SharedCluster, partition_directory
 from tests.support.record_batches import HEADER, batch_positions
 from tests.support.topics import TopicFactory
 
@@ -30,15 +30,15 @@ NEW_YEAR_MS: Final = 1_356_998_400_000
 RECORDS: Final = 3_000
 
 
-def settings(cluster: Cluster, topic: str, warehouse: Path, **more: Any) -> LoadSettings:
+def settings(cluster: ReachableCluster, topic: str, warehouse: Path, **more: Any) -> LoadSettings:
     return LoadSettings(cluster.bootstrap_servers, topic, warehouse, **more)
 
 
-def load(cluster: Cluster, topic: str, warehouse: Path, **more: Any) -> LoadReport:
+def load(cluster: ReachableCluster, topic: str, warehouse: Path, **more: Any) -> LoadReport:
     return load_topic(settings(cluster, topic, warehouse, **more), InProcessExecutor())
 
 
-def send(cluster: Cluster, topic: str, values: list[bytes | None], **how: Any) -> None:
+def send(cluster: ReachableCluster, topic: str, values: list[bytes | None], **how: Any) -> None:
     producer: Any = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0, **how})
     for index, value in enumerate(values):
         producer.produce(
@@ -52,7 +52,9 @@ def send(cluster: Cluster, topic: str, values: list[bytes | None], **how: Any) -
     assert producer.flush(30) == 0
 
 
-def send_with_kafka_python(cluster: Cluster, topic: str, values: list[bytes], codec: str | None) -> None:
+def send_with_kafka_python(
+    cluster: ReachableCluster, topic: str, values: list[bytes], codec: str | None
+) -> None:
     producer: Any = kafka.KafkaProducer(
         bootstrap_servers=cluster.bootstrap_servers,
         compression_type=codec,
@@ -67,7 +69,7 @@ def send_with_kafka_python(cluster: Cluster, topic: str, values: list[bytes], co
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_codec_of_stock_clients_is_loaded(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path, codec: str
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path, codec: str
 ) -> None:
     """R7: librdkafka and kafka-python frame snappy differently, among other things."""
     topic = new_topic()
@@ -87,7 +89,7 @@ def test_every_codec_of_stock_clients_is_loaded(
 
 
 def test_spark_loads_a_topic_over_several_tasks(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     """R28: driver and workers of real Spark, with an event time, dead letters and a second load."""
     topic = new_topic(3)
@@ -126,7 +128,7 @@ def test_spark_loads_a_topic_over_several_tasks(
 
 
 def test_a_load_deletes_from_the_topic_what_is_loaded_and_old(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Retention that waits for loads: the broker's own never deletes these."""
     topic = new_topic(2, config={"retention.ms": "-1"})
@@ -143,7 +145,7 @@ def test_a_load_deletes_from_the_topic_what_is_loaded_and_old(
 
 
 def test_an_error_in_a_spark_task_reaches_the_person_as_its_sentence(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     topic = new_topic()
     send(local_stack, topic, [b'{"a":1}'] * 10)
@@ -154,7 +156,7 @@ def test_an_error_in_a_spark_task_reaches_the_person_as_its_sentence(
         load_topic(settings(local_stack, topic, tmp_path, spark_master="local[1]"))
 
 
-def _flip_a_byte(cluster: Cluster, topic: str) -> None:
+def _flip_a_byte(cluster: ReachableCluster, topic: str) -> None:
     """In the middle batch of the segment, among its records, behind the broker's back."""
     (segment,) = partition_directory(cluster, topic).glob("*.log")
     with segment.open("r+b") as file:
@@ -166,7 +168,7 @@ def _flip_a_byte(cluster: Cluster, topic: str) -> None:
 
 
 def test_a_topic_made_anew_is_loaded_from_its_beginning(
-    local_stack: Cluster, new_topic: TopicFactory, tmp_path: Path
+    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Its offsets begin at 0 again, and its id distinguishes it from the old one."""
     topic = new_topic()

@@ -12,11 +12,11 @@ import kafka
 import pytest
 from confluent_kafka.admin import NewTopic, OffsetSpec
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, StartCluster, partition_directory
+from tests.support.clusters import SharedCluster, StartCluster, partition_directory
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.support.stock_clients import CLIENTS
-from tests.support.topics import TopicFactory
+from tests.support.topics import TopicFactory, unique_name
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection, fetch, list_offset, produce
 
@@ -50,13 +50,13 @@ def test_with_log_append_time_the_broker_gives_the_times(new_topic: TopicFactory
 
 
 def test_every_stock_client_finds_offsets(
-    local_stack: Cluster, new_topic: TopicFactory, leader: Connection, topic: str
+    local_stack: SharedCluster, new_topic: TopicFactory, leader: Connection, topic: str
 ) -> None:
     for timestamp in TIMES:
         produce(leader, topic, 0, encode_batch([Message(b"x", timestamp_ms=timestamp)]))
     servers = local_stack.bootstrap_servers
 
-    librdkafka = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "unused"})
+    librdkafka = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": unique_name("unused")})
     try:
         assert librdkafka.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), 10) == (0, 7)
         request = [confluent_kafka.TopicPartition(topic, 0, T + 21)]
@@ -91,7 +91,7 @@ async def _ask_aiokafka(servers: str, topic: str) -> tuple[int, int, int]:
         await consumer.stop()
 
 
-def test_aiokafka_finds_offsets(local_stack: Cluster, leader: Connection, topic: str) -> None:
+def test_aiokafka_finds_offsets(local_stack: SharedCluster, leader: Connection, topic: str) -> None:
     for timestamp in TIMES:
         produce(leader, topic, 0, encode_batch([Message(b"x", timestamp_ms=timestamp)]))
 
@@ -110,7 +110,7 @@ def _delete_records(leader: Connection, topic: str, offset: int, partition: int 
 
 
 def test_deleting_up_to_inside_a_batch_hides_its_first_records(
-    local_stack: Cluster, leader: Connection, topic: str
+    local_stack: SharedCluster, leader: Connection, topic: str
 ) -> None:
     messages = [Message(b"%d" % number) for number in range(10)]
     produce(leader, topic, 0, encode_batch(messages))

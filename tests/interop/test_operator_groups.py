@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
@@ -22,7 +22,7 @@ from mainstem_operator.brokers.admin import Brokers
 
 
 @pytest.fixture
-def consumed(local_stack: Cluster, new_topic: TopicFactory) -> Iterator[tuple[str, str]]:
+def consumed(local_stack: SharedCluster, new_topic: TopicFactory) -> Iterator[tuple[str, str]]:
     """A topic with ten records, and a group that has committed offset 4 of them."""
     topic, group = new_topic(), f"observed-{uuid4().hex[:8]}"
     servers = local_stack.bootstrap_servers
@@ -37,7 +37,7 @@ def consumed(local_stack: Cluster, new_topic: TopicFactory) -> Iterator[tuple[st
         future.exception()
 
 
-def brokers_of(operator: RunningOperator, stack: Cluster) -> Brokers:
+def brokers_of(operator: RunningOperator, stack: ReachableCluster) -> Brokers:
     """Those that all tests share, now of a BrokerCluster of the operator."""
     operator.kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 3}}))
     return Brokers(stack.bootstrap_servers)
@@ -77,7 +77,7 @@ async def is_done(operator: RunningOperator, group: str, request_id: str) -> Man
 
 @with_operator
 async def test_a_reset_is_carried_out_once_and_can_be_undone(
-    operator: RunningOperator, local_stack: Cluster, consumed: tuple[str, str]
+    operator: RunningOperator, local_stack: SharedCluster, consumed: tuple[str, str]
 ) -> None:
     topic, group = consumed
     brokers = brokers_of(operator, local_stack)
@@ -110,7 +110,7 @@ async def test_a_reset_is_carried_out_once_and_can_be_undone(
 
 @with_operator
 async def test_a_dry_run_shows_what_would_be_put(
-    operator: RunningOperator, local_stack: Cluster, consumed: tuple[str, str]
+    operator: RunningOperator, local_stack: SharedCluster, consumed: tuple[str, str]
 ) -> None:
     topic, group = consumed
     brokers = brokers_of(operator, local_stack)
@@ -126,7 +126,7 @@ async def test_a_dry_run_shows_what_would_be_put(
 
 @with_operator
 async def test_a_reset_waits_until_the_group_is_empty(
-    operator: RunningOperator, consumed: tuple[str, str], local_stack: Cluster
+    operator: RunningOperator, consumed: tuple[str, str], local_stack: SharedCluster
 ) -> None:
     topic, group = consumed
     brokers = brokers_of(operator, local_stack)
@@ -148,7 +148,7 @@ async def test_a_reset_waits_until_the_group_is_empty(
 
 @with_operator
 async def test_a_request_is_carried_out_once_though_its_object_is_deleted_and_a_failed_one_keeps_the_undo(
-    operator: RunningOperator, local_stack: Cluster, consumed: tuple[str, str]
+    operator: RunningOperator, local_stack: SharedCluster, consumed: tuple[str, str]
 ) -> None:
     _, group = consumed
     brokers = brokers_of(operator, local_stack)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
@@ -17,7 +17,7 @@ from tests.support.waiting import let_pass_async
 
 
 @pytest.fixture
-def name(local_stack: Cluster) -> Iterator[str]:
+def name(local_stack: SharedCluster) -> Iterator[str]:
     new_name = f"loaded-{uuid4().hex[:8]}"
     yield new_name
     admin = AdminClient({"bootstrap.servers": local_stack.bootstrap_servers})
@@ -80,7 +80,7 @@ def run_a_load(operator: RunningOperator, name: str, message: dict[str, Any]) ->
 
 @with_operator
 async def test_a_topic_with_a_warehouse_is_loaded_and_tells_what_came_of_it(
-    operator: RunningOperator, local_stack: Cluster, name: str
+    operator: RunningOperator, local_stack: SharedCluster, name: str
 ) -> None:
     kubernetes, load = operator.kubernetes, f"{name}-load"
     kubernetes.apply(cluster(warehouse={"location": "/tables", "volumeClaim": "tables"}))
@@ -109,7 +109,9 @@ async def test_a_topic_with_a_warehouse_is_loaded_and_tells_what_came_of_it(
 
 
 @with_operator
-async def test_a_load_goes_with_its_topic(operator: RunningOperator, local_stack: Cluster, name: str) -> None:
+async def test_a_load_goes_with_its_topic(
+    operator: RunningOperator, local_stack: SharedCluster, name: str
+) -> None:
     kubernetes, load = operator.kubernetes, ("cronjobs", "default", f"{name}-load")
     kubernetes.apply(cluster(warehouse={"location": "/tables", "volumeClaim": "tables"}))
     kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
@@ -120,7 +122,7 @@ async def test_a_load_goes_with_its_topic(operator: RunningOperator, local_stack
 
 @with_operator
 async def test_a_topic_reports_what_its_cluster_needs_for_loads(
-    operator: RunningOperator, local_stack: Cluster, name: str
+    operator: RunningOperator, local_stack: SharedCluster, name: str
 ) -> None:
     operator.kubernetes.apply(cluster())
     operator.kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))

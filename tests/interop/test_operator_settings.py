@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -20,13 +20,13 @@ from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.cluster.broker_manifests import ADVERTISED_LISTENERS
 from mainstem_operator.cluster.settings import plan
 
-SETTING = "log.cleaner.delete.retention.ms"  # of which no other test knows
+SETTING = "log.cleaner.delete.retention.ms"
 NOT_OURS = "log.cleaner.min.compaction.lag.ms"
 
 
 @pytest.fixture
-def brokers(local_stack: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
-    """The shared brokers, which are set to nothing after the test; pod N stands for broker N + 1."""
+def brokers(own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    """The brokers of the test; pod N stands for broker N + 1."""
     ask = Brokers.file_settings
 
     async def of_pods(self: Brokers, names: Iterable[str], pods: Iterable[int]) -> dict[int, dict[str, str]]:
@@ -34,13 +34,7 @@ def brokers(local_stack: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
         return {broker - 1: values for broker, values in reported.items()}
 
     monkeypatch.setattr(Brokers, "file_settings", of_pods)
-    result = Brokers(local_stack.bootstrap_servers)
-    yield result
-
-    async def clean() -> None:
-        await result.change_default_settings(dict.fromkeys(await result.default_settings()))
-
-    asyncio.run(clean())
+    return Brokers(own_cluster.bootstrap_servers)
 
 
 def cluster(**config: Any) -> Manifest:
@@ -91,7 +85,7 @@ def refusal_message(operator: RunningOperator) -> str:
 
 @with_operator
 async def test_running_brokers_take_a_setting_give_it_back_and_say_what_they_refuse(
-    operator: RunningOperator, monkeypatch: pytest.MonkeyPatch, local_stack: Cluster, brokers: Brokers
+    operator: RunningOperator, monkeypatch: pytest.MonkeyPatch, own_cluster: Cluster, brokers: Brokers
 ) -> None:
     # As with brokers of another version, which don't take what the operator knows as live.
     live = plan.LIVE_SETTINGS | {"num.partitions"}
@@ -101,14 +95,14 @@ async def test_running_brokers_take_a_setting_give_it_back_and_say_what_they_ref
     await brokers.change_default_settings({NOT_OURS: "5"})
     kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
     await operator.condition("brokerclusters", "events", "Stable", "True")
-    await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    await all_run_with(own_cluster, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
 
     kubernetes.apply(cluster(log_cleaner_delete_retention_ms=3_600_000, log_segment_bytes=1))
     assert (await refused(operator)).startswith(
         "Invalid value 1 for log.segment.bytes: it must be at least 1048576."
     )
-    await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    await all_run_with(own_cluster, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
     kubernetes.apply(cluster(num_partitions=7))
     await operator.until(
@@ -118,31 +112,31 @@ async def test_running_brokers_take_a_setting_give_it_back_and_say_what_they_ref
 
     kubernetes.apply(cluster())
     await operator.condition("brokerclusters", "events", "Stable", "True")
-    await all_run_with(local_stack, SETTING, "86400000", ConfigSource.DEFAULT_CONFIG)
+    await all_run_with(own_cluster, SETTING, "86400000", ConfigSource.DEFAULT_CONFIG)
     assert await brokers.default_settings() == {NOT_OURS: "5"}
     assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
 
 
 @with_operator
 async def test_a_setting_that_is_set_by_hand_for_all_brokers_is_seen_and_put_right(
-    operator: RunningOperator, local_stack: Cluster, brokers: Brokers
+    operator: RunningOperator, own_cluster: Cluster, brokers: Brokers
 ) -> None:
     kubernetes = operator.kubernetes
     kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
     await operator.condition("brokerclusters", "events", "Stable", "True")
     await brokers.change_default_settings({SETTING: "1"})
-    await all_run_with(local_stack, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    await all_run_with(own_cluster, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     kubernetes.annotate("brokerclusters", "events", {"look": "now"})  # the resync would take two minutes
-    await all_run_with(local_stack, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    await all_run_with(own_cluster, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
 async def test_brokers_say_what_they_have_from_their_files_whatever_is_set_since(
-    local_stack: Cluster, brokers: Brokers
+    own_cluster: Cluster, brokers: Brokers
 ) -> None:
     await brokers.change_default_settings({SETTING: "1"})
-    await all_run_with(local_stack, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    await all_run_with(own_cluster, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     reported = await brokers.file_settings(["broker.id", ADVERTISED_LISTENERS, SETTING], [0, 1, 2, 7])
-    addresses = local_stack.bootstrap_servers.split(",")
+    addresses = own_cluster.bootstrap_servers.split(",")
     assert reported == {
         pod: {"broker.id": str(pod + 1), ADVERTISED_LISTENERS: f"PLAINTEXT://{addresses[pod]}"}
         for pod in range(3)

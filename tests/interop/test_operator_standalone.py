@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 
 from mainstem_operator.api.fields import InvalidSpec
 from mainstem_operator.brokers.admin import Brokers
@@ -27,7 +27,7 @@ def manifest(kind: str, name: str, **spec: Any) -> dict[str, Any]:
 
 
 def test_a_topic_and_a_group_are_brought_about_and_a_reset_happens_once(
-    local_stack: Cluster, tmp_path: Path
+    local_stack: SharedCluster, tmp_path: Path
 ) -> None:
     servers = local_stack.bootstrap_servers
     name = f"standalone-{uuid4().hex[:8]}"

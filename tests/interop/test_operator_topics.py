@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
@@ -19,7 +19,7 @@ from mainstem_operator.cluster.throttles.plan import ALL_BROKERS, RATES, RECEIVE
 
 
 @pytest.fixture
-def name(local_stack: Cluster) -> Any:
+def name(local_stack: SharedCluster) -> Any:
     """A topic's name of this test's own; the topic is gone after it."""
     new_name = f"operated-{uuid4().hex[:8]}"
     yield new_name
@@ -28,7 +28,7 @@ def name(local_stack: Cluster) -> Any:
         future.exception()
 
 
-def brokers_of(operator: RunningOperator, stack: Cluster) -> Brokers:
+def brokers_of(operator: RunningOperator, stack: ReachableCluster) -> Brokers:
     """Those that all tests share, now of a BrokerCluster of the operator."""
     operator.kubernetes.apply(cluster())
     return Brokers(stack.bootstrap_servers)
@@ -55,7 +55,7 @@ async def has_settings(brokers: Brokers, name: str, settings: dict[str, str]) ->
 
 @with_operator
 async def test_a_topic_is_made_grown_changed_and_kept_when_its_manifest_goes(
-    operator: RunningOperator, local_stack: Cluster, name: str
+    operator: RunningOperator, local_stack: SharedCluster, name: str
 ) -> None:
     brokers = brokers_of(operator, local_stack)
     kubernetes = operator.kubernetes
@@ -82,7 +82,7 @@ async def test_a_topic_is_made_grown_changed_and_kept_when_its_manifest_goes(
 
 @with_operator
 async def test_protection_may_be_taken_off_and_the_topic_deleted_in_one_breath(
-    operator: RunningOperator, local_stack: Cluster, name: str
+    operator: RunningOperator, local_stack: SharedCluster, name: str
 ) -> None:
     brokers = brokers_of(operator, local_stack)
     kubernetes = operator.kubernetes
@@ -97,7 +97,7 @@ async def test_protection_may_be_taken_off_and_the_topic_deleted_in_one_breath(
 
 @with_operator
 async def test_a_refusal_of_brokers_is_reported_with_its_reason(
-    operator: RunningOperator, local_stack: Cluster, name: str
+    operator: RunningOperator, local_stack: SharedCluster, name: str
 ) -> None:
     brokers = brokers_of(operator, local_stack)
     kubernetes = operator.kubernetes
@@ -118,7 +118,7 @@ def has_replicas(operator: RunningOperator, name: str, count: int) -> bool:
 
 @with_operator
 async def test_replicas_move_within_the_limit_of_the_cluster_and_no_throttle_of_it_is_left(
-    operator: RunningOperator, name: str, local_stack: Cluster
+    operator: RunningOperator, name: str, local_stack: SharedCluster
 ) -> None:
     """While they do the limit is raised, else it would take minutes; what a person set stays (R25)."""
     producer = Producer({"bootstrap.servers": local_stack.bootstrap_servers})
@@ -150,7 +150,7 @@ async def test_replicas_move_within_the_limit_of_the_cluster_and_no_throttle_of_
 
 @with_operator
 async def test_a_topic_waits_for_its_cluster(
-    operator: RunningOperator, local_stack: Cluster, name: str
+    operator: RunningOperator, local_stack: SharedCluster, name: str
 ) -> None:
     operator.kubernetes.apply(topic(name, replicas=1))
     condition = await operator.condition("topics", name, "Ready", "False", "ClusterNotFound")

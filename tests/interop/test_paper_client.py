@@ -8,9 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
-from tests.support.clusters import Cluster, MainstemCluster
-from tests.support.topics import TopicFactory
+from tests.support.clusters import MainstemCluster, SharedCluster, StartCluster
+from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
 
 from mainstem import Consumer, Message, MessageSet, Producer
@@ -21,10 +22,9 @@ from mainstem.paper_client.zookeeper import GroupSession, RegistrationGone
 
 
 @pytest.fixture
-def zookeeper(local_stack: Cluster, reference: bool) -> str:
+def zookeeper(local_stack: SharedCluster, reference: bool) -> str:
     if reference:
         pytest.skip("this Apache Kafka has no ZooKeeper")
-    assert isinstance(local_stack, MainstemCluster)
     return f"127.0.0.1:{local_stack.zookeeper_port}"
 
 
@@ -50,9 +50,16 @@ def send(zookeeper: str, topic: str, *payloads: bytes) -> None:
         producer.send(topic, MessageSet(*(Message(payload) for payload in payloads)))
 
 
-def test_the_papers_sample_runs_as_written(zookeeper: str, group: str, new_topic: TopicFactory) -> None:
-    """§3: the sample producer code, and the sample consumer code, in Python."""
-    new_topic(name="topic1")
+def test_the_papers_sample_runs_as_written(own_stack: StartCluster, reference: bool) -> None:
+    """§3: the sample producer code, and the sample consumer code, in Python. It names its topic."""
+    if reference:
+        pytest.skip("this Apache Kafka has no ZooKeeper")
+    cluster = own_stack(1)
+    assert isinstance(cluster, MainstemCluster)
+    zookeeper = f"127.0.0.1:{cluster.zookeeper_port}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic("topic1", 1, 1)])["topic1"].result(ANSWER_SECONDS)
+    group = "sample"
 
     producer = Producer(zookeeper)
     message = Message(b"test message str")

@@ -6,7 +6,7 @@ import random
 from typing import Final
 
 import pytest
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.stock_clients import CLIENTS, StockClient
 from tests.support.topics import TopicFactory
 
@@ -24,7 +24,7 @@ PARTITIONS: Final = 7
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_a_key_goes_to_its_murmur2_partition(
-    local_stack: Cluster, new_topic: TopicFactory, client: StockClient
+    local_stack: SharedCluster, new_topic: TopicFactory, client: StockClient
 ) -> None:
     topic = new_topic(PARTITIONS)
 
@@ -34,7 +34,7 @@ def test_a_key_goes_to_its_murmur2_partition(
 
 
 def test_all_clients_choose_the_same_partition_for_a_key(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     topic = new_topic(PARTITIONS)
     randomness = random.Random(2011)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch, read_headers
 from tests.support.topics import TopicFactory
@@ -79,7 +79,9 @@ def test_trap_33_answers_keep_the_order_of_requests(leader: Connection, topic: s
 # ListOffsets and Metadata
 
 
-def test_trap_26_a_created_topic_is_led_when_the_answer_comes(local_stack: Cluster, reference: bool) -> None:
+def test_trap_26_a_created_topic_is_led_when_the_answer_comes(
+    local_stack: SharedCluster, reference: bool
+) -> None:
     """redpanda#1256: in metadata of every broker, with leaders that take records at once."""
     if reference:
         pytest.skip("Apache Kafka answers before its brokers know")
@@ -129,7 +131,7 @@ def _metadata(connection: Connection, topic: str, *, create: bool = False) -> An
 
 
 def test_trap_40_a_client_id_has_no_meaning(
-    local_stack: Cluster, topic: str, new_topic: TopicFactory
+    local_stack: SharedCluster, topic: str, new_topic: TopicFactory
 ) -> None:
     fields = produce_fields(topic, 0, encode_batch([Message(b"x")]))
     with Connection(new_topic.leader_address(topic)) as connection:

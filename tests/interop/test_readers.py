@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from tests.support.clusters import Cluster, partition_directory
+from tests.support.clusters import SharedCluster, partition_directory
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.support.topics import TopicFactory
@@ -67,7 +67,7 @@ def _read_all(leader: Connection, topic: str, count: int) -> float:
 
 
 def test_a_reader_from_the_beginning_does_not_hold_up_one_at_the_end(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     """R13: while some read all of the past again and again, a new message still arrives promptly."""
     topic = _fill(new_topic, 60)
@@ -101,7 +101,7 @@ def test_a_reader_from_the_beginning_does_not_hold_up_one_at_the_end(
 
 
 def test_what_is_only_on_the_disk_is_read_whole_while_the_tail_is_served(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     """R42."""
     topic, tail_topic = _fill(new_topic, 60), new_topic()

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.kafka_tools import run_tool
 
 
@@ -24,7 +24,7 @@ def user() -> str:
 
 
 @pytest.fixture
-def admin(local_stack: Cluster) -> Iterator[AdminClient]:
+def admin(local_stack: SharedCluster) -> Iterator[AdminClient]:
     yield AdminClient({"bootstrap.servers": local_stack.bootstrap_servers})
 
 
@@ -49,7 +49,7 @@ def test_confluents_admin_client_creates_describes_and_deletes_users(admin: Admi
 
 
 def test_kafka_configs_creates_describes_and_deletes_users(
-    local_stack: Cluster, admin: AdminClient, user: str
+    local_stack: SharedCluster, admin: AdminClient, user: str
 ) -> None:
     def configs(*arguments: str) -> str:
         servers = ("--bootstrap-server", local_stack.bootstrap_servers)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch, read_headers
 from tests.support.stock_clients import CLIENTS
@@ -45,7 +45,7 @@ def test_max_message_bytes_holds_from_its_change_on(new_topic: TopicFactory, adm
 
 @pytest.mark.parametrize(("setting", "codec"), [("zstd", 4), ("gzip", 1), ("uncompressed", 0)])
 def test_a_topic_with_a_codec_of_its_own_stores_in_that(
-    local_stack: Cluster, new_topic: TopicFactory, setting: str, codec: int
+    local_stack: SharedCluster, new_topic: TopicFactory, setting: str, codec: int
 ) -> None:
     """R7: `compression.type` other than `producer` recompresses."""
     topic = new_topic(config={"compression.type": setting})

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
 
@@ -44,7 +44,7 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture
-def send(local_stack: Cluster) -> Callable[..., None]:
+def send(local_stack: SharedCluster) -> Callable[..., None]:
     """Sends values to one partition, with keys, headers and times that count from New Year 2013."""
 
     def send_values(topic: str, values: Sequence[bytes | None], partition: int = 0) -> None:
@@ -64,11 +64,11 @@ def send(local_stack: Cluster) -> Callable[..., None]:
     return send_values
 
 
-def reader(spark: Any, cluster: Cluster) -> Any:
+def reader(spark: Any, cluster: ReachableCluster) -> Any:
     return spark.read.format("mainstem").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
 
 
-def frame(spark: Any, cluster: Cluster, topic: str, **options: object) -> Any:
+def frame(spark: Any, cluster: ReachableCluster, topic: str, **options: object) -> Any:
     return reader(spark, cluster).option("subscribe", topic).options(**options).load()
 
 
@@ -77,7 +77,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 def test_a_batch_has_the_columns_of_sparks_own_connector(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None]
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None]
 ) -> None:
     """The format is found by its name, without registration."""
     topic = new_topic(2, KEEP)
@@ -100,7 +100,7 @@ def test_a_batch_has_the_columns_of_sparks_own_connector(
 
 
 def test_a_batch_reads_the_offsets_times_and_columns_that_are_named(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None]
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None]
 ) -> None:
     topic = new_topic(2, KEEP)
     send(topic, numbers(100))
@@ -131,7 +131,7 @@ def test_a_batch_reads_the_offsets_times_and_columns_that_are_named(
 
 
 def test_filters_on_partition_offset_and_time_narrow_what_is_read(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None]
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None]
 ) -> None:
     """A filter leaves fewer tasks or offsets, and the same rows."""
     topic = new_topic(3, KEEP)
@@ -154,7 +154,7 @@ def test_filters_on_partition_offset_and_time_narrow_what_is_read(
 
 
 def test_json_values_become_a_struct_of_the_declared_fields(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None]
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None]
 ) -> None:
     """What does not fit is null, with the reason beside it, and no row is lost."""
     topic = new_topic(config=KEEP)
@@ -170,7 +170,9 @@ def test_json_values_become_a_struct_of_the_declared_fields(
     ]
 
 
-def stream(spark: Any, cluster: Cluster, topic: str, checkpoint: Path, **options: object) -> list[Any]:
+def stream(
+    spark: Any, cluster: ReachableCluster, topic: str, checkpoint: Path, **options: object
+) -> list[Any]:
     """Read what there is, until the end; the rows of all micro-batches since the checkpoint began."""
     rows = checkpoint / "rows"
     source = (
@@ -192,7 +194,7 @@ def stream(spark: Any, cluster: Cluster, topic: str, checkpoint: Path, **options
 
 
 def test_a_stream_continues_at_its_checkpoint_in_limited_batches_and_finds_new_partitions(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
 ) -> None:
     topic = new_topic(2, KEEP)
     send(topic, numbers(50))
@@ -215,7 +217,7 @@ def test_a_stream_continues_at_its_checkpoint_in_limited_batches_and_finds_new_p
 
 
 def test_a_stream_fails_on_lost_records_unless_it_may_not(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
 ) -> None:
     """Deleted records, then a topic that is created anew under the same name."""
     topic = new_topic(config=KEEP)
@@ -237,7 +239,7 @@ def test_a_stream_fails_on_lost_records_unless_it_may_not(
 
 
 def test_a_stream_continues_the_checkpoint_of_sparks_own_connector(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
 ) -> None:
     """Its offsets name no topic ids."""
     topic = new_topic(config=KEEP)
@@ -271,7 +273,7 @@ query.awaitTermination()
 
 
 def test_a_stream_that_is_killed_continues_and_no_row_is_lost_or_doubled(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
 ) -> None:
     """The driver's process group is killed after its second micro-batch is planned."""
     topic = new_topic(2, KEEP)
@@ -294,7 +296,7 @@ def test_a_stream_that_is_killed_continues_and_no_row_is_lost_or_doubled(
 
 
 def test_a_batch_is_written_to_topics_and_read_back(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     """Keys, headers, times and partitions arrive as they were selected."""
     topic, other = new_topic(3, KEEP), new_topic(config=KEEP)
@@ -323,7 +325,7 @@ def test_a_batch_is_written_to_topics_and_read_back(
 
 
 def test_a_stream_copies_a_topic_into_another(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
 ) -> None:
     topic, copy = new_topic(2, KEEP), new_topic(2, KEEP)
     send(topic, numbers(300))
@@ -348,7 +350,7 @@ def test_a_stream_copies_a_topic_into_another(
 
 
 def test_mistakes_are_named_before_anything_is_read(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     with pytest.raises(Exception, match="no option 'startingoffset'; did you mean startingOffsets"):
         frame(spark, local_stack, "t", startingOffset="earliest").collect()
@@ -359,7 +361,7 @@ def test_mistakes_are_named_before_anything_is_read(
 
 
 def test_a_session_that_did_not_find_the_format_registers_it(
-    spark: Any, local_stack: Cluster, new_topic: TopicFactory, send: Callable[..., None]
+    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None]
 ) -> None:
     register(spark)
     topic = new_topic(config=KEEP)

@@ -7,7 +7,7 @@ import random
 import pytest
 from confluent_kafka import KafkaException
 from kafka.errors import MessageSizeTooLargeError
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.messages import Message
 from tests.support.record_batches import read_headers
 from tests.support.stock_clients import CLIENTS, CODECS, KafkaPython, StockClient
@@ -42,7 +42,7 @@ def _shapes_for(producer: StockClient) -> list[Message]:
 @every_codec
 @every_producer
 def test_what_one_client_produces_every_client_reads(
-    local_stack: Cluster, new_topic: TopicFactory, producer: StockClient, codec: str
+    local_stack: SharedCluster, new_topic: TopicFactory, producer: StockClient, codec: str
 ) -> None:
     topic = new_topic()
     messages = _shapes_for(producer)
@@ -58,7 +58,7 @@ def test_what_one_client_produces_every_client_reads(
 @every_codec
 @every_producer
 def test_batches_are_kept_in_the_codec_they_came_in(
-    local_stack: Cluster, new_topic: TopicFactory, producer: StockClient, codec: str
+    local_stack: SharedCluster, new_topic: TopicFactory, producer: StockClient, codec: str
 ) -> None:
     topic = new_topic()
     producer.produce(local_stack.bootstrap_servers, topic, [Message(b"compressible " * 500)] * 3, codec)
@@ -72,7 +72,7 @@ def test_batches_are_kept_in_the_codec_they_came_in(
 @every_producer
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_level_of_acknowledgement_stores_in_order(
-    local_stack: Cluster, new_topic: TopicFactory, producer: StockClient, acks: str
+    local_stack: SharedCluster, new_topic: TopicFactory, producer: StockClient, acks: str
 ) -> None:
     topic = new_topic()
     messages = [Message(b"%d" % number) for number in range(2_000)]
@@ -85,7 +85,7 @@ def test_every_level_of_acknowledgement_stores_in_order(
 @every_producer
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_large_messages_pass_where_the_topic_allows_them(
-    local_stack: Cluster, new_topic: TopicFactory, producer: StockClient, codec: str
+    local_stack: SharedCluster, new_topic: TopicFactory, producer: StockClient, codec: str
 ) -> None:
     topic = new_topic(config={"max.message.bytes": str(16 << 20)})
     messages = [Message(random.Random(7).randbytes(10 << 20), b"large"), Message(b"small")]
@@ -98,7 +98,7 @@ def test_large_messages_pass_where_the_topic_allows_them(
 
 @every_producer
 def test_a_message_over_max_message_bytes_is_refused_and_the_next_one_accepted(
-    local_stack: Cluster, new_topic: TopicFactory, producer: StockClient
+    local_stack: SharedCluster, new_topic: TopicFactory, producer: StockClient
 ) -> None:
     topic = new_topic(config={"max.message.bytes": "2000"})
 
@@ -114,7 +114,7 @@ def test_a_message_over_max_message_bytes_is_refused_and_the_next_one_accepted(
 
 @every_client
 def test_a_reader_rewinds_to_any_offset(
-    local_stack: Cluster, new_topic: TopicFactory, client: StockClient
+    local_stack: SharedCluster, new_topic: TopicFactory, client: StockClient
 ) -> None:
     """R13: offsets inside a batch, too."""
     topic = new_topic()

@@ -10,7 +10,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import NewPartitions
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster
+from tests.support.clusters import SharedCluster
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.support.stock_clients import CLIENTS
@@ -25,7 +25,7 @@ def admin(new_topic: TopicFactory) -> Any:
 
 
 @pytest.fixture
-def broker(local_stack: Cluster) -> Iterator[Connection]:
+def broker(local_stack: SharedCluster) -> Iterator[Connection]:
     with Connection(next(iter(local_stack.brokers.values()))) as connection:
         yield connection
 
@@ -34,7 +34,7 @@ def broker(local_stack: Cluster) -> Iterator[Connection]:
 
 
 def test_a_created_topic_has_its_partitions_led_at_once_by_all_brokers(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     """Trap T26: `created` means that a producer finds leaders, and leaders that know."""
     topic = new_topic(partitions=6)
@@ -53,7 +53,7 @@ def test_a_created_topic_has_its_partitions_led_at_once_by_all_brokers(
 
 
 def test_partitions_are_placed_where_the_caller_says(
-    local_stack: Cluster, broker: Connection, admin: Any
+    local_stack: SharedCluster, broker: Connection, admin: Any
 ) -> None:
     name = f"topic-{uuid4().hex[:12]}"
     last = max(local_stack.brokers)
@@ -81,7 +81,7 @@ def test_partitions_are_placed_where_the_caller_says(
 
 
 def test_kafka_python_and_librdkafka_agree_on_the_topics(
-    local_stack: Cluster, new_topic: TopicFactory
+    local_stack: SharedCluster, new_topic: TopicFactory
 ) -> None:
     topics = {new_topic(), new_topic(partitions=3)}
     python = kafka.KafkaAdminClient(bootstrap_servers=local_stack.bootstrap_servers)
@@ -97,7 +97,9 @@ def test_kafka_python_and_librdkafka_agree_on_the_topics(
 # Auto-creation
 
 
-def test_producing_to_an_unknown_topic_creates_it(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_producing_to_an_unknown_topic_creates_it(
+    local_stack: SharedCluster, new_topic: TopicFactory
+) -> None:
     for client in CLIENTS:
         name = f"topic-{uuid4().hex[:12]}"
         assert client.produce(local_stack.bootstrap_servers, name, [Message(b"first")]) == [0], client.name
@@ -109,7 +111,7 @@ def test_producing_to_an_unknown_topic_creates_it(local_stack: Cluster, new_topi
 
 
 def test_a_topic_grows_and_keeps_what_it_has(
-    local_stack: Cluster, new_topic: TopicFactory, admin: Any
+    local_stack: SharedCluster, new_topic: TopicFactory, admin: Any
 ) -> None:
     topic = new_topic()
     CLIENTS[0].produce(local_stack.bootstrap_servers, topic, [Message(b"kept")])
@@ -127,7 +129,7 @@ def test_a_topic_grows_and_keeps_what_it_has(
 
 
 def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(
-    local_stack: Cluster, new_topic: TopicFactory, admin: Any
+    local_stack: SharedCluster, new_topic: TopicFactory, admin: Any
 ) -> None:
     """Trap T37: another topic, with another id."""
     topic = new_topic()
@@ -167,7 +169,7 @@ def _topic_id(address: str, topic: str) -> Any:
 # The cluster
 
 
-def test_every_broker_and_the_controller_are_described(local_stack: Cluster, admin: Any) -> None:
+def test_every_broker_and_the_controller_are_described(local_stack: SharedCluster, admin: Any) -> None:
     described = admin.describe_cluster().result(ANSWER_SECONDS)
 
     assert {node.id: f"{node.host}:{node.port}" for node in described.nodes} == local_stack.brokers
@@ -178,7 +180,7 @@ def test_every_broker_and_the_controller_are_described(local_stack: Cluster, adm
 NOT_LEADER: Final = {ErrorCode.not_leader_or_follower}
 
 
-def test_a_broker_that_does_not_lead_says_so(local_stack: Cluster, new_topic: TopicFactory) -> None:
+def test_a_broker_that_does_not_lead_says_so(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic(partitions=1)
     leader = new_topic.leader_address(topic)
     others = [address for address in local_stack.brokers.values() if address != leader]

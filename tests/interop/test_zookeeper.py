@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, MainstemCluster, StartCluster
+from tests.support.clusters import MainstemCluster, ReachableCluster, SharedCluster, StartCluster
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.support.stock_clients import CLIENTS
@@ -31,15 +31,15 @@ def ours_only(reference: bool) -> None:
         pytest.skip("this Apache Kafka has no ZooKeeper")
 
 
-def _connect(cluster: Cluster) -> Any:
-    assert isinstance(cluster, MainstemCluster)
+def _connect(cluster: ReachableCluster) -> Any:
+    assert isinstance(cluster, SharedCluster | MainstemCluster)
     client = KazooClient(f"127.0.0.1:{cluster.zookeeper_port}")
     client.start(20)
     return client
 
 
 @pytest.fixture
-def tree(local_stack: Cluster) -> Iterator[Any]:
+def tree(local_stack: SharedCluster) -> Iterator[Any]:
     """A ZooKeeper client of `local_stack`."""
     client = _connect(local_stack)
     yield client
@@ -51,7 +51,7 @@ def _read(tree: Any, path: str) -> Any:
     return json.loads(tree.get(path)[0])
 
 
-def test_brokers_are_registered_under_ephemeral_nodes(local_stack: Cluster, tree: Any) -> None:
+def test_brokers_are_registered_under_ephemeral_nodes(local_stack: SharedCluster, tree: Any) -> None:
     assert {int(name) for name in tree.get_children("/brokers/ids")} == set(local_stack.brokers)
     for broker_id, address in local_stack.brokers.items():
         data, stat = tree.get(f"/brokers/ids/{broker_id}")
@@ -79,7 +79,7 @@ def test_the_tree_is_created_whole(tree: Any) -> None:
 # Deaths
 
 
-def _metadata(cluster: Cluster, broker_id: int, topic: str) -> Any:
+def _metadata(cluster: ReachableCluster, broker_id: int, topic: str) -> Any:
     with Connection(cluster.brokers[broker_id]) as connection:
         return connection.ask(
             "metadata",

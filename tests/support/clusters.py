@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,10 +19,11 @@ from mainstem.local.stack import Stack
 LOG_LINES: Final = 12
 
 
-class Cluster(Protocol):
-    """A coordinator and brokers, on loopback, in `data_directory`; everything ends with `stop`."""
+class ReachableCluster(Protocol):
+    """A coordinator and brokers, on loopback, as clients and readers of their files meet them."""
 
-    data_directory: Path
+    @property
+    def data_directory(self) -> Path: ...
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -31,9 +33,17 @@ class Cluster(Protocol):
         """Broker id to `host:port`, also of those that are down."""
         ...
 
-    def stop(self) -> None: ...
-
     def broker_pid(self, broker_id: int) -> int: ...
+
+    def log_tail(self) -> dict[str, str]:
+        """For each process its last words: `{"Broker 1": …}`."""
+        ...
+
+
+class Cluster(ReachableCluster, Protocol):
+    """A cluster of one test, which may break it; everything ends with `stop`."""
+
+    def stop(self) -> None: ...
 
     def stop_broker(self, broker_id: int) -> None:
         """SIGTERM, and wait for the end."""
@@ -45,10 +55,6 @@ class Cluster(Protocol):
 
     def start_broker(self, broker_id: int) -> None:
         """Start, and wait until it serves."""
-        ...
-
-    def log_tail(self) -> dict[str, str]:
-        """For each process its last words: `{"Broker 1": …}`."""
         ...
 
 
@@ -166,7 +172,54 @@ class ReferenceCluster:
         return {"Apache Kafka": "\n".join(output.splitlines()[-LOG_LINES:])}
 
 
-def partition_directory(cluster: Cluster, topic: str, partition: int = 0) -> Path:
+@dataclass(frozen=True, slots=True)
+class SharedCluster:
+    """A cluster that many tests use one after the other: all they can do to it is to reach it.
+
+    A test that stops a broker, or changes a setting of brokers, asks for `own_stack`.
+    """
+
+    _cluster: Cluster
+
+    @property
+    def data_directory(self) -> Path:
+        """To be read."""
+        return self._cluster.data_directory
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._cluster.bootstrap_servers
+
+    @property
+    def brokers(self) -> dict[int, str]:
+        return self._cluster.brokers
+
+    def broker_pid(self, broker_id: int) -> int:
+        return self._cluster.broker_pid(broker_id)
+
+    def log_tail(self) -> dict[str, str]:
+        return self._cluster.log_tail()
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is Apache Kafka."""
+        return isinstance(self._cluster, ReferenceCluster)
+
+    @property
+    def zookeeper_port(self) -> int:
+        """Where the coordinator listens, which Apache Kafka 4 has none of."""
+        assert isinstance(self._cluster, MainstemCluster)
+        return self._cluster.zookeeper_port
+
+
+def is_reference(cluster: ReachableCluster) -> bool:
+    """Whether a cluster is Apache Kafka."""
+    return (
+        cluster.is_reference if isinstance(cluster, SharedCluster) else isinstance(cluster, ReferenceCluster)
+    )
+
+
+def partition_directory(cluster: ReachableCluster, topic: str, partition: int = 0) -> Path:
     """Where the cluster's one replica of a partition lies.
 
     Raises:

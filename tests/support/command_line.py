@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster
 
 from mainstem.cli.main import main
 
@@ -22,7 +22,7 @@ _AS_ON_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_
 MAINSTEM = [sys.executable, "-c", _AS_ON_A_TERMINAL + "from mainstem.cli.main import main; main()"]
 
 
-def environment(cluster: Cluster | None = None, **more: str) -> dict[str, str]:
+def environment(cluster: ReachableCluster | None = None, **more: str) -> dict[str, str]:
     """The environment of a command that is to talk to `cluster`."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAINSTEM_")}
     if cluster is not None:
@@ -34,7 +34,10 @@ def environment(cluster: Cluster | None = None, **more: str) -> dict[str, str]:
 
 
 def mainstem(
-    *arguments: str | int | Path, cluster: Cluster | None = None, stdin: bytes = b"", exit_code: int = 0
+    *arguments: str | int | Path,
+    cluster: ReachableCluster | None = None,
+    stdin: bytes = b"",
+    exit_code: int = 0,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run the command to its end, and check that it exits with `exit_code`."""
     ended = subprocess.run(
@@ -51,7 +54,7 @@ def mainstem(
 
 
 def mainstem_here(
-    *arguments: str | int | Path, cluster: Cluster, stdin: bytes = b"", exit_code: int = 0
+    *arguments: str | int | Path, cluster: ReachableCluster, stdin: bytes = b"", exit_code: int = 0
 ) -> subprocess.CompletedProcess[bytes]:
     """The same within this process, which saves the start of one; for commands that only ask and answer."""
     given = ["mainstem", *map(str, arguments), "--bootstrap-servers", cluster.bootstrap_servers]
@@ -72,12 +75,12 @@ def mainstem_here(
     return subprocess.CompletedProcess(given, exit_code, shown.getvalue(), reported.getvalue())
 
 
-def mainstem_json(*arguments: str | int | Path, cluster: Cluster, stdin: bytes = b"") -> Any:
+def mainstem_json(*arguments: str | int | Path, cluster: ReachableCluster, stdin: bytes = b"") -> Any:
     """Run the command with `--output json` and read its answer."""
     return json.loads(mainstem(*arguments, "--output", "json", cluster=cluster, stdin=stdin).stdout)
 
 
-def mainstem_json_here(*arguments: str | int | Path, cluster: Cluster) -> Any:
+def mainstem_json_here(*arguments: str | int | Path, cluster: ReachableCluster) -> Any:
     """The same within this process."""
     return json.loads(mainstem_here(*arguments, "--output", "json", cluster=cluster).stdout)
 
@@ -91,13 +94,16 @@ def error_of(ended: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def mainstem_fails(
-    *arguments: str | int | Path, cluster: Cluster | None = None, stdin: bytes = b"", exit_code: int = 1
+    *arguments: str | int | Path,
+    cluster: ReachableCluster | None = None,
+    stdin: bytes = b"",
+    exit_code: int = 1,
 ) -> str:
     """Run a command that fails; its sentence."""
     return error_of(mainstem(*arguments, cluster=cluster, stdin=stdin, exit_code=exit_code))
 
 
-def mainstem_fails_here(*arguments: str | int | Path, cluster: Cluster, exit_code: int = 1) -> str:
+def mainstem_fails_here(*arguments: str | int | Path, cluster: ReachableCluster, exit_code: int = 1) -> str:
     """The same within this process."""
     return error_of(mainstem_here(*arguments, cluster=cluster, exit_code=exit_code))
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster
 from tests.support.command_line import mainstem, mainstem_here, mainstem_json_here
 from tests.support.kafka_tools import run_tool
 
@@ -85,7 +85,7 @@ class Hands(Protocol):
 class Mainstem:
     """The command of this project."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ReachableCluster) -> None:
         self._cluster = cluster
 
     def create_topic(self) -> None:
@@ -150,7 +150,7 @@ class Mainstem:
 class ApacheKafka:
     """Apache Kafka's own command line tools and Java clients."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ReachableCluster) -> None:
         self._servers = cluster.bootstrap_servers
 
     def _run(self, tool: str, *arguments: str | int, stdin: str = "") -> str:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 from confluent_kafka import Producer
-from tests.support.clusters import Cluster
+from tests.support.clusters import ReachableCluster
 
 ORDERS: Final = "orders"
 ENRICHED: Final = "enriched-orders"
@@ -20,7 +20,7 @@ PAUSE_SECONDS: Final = 0.01
 class Orders:
     """Sends orders in a thread until it is stopped; `sent` has the values of each key in order."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ReachableCluster) -> None:
         self._producer: Any = Producer(
             {
                 "bootstrap.servers": cluster.bootstrap_servers,

@@ -9,7 +9,8 @@ from typing import Final, Protocol
 class Running(Protocol):
     """What a failure tells of a cluster."""
 
-    data_directory: Path
+    @property
+    def data_directory(self) -> Path: ...
 
     def log_tail(self) -> dict[str, str]:
         """The last lines of each process, by its name."""

@@ -168,7 +168,7 @@ async def running_operator(
 def with_operator(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     """Runs a test with an operator of its own, which it takes as its argument `operator`.
 
-    The operator reaches the brokers of `local_stack` in a test that takes it, too.
+    The operator reaches the brokers of `local_stack` or `own_cluster` in a test that takes one of them, too.
     No fixture that gives the operator: as it ends, kopf cancels all tasks that began after it, and waits for
     them, so the task that ends a fixture would be among them.
     """
@@ -176,7 +176,7 @@ def with_operator(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitab
 
     @functools.wraps(test)
     async def run_with_operator(**fixtures: Any) -> None:
-        stack = fixtures.get("local_stack")
+        stack = fixtures.get("local_stack", fixtures.get("own_cluster"))
         servers = {} if stack is None else {"bootstrap_servers": stack.bootstrap_servers}
         async with running_operator(fixtures["tmp_path"], fixtures["monkeypatch"], **servers) as operator:
             await test(operator=operator, **{name: fixtures[name] for name in own})

@@ -10,7 +10,7 @@ from uuid import uuid4
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, ReferenceCluster
+from tests.support.clusters import ReachableCluster, is_reference
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.wire import Connection, list_offset
 
@@ -20,7 +20,7 @@ ANSWER_SECONDS: Final = PATIENCE_SECONDS
 class TopicFactory:
     """Creates topics on one cluster, and deletes what it created when the `with` block ends."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ReachableCluster) -> None:
         self.cluster = cluster
         self.admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         self._created: list[str] = []
@@ -38,10 +38,15 @@ class TopicFactory:
             wait(answers.values())
 
     def __call__(
-        self, partitions: int = 1, config: Mapping[str, str] | None = None, *, name: str | None = None
+        self,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        prefix: str = "topic",
+        name: str | None = None,
     ) -> str:
-        """A new topic; its name unless one is given is random."""
-        name = name or f"topic-{uuid4().hex[:12]}"
+        """A new topic; a `name` was of this test alone before, as that of a topic that is made anew."""
+        name = name or unique_name(prefix)
         answers = self.admin.create_topics(
             [NewTopic(name, partitions, 1, config=dict(config or {}))],
             operation_timeout=ANSWER_SECONDS,
@@ -49,7 +54,7 @@ class TopicFactory:
         )
         answers[name].result(ANSWER_SECONDS)
         self._created.append(name)
-        if isinstance(self.cluster, ReferenceCluster):
+        if is_reference(self.cluster):
             # Apache Kafka says "created" before its brokers know. Ours must not, so it gets no such help.
             wait_until(lambda: all(self._is_led(name, n) for n in range(partitions)), f"{name} has leaders")
         return name
@@ -63,6 +68,11 @@ class TopicFactory:
         metadata = self.admin.list_topics(topic, timeout=ANSWER_SECONDS)
         broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
         return f"{broker.host}:{broker.port}"
+
+
+def unique_name(prefix: str) -> str:
+    """The name of a topic, a group, a user or a client that no other test uses: `topic-0123456789ab`."""
+    return f"{prefix}-{uuid4().hex[:12]}"
 
 
 def error_name(answers: Mapping[Any, Any], key: object) -> str:
