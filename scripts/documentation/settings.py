@@ -24,7 +24,7 @@ without a value uses the broker setting that it falls back to.
 """
 _GROUP: Final = """# Group settings
 
-Settings of consumer groups: `mainstem config set --group GROUP NAME=VALUE`. A group without a value uses the
+Settings of groups: `mainstem config set --group GROUP NAME=VALUE`. A group without a value uses the
 broker setting that it falls back to.
 """
 

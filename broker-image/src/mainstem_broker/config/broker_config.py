@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from mainstem_broker.config.broker_settings import BROKER_SETTINGS, RACK_AWARE_REPLICA_SELECTOR
-from mainstem_broker.config.group_settings import GROUP_SETTINGS, GroupConfig
+from mainstem_broker.config.group_settings import BOUNDS_OF_ACCEPTED, GROUP_SETTINGS, GroupConfig
 from mainstem_broker.config.listener_config import ListenerConfig, overridden_setting
 from mainstem_broker.config.setting import Setting, Source, Value
 from mainstem_broker.config.topic_settings import (
@@ -17,6 +18,9 @@ from mainstem_broker.config.topic_settings import (
     topic_setting,
 )
 from mainstem_broker.errors import InvalidSetting
+
+_SERVED_GROUP_SETTINGS: Final = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
+"""In the order of the fields of `GroupConfig`; all others are accepted without effect."""
 
 
 def readable_settings(
@@ -178,6 +182,11 @@ class BrokerConfig:
             if setting is None:
                 raise InvalidSetting(f"Unknown group config name: {name}.")
             value = setting.parse(text)
+            if name in BOUNDS_OF_ACCEPTED:
+                low, high = BOUNDS_OF_ACCEPTED[name]
+                replace(setting, minimum=low, maximum=high).parse(text)
+            if name not in _SERVED_GROUP_SETTINGS:
+                continue
             assert isinstance(value, int)
             for bound in ("min", "max"):
                 bound_name = f"group.consumer.{bound}.{name.removeprefix('consumer.')}"
@@ -196,7 +205,7 @@ class BrokerConfig:
 
     def group(self, overrides: Mapping[str, str]) -> GroupConfig:
         """All settings of a group that overrides these. Raises InvalidSetting for what cannot be read."""
-        values = [self.group_value(name, overrides)[0] for name in sorted(GROUP_SETTINGS)]
+        values = [self.group_value(name, overrides)[0] for name in _SERVED_GROUP_SETTINGS]
         heartbeat_interval_ms, session_timeout_ms = (int(value or 0) for value in values)
         return GroupConfig(heartbeat_interval_ms, session_timeout_ms)
 

@@ -140,6 +140,7 @@ DEVIATIONS: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("broker", "ssl.truststore.location"): ("update", _PER_LISTENER),
     ("broker", "ssl.truststore.type"): ("default values update", _SERVED),
     ("broker", "transaction.state.log.segment.bytes"): ("values", _INTERNAL_TOPIC),
+    ("group", "share.auto.offset.reset"): ("values", "the same, as a pattern"),
     ("topic", "remote.storage.enable"): (
         "values",
         "there is no remote storage, and a topic may not rely on it",
@@ -209,11 +210,11 @@ def test_settings_that_apache_kafka_does_not_have_are_known() -> None:
     assert {name for _, name in ours().keys() - kafkas().keys()} == OURS_ALONE.keys()
 
 
-def test_topic_settings_and_dynamic_broker_settings_of_apache_kafka_are_accepted() -> None:
+def test_settings_of_topics_and_groups_and_dynamic_ones_of_apache_kafka_are_accepted() -> None:
     """A manifest or script for Apache Kafka is to work here: a setting is refused only for a reason."""
     missing = {
         name
         for (kind, name), definition in kafkas().items()
-        if name not in KINDS[kind] and kind != "group" and definition["update"] != "read-only"
+        if name not in KINDS[kind] and definition["update"] != "read-only"
     }
     assert missing == REFUSED.keys()

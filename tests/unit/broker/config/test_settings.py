@@ -376,11 +376,43 @@ def test_a_group_setting_falls_back_to_the_brokers() -> None:
         ({"consumer.heartbeat.interval.ms": "15001"}, "at most group.consumer.max.heartbeat.interval.ms"),
         ({"consumer.session.timeout.ms": "soon"}, "must be of type int"),
         ({"session.timeout.ms": "50000"}, "Unknown group config name: session.timeout.ms"),
+        ({"consumer.assignment.interval.ms": "15001"}, "must be at most 15000"),
+        ({"share.session.timeout.ms": "44999"}, "must be at least 45000"),
+        ({"share.record.lock.duration.ms": "14999"}, "must be at least 15000"),
+        ({"share.auto.offset.reset": "by_duration:P"}, "must match"),
+        ({"share.auto.offset.reset": "by_duration:PT"}, "must match"),
+        ({"share.auto.offset.reset": "by_duration:-PT1H"}, "must match"),
+        ({"share.isolation.level": "snapshot"}, "must be one of read_committed, read_uncommitted"),
+        ({"errors.deadletterqueue.topic.name": "__consumer_offsets"}, "must match"),
+        ({"streams.num.standby.replicas": "3"}, "must be at most 2"),
     ],
 )
 def test_a_group_setting_lies_within_the_brokers_bounds(overrides: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidSetting, match=re.escape(message)):
         BrokerConfig(REQUIRED).check_group_overrides(overrides)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("consumer.assignment.interval.ms", "0"),
+        ("share.auto.offset.reset", "by_duration:P1DT2H3M4.5S"),
+        ("share.auto.offset.reset", "by_duration:PT1H"),
+        ("share.auto.offset.reset", "earliest"),
+        ("share.delivery.count.limit", "10"),
+        ("share.renew.acknowledge.enable", "false"),
+        ("errors.deadletterqueue.topic.name", "dlq.orders"),
+        ("streams.assignor.name", "sticky"),
+        ("streams.num.standby.replicas", "1"),
+        ("streams.rack.aware.assignment.tags", "zone,cluster"),
+    ],
+)
+def test_a_setting_of_share_and_streams_groups_changes_nothing_else(name: str, text: str) -> None:
+    config = BrokerConfig(REQUIRED)
+    config.check_group_overrides({name: text})
+    assert config.group({name: text}) == config.group({})
+    value, source = config.group_value(name, {name: text})
+    assert (str(value).lower(), source) == (text.lower(), Source.GROUP)
 
 
 def test_a_groups_session_is_longer_than_its_heartbeats() -> None:
