@@ -153,13 +153,13 @@ def free_disk_bytes() -> int:
 def free_memory_bytes() -> int | None:
     """What programs can still get; None where nothing tells it, as anywhere but on Linux."""
     meminfo = Path("/proc/meminfo")
-    memory = re.search(r"MemAvailable: +(\d+)", meminfo.read_text("ascii")) if meminfo.exists() else None
+    memory = re.search(r"MemAvailable: +([0-9]+)", meminfo.read_text("ascii")) if meminfo.exists() else None
     return None if memory is None else int(memory[1]) * 1024
 
 
 def _java_version() -> int | None:
     printed = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r' version "(\d+)', printed)
+    found = re.search(r' version "([0-9]+)', printed)
     return None if found is None else int(found[1])
 
 

@@ -25,7 +25,7 @@ EXECUTOR_ARGUMENTS = {
     "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
     "--podName": "SPARK_EXECUTOR_POD_NAME",
 }
-_JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
+_JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_([0-9]+)")
 
 
 def executor_command(environment: dict[str, str]) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ logger = structlog.get_logger(__name__)
 
 _RESYNC_SECONDS: Final = 120.0
 _RELEASE_SECONDS: Final = 5.0
+_PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Options:
             pod_namespace=get("POD_NAMESPACE") or "default",
             pod_name=get("POD_NAME") or f"{os.uname().nodename}-{os.getpid()}",
             lease_name=get("LEASE_NAME") or "mainstem-operator",
-            http_port=int(_seconds("HTTP_PORT", get("HTTP_PORT") or "8080")),
+            http_port=_port("HTTP_PORT", get("HTTP_PORT") or "8080"),
             log_level=level,
         )
 
@@ -88,13 +90,15 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _seconds(name: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if seconds < 0:
-        raise ValueError(f"{name} must be a number, not {text!r}.")
-    return seconds
+    if not re.fullmatch(r"[0-9]+(\.[0-9]*)?", text):
+        raise ValueError(f"{name} must be a number of seconds, not {text!r}.")
+    return float(text)
+
+
+def _port(name: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _PORT_MAX:
+        raise ValueError(f"{name} must be a port from 0 to {_PORT_MAX}, not {text!r}.")
+    return int(text)
 
 
 def main() -> int:

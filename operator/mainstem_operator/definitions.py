@@ -35,7 +35,7 @@ Every field of a status counts: one that is not declared has the whole status re
 def version_of(definition: Object | None) -> int:
     """The version that a definition says it has; 0 if there is none, or it says none."""
     text = "" if definition is None else annotations_of(definition).get(names.DEFINITIONS_VERSION, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

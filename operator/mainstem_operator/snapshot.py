@@ -307,7 +307,7 @@ def is_member(item: Object, prefix: str) -> bool:
     """Whether the object is called `prefix-N`, as a StatefulSet calls its pods and claims."""
     name: str = item["metadata"]["name"]
     head, _, index = name.rpartition("-")
-    return head == prefix and index.isdecimal() and str(int(index)) == index
+    return head == prefix and index.isascii() and index.isdecimal() and str(int(index)) == index
 
 
 def controller_of(item: Object) -> str | None:

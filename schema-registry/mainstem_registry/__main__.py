@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import re
 import signal
 import sys
 from pathlib import Path
@@ -106,12 +107,18 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--session-timeout-ms",
-        type=int,
+        type=_whole_number,
         default=10_000,
         metavar="MS",
         help="how long a leader may be silent before another is elected",
     )
     return parser.parse_args()
+
+
+def _whole_number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 10000")
+    return int(text)
 
 
 async def _serve(arguments: argparse.Namespace) -> None:

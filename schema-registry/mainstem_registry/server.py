@@ -191,9 +191,10 @@ class Server:
                 body = await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise errors.forwarding_failed(f"{leader_url}: {error or type(error).__name__}") from error
-        if answer.status < 300 and answer.headers.get(OFFSET, "").isdigit():
+        offset = answer.headers.get(OFFSET, "")
+        if answer.status < 300 and offset.isascii() and offset.isdecimal():
             # Whoever wrote through this instance reads its own write from it.
-            await self._registry.store.wait_for(int(answer.headers[OFFSET]))
+            await self._registry.store.wait_for(int(offset))
         return web.Response(
             body=body,
             status=answer.status,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -113,6 +114,23 @@ def chosen_offsets_of(options: argparse.Namespace) -> ChosenOffsets:
     )
 
 
+def whole_number(text: str) -> int:
+    """For `type` of an option: unlike `int`, without underscores, blanks and digits of other scripts.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not re.fullmatch(r"-?[0-9]{1,19}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 1000")
+    return int(text)
+
+
+def _decimal_number(text: str) -> float:
+    if not re.fullmatch(r"-?[0-9]{1,19}(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, such as 2.5")
+    return float(text)
+
+
 def _time_ms(text: str) -> int:
     time = datetime.fromisoformat(text)
     return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
@@ -197,7 +215,7 @@ def load_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--transform-deadline-seconds",
-        type=int,
+        type=whole_number,
         default=DEADLINE_SECONDS,
         metavar="SECONDS",
         help="how long one run of the transform may take; %(default)s by default",
@@ -213,24 +231,24 @@ def load_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--delete-loaded-after-ms",
-        type=int,
+        type=whole_number,
         metavar="MS",
         help="after the load, delete records from the topic that are loaded and older than this",
     )
-    parser.add_argument("--max-records", type=int)
-    parser.add_argument("--max-bytes", type=int)
-    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--max-records", type=whole_number)
+    parser.add_argument("--max-bytes", type=whole_number)
+    parser.add_argument("--cores", type=whole_number, default=os.cpu_count() or 1)
     parser.add_argument("--master", help="run on this master of Spark, also small loads")
     parser.add_argument(
         "--executors",
-        type=int,
+        type=whole_number,
         default=0,
         metavar="N",
         help="in a Kubernetes pod: up to this many executor pods for loads that are worth it",
     )
     parser.add_argument(
         "--records-per-executor",
-        type=int,
+        type=whole_number,
         default=RECORDS_PER_EXECUTOR_MIN,
         metavar="N",
         help="how many records make an executor worth its start",
@@ -246,7 +264,7 @@ def load_parser() -> argparse.ArgumentParser:
     again.add_argument("--day", action="append", default=[], type=date.fromisoformat, metavar="DAY")
     again.add_argument("--since", type=_time_ms, metavar="TIME", help="records from this time on, ISO 8601")
     again.add_argument("--until", type=_time_ms, metavar="TIME", help="records before this time, ISO 8601")
-    again.add_argument("--partition", action="append", default=[], type=int, metavar="N")
+    again.add_argument("--partition", action="append", default=[], type=whole_number, metavar="N")
     parser.add_argument(
         "--maintain",
         action="store_true",
@@ -261,14 +279,14 @@ def load_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--sweep-orphans-after-hours",
-        type=int,
+        type=whole_number,
         default=ORPHAN_HOURS,
         metavar="HOURS",
         help="once a day, delete older files that no commit names; %(default)s by default, 0 keeps them",
     )
     parser.add_argument(
         "--max-rejected-percent",
-        type=float,
+        type=_decimal_number,
         default=5.0,
         metavar="PERCENT",
         help="fail if more of the records are rejected; %(default)s by default",

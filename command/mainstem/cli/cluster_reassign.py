@@ -82,7 +82,7 @@ def bytes_of(text: str) -> int:
     Raises:
         BadInput: it is something else, or nothing.
     """
-    size = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
+    size = re.fullmatch(r"([0-9]+)([KMG]?)B?", text.strip().upper())
     if size is None or int(size[1]) == 0:
         raise BadInput(f"--throttle takes bytes per second, such as 500K or 20M, not {text!r}.")
     return int(size[1]) * _UNITS[size[2]]
@@ -127,7 +127,7 @@ def _plan(
 
 def _ids(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
+    if not all(part.isascii() and part.isdecimal() for part in parts):
         raise BadInput(f"{_NO_COMMAS}, not {text!r}.")
     ids = [int(part) for part in parts]
     if len(set(ids)) != len(ids):

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mainstem_loader.chosen_offsets import ChosenOffsets
     from mainstem_loader.rewrite_rows import RewriteReport
 
-_OFFSETS: Final = re.compile(r"(\d+):(\d+)-(\d+)")
+_OFFSETS: Final = re.compile(r"([0-9]+):([0-9]+)-([0-9]+)")
 _INT64_MAX: Final = 2**63 - 1
 
 _COLUMNS: Final = (
@@ -219,7 +219,7 @@ def rewind(
     from mainstem_loader.ranges import OffsetRange
 
     cluster, out = connect(bootstrap_servers, client_properties), Output(output)
-    if to.isdecimal():
+    if to.isascii() and to.isdecimal():
         if not partitions:
             raise BadInput("An offset belongs to one partition: name the partition with --partition.")
         if int(to) >= _INT64_MAX:

@@ -48,7 +48,11 @@ def logs_under(path: Path) -> Iterator[Path]:
 
     folders = sorted(
         folder
-        for folder in {segment.parent for segment in path.rglob("*.log") if segment.stem.isdecimal()}
+        for folder in {
+            segment.parent
+            for segment in path.rglob("*.log")
+            if segment.stem.isascii() and segment.stem.isdecimal()
+        }
         if folder == path or not folder.name.endswith(DELETED_DIRECTORY_SUFFIX)
     )
     if not folders:

@@ -292,7 +292,7 @@ def _definition(schema_type: SchemaType | None, file: Path, references: list[str
 def _reference(text: str) -> tuple[str, str, int]:
     name, _, place = text.partition("=")
     subject, _, version = place.rpartition(":")
-    if not name or not subject or not version.isdecimal():
+    if not name or not subject or not (version.isascii() and version.isdecimal()):
         raise BadInput(
             f"--reference takes NAME=SUBJECT:VERSION, such as Address=address-value:1, not {text!r}."
         )

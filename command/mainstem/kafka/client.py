@@ -407,7 +407,7 @@ def addresses_of(bootstrap_servers: str) -> list[tuple[str, int]]:
     addresses: list[tuple[str, int]] = []
     for part in bootstrap_servers.split(","):
         host, colon, port = part.strip().rpartition(":")
-        if not (colon and host and port.isdecimal() and 0 < int(port) < 65_536):
+        if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
             raise BadInput(f"{part.strip()!r} is not an address of the form host:port.")
         addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
     return addresses

@@ -22,7 +22,7 @@ from mainstem.errors import BadInput, ClusterRefused
 _SASL_HANDSHAKE: Final = struct.pack(">hhih", 17, 1, 0, -1)
 _SASL_AUTHENTICATE: Final = struct.pack(">hhih", 36, 0, 0, -1)
 _FIRST_FIELDS: Final = struct.Struct(">ih")  # correlation id, error code
-_CHALLENGE: Final = re.compile(r"r=([^,]+),s=([^,]+),i=(\d{1,9})(?:,.*)?", re.DOTALL)
+_CHALLENGE: Final = re.compile(r"r=([^,]+),s=([^,]+),i=([0-9]{1,9})(?:,.*)?", re.DOTALL)
 _SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS_MIN: Final = 4096
 """RFC 7677, section 4. A broker that announces fewer gets a proof by which the password is easy to guess."""

@@ -5,6 +5,7 @@ The stock client cannot send these requests, so `routed_requests.py` does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,7 @@ from mainstem.kafka.routed_requests import ask_any
 
 DEFAULT_NAME: Final = "<default>"
 QUOTAS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+_NUMBER: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _EXACT: Final = 0
 _DEFAULT: Final = 1
 _ANY: Final = 2
@@ -122,10 +124,7 @@ def quota_value(name: str, text: str) -> float:
     Raises:
         BadInput: `text` is no positive number.
     """
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = float(text) if _NUMBER.fullmatch(text) else 0.0
     if not 0 < value < float("inf"):
         raise BadInput(f"{name} takes a number greater than 0, not {text!r}.")
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -39,7 +40,7 @@ def parse_start(text: str, now_ms: int, option: str = "--from") -> StartPoint:
             return StartPoint(Kind.BEGINNING)
         case "end" | "latest":
             return StartPoint(Kind.END)
-    if text.isascii() and text.removeprefix("-").isdigit():
+    if re.fullmatch(r"-?[0-9]+", text):
         number = int(text)
         return StartPoint(Kind.OFFSET, number) if number >= 0 else StartPoint(Kind.LAST, -number)
     if (ago_ms := duration_ms(text)) is not None:

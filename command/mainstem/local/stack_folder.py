@@ -30,7 +30,7 @@ LAYOUT: Final = 1  # raised when a folder written by an older version can no lon
 DEFAULT_DATA_DIRECTORY: Final = Path("data/local")  # relative to the folder where a command runs
 DISK_BYTES_MIN: Final = 256 * 1024 * 1024
 _LOCK_TIMEOUT_SECONDS: Final = 0.5  # `owner_pid` of another process holds the lock for a moment
-_BROKER_FOLDER: Final = re.compile(r"broker-([1-9]\d*)")
+_BROKER_FOLDER: Final = re.compile(r"broker-([1-9][0-9]*)")
 
 
 class StackFolder:
@@ -80,7 +80,7 @@ class StackFolder:
                 fcntl.flock(lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 text = lock_file.read().strip()
-                return int(text) if text.isdecimal() else None
+                return int(text) if text.isascii() and text.isdecimal() else None
         return None
 
     def read_state(self) -> dict[str, Any] | None:

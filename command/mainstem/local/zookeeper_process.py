@@ -191,7 +191,9 @@ class ZooKeeperProcess:
 
     def _port_of_last_run(self) -> int:
         try:
-            match = re.search(r"^clientPort=(\d+)$", (self._directory / "zoo.cfg").read_text(), re.MULTILINE)
+            match = re.search(
+                r"^clientPort=([0-9]+)$", (self._directory / "zoo.cfg").read_text(), re.MULTILINE
+            )
         except FileNotFoundError:
             return 0
         return int(match[1]) if match else 0
@@ -272,7 +274,7 @@ def find_java() -> Java:
 
 def java_version(text: str) -> int | None:
     """The feature release in the output of `java -version`: 17 of `"17.0.15"`, 8 of `"1.8.0_402"`."""
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    match = re.search(r'version "([0-9]+)(?:\.([0-9]+))?', text)
     if match is None:
         return None
     first = int(match[1])

@@ -73,7 +73,9 @@ def streams_in(registration: bytes, topic: str) -> int:
 
 def partitions_in(topic_node: bytes) -> frozenset[int]:
     """The partitions of a topic, from its node in the broker registry."""
-    return frozenset(int(number) for number in _object(topic_node, "partitions") if number.isdecimal())
+    return frozenset(
+        int(number) for number in _object(topic_node, "partitions") if number.isascii() and number.isdecimal()
+    )
 
 
 def address_in(broker_node: bytes) -> str | None:

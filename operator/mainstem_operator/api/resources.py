@@ -29,7 +29,7 @@ FRESHNESS_SECONDS_MIN: Final = 10
 FRESHNESS_SECONDS_MAX: Final = 86_400
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,5})(s|m|h)")
 _SECONDS_OF_UNIT: Final = {"s": 1, "m": 60, "h": 3600}
-_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)(m|[kMGTPE]|[KMGTPE]i)?")
+_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|[kMGTPE]|[KMGTPE]i)?")
 _MULTIPLES: Final = {
     "m": 1e-3, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
@@ -44,7 +44,7 @@ AUTHORITY_OVERLAP: Final = dt.timedelta(days=7)
 """Time for people to bring new Secrets to clients that read copies."""
 AUTHORITY_OVERLAP_MIN: Final = dt.timedelta(minutes=15)
 """Kubernetes brings a Secret's content to pods within two minutes, and brokers read it within one."""
-_OVERLAP: Final = re.compile(r"(\d{1,4})([mhd])")
+_OVERLAP: Final = re.compile(r"([0-9]{1,4})([mhd])")
 _OVERLAP_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 MOVE_LIMIT_MIN: Final = 1024
 """Bytes per second; with less, a single batch of the default largest size takes a quarter of an hour."""
@@ -718,7 +718,7 @@ def _executors(warehouse: Fields) -> int | None:
     value = warehouse.setting("executors")
     if value is None or value == "auto":
         return None
-    if not value.isdecimal() or int(value) > 1000:
+    if not (value.isascii() and value.isdecimal()) or int(value) > 1000:
         raise InvalidSpec(f"spec.warehouse.executors must be from 0 to 1000, or auto, not {value!r}.")
     return int(value)
 

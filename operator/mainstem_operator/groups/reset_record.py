@@ -66,7 +66,7 @@ def record_in(metadata: Mapping[int, str]) -> ResetRecord:
     # A shorter record leaves the last pieces of a longer one behind: the first piece says how many count.
     first = metadata.get(0, "")
     count = first.partition(",")[0].removeprefix('{"pieces": ')
-    if not count.isdecimal():
+    if not (count.isascii() and count.isdecimal()):
         return ResetRecord()
     try:
         record = json.loads("".join(metadata.get(piece, "") for piece in range(int(count))))

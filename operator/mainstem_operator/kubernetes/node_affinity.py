@@ -7,6 +7,7 @@ alternatives; within a term every expression has to match. A node's name and its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 from mainstem_operator.api.fields import Object
 
 HOSTNAME: Final = "kubernetes.io/hostname"
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NAME: Final = "metadata.name"  # the only field of a node that a selector can name
 
 
@@ -45,10 +47,10 @@ class Requirement:
         return True
 
     def _compares(self, value: str | None) -> bool:
-        try:
-            number, limit = int(value or ""), int(self.values[0])
-        except (ValueError, IndexError):
+        texts = [value or "", *self.values[:1]]
+        if len(texts) < 2 or not all(_INTEGER.fullmatch(text) for text in texts):
             return False
+        number, limit = map(int, texts)
         return number > limit if self.operator == "Gt" else number < limit
 
 

@@ -25,7 +25,7 @@ ITERATIONS_MIN: Final = 4096
 """RFC 7677, section 4. A broker that announces fewer gets a proof by which the password is easy to guess."""
 ITERATIONS_MAX: Final = 1_000_000
 """As brokers accept of each other: each iteration costs a hash, so a false broker could block the process."""
-_CHALLENGE: Final = re.compile(r"r=([^,]+),s=([^,]+),i=(\d{1,9})(?:,.*)?", re.DOTALL)
+_CHALLENGE: Final = re.compile(r"r=([^,]+),s=([^,]+),i=([0-9]{1,9})(?:,.*)?", re.DOTALL)
 
 ClientProperties = Mapping[str, str]
 Authenticate = Callable[[bytes], bytes]

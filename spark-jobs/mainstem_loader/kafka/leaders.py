@@ -287,7 +287,7 @@ def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
     addresses: list[tuple[str, int]] = []
     for server in filter(None, (part.strip() for part in text.split(","))):
         host, _, port = server.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
             raise SettingsError(
                 f"{server!r} is not a bootstrap server; write host:port, several with commas."
             )

@@ -106,7 +106,7 @@ _REASONS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"Column\(/?(.*?)\) was specified twice"), r"field '\1' appears twice"),
     (re.compile(r"Failed to convert JSON to (.+?), couldn't parse:(.*)"), r"\2 does not fit a column of \1"),
     (re.compile(r"Invalid UTF8|codec can't decode"), "a string is not UTF-8"),
-    (re.compile(r"JSON parse error: (.*?)\.? in row \d+"), r"not JSON: \1"),
+    (re.compile(r"JSON parse error: (.*?)\.? in row [0-9]+"), r"not JSON: \1"),
 )
 
 

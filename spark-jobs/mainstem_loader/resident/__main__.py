@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from mainstem_loader.arguments import whole_number
 from mainstem_loader.errors import LoaderError
 from mainstem_loader.resident.process import Resident, loading_with, serve_pages
 from mainstem_loader.spark.executors import SparkExecutor
@@ -48,10 +49,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m mainstem_loader.resident", description="Keep the tables of topics fresh."
     )
     parser.add_argument("file", type=Path, help="names the topics; read again when it changes")
-    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--workers", type=int, default=WORKERS, help="loads side by side; %(default)s")
+    parser.add_argument("--cores", type=whole_number, default=os.cpu_count() or 1)
     parser.add_argument(
-        "--port", type=int, default=PORT, help="of the pages /status and /healthz; %(default)s"
+        "--workers", type=whole_number, default=WORKERS, help="loads side by side; %(default)s"
+    )
+    parser.add_argument(
+        "--port", type=whole_number, default=PORT, help="of the pages /status and /healthz; %(default)s"
     )
     return parser
 

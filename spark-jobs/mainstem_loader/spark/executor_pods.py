@@ -107,7 +107,7 @@ def _identity(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name) or str(default)
-    if not text.isdecimal() or int(text) < 1:
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise SettingsError(f"{name} is {text!r}; it must be a whole number of at least 1.")
     return int(text)
 

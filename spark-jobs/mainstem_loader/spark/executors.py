@@ -436,7 +436,7 @@ def _check_java() -> None:
             f" example the package openjdk-{JAVA_VERSION_MIN}-jre-headless, or set JAVA_HOME."
         )
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', answer)
+    version = re.search(r'version "([0-9]+)', answer)
     if version is not None and int(version.group(1)) < JAVA_VERSION_MIN:
         raise SparkUnavailableError(
             f"Spark needs Java {JAVA_VERSION_MIN} or later, and {java} is {version.group(1)}; install a"

@@ -185,7 +185,7 @@ def current_state(
 
 def _is_offset(name: str) -> bool:
     topic_id, slash, partition = name.rpartition("/")
-    return bool(slash) and partition.isdecimal() and "/" not in topic_id
+    return bool(slash) and partition.isascii() and partition.isdecimal() and "/" not in topic_id
 
 
 def _offsets(state: LoadState) -> list[str]:

@@ -259,7 +259,7 @@ class IcebergSnapshot:
         if head is None:
             return 0
         text = _property(head, _TOTAL_RECORDS)
-        return int(text) if text is not None and text.isdecimal() else None
+        return int(text) if text is not None and text.isascii() and text.isdecimal() else None
 
     def _data_file(self, schema: Schema, written: WrittenFile) -> DataFile:
         return DataFile.from_args(

@@ -47,7 +47,8 @@ _STATISTIC_CHARACTERS_MAX: Final = 64
 
 
 _NAME: Final = re.compile(
-    r"(?:(?P<table>.+)-)?part-(?P<run>\d{8}T\d{6}-[0-9a-f]{8})-\d+-\d+(?:-\d+)?\.parquet", re.DOTALL
+    r"(?:(?P<table>.+)-)?part-(?P<run>[0-9]{8}T[0-9]{6}-[0-9a-f]{8})-[0-9]+-[0-9]+(?:-[0-9]+)?\.parquet",
+    re.DOTALL,
 )
 
 

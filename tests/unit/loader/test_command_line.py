@@ -11,6 +11,7 @@ from tests.unit.loader.batch_bytes import Record
 from tests.unit.loader.fake_cluster import FakeCluster
 
 from mainstem_loader import __main__ as command
+from mainstem_loader.arguments import load_parser
 from mainstem_loader.column_types import type_of_name
 from mainstem_loader.errors import SettingsError
 from mainstem_loader.table.iceberg_catalog import IcebergCatalog
@@ -139,3 +140,20 @@ def test_a_transform_is_named_by_options(tmp_path: Path, capsys: pytest.CaptureF
     assert "cannot be read" in capsys.readouterr().err
     assert command.main([*arguments, "--input", "users=table:users"]) == 1
     assert "name the transform" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("--max-records=1_000", "'1_000' is not a whole number, such as 1000"),
+        ("--cores= 2", "' 2' is not a whole number"),
+        ("--partition=٣", "'٣' is not a whole number"),
+        ("--max-rejected-percent=nan", "'nan' is not a number, such as 2.5"),
+    ],
+)
+def test_numbers_that_only_python_reads_are_refused(
+    option: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        load_parser().parse_args(["--topic", "t", "--warehouse", "w", option])
+    assert reason in capsys.readouterr().err

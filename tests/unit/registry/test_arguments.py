@@ -13,6 +13,17 @@ from mainstem_registry.__main__ import main
 LOGIN = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
 
 
+@pytest.mark.parametrize("text", ["10_000", " 5", "-1", "1e3", "٣"])
+def test_a_timeout_that_is_no_plain_number_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = ["registry", "--bootstrap-servers", "127.0.0.1:1", "--listen", "127.0.0.1:0"]
+    monkeypatch.setattr(sys, "argv", [*program, f"--session-timeout-ms={text}"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "is not a whole number, such as 10000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("listen", "arguments", "reason"),
     [

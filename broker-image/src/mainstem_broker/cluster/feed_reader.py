@@ -180,10 +180,10 @@ class FeedReader:
         # Before the registrations: a broker that registers in between is then no longer absent, or has
         # another incarnation than the one noted here (`Controllership._checks_of_absence`).
         names = await self._zookeeper.children(znodes.INCARNATIONS)
-        earlier_ids = [int(name) for name in names if name.isdecimal()]
+        earlier_ids = [int(name) for name in names if name.isascii() and name.isdecimal()]
         earlier = await self._zookeeper.get_many([znodes.incarnation_path(each) for each in earlier_ids])
         names = await self._zookeeper.children(znodes.BROKER_IDS, self._on_brokers_changed)
-        ids = [int(name) for name in names if name.isdecimal()]
+        ids = [int(name) for name in names if name.isascii() and name.isdecimal()]
         nodes = await self._zookeeper.get_many([znodes.broker_path(broker_id) for broker_id in ids])
         incarnations = await self._zookeeper.get_many(
             [znodes.incarnation_path(broker_id) for broker_id in ids]

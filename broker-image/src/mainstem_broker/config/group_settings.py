@@ -74,7 +74,7 @@ GROUP_SETTINGS: Final[Mapping[str, Setting]] = table(
         "consumer.assignment.interval.ms",
         INT,
         1_000,
-        "Shortest time between two assignments of a group whose assignor is the broker's; here there is none.",
+        "Shortest time between two assignments of a group of KIP-848; here there is none.",
         minimum=0,
         fallbacks=(("group.consumer.assignment.interval.ms", 1),),
     ),
@@ -165,7 +165,7 @@ BOUNDS_OF_ACCEPTED: Final[Mapping[str, tuple[int, int]]] = {
 }
 """Least and greatest value that a group may set, of settings without effect.
 
-They are the defaults of Kafka's broker settings `group.FAMILY.min.*` and `max.*`, which there are none of here.
+They are the defaults of Kafka's broker settings `group.FAMILY.min.*` and `max.*`, which brokers here lack.
 """
 
 

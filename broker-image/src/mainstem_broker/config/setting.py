@@ -20,7 +20,7 @@ HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
 
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
-_DECIMAL_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+DECIMAL_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """Numbers that Java, in which Kafka is written, and Python read alike: without underscores, for example."""
 
 
@@ -94,7 +94,7 @@ class Setting:
                     if not -limit - 1 <= value <= limit:
                         raise ValueError
                 case SettingType.DOUBLE:
-                    if not _DECIMAL_NUMBER.fullmatch(text):
+                    if not DECIMAL_NUMBER.fullmatch(text):
                         raise ValueError
                     value = float(text)
                     if not isfinite(value):

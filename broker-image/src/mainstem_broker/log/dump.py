@@ -395,7 +395,11 @@ def dump_segment(path: Path, *, records: bool = False, verify: bool = False) -> 
         NotALog: there is no such segment.
     """
     log_path = path.with_suffix(LOG_SUFFIX)
-    if path.suffix not in SEGMENT_SUFFIXES or not path.stem.isdecimal() or not log_path.is_file():
+    if (
+        path.suffix not in SEGMENT_SUFFIXES
+        or not (path.stem.isascii() and path.stem.isdecimal())
+        or not log_path.is_file()
+    ):
         raise NotALog(f"{path} is no segment: name a .log file, or a directory that holds some.")
     return SegmentDump(log_path, records=records, verify=verify)
 
@@ -424,12 +428,17 @@ def dump_transaction_index(path: Path) -> TransactionIndexDump:
 
 def is_transaction_index(path: Path) -> bool:
     """Whether the path has the name of an index of aborted transactions."""
-    return path.suffix == TransactionIndex.SUFFIX and path.stem.isdecimal() and path.is_file()
+    return (
+        path.suffix == TransactionIndex.SUFFIX
+        and path.stem.isascii()
+        and path.stem.isdecimal()
+        and path.is_file()
+    )
 
 
 def is_snapshot(path: Path) -> bool:
     """Whether the path has a snapshot's name."""
-    return path.suffix == SNAPSHOT_SUFFIX and path.stem.isdecimal() and path.is_file()
+    return path.suffix == SNAPSHOT_SUFFIX and path.stem.isascii() and path.stem.isdecimal() and path.is_file()
 
 
 def dump_log(path: Path, *, records: bool = False, verify: bool = False) -> list[SegmentDump]:
@@ -442,7 +451,11 @@ def dump_log(path: Path, *, records: bool = False, verify: bool = False) -> list
     """
     if not path.is_dir():
         return [dump_segment(path, records=records, verify=verify)]
-    paths = sorted(segment for segment in path.glob("*" + LOG_SUFFIX) if segment.stem.isdecimal())
+    paths = sorted(
+        segment
+        for segment in path.glob("*" + LOG_SUFFIX)
+        if segment.stem.isascii() and segment.stem.isdecimal()
+    )
     if not paths:
         raise NotALog(f"{path} holds no segment: name the directory of a partition, such as flights-0.")
     return [SegmentDump(segment, records=records, verify=verify) for segment in paths]

@@ -105,7 +105,7 @@ def _lone_indexes(directory: Path) -> list[Problem]:
         for suffix in SEGMENT_SUFFIXES
         if suffix != LOG_SUFFIX
         for path in sorted(directory.glob("*" + suffix))
-        if path.stem.isdecimal() and not path.with_suffix(LOG_SUFFIX).exists()
+        if path.stem.isascii() and path.stem.isdecimal() and not path.with_suffix(LOG_SUFFIX).exists()
     ]
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from math import ceil, isfinite
 from typing import Final
 
+from mainstem_broker.config.setting import DECIMAL_NUMBER
 from mainstem_broker.errors import ThrottlingQuotaExceeded
 from mainstem_broker.quota.rate import Rate
 from mainstem_broker.quota.token_bucket import TokenBucket
@@ -50,11 +51,8 @@ def quotas_in(config: Mapping[str, str]) -> dict[QuotaKind, float]:
     """The quotas among an entity's settings; there may be others, and what cannot be read sets no limit."""
     quotas = {}
     for kind in QuotaKind:
-        try:
-            limit = float(config.get(kind, "nan"))
-        except ValueError:
-            continue
-        if isfinite(limit) and limit > 0:
+        text = config.get(kind, "").strip()
+        if DECIMAL_NUMBER.fullmatch(text) and isfinite(limit := float(text)) and limit > 0:
             quotas[kind] = limit
     return quotas
 

@@ -72,7 +72,7 @@ def throttled_replicas(text: str) -> Callable[[int, int], bool]:
     named = set()
     for pair in text.split(","):
         partition, _, broker = pair.partition(":")
-        if partition.isdecimal() and broker.isdecimal():
+        if partition.isascii() and partition.isdecimal() and broker.isascii() and broker.isdecimal():
             named.add((int(partition), int(broker)))
     return lambda partition, broker: (partition, broker) in named
 

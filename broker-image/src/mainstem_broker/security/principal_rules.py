@@ -75,7 +75,11 @@ def _rule(match: re.Match[str]) -> PrincipalRule:
         compiled = re.compile(re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern))
         template = _python_template(replacement)
         for group in re.findall(r"\\g<(\w+)>", template):
-            if not (int(group) <= compiled.groups if group.isdecimal() else group in compiled.groupindex):
+            if not (
+                int(group) <= compiled.groups
+                if group.isascii() and group.isdecimal()
+                else group in compiled.groupindex
+            ):
                 raise _invalid(match.group())
     except re.error as error:
         raise _invalid(match.group()) from error
@@ -91,7 +95,7 @@ def _python_template(replacement: str) -> str:
             return "\\\\" if literal == "\\" else str(literal)
         return f"\\g<{number or name}>"
 
-    return re.sub(r"\$(\d)|\$\{(\w+)\}|\\(.)", translated, replacement)
+    return re.sub(r"\$([0-9])|\$\{(\w+)\}|\\(.)", translated, replacement)
 
 
 def _invalid(rule: str) -> InvalidSetting:

@@ -33,7 +33,9 @@ _FIRST: Final = re.compile(
 _FINAL: Final = re.compile(
     rf"(?P<unproved>c=(?P<binding>[^,]+),{_NONCE}(?:,.*)?),p=(?P<proof>[^,]+)", re.DOTALL
 )
-_CHALLENGE: Final = re.compile(rf"{_NONCE},s=(?P<salt>[^,]+),i=(?P<iterations>\d{{1,9}})(?:,.*)?", re.DOTALL)
+_CHALLENGE: Final = re.compile(
+    rf"{_NONCE},s=(?P<salt>[^,]+),i=(?P<iterations>[0-9]{{1,9}})(?:,.*)?", re.DOTALL
+)
 
 
 class ScramServer:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -83,6 +84,8 @@ class ScramCredential:
         """
         parts = dict(part.partition("=")[::2] for part in text.split(","))
         try:
+            if not re.fullmatch(r"[0-9]{1,9}", parts["iterations"]):
+                raise ValueError
             credential = cls(
                 int(parts["iterations"]),
                 base64.b64decode(parts["salt"], validate=True),

@@ -89,7 +89,7 @@ def inter_broker_protocol(config: BrokerConfig, listeners: list[tuple[Endpoint, 
 def _parse(text: str, setting: str, protocols: dict[str, str]) -> Endpoint:
     name, separator, address = text.strip().partition("://")
     host, colon, port = address.rpartition(":")
-    if not separator or not colon or not port.isdecimal() or int(port) > 65535:
+    if not separator or not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise StartupError(f"{setting} has {text.strip()!r}; write it as NAME://host:port.")
     name = name.upper()
     if name not in protocols:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
@@ -38,6 +39,7 @@ from mainstem_operator.kubernetes.manifests import manifest
 logger = structlog.get_logger(__name__)
 
 _KEY: Final = "throttles.json"
+_PAIR: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 _LOOKS: Final = 40
 _NOT_SHOWN: Final = "Brokers do not show its throttles yet."
 
@@ -261,7 +263,13 @@ def _read(live: Object | None) -> Noted:
             for where, settings in json.loads(text).items()
             for setting, items in settings.items()
         }
-        partitions_in(noted)
+        if not all(
+            _PAIR.fullmatch(pair)
+            for (where, _), pairs in noted.items()
+            if where != ALL_BROKERS
+            for pair in pairs
+        ):
+            raise ValueError
     except (ValueError, AttributeError, TypeError):
         logger.warning("the record of throttles is not valid, and is ignored", text=text)
         return {}

@@ -33,7 +33,7 @@ def test_quotas_hold_for_a_user_a_client_id_or_both() -> None:
     assert Client("<default>", "app").entity == {"user": None, "client-id": "app"}
 
 
-@pytest.mark.parametrize("text", ["-1", "0", "fast", "", "inf", "nan"])
+@pytest.mark.parametrize("text", ["-1", "0", "fast", "", "inf", "nan", "1_000", " 5", "٣", "0x10"])
 def test_a_quota_is_a_number_above_zero(text: str) -> None:
     assert quota_value("producer_byte_rate", "1024") == 1024.0
     with pytest.raises(BadInput, match="producer_byte_rate takes a number greater than 0"):

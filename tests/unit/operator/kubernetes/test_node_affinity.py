@@ -43,6 +43,8 @@ def affinity(*terms: dict[str, Any]) -> NodeAffinity:
         ([labels("generation", "Lt", "4")], True),
         ([labels("zone", "Lt", "4")], False),
         ([labels("rack", "Gt", "2")], False),
+        ([labels("generation", "Gt", "0_1")], False),
+        ([labels("generation", "Gt")], False),
         ([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-7"]}]}], True),
         ([{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["node-7"]}]}], False),
         ([labels("zone", "In", "b"), labels("zone", "In", "a")], True),

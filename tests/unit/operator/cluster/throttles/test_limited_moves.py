@@ -229,7 +229,16 @@ def test_a_move_by_hand_is_not_limited() -> None:
     assert brokers.settings["views"] == {}
 
 
-def test_a_note_that_makes_no_sense_is_not_heeded() -> None:
+@pytest.mark.parametrize(
+    "note",
+    [
+        "[what?",
+        '{"clicks": {"leader.replication.throttled.replicas": ["0:1", "0:*"]}}',
+        '{"clicks": {"leader.replication.throttled.replicas": ["0"]}}',
+        '{"clicks": {"leader.replication.throttled.replicas": ["1_0:1"]}}',
+    ],
+)
+def test_a_note_that_makes_no_sense_is_not_heeded(note: str) -> None:
     brokers, operator = played(5000)
     brokers.settings["clicks"] = {SENDERS: "0:1"}
     brokers.config_map = {
@@ -238,7 +247,7 @@ def test_a_note_that_makes_no_sense_is_not_heeded() -> None:
             "resourceVersion": "1",
             "ownerReferences": [{"kind": "BrokerCluster", "name": "events"}],
         },
-        "data": {"throttles.json": "[what?"},
+        "data": {"throttles.json": note},
     }
     operator.look()
     assert brokers.settings["clicks"] == {SENDERS: "0:1"}
