@@ -15,7 +15,7 @@ from typing import Any
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import GroupSpec
 from mainstem_operator.brokers.admin import Brokers
-from mainstem_operator.brokers.errors import BrokersRefused
+from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.brokers.offset_requests import OFFSETS_TOPIC
 from mainstem_operator.brokers.topic_state import GroupState, TopicPartition
 from mainstem_operator.groups.plan import (
@@ -175,7 +175,10 @@ async def _reset(
     )
     if isinstance(proof, Refusal):
         return ResetStep("wait", proof.reason, step.changes), status
-    refused = await brokers.put_offsets(proof)
+    try:
+        refused = await brokers.put_offsets(proof)
+    except BrokersUnreachable as error:  # one coordinator that is away holds up no other group
+        return ResetStep("wait", str(error), step.changes), status
     if refused:
         (topic, partition), sentence = sorted(refused.items())[0]
         return ResetStep("wait", f"{topic}-{partition}: {sentence}", step.changes), status

@@ -8,6 +8,7 @@ from typing import Any, Final
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import GroupSpec, group_of, key_of
+from mainstem_operator.brokers.errors import BrokersUnreachable
 from mainstem_operator.groups.apply import look_at_groups
 from mainstem_operator.groups.plan import conflict_conditions, owners_of
 from mainstem_operator.runtime.alone import Alone
@@ -77,9 +78,15 @@ async def _reconcile_valid(
         noted[key] = await context.kube.apply_status(noted[key], status, unchanged=True)
 
     looked_at = [spec for _, spec in pairs.values()]
-    snapshots, failed = await look_at_groups(
-        context.brokers(namespace, name), looked_at, statuses, note, context.may_act, alone
-    )
+    try:
+        snapshots, failed = await look_at_groups(
+            context.brokers(namespace, name), looked_at, statuses, note, context.may_act, alone
+        )
+    except BrokersUnreachable as error:
+        for key in pairs:
+            with alone(key):  # what was noted of a reset is part of the status
+                await context.say(noted[key], Condition("Ready", None, "Unreachable", str(error)))
+        raise
     for key, status in snapshots.items():
         with alone(key):
             await _write(context, pairs[key][0], statuses[key], status)
