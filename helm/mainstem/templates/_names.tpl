@@ -72,16 +72,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/*
 Fails where values are missing that every values.yaml of this chart has, as after an upgrade with --reuse-values from an
-older chart: their first use would fail without saying what to do.
+older chart: their first use would fail without saying what to do, or what is on by default would be off.
 */}}
 {{- define "mainstem.requireValues" -}}
-{{- range list "image" "crds" "serviceAccount" "rbac" "resources" "podSecurityContext" "securityContext" "deletionProtection" "admissionPolicies" "networkPolicy" "metrics" "metrics.rules" "metrics.serviceMonitor" "cluster" "test" }}
+{{- range list "image" "crds" "serviceAccount" "rbac" "resources" "podSecurityContext" "securityContext" "deletionProtection" "admissionPolicies" "networkPolicy" "metrics" "metrics.rules" "metrics.serviceMonitor" "cluster" "test" "image.pullPolicy" "image.operator" "image.broker" "image.zookeeper" "image.spark" "crds.upgrade" "replicas" "logLevel" "resyncSeconds" "serviceAccount.create" "rbac.create" "rbac.aggregate" "terminationGracePeriodSeconds" "deletionProtection.enabled" "admissionPolicies.enabled" "networkPolicy.enabled" "metrics.serviceMonitor.interval" "cluster.name" "cluster.spec" "test.records" }}
 {{- $found := $.Values }}
 {{- range splitList "." . }}
 {{- if kindIs "map" $found }}{{ $found = index $found . }}{{ end }}
 {{- end }}
-{{- if not (kindIs "map" $found) }}
-{{- fail (printf "The values have no %s, which this chart reads. If this is an upgrade with --reuse-values, use --reset-then-reuse-values instead: it adds the defaults of the new chart." .) }}
+{{- if kindIs "invalid" $found }}
+{{- fail (printf "The values have no %s, which this chart reads. If this is an upgrade with --reuse-values, use --reset-then-reuse-values instead: it adds the defaults of the new chart. Otherwise, give it a value: null takes its default away." .) }}
 {{- end }}
 {{- end }}
 {{- end -}}

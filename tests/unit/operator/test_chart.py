@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,8 +18,10 @@ def test_a_template_first_requires_the_values_that_older_releases_may_not_have(p
     assert path.read_text().startswith('{{- include "mainstem.requireValues" . }}\n')
 
 
-def test_all_values_with_fields_of_their_own_are_required() -> None:
-    """Reading a field of a value that is missing fails with a nil pointer."""
+def test_values_are_required_that_have_fields_or_are_not_empty_by_default() -> None:
+    """Reading a field of a value that is missing fails with a nil pointer; what is on by default would be
+    off; and without its default a value such as `replicas` is not valid.
+    """
     helper = (CHART / "templates/_names.tpl").read_text()
     listed = re.search(r'define "mainstem.requireValues" -}}\n{{- range list ([^}]*) }}', helper)
     assert listed
@@ -29,13 +32,20 @@ def test_all_values_with_fields_of_their_own_are_required() -> None:
         for chain in re.findall(r"\.Values((?:\.\w+){2,})", path.read_text())
         for parent in parents_of(chain[1:])
     }
-    assert read <= required
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    for name in required:
-        found = values
-        for part in name.split("."):
-            found = found[part]
-        assert isinstance(found, dict), name
+    texts = [path.read_text() for path in [*TEMPLATES, CHART / "templates/_names.tpl"]]
+    names = {name for text in texts for name in re.findall(r"\.Values\.([\w.]+)", text)}
+    names |= {
+        f"image.{name}" for text in texts for name in re.findall(r'"mainstem.image" \(list \. "(\w+)"', text)
+    }
+    lists = {name for name in names if isinstance(default_of(values, name), list)}
+    assert required == read | {name for name in names - lists if default_of(values, name)}
+
+
+def default_of(values: Any, name: str) -> Any:
+    for part in name.split("."):
+        values = values[part]
+    return values
 
 
 def parents_of(chain: str) -> set[str]:
