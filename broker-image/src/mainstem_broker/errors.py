@@ -337,6 +337,10 @@ class InvalidFetchSessionEpoch(ProtocolError):
     code = 71
 
 
+class TopicDeletionDisabled(ProtocolError):
+    code = 73
+
+
 class FencedLeaderEpoch(ProtocolError):
     code = 74
 

@@ -12,8 +12,10 @@ topic (or, after the request's timeout, REQUEST_TIMED_OUT; the wish stands).
 - controller_mutation_rate (KIP-599) counts the partitions that they create or delete. Where it is
   exceeded, CreateTopics v6, DeleteTopics v5 and CreatePartitions v3 refuse the rest of the topics with
   THROTTLING_QUOTA_EXCEEDED; older clients are only made to wait.
-- DeleteTopics: by name, or by id from v6 on. CreatePartitions: never fewer than there are. Both write all
-  topics of a request in few transactions, as CreateTopics does.
+- DeleteTopics: by name, or by id from v6 on. A topic that a request names more than once, in whatever way,
+  is refused with INVALID_REQUEST, and so is an entry with both name and id, or with neither.
+  CreatePartitions: never fewer than there are. Both write all topics of a request in few transactions, as
+  CreateTopics does.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ from mainstem_broker.errors import (
     RequestTimedOut,
     TopicAlreadyExists,
     TopicAuthorizationFailed,
+    TopicDeletionDisabled,
     UnknownTopicId,
 )
 from mainstem_broker.protocol.topic_partition import TopicPartition
@@ -74,6 +77,8 @@ CREATE_TOPICS_STRICT_VERSION: Final = 6
 DELETE_TOPICS_STRICT_VERSION: Final = 5
 CREATE_PARTITIONS_STRICT_VERSION: Final = 3
 """From these versions on clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+TOPIC_DELETION_DISABLED_VERSION: Final = 3
+"""From this version of DeleteTopics on clients know TOPIC_DELETION_DISABLED (KIP-322)."""
 
 CREATED_CONFIG_FIELDS: Final = ("name", "value", "read_only", "config_source", "is_sensitive")
 """What a CreateTopics answer says of a setting; DescribeConfigs says more."""
@@ -391,23 +396,34 @@ async def handle_delete_topics(
     else:
         requested_topics = [(name, None) for name in request.topic_names]
     mutations = context.mutations(broker, strict=context.version >= DELETE_TOPICS_STRICT_VERSION)
+    is_disabled = not broker.config.flag("delete.topic.enable")
+    disabled = InvalidRequest if context.version < TOPIC_DELETION_DISABLED_VERSION else TopicDeletionDisabled
+    topic_names = broker.view.topic_names
+    times_named = Counter(
+        name if topic_id is None or topic_id.int == 0 else topic_names.get(topic_id, topic_id)
+        for name, topic_id in requested_topics
+    )
     results: list[Body] = []
     doomed: dict[str, UUID] = {}
     for name, topic_id in requested_topics:
         result: Body = {"name": name, "topic_id": topic_id, "error_code": 0}
         results.append(result)
         try:
-            if topic_id is not None and topic_id.int != 0:
-                known_name = broker.view.topic_names.get(topic_id)
+            if is_disabled:
+                raise disabled("Topics cannot be deleted: delete.topic.enable is false.")
+            has_id = topic_id is not None and topic_id.int != 0
+            if has_id == (name is not None):
+                raise InvalidRequest("A topic to delete needs either a name or an id.")
+            if topic_id is not None and has_id:
+                known_name = topic_names.get(topic_id)
                 if known_name is None or not may_describe_requested(broker, context, known_name):
                     raise UnknownTopicId(f"There is no topic with the id {topic_id}.")
                 result["name"] = known_name
             require_topic(broker, context, Operation.DELETE, result["name"])
-            if not broker.config.flag("delete.topic.enable"):
-                raise InvalidRequest("Topics cannot be deleted: delete.topic.enable is false.")
+            if times_named[result["name"]] > 1:
+                raise InvalidRequest(f"The request names topic '{result['name']}' more than once.")
             topic = broker.require_topic(result["name"])
-            if result["name"] not in doomed:
-                mutations.take(len(topic.assignment.replicas))
+            mutations.take(len(topic.assignment.replicas))
             result["topic_id"] = doomed[result["name"]] = topic.topic_id
         except ProtocolError as error:
             _take_error(result, error)

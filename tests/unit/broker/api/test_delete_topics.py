@@ -3,10 +3,12 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
+import pytest
 from tests.unit.broker.api.brokers import LocalBroker, run
 from tests.unit.broker.api.topic_requests import delete
 
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
+from mainstem_broker.protocol.wire import NULL_UUID
 
 
 async def test_topics_are_deleted_by_id(broker: LocalBroker) -> None:
@@ -16,11 +18,41 @@ async def test_topics_are_deleted_by_id(broker: LocalBroker) -> None:
     assert await delete(broker, request[:1], 6) == [(None, "unknown_topic_id")]
 
 
-def test_a_broker_may_not_allow_deletion(broker: LocalBroker) -> None:
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(2, "invalid_request"), (3, "topic_deletion_disabled"), (5, "topic_deletion_disabled")],
+)
+def test_a_broker_may_not_allow_deletion(version: int, error: str, broker: LocalBroker) -> None:
+    """KIP-322: a client that knows the error tells it from a request that is wrong."""
     broker.create("t")
     broker.context.config.values["delete.topic.enable"] = False
-    assert run(delete(broker, ["t"], 5)) == [("t", "invalid_request")]
+    assert run(delete(broker, ["t", "nowhere"], version)) == [("t", error), ("nowhere", error)]
     assert "t" in broker.view.topics
+
+
+async def test_a_topic_that_a_request_names_more_than_once_stays(broker: LocalBroker) -> None:
+    """As in Apache Kafka: by name, by id, or by one and the other."""
+    ids = {name: broker.create(name, (2,)) for name in ("a", "b", "c", "d")}
+    named = [{"name": name, "topic_id": NULL_UUID} for name in ("a", "a", "c", "d")]
+    by_id = [{"name": None, "topic_id": ids[name]} for name in ("b", "b", "c")]
+    assert await delete(broker, [*named, *by_id], 6) == [
+        ("a", "invalid_request"),
+        ("a", "invalid_request"),
+        ("c", "invalid_request"),
+        ("d", "none"),
+        ("b", "invalid_request"),
+        ("b", "invalid_request"),
+        ("c", "invalid_request"),
+    ]
+    assert sorted(broker.view.topics) == ["a", "b", "c"]
+
+
+async def test_a_topic_to_delete_has_either_a_name_or_an_id(broker: LocalBroker) -> None:
+    """One of both, of which the other means another topic, would delete what nobody meant."""
+    ids = {name: broker.create(name, (2,)) for name in ("a", "b")}
+    request = [{"name": "a", "topic_id": ids["b"]}, {"name": None, "topic_id": NULL_UUID}]
+    assert await delete(broker, request, 6) == [("a", "invalid_request"), (None, "invalid_request")]
+    assert sorted(broker.view.topics) == ["a", "b"]
 
 
 async def test_a_deletion_nobody_carries_out_times_out_and_stands(broker: LocalBroker) -> None:
@@ -38,9 +70,9 @@ async def test_the_topics_of_a_request_are_deleted_together_and_a_bad_one_fails_
     names = [f"t{number}" for number in range(300)]
     for name in names:
         broker.create(name, (2,))
-    answers = await delete(broker, ["nowhere", *names, "t5"], 5)
+    answers = await delete(broker, ["nowhere", *names], 5)
     assert answers[0] == ("nowhere", "unknown_topic_or_partition")
-    assert answers[1:] == [(name, "none") for name in (*names, "t5")]
+    assert answers[1:] == [(name, "none") for name in names]
     assert broker.cluster.topics_per_call == [300]
     assert broker.view.topics == {}
 
