@@ -51,14 +51,16 @@ async def handle_alter(
             errors = {}
             answer |= {"error_code": error.code, "error_message": error.message}
         except ProtocolError as error:
-            errors = {requested.partition_index: error for requested in topic.partitions}
-        partitions = [_result(requested.partition_index, errors) for requested in topic.partitions]
+            errors = dict.fromkeys(range(len(topic.partitions)), error)
+        partitions = [
+            _result(requested.partition_index, errors.get(position))
+            for position, requested in enumerate(topic.partitions)
+        ]
         responses.append({"name": topic.name, "partitions": partitions})
     return {**answer, "responses": responses}
 
 
-def _result(partition: int, errors: dict[int, ProtocolError]) -> Body:
-    error = errors.get(partition)
+def _result(partition: int, error: ProtocolError | None) -> Body:
     return {
         "partition_index": partition,
         "error_code": 0 if error is None else error.code,
@@ -69,14 +71,17 @@ def _result(partition: int, errors: dict[int, ProtocolError]) -> Body:
 async def _alter(
     broker: BrokerContext, requested: Any, may_change_factor: bool, timeout_ms: int
 ) -> dict[int, ProtocolError]:
-    """Write the requested moves of one topic; returns those that were refused."""
+    """Write the requested moves of one topic; returns those that were refused, by position in the request.
+
+    Of several moves of one partition the last one that can be carried out counts, as in Kafka.
+    """
     topic = _topic(broker.view, requested.name)
     errors: dict[int, ProtocolError] = {}
 
     def change(assignment: TopicAssignment) -> TopicAssignment:
         errors.clear()
         moves = {}
-        for item in requested.partitions:
+        for position, item in enumerate(requested.partitions):
             partition = item.partition_index
             try:
                 if partition not in assignment.replicas:
@@ -84,7 +89,7 @@ async def _alter(
                 move = move_of(assignment, partition)
                 moves[partition] = _moved(broker.view, move, item.replicas, may_change_factor)
             except ProtocolError as error:
-                errors[partition] = error
+                errors[position] = error
         return with_moves(assignment, moves)
 
     version = await broker.member.administration.change_assignment(topic.name, topic.topic_id, change)
