@@ -1,4 +1,4 @@
-"""What a request about moves of replicas is answered (R20); the moves: `tests/interop/test_reassignment.py`."""
+"""The answers to requests that move replicas (R20); `tests/interop/test_reassignment.py` has the moves."""
 
 from __future__ import annotations
 
