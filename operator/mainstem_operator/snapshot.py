@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import Identity, annotations_of
-from mainstem_operator.api.timestamps import moment
+from mainstem_operator.api.timestamps import moment, moment_noted
 from mainstem_operator.kubernetes.node_affinity import NodeAffinity, affinity_of
 
 
@@ -232,7 +232,6 @@ def workload_of(stateful_set: Object) -> Workload:
 
 def claim_of(claim: Object, volume: Object | None) -> Claim:
     metadata, spec, status = claim["metadata"], claim.get("spec") or {}, claim.get("status") or {}
-    lost = annotations_of(claim).get(names.LOST_SINCE)
     return Claim(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -241,7 +240,7 @@ def claim_of(claim: Object, volume: Object | None) -> Claim:
         deleting=metadata.get("deletionTimestamp") is not None,
         affinity=affinity_of(volume) if volume else None,
         size=spec.get("resources", {}).get("requests", {}).get("storage", ""),
-        lost_since=moment(lost) if lost else None,
+        lost_since=moment_noted(annotations_of(claim).get(names.LOST_SINCE)),
     )
 
 

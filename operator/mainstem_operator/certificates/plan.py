@@ -21,7 +21,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.listeners import BROKER_USER, OPERATOR_USER
 from mainstem_operator.api.resources import AuthorityReplacement, ClusterSpec
 from mainstem_operator.api.secret_data import SecretData
-from mainstem_operator.api.timestamps import moment, written
+from mainstem_operator.api.timestamps import moment_noted, written
 from mainstem_operator.certificates.issuing import (
     AUTHORITY_RENEWAL_DAYS,
     SERVER_DAYS,
@@ -178,10 +178,7 @@ def _next_of(data: SecretData) -> KeyPair | None:
 
 
 def _since(data: SecretData) -> dt.datetime | None:
-    try:
-        return moment(data.get(_SINCE, ""))
-    except ValueError:
-        return None
+    return moment_noted(data.get(_SINCE))
 
 
 def plan_server(

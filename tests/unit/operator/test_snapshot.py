@@ -67,6 +67,14 @@ def test_a_claim_that_only_carries_the_labels_counts_for_nothing() -> None:
     }
 
 
+@pytest.mark.parametrize("text", ["yesterday", "2026-11-21", ""])
+def test_a_claim_whose_note_of_loss_was_damaged_counts_as_one_without(text: str) -> None:
+    """The operator notes the loss anew, and waits again before it gives the claim up."""
+    claim = item("data-events-broker-0", "c", None)
+    claim["metadata"]["annotations"] = {names.LOST_SINCE: text}
+    assert component(*OWN, claims=[claim]).claims[0].lost_since is None
+
+
 def test_a_stateful_set_of_another_owner_or_name_is_not_ours() -> None:
     foreign = [workload("another cluster"), workload("cluster", "events-broker-copy")]
     assert component(*OWN, workloads=foreign) == Component(None, {}, {})

@@ -30,7 +30,7 @@ from mainstem_operator.api.resources import (
     WarehouseSpec,
     annotations_of,
 )
-from mainstem_operator.api.timestamps import moment, written
+from mainstem_operator.api.timestamps import moment, moment_noted, written
 from mainstem_operator.kubernetes.manifests import (
     CONTAINER_SECURITY,
     POD_SECURITY,
@@ -597,8 +597,8 @@ def last_load(runs: Iterable[Run]) -> dict[str, Any] | None:
 def last_good_load(runs: Iterable[Run], present: str | None) -> str | None:
     """When a load last ended well; `present` is what the status says, for Jobs are not kept for ever."""
     ends = [run.finished for run in runs if run.succeeded and run.finished is not None]
-    if present is not None:
-        ends.append(moment(present))
+    if (known := moment_noted(present)) is not None:
+        ends.append(known)
     return written(max(ends)) if ends else None
 
 
@@ -607,7 +607,7 @@ def loaded_up_to(runs: Iterable[Run], present: str | None) -> str | None:
     says, for Jobs are not kept for ever.
     """
     reported = [summary_of(run.message).get("loadedUpTo") for run in runs]
-    times = [moment(time) for time in [*reported, present] if isinstance(time, str)]
+    times = [time for text in [*reported, present] if (time := moment_noted(text)) is not None]
     return written(max(times)) if times else None
 
 
@@ -676,7 +676,7 @@ def retention_condition(topic: TopicSpec, status: Object, runs: Iterable[Run]) -
         (item for item in status.get("conditions") or () if item.get("type") == KEPT_UNTIL_LOADED), {}
     )
     lost = str(present.get("message", "")) if present.get("status") == "False" else ""
-    judged = moment(present["lastTransitionTime"]) if "lastTransitionTime" in present else None
+    judged = moment_noted(present.get("lastTransitionTime"))
     ended = [(run.finished, run) for run in runs if run.finished is not None]
     for finished, run in sorted(ended, key=lambda pair: pair[0]):
         if judged is None or finished >= judged:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from mainstem_operator.api.conditions import Condition, pruned
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import TopicSpec
-from mainstem_operator.api.timestamps import moment, written
+from mainstem_operator.api.timestamps import moment_noted, written
 from mainstem_operator.topics.loads.plan import Run, summary_of
 
 REJECTED: Final = "RecordsRejected"
@@ -48,9 +48,11 @@ class Rejections:
 def rejections_in(status: Object) -> Rejections:
     """What the status says."""
     noted = status.get("lastRejection") or {}
+    if (at := moment_noted(noted.get("at"))) is None:
+        return Rejections()
     try:
-        last = Rejection(moment(noted["at"]), noted.get("runId"), int(noted["read"]), int(noted["rejected"]))
-    except (KeyError, TypeError, ValueError):  # there is none, or somebody has damaged it
+        last = Rejection(at, noted.get("runId"), int(noted["read"]), int(noted["rejected"]))
+    except (KeyError, TypeError, ValueError):  # somebody has damaged it
         return Rejections()
     counts = any(
         item.get("type") == REJECTED and item.get("status") == "True"

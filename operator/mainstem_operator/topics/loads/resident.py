@@ -20,7 +20,7 @@ from typing import Any, Final
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, WarehouseLocation
-from mainstem_operator.api.timestamps import moment, written
+from mainstem_operator.api.timestamps import moment_noted, written
 from mainstem_operator.kubernetes.manifests import (
     CONTAINER_SECURITY,
     POD_SECURITY,
@@ -225,8 +225,7 @@ def resident_status(
     warehouse = spec.warehouse
     assert warehouse is not None and warehouse.freshness_seconds is not None
     limit = dt.timedelta(seconds=warehouse.freshness_seconds)
-    known_text = present.get("loadedUpTo")
-    known = None if known_text is None else moment(known_text)
+    known = moment_noted(present.get("loadedUpTo"))
     # Earlier than what is known after a rewind: what is loaded again is not in the table until then.
     newest = known if page is None or page.loaded_up_to is None else page.loaded_up_to
     last_load, last_good_load = present.get("lastLoad"), present.get("lastGoodLoad")
@@ -238,7 +237,8 @@ def resident_status(
             is_worth_a_write = True
             last_load = _last_load(page)
             last_good_load = written(page.finished) if page.succeeded else last_good_load
-    up_to = written(newest) if newest is not None and is_worth_a_write else known_text
+    told = newest if newest is not None and is_worth_a_write else known
+    up_to = None if told is None else written(told)
     age_seconds = None if newest is None else max(int((now - newest).total_seconds()), 0)
     return LoadStatus(
         last_load,

@@ -20,6 +20,7 @@ from mainstem_operator.topics.loads.plan import (
     load_conditions,
     load_manifest,
     load_name,
+    loaded_up_to,
     loader_rights,
     run_of,
 )
@@ -319,6 +320,16 @@ def test_a_table_is_fresh_as_long_as_all_records_are_loaded_up_to_a_recent_time(
     assert fresh(run(5, True, {"loaded": 1, "loadedUpTo": "2026-11-21T11:56:00Z"})) is True
     assert fresh(run(5, True, {"loaded": 1, "loadedUpTo": "2026-11-20T00:00:00Z"})) is False
     assert fresh(present="2026-11-21T11:58:00Z") is True  # its Job is gone already
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-11-21", 5])
+def test_a_time_that_is_none_in_a_report_or_a_status_counts_as_not_told(text: Any) -> None:
+    """It ended the look at all Topics of the BrokerCluster."""
+    good = "2026-11-21T11:56:00Z"
+    damaged = run(5, True, {"loaded": 1, "loadedUpTo": text})
+    assert loaded_up_to([damaged], good) == good
+    assert loaded_up_to([run(5, True, {"loaded": 1, "loadedUpTo": good})], text) == good
+    assert last_good_load([], text) is None
 
 
 def test_a_load_that_rejected_too_many_records_is_not_tried_again() -> None:

@@ -151,6 +151,11 @@ def test_a_loaded_topic_is_fresh() -> None:
     assert (told.last_load["runId"], told.last_load["rows"]) == ("run-1", 5)
 
 
+@pytest.mark.parametrize("text", ["yesterday", "2026-11-21"])
+def test_a_time_that_is_none_in_the_status_is_replaced_by_what_the_loader_says(text: str) -> None:
+    assert status({"loadedUpTo": text}, page()).loaded_up_to == "2026-11-21T11:59:50Z"
+
+
 def test_loads_that_go_on_well_write_no_status_until_its_time_is_old() -> None:
     first = status({}, page(50))
     present = {
