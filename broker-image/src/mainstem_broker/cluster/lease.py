@@ -7,6 +7,7 @@ lease means and who checks it: `replica/lease.py`.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -84,10 +85,15 @@ class LeaseKeeper:
         logger.warning(
             "ZooKeeper does not answer: leaders go on while their followers grant it; elections, settings,"
             " topics and changes of in-sync sets wait",
-            silence_s=round(self._lease.silence_s),
+            silence_s=_whole_seconds(self._lease.silence_s),
         )
 
     def _report_return(self, silence_s: float) -> None:
         if self._reported_s is not None:
             self._reported_s = None
-            logger.info("ZooKeeper answers again", silence_s=round(silence_s))
+            logger.info("ZooKeeper answers again", silence_s=_whole_seconds(silence_s))
+
+
+def _whole_seconds(silence_s: float) -> int | None:
+    """None where no heartbeat has been answered yet."""
+    return round(silence_s) if math.isfinite(silence_s) else None

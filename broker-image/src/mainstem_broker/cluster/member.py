@@ -128,7 +128,7 @@ class ClusterMember:
         """The sentence about ZooKeeper in errors, if it is unreachable."""
         if not self._lease.is_cut_off:
             return None
-        return f"ZooKeeper has not answered broker {self._broker_id} for {self._lease.silence_s:.0f} s."
+        return f"ZooKeeper has not answered broker {self._broker_id} {self._lease.silence}."
 
     # --- Events ---
 

@@ -131,6 +131,12 @@ class Lease:
         return self.now_s() - self._answered_s
 
     @property
+    def silence(self) -> str:
+        """The same for people, after "ZooKeeper has not answered"."""
+        silence_s = self.silence_s
+        return f"for {silence_s:.0f} s" if math.isfinite(silence_s) else "since the start"
+
+    @property
     def is_cut_off(self) -> bool:
         """Whether ZooKeeper has been silent for longer than a restart of one of its servers takes."""
         return self.silence_s > CUT_OFF_SHARE * self._session_timeout_s

@@ -64,8 +64,7 @@ class Health:
             reasons.append("not registered in ZooKeeper")
         elif not self._lease.is_valid() and self._all_rest():
             reasons.append(
-                f"ZooKeeper has not answered for {self._lease.silence_s:.0f} s,"
-                " and followers grant no leadership"
+                f"ZooKeeper has not answered {self._lease.silence}, and followers grant no leadership"
             )
         if standing.catching_up == 0 and not reasons:
             self._was_in_sync = True
