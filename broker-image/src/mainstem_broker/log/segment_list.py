@@ -158,7 +158,7 @@ class SegmentList:
         old = self.newest
         if old.size_bytes == 0 and old.base_offset == base_offset:
             return old
-        segment = Segment.create(self._directory, base_offset, config, now_ms)
+        segment = self._create(base_offset, config, now_ms)
         try:
             old.seal()
         except OSError:
@@ -173,6 +173,9 @@ class SegmentList:
         if old.size_bytes == 0:
             self.drop([old], config.file_delete_delay_ms)
         return segment
+
+    def _create(self, base_offset: int, config: TopicConfig, now_ms: int) -> Segment:
+        return Segment.create(self._directory, base_offset, config, now_ms)
 
     # Compaction
 
@@ -241,10 +244,21 @@ class SegmentList:
         self._changed()  # again: a flush may have come between
 
     def begin_afresh(self, offset: int, config: TopicConfig, now_ms: int) -> None:
-        """Drop everything and begin with an empty segment at `offset`."""
+        """Drop everything and begin with an empty segment at `offset`.
+
+        The segment is made first, so that a full disk changes nothing. A crash in between leaves it among the
+        others, as a roll would.
+        """
+        fresh = next((segment for segment in self._segments if segment.base_offset == offset), None)
+        is_new = fresh is None
+        if fresh is None:
+            fresh = self._create(offset, config, now_ms)
         for segment in self._segments[::-1]:
-            self._take_out(segment, config.file_delete_delay_ms)
-        self._segments.append(Segment.create(self._directory, offset, config, now_ms))
+            if segment is not fresh:
+                self._take_out(segment, config.file_delete_delay_ms)
+        if not is_new:
+            fresh.cut(0, offset)
+        self._segments = [fresh]
         self._changed()
 
     def _take_out(self, segment: Segment, unlink_delay_ms: int) -> None:

@@ -226,3 +226,42 @@ def test_no_epoch_begins_past_the_end_after_a_crash_between_a_truncation_and_its
     assert again.epochs.latest_epoch < 3
     again.flush()
     assert read_epochs(again.directory).entries == again.epochs.entries
+
+
+@pytest.mark.parametrize("offset", [50, 5])
+def test_a_full_disk_leaves_a_log_as_it_was_when_it_cannot_begin_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    """R7: a follower whose next record is gone at the leader is asked to start over, and may be elected."""
+    log = open_log(tmp_path)
+    append(log, [b"x"] * 10)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "create", fail)
+        with pytest.raises(StorageError) as failure:
+            log.truncate_fully_and_start_at(offset)
+    assert not failure.value.is_failure
+    assert [stored.offset for stored in read_all(log)] == list(range(10))
+    append(log, [b"y"])
+    assert log.log_end_offset == 11
+    log.truncate_fully_and_start_at(offset)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (offset, offset, 0)
+    log.close()
+    assert open_log(tmp_path, clean=True, log_start_offset=offset).log_end_offset == offset
+
+
+def test_a_log_begins_afresh_where_one_of_its_segments_begins(tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings(segment_bytes=SIZE_BYTES))
+    for _ in range(4):
+        append(log, [b"x"])
+    log.truncate_fully_and_start_at(2)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (2, 2, 0)
+    append(log, [b"y"])
+    assert [stored.offset for stored in read_all(log)] == [2]
+    log.close()
+    log = open_log(tmp_path, clean=True, log_start_offset=2)
+    assert [segment.base_offset for segment in log.segments] == [2]
+    assert [stored.offset for stored in read_all(log)] == [2]
