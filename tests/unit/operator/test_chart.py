@@ -48,6 +48,16 @@ def default_of(values: Any, name: str) -> Any:
     return values
 
 
+def test_numbers_are_printed_as_integers() -> None:
+    """Helm reads numbers as floating point, and prints a million as 1e+06."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    texts = [path.read_text() for path in [*TEMPLATES, CHART / "templates/_names.tpl"]]
+    read = [found for text in texts for found in re.findall(r"(\w+ )?\.Values\.([\w.]+)", text)]
+    numbers = {(before, name) for before, name in read if type(default_of(values, name)) is int}
+    assert {name for _, name in numbers} >= {"replicas", "resyncSeconds", "test.records"}
+    assert {before for before, _ in numbers} == {"int "}
+
+
 def parents_of(chain: str) -> set[str]:
     parts = chain.split(".")
     return {".".join(parts[:length]) for length in range(1, len(parts))}
