@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader
 from kio.static.primitive import i32Timedelta
+from tests.support.waiting import settle
 from tests.unit.broker.api.brokers import context_of
 from tests.unit.broker.group.local_coordinator import LocalCoordinator
 from tests.unit.broker.protocol.schema_strategies import (
@@ -104,10 +105,12 @@ class GroupBroker:
             self.context, request, RequestContext(version, "client", "127.0.0.1:1", "PLAINTEXT")
         )
         if isinstance(body, Awaitable):
-            try:
-                body = await asyncio.wait_for(body, 0.01)
-            except TimeoutError:
+            answer = asyncio.ensure_future(body)
+            await settle()
+            if not answer.done():
+                answer.cancel()
                 return None
+            body = answer.result()
         assert isinstance(body, dict)
         assert unknown_fields(key, body) == []
         return read_by_client(key, version, body)

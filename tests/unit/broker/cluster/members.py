@@ -20,7 +20,7 @@ from mainstem_broker.replica.lease import Lease
 from mainstem_broker.replica.partition_state import PartitionState
 
 SESSION_TIMEOUT_MS: Final = 4000
-WAIT_MS: Final = 8000
+WAIT_MS: Final = 120_000
 
 
 class Member(ClusterMember):

@@ -69,5 +69,5 @@ async def test_it_expires_by_the_clock_of_uvloop_that_counts_milliseconds() -> N
     for duration_s in (0.0101, 0.0049, 0.0007):
         over.clear()
         timeout.begin(duration_s)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await over.wait()
