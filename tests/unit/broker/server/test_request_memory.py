@@ -155,7 +155,8 @@ def test_a_client_that_keeps_others_waiting_and_sends_nothing_is_closed(
         large = frame_of(b"echo " + b"x" * MIB)
         with Peer(Script().handle, memory=memory) as stalled, Peer(Script().handle, memory=memory) as other:
             await stalled.send_raw(large[: MIB // 2])
-            await until(lambda: memory.used_bytes > 100_000)
+            await until(lambda: stalled.connection._progress is not None or stalled.connection.is_closed)
+            monkeypatch.setattr(module, "PROGRESS_S", 600.0)  # of the other one, whose frame may come slowly
             sending = asyncio.create_task(other.send_raw(large))
             (answer,) = await other.receive()
             await sending
