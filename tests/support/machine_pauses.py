@@ -5,8 +5,8 @@ a process of its own, because a thread would also be late when its own process i
 CPU, so the scheduler wakes it promptly on a machine that is only busy: what a busy machine costs is not
 excused.
 
-Run as a program it writes each pause as a line, `START END` in seconds of the monotonic clock, until its
-standard input ends.
+Run as a program it writes each pause as a line, `START END` in seconds of the monotonic clock, once its
+standard input has ended.
 """
 
 from __future__ import annotations
@@ -69,15 +69,17 @@ def main() -> None:
     before_s = time.monotonic()  # before the word that it watches: a pause may begin with that
     sys.stdout.write("watching\n")
     sys.stdout.flush()
+    pauses: list[Pause] = []
     is_over = False
     while not is_over:
         is_over = ended.is_set()  # before the last sleep, so that no pause is missed
         time.sleep(SLEEP_S)
         now_s = time.monotonic()
         if now_s - before_s > SLEEP_S + PAUSE_S_MIN:
-            sys.stdout.write(f"{before_s + SLEEP_S} {now_s}\n")
-            sys.stdout.flush()
+            pauses.append((before_s + SLEEP_S, now_s))
         before_s = now_s
+    # Written now and not before: nobody reads until the end, and a pipe that is full would be a pause.
+    sys.stdout.writelines(f"{start_s} {end_s}\n" for start_s, end_s in pauses)
 
 
 if __name__ == "__main__":

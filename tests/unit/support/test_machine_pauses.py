@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import threading
 import time
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
+from tests.support import machine_pauses as module
 from tests.support.machine_pauses import SLEEP_S, PauseWitness, paused_s
 from tests.support.waiting import let_pass
 
@@ -24,6 +29,32 @@ def test_a_witness_that_could_not_run_notes_the_time() -> None:
     finally:
         witness.stop()
     assert paused_s(witness.pauses, started_s, time.monotonic()) >= 0.2 - SLEEP_S
+
+
+def test_a_witness_writes_no_pause_before_its_end_as_nobody_reads_until_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_end = threading.Event()
+    written = io.StringIO()
+    ticks = count()
+
+    class Input(io.StringIO):
+        def read(self, _: int | None = -1) -> str:
+            may_end.wait()
+            return ""
+
+    def wake_up_late() -> float:
+        tick = next(ticks)
+        if tick == 5_000:
+            assert written.getvalue() == "watching\n"
+            may_end.set()
+        return float(tick)
+
+    monkeypatch.setattr("sys.stdin", Input())
+    monkeypatch.setattr("sys.stdout", written)
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda _: None, monotonic=wake_up_late))
+    module.main()
+    assert len(written.getvalue().splitlines()) > 5_000
 
 
 def test_of_a_pause_only_the_part_within_the_time_counts() -> None:
