@@ -23,13 +23,6 @@ def sequence_batch(producer_id: int, sequence: int, count: int = 1, epoch: int =
     )
 
 
-def init_producer_id(connection: Connection, version: int = 4, **fields: object) -> Any:
-    requests: dict[str, Any] = {"transactional_id": None, "transaction_timeout": 60_000}
-    if version >= 3:
-        requests |= {"producer_id": -1, "producer_epoch": -1}
-    return connection.ask("init_producer_id", version, **{**requests, **fields})
-
-
 def remembered(connection: Connection, topic: str) -> Sequence[Any]:
     """What a replica of partition 0 remembers of producers."""
     answer = connection.ask("describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}])
