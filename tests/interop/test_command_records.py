@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.support.clusters import ReachableCluster, SharedCluster, StartCluster
+from tests.support.clusters import ReachableCluster, SharedCluster, StartCluster, partition_directory
 from tests.support.command_line import (
     MAINSTEM,
     environment,
@@ -26,8 +26,11 @@ from tests.support.command_line import (
     mainstem_here,
     mainstem_json,
 )
+from tests.support.messages import Message
+from tests.support.record_batches import HEADER, batch_positions, encode_batch
 from tests.support.topics import TopicFactory, unique_name
 from tests.support.waiting import wait_until
+from tests.support.wire import Connection, produce
 
 
 def consume_json(cluster: ReachableCluster, topic: str, *arguments: str) -> list[dict[str, Any]]:
@@ -360,3 +363,25 @@ def test_a_client_property_that_the_client_does_not_know_is_refused(
     sentence = mainstem_fails("topic", "list", "-X", "no.such=1", cluster=local_stack, exit_code=2)
     assert "does not accept a property" in sentence
     assert "no.such" in sentence
+
+
+def test_a_flipped_byte_in_the_middle_of_a_log_is_never_shown(own_stack: StartCluster) -> None:
+    """R6. The broker was stopped in order, so it does not read its old files again."""
+    cluster = own_stack()
+    with TopicFactory(cluster) as new_topic:
+        topic = new_topic()
+        with Connection(new_topic.leader_address(topic)) as leader:
+            for _ in range(20):
+                produce(leader, topic, 0, encode_batch([Message(b"value " * 20)] * 5))
+        cluster.stop_broker(1)
+        (segment,) = partition_directory(cluster, topic).glob("*.log")
+        data = bytearray(segment.read_bytes())
+        positions = {header.base_offset: position for position, header in batch_positions(bytes(data))}
+        data[positions[40] + HEADER.size + 30] ^= 0x01
+        segment.write_bytes(data)
+        cluster.start_broker(1)
+        ended = mainstem("consume", topic, "--output", "json", cluster=cluster, exit_code=1)
+    assert "offset 40" in ended.stderr.decode()
+    offsets = [json.loads(line)["offset"] for line in ended.stdout.splitlines()]
+    assert offsets == list(range(len(offsets)))
+    assert len(offsets) <= 40

@@ -49,27 +49,6 @@ def test_r5_the_newest_value_of_each_key_outlives_compaction_and_kills(own_stack
         assert read(cluster, topic) == {key: value for key, value in newest.items() if value is not None}
 
 
-def test_r15_offsets_of_groups_are_compacted_and_loaded_again(own_stack: StartCluster) -> None:
-    cluster = own_stack(1, SETTINGS)
-    with TopicFactory(cluster) as new_topic:
-        topic = new_topic()
-        consumer = Consumer(
-            {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g", "enable.auto.commit": False}
-        )
-        last = 0
-        while not last or first_dirty_offset(cluster, "__consumer_offsets") < 500:
-            for _ in range(100):
-                last += 1
-                consumer.commit(offsets=[TopicPartition(topic, 0, last)], asynchronous=False)
-        consumer.close()
-        cluster.kill_broker(1)
-        cluster.start_broker(1)
-        committed = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"})
-        (partition,) = committed.committed([TopicPartition(topic, 0)], timeout=30)
-        committed.close()
-        assert partition.offset == last
-
-
 def test_the_compacting_process_ends_with_its_broker_however_that_ends(own_stack: StartCluster) -> None:
     cluster = own_stack(1, SETTINGS)
     with TopicFactory(cluster) as new_topic:

@@ -226,18 +226,6 @@ def test_confluent_commits_what_it_consumed_with_what_it_produced(stack: Cluster
     assert read(stack, target) == [str(number) for number in range(9)]
 
 
-def test_a_transaction_ends_at_its_timeout(stack: Cluster) -> None:
-    topic, transactional_id = new_topic(stack), new_id()
-    producer = transactional(stack, transactional_id, **{"transaction.timeout.ms": 1_000})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    write(producer, topic, "late")
-    wait_until(lambda: state_of(stack, transactional_id) == "CompleteAbort", "the transaction is aborted")
-    with pytest.raises(KafkaException):
-        producer.commit_transaction(30)
-    assert read(stack, topic) == []
-
-
 def test_kafka_python_commits_and_aborts(stack: Cluster) -> None:
     topic = new_topic(stack)
     producer: Any = kafka.KafkaProducer(
