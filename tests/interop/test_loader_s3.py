@@ -18,7 +18,6 @@ from mainstem_loader.errors import LoaderError, WarehouseError
 from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
 from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.table.commits import WarehouseTable
-from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.iceberg_catalog import IcebergCatalog
 from mainstem_loader.table.query import query, tables
 
@@ -126,16 +125,6 @@ def test_loads_that_race_in_a_bucket_bring_each_record_once(store: None, cluster
     assert not [outcome for outcome in outcomes if isinstance(outcome, LoaderError)], outcomes
     answer = query(warehouse, "SELECT count(*) AS rows, count(DISTINCT _offset) AS offsets FROM t")
     assert answer.to_pylist() == [{"rows": 2 * 10 * ROUNDS, "offsets": 10 * ROUNDS}]
-
-
-def test_files_of_a_run_that_lost_are_deleted_or_swept(store: None, cluster: FakeCluster) -> None:
-    warehouse = f"s3://{BUCKET}/sweep"
-    send(cluster, {"n": 1})
-    load(cluster, warehouse)
-    folder = Folder.of(warehouse) / "t"
-    folder.finish(ORPHAN, folder.open_file(ORPHAN))
-    assert WarehouseTable(warehouse, "t").sweep_orphans(24, now_s=time.time() + 25 * 3600) == 1
-    assert query(warehouse, "SELECT n FROM t").num_rows == 2
 
 
 def test_a_missing_bucket_is_reported_with_what_to_check(store: None, cluster: FakeCluster) -> None:

@@ -16,13 +16,10 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
 from tests.support.clusters import Cluster, RunCluster
-from tests.support.command_line import mainstem, mainstem_json
 from tests.support.registries import RegistryInstance, running_registries
 from tests.support.topics import TopicFactory
 
-from mainstem_loader.errors import RegistryUnreachableError
 from mainstem_loader.load_topic import LoadReport, LoadSettings, load_topic
-from mainstem_loader.payload import schema_source
 from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.table.query import query
@@ -138,33 +135,6 @@ def test_records_of_two_schemas_are_loaded_and_the_table_grows_and_every_engine_
     assert [row["day"] for row in days.to_pylist()] == ["2026-01-31", "2026-02-01"]
 
 
-def test_what_cannot_be_decoded_is_a_dead_letter_with_its_bytes_and_the_reason(
-    cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path
-) -> None:
-    sender = _Sender(cluster, registry, topic)
-    sender.send(ORDER, {"id": 1, "at": NOON_MS, "note": None})
-    schema_id = sender.newest_schema_id()
-    cut_off = b"\0" + schema_id.to_bytes(4, "big") + b"\xff"
-    sender.send_bytes(b"\0\x7f\xff\xff\xff\2", b"plain text", cut_off, None)
-    report = load(cluster, registry.url, topic, tmp_path, max_rejected_share=1.0)
-    assert (report.loaded, report.dead_lettered) == (2, 3)
-    dead = query(tmp_path, "SELECT error FROM dead_letters ORDER BY _offset").to_pylist()
-    reasons = [row["error"] for row in dead]
-    assert "does not know the id 2147483647" in reasons[0]
-    assert "begins with byte 112" in reasons[1]
-    assert f"not what schema {schema_id} says" in reasons[2]
-
-
-def test_a_registry_that_is_down_fails_the_load_and_the_next_one_loads_everything(
-    cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _Sender(cluster, registry, topic).send(ORDER, {"id": 1, "at": NOON_MS, "note": None})
-    monkeypatch.setattr(schema_source, "RETRY_S", 0.0)
-    with pytest.raises(RegistryUnreachableError, match="check its address"):
-        load(cluster, "http://127.0.0.1:1", topic, tmp_path)
-    assert load(cluster, registry.url, topic, tmp_path).loaded == 1
-
-
 def test_json_of_the_stock_serializer_is_loaded_without_its_id(
     cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path
 ) -> None:
@@ -181,14 +151,3 @@ def test_json_of_the_stock_serializer_is_loaded_without_its_id(
     assert query(tmp_path, "SELECT id FROM orders").to_pylist() == [{"id": 3}]
     (dead,) = query(tmp_path, "SELECT error FROM dead_letters").to_pylist()
     assert "is AVRO, not JSON" in dead["error"]
-
-
-def test_the_command_loads_avro(
-    cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path
-) -> None:
-    _Sender(cluster, registry, topic).send(ORDER, {"id": 7, "at": NOON_MS, "note": "x"})
-    place = ["--warehouse", str(tmp_path), "--table", "orders", "--cores", "1"]
-    avro = ["--payload", "avro", "--schema-registry", registry.url]
-    assert mainstem_json("load", topic, *place, *avro, cluster=cluster)["loaded"] == 1
-    output = mainstem("sql", "SELECT id, note FROM orders", "--warehouse", tmp_path, "-o", "json")
-    assert json.loads(output.stdout) == [{"id": 7, "note": "x"}]

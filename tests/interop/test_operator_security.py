@@ -346,19 +346,6 @@ async def test_who_shows_no_certificate_of_the_brokers_authority_does_not_reach_
             await asyncio.to_thread(admin.list_topics, timeout=4)
 
 
-async def test_renewed_certificates_are_used_without_a_restart(secured: SecuredCluster, scene: Scene) -> None:
-    before = secured.certificate("TLS")
-    later = dt.datetime.now(dt.UTC) + dt.timedelta(days=70)
-    renewed = plan_certificates(secured.spec, secured.secrets, None, (), later)
-    assert renewed["events-broker-tls"]["tls.crt"] != before
-    secured.write_keys(renewed)
-    try:
-        wait_until(lambda: secured.certificate("TLS") != before, "a broker with the new certificate")
-    finally:
-        secured.write_keys(secured.secrets)
-    assert set(await scene.context.brokers("default", "events").racks()) == set(BROKERS)
-
-
 def test_an_operator_without_its_key_reports_that_no_broker_answers(secured: SecuredCluster) -> None:
     from mainstem_operator.brokers.admin import Brokers
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.support.clusters import Cluster, RunCluster
 from tests.support.command_line import error_of, mainstem, mainstem_json
@@ -127,53 +126,6 @@ def test_the_stock_serializer_works_unchanged_with_imports(registry: RegistryIns
     assert serialized(registry, "orders", order, **{"auto.register.schemas": False}) == [value]
     latest = {"auto.register.schemas": False, "use.latest.version": True}
     assert serialized(registry, "orders", order, **latest) == [value]
-
-
-def test_each_message_of_a_file_is_named_by_its_position(registry: RegistryInstance) -> None:
-    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
-
-    classes = classes_of()
-    context = SerializationContext("positions", MessageField.VALUE)
-    client = SchemaRegistryClient({"url": registry.url})
-    for name, message in (
-        ("shop.Refund", classes["shop.Refund"](id=1)),
-        ("shop.Order.Line", classes["shop.Order.Line"](sku="k")),
-    ):
-        (value,) = serialized(registry, "positions", message)
-        deserializer = ProtobufDeserializer(classes[name], {"use.deprecated.format": False}, client)
-        assert deserializer(value, context) == message
-    assert client.get_versions("positions-value") == [1]
-
-
-def test_a_text_and_the_descriptor_of_a_program_are_one_version(registry: RegistryInstance) -> None:
-    client = SchemaRegistryClient({"url": registry.url})
-    client.register_schema("text-address", Schema(ADDRESS, "PROTOBUF"))
-    reference = SchemaReference("shop/address.proto", "text-address", 1)
-    commented = Schema(f"// An order.\n{ORDER}", "PROTOBUF", [reference])
-    schema_id = client.register_schema("text-value", commented)
-    assert client.register_schema("text-value", Schema(ORDER, "PROTOBUF", [reference])) == schema_id
-    answer = registry.request("GET", f"/schemas/ids/{schema_id}").json()
-    assert answer["schema"].startswith("// An order.")
-    descriptor = registry.request("GET", f"/schemas/ids/{schema_id}?format=serialized").json()["schema"]
-    path = "/subjects/text-value/versions/1"
-    assert registry.request("GET", f"{path}?format=serialized").json()["schema"] == descriptor
-    found = client.lookup_schema("text-value", Schema(descriptor, "PROTOBUF", [reference]))
-    assert (found.version, found.schema_id) == (1, schema_id)
-
-
-def test_incompatible_schemas_are_refused_by_field(registry: RegistryInstance) -> None:
-    client = SchemaRegistryClient({"url": registry.url})
-    first = 'syntax = "proto3"; message A { int32 a = 1; }'
-    client.register_schema("level", Schema(first, "PROTOBUF"))
-    with pytest.raises(
-        SchemaRegistryError, match=r"the field A\.a \(1\) is of kind string or bytes"
-    ) as refused:
-        client.register_schema("level", Schema(first.replace("int32", "string"), "PROTOBUF"))
-    assert refused.value.error_code == 409
-    assert client.register_schema("level", Schema(first.replace("a = 1;", "a = 1; int32 b = 2;"), "PROTOBUF"))
-    with pytest.raises(SchemaRegistryError, match=r"no file 'gone\.proto' to import") as refused:
-        client.register_schema("level", Schema(f'{first} import "gone.proto";', "PROTOBUF"))
-    assert refused.value.error_code == 42201
 
 
 def test_messages_become_rows_and_the_table_grows_with_the_schema(
