@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import pty
@@ -46,18 +45,6 @@ def test_lines_go_in_and_come_out_in_order(local_stack: SharedCluster, new_topic
     assert mainstem("consume", topic, cluster=local_stack).stdout == lines
 
 
-def test_bytes_that_are_no_text_come_out_as_they_went_in(
-    local_stack: SharedCluster, new_topic: TopicFactory
-) -> None:
-    topic = new_topic()
-    value = bytes(byte for byte in range(256) if byte not in b"\r\n")
-    mainstem("produce", topic, cluster=local_stack, stdin=value + b"\n\n")
-    assert mainstem("consume", topic, cluster=local_stack).stdout == value + b"\n\n"
-    first, second = consume_json(local_stack, topic)
-    assert base64.b64decode(first["value_base64"]) == value
-    assert second["value"] == ""
-
-
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_json_lines_of_files_are_sent_with_keys_times_and_headers(
     compression: str, local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
@@ -80,13 +67,6 @@ def test_json_lines_of_files_are_sent_with_keys_times_and_headers(
     assert all(record["headers"] == [{"name": "source", "value": "test"}] for record in records)
     places = {(record["key"], record["partition"]) for record in records}
     assert len(places) == 5  # one partition per key
-
-
-def test_a_separator_makes_keys(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
-    topic = new_topic()
-    mainstem("produce", topic, "--key-separator", ":", cluster=local_stack, stdin=b"a:1\nb:2:3\n")
-    shown = mainstem("consume", topic, "--with", "key,offset", cluster=local_stack).stdout
-    assert shown == b"a\t0\t1\nb\t1\t2:3\n"
 
 
 def test_a_bad_line_stops_with_its_number_and_what_went_before_is_sent(
@@ -349,12 +329,6 @@ def test_records_that_retention_will_delete_are_counted(
     said = " ".join(ended.stderr.decode().split())
     assert f"2 records have timestamps older than retention.ms of topic {topic} (1h)" in said
     assert f"`mainstem config set --topic {topic} retention.ms=-1`" in said
-
-
-def test_skipped_lines_are_not_sent(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
-    topic = new_topic()
-    mainstem("produce", topic, "--skip", "2", cluster=local_stack, stdin=b"a\nb\nc\nd\n")
-    assert sorted(record["value"] for record in consume_json(local_stack, topic)) == ["c", "d"]
 
 
 def test_a_client_property_that_the_client_does_not_know_is_refused(
