@@ -1,4 +1,4 @@
-"""BrokerClusters of one broker beside the release's own: they come later, are paused, and grow (R24, R25)."""
+"""BrokerClusters of one broker beside the release's own: they come later, and grow (R24, R25)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from tests.e2e.installation import CLUSTER, Installation, cluster_spec, wait_until
+from tests.e2e.installation import Installation, cluster_spec, wait_until
 from tests.e2e.kubectl import apply, kubectl
 
 GROWING_CLASS: Final = "mainstem-e2e-growing"
@@ -48,21 +48,6 @@ def test_e18_a_topic_that_came_before_its_cluster_is_made_once_that_serves(
     mainstem.until("topic", name, "Ready", "False", "ClusterNotFound")
 
 
-def test_e17_a_paused_cluster_is_left_alone(mainstem: Installation, small: str) -> None:
-    before = pods(mainstem, small)
-    mainstem.annotate("brokercluster", small, "pause-reconciliation", "true")
-    mainstem.until("brokercluster", small, "Paused")
-    mainstem.patch(
-        "brokercluster", small, {"spec": {"brokers": {"config": {"log.retention.check.interval.ms": 7}}}}
-    )
-    mainstem.until("brokercluster", small, "Stable", "Unknown", "Paused")
-    assert "check.interval" not in str(mainstem.namespace.get("configmap", f"{small}-broker")["data"])
-    assert pods(mainstem, small) == before
-    mainstem.annotate("brokercluster", small, "pause-reconciliation", None)
-    wait_until(lambda: pods(mainstem, small) != before, "it goes on")
-    settled(mainstem, small)
-
-
 def test_e37_volumes_grow_where_their_class_allows_it(mainstem: Installation, small: str) -> None:
     """The request is all that the operator can do: how a volume grows is its driver's business."""
     before = pods(mainstem, small)
@@ -82,18 +67,6 @@ def test_e37_volumes_grow_where_their_class_allows_it(mainstem: Installation, sm
     mainstem.patch("brokercluster", small, {"spec": {"zookeeper": {"storage": {"size": "2Gi"}}}})
     wait_until(lambda: not has_condition(mainstem, small, "StorageUnresizable"), "all is as it should be")
     assert pods(mainstem, small) == before
-
-
-def test_e37_local_volumes_can_not_grow_and_a_condition_says_so(mainstem: Installation) -> None:
-    try:
-        mainstem.patch_cluster({"brokers": {"storage": {"size": "2Gi"}}})
-        reported = mainstem.until("brokercluster", CLUSTER, "StorageUnresizable", "True", "Refused")
-        assert reported["message"] == "data-events-broker-0 is on a local volume, which can't grow."
-        mainstem.until("brokercluster", CLUSTER, "Ready")
-    finally:
-        mainstem.patch_cluster({"brokers": {"storage": {"size": "1Gi"}}})
-    wait_until(lambda: not has_condition(mainstem, CLUSTER, "StorageUnresizable"), "the wish is taken back")
-    assert sizes(mainstem, CLUSTER) == {"1Gi"}
 
 
 def growing_class() -> dict[str, Any]:

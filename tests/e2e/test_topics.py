@@ -112,13 +112,6 @@ def test_e10_a_topic_deleted_by_others_is_made_again_and_reported(mainstem: Inst
     assert "Warning" in events, events
 
 
-def test_e11_a_topic_keeps_its_name(mainstem: Installation, topic: str) -> None:
-    with pytest.raises(KubectlError, match="can't be renamed"):
-        mainstem.patch("topic", topic, {"spec": {"topicName": "another"}})
-    with pytest.raises(KubectlError, match="immutable"):
-        mainstem.patch("topic", topic, {"spec": {"clusterRef": {"name": "another"}}})
-
-
 def test_e12_of_two_topics_that_claim_one_the_oldest_has_it(mainstem: Installation, name: str) -> None:
     other = f"{name}-too"
     mainstem.apply("Topic", name, partitions=2)
@@ -132,18 +125,6 @@ def test_e12_of_two_topics_that_claim_one_the_oldest_has_it(mainstem: Installati
     assert len(mainstem.topics()[name].partitions) == 4
     mainstem.delete("topic", other)
     wait_until(lambda: name not in mainstem.topics(), "the topic goes with it")
-
-
-@pytest.mark.long
-def test_e13_a_topic_is_made_and_deleted_ten_times(mainstem: Installation, name: str) -> None:
-    ids = set()
-    for _ in range(10):
-        mainstem.apply("Topic", name, partitions=1, deletionPolicy="Delete")
-        mainstem.until("topic", name, "Ready")
-        ids.add(mainstem.status("topic", name)["topicId"])
-        mainstem.delete("topic", name)
-    assert len(ids) == 10
-    assert name not in mainstem.topics()
 
 
 @pytest.mark.long
