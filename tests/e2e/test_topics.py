@@ -33,14 +33,6 @@ def test_e3_a_topic_needs_only_what_differs_from_the_defaults(
         assert setting(mainstem, name, "retention.ms") == "3600000"
 
 
-def test_e4_partitions_are_added(mainstem: Installation, name: str) -> None:
-    mainstem.apply("Topic", name, partitions=2, deletionPolicy="Delete")
-    mainstem.until("topic", name, "Ready")
-    mainstem.apply("Topic", name, partitions=5, deletionPolicy="Delete")
-    mainstem.until("topic", name, "Ready")
-    assert len(mainstem.topics()[name].partitions) == 5
-
-
 def test_e5_fewer_partitions_are_refused_and_the_topic_recovers(mainstem: Installation, name: str) -> None:
     """At the API server where the manifest says it; in a condition where only the topic knows."""
     mainstem.apply("Topic", name, partitions=3, deletionPolicy="Delete")

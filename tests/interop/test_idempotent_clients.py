@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import aiokafka
@@ -12,8 +12,8 @@ import confluent_kafka
 import kafka
 import pytest
 from confluent_kafka.admin import NewTopic
+from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, RunCluster, SharedCluster
-from tests.support.idempotence import remembered
 from tests.support.load import read_all
 from tests.support.lossy_proxy import LossyProxy
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
@@ -176,6 +176,15 @@ def test_r11_answers_that_are_lost_make_no_record_twice_and_none_out_of_order(
         offsets = send(cluster.bootstrap_servers, topic, MESSAGES // 2)
         assert proxy.lost_count > lost_before
         assert_once_and_in_order(cluster.bootstrap_servers, topic, offsets, MESSAGES // 2)
+
+
+def remembered(connection: Connection, topic: str) -> Sequence[Any]:
+    """What a replica of partition 0 remembers of producers."""
+    answer = connection.ask("describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}])
+    (reported,) = answer.topics[0].partitions
+    assert reported.error_code == ErrorCode.none
+    producers: Sequence[Any] = reported.active_producers
+    return producers
 
 
 GIVE_UP_MS = 6_000

@@ -76,12 +76,6 @@ class _Sender:
         context = SerializationContext(self._topic, MessageField.VALUE)
         self.send_bytes(*(serializer(order, context) for order in orders))
 
-    def newest_schema_id(self) -> int:
-        """The id of the schema that was sent last."""
-        schema_id = self._client.get_latest_version(f"{self._topic}-value").schema_id
-        assert isinstance(schema_id, int)
-        return schema_id
-
     def send_bytes(self, *values: bytes | None) -> None:
         for value in values:
             self._producer.produce(self._topic, value, partition=0)
