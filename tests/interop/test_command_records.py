@@ -33,7 +33,7 @@ from tests.support.wire import Connection, produce
 
 
 def consume_json(cluster: ReachableCluster, topic: str, *arguments: str) -> list[dict[str, Any]]:
-    ended = mainstem("consume", topic, "--output", "json", *arguments, cluster=cluster)
+    ended = mainstem_here("consume", topic, "--output", "json", *arguments, cluster=cluster)
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
@@ -226,9 +226,9 @@ def test_json_records_copy_a_topic_with_tombstones_bytes_and_headers(
         b'{"key": "a", "value": null, "headers": [{"name": "h", "value": "x"}]}\n'
         b'{"key": "a", "value_base64": "/w==", "timestamp_ms": 1769853600000}\n'
     )
-    mainstem("produce", source, "--json-records", cluster=local_stack, stdin=lines)
-    shown = mainstem("consume", source, "--until-end", "-o", "json", cluster=local_stack).stdout
-    mainstem("produce", copy, "--json-records", cluster=local_stack, stdin=shown)
+    mainstem_here("produce", source, "--json-records", cluster=local_stack, stdin=lines)
+    shown = mainstem_here("consume", source, "--until-end", "-o", "json", cluster=local_stack).stdout
+    mainstem_here("produce", copy, "--json-records", cluster=local_stack, stdin=shown)
 
     def content(topic: str) -> list[tuple[object, ...]]:
         names = ("key", "value", "value_base64", "timestamp_ms", "headers")
