@@ -9,13 +9,12 @@ from uuid import uuid4
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import ReachableCluster, SharedCluster, StartCluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.group_members import Member, share_evenly
-from tests.support.group_requests import coordinator_address
 from tests.support.kafka_tools import run_tool
 from tests.support.load import Load
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
@@ -219,48 +218,6 @@ def test_a_group_is_upgraded_and_downgraded_while_it_reads(
     )
     if assignor == "cooperative-sticky":
         assert [one.told("lost") for one in everyone] == [[]] * 6
-
-
-def test_members_go_on_when_their_coordinator_is_killed(own_stack: StartCluster, group: str) -> None:
-    """The next one knows them: nobody joins anew, nothing moves, no record is left out."""
-    cluster = own_stack(
-        3, {"group.consumer.heartbeat.interval.ms": "200", "offsets.topic.num.partitions": "8"}
-    )
-    admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    topic = f"topic-{uuid4().hex[:12]}"
-    admin.create_topics([NewTopic(topic, PARTITIONS, 3)], operation_timeout=60)[topic].result(60)
-    address = coordinator_address(cluster.brokers[1], group)
-    with ExitStack() as started:
-        members = [
-            started.enter_context(
-                Member("confluent", cluster.bootstrap_servers, group, topic, protocol="consumer")
-            )
-            for _ in range(2)
-        ]
-        share_evenly(members, PARTITIONS)
-        load = started.enter_context(
-            Load(cluster.bootstrap_servers, topic, PARTITIONS, "load", "all", LOAD_PER_SECOND)
-        )
-        load.resume()
-        wait_until(lambda: all(one.told("committed") for one in members), "both commit")
-        events = [len(one.events) for one in members]
-        cluster.kill_broker(next(broker for broker, at in cluster.brokers.items() if at == address))
-        counts = [len(one.told("committed")) for one in members]
-        wait_until(
-            lambda: all(
-                len(one.told("committed")) > count + 5 for one, count in zip(members, counts, strict=True)
-            ),
-            "both commit again, at another coordinator",
-        )
-        load.pause()
-        expected = load.acknowledged_places()
-        wait_until(
-            lambda: expected <= {record for one in members for record in tuple(one.records)},
-            "every acknowledged record was processed",
-        )
-        for one, before in zip(members, events, strict=True):
-            moves = {"assigned", "revoked", "lost"}
-            assert [event for event in one.events[before:] if moves & event.keys()] == []
 
 
 # --- Over the wire ---
