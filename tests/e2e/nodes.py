@@ -40,37 +40,9 @@ def power_off(node: str) -> None:
     _docker("kill", node)
 
 
-def stop(node: str) -> None:
-    """Shut a node down in order, as far as ten seconds allow."""
-    _docker("stop", "--time", "10", node)
-
-
 def start(node: str) -> None:
     """Switch a node on again; its disk is as it was."""
     _docker("start", node)
-
-
-def cut_off(node: str) -> None:
-    """Let every packet to and from a node be lost; what runs there runs on, and connections hear nothing."""
-    _change_cut(node, "--insert")
-
-
-def reconnect(node: str) -> None:
-    """Let packets through again."""
-    _change_cut(node, "--delete")
-
-
-def _change_cut(node: str, change: str) -> None:
-    interface = run_on(node, "ip", "-oneline", "route", "show", "default").split(" dev ")[1].split()[0]
-    # Pods' packets pass these chains as well as the node's own.
-    for chain, direction in (("PREROUTING", "--in-interface"), ("POSTROUTING", "--out-interface")):
-        rule = [change, chain, direction, interface, "--jump", "DROP"]
-        run_on(node, "iptables", "--wait", "--table", "mangle", *rule)
-
-
-def run_on(node: str, *command: str) -> str:
-    """Run a program on a node, as its administrator."""
-    return _docker("exec", node, *command)
 
 
 def _docker(*arguments: str) -> str:

@@ -61,21 +61,6 @@ def test_each_field_that_is_wrong_is_refused_by_its_name_with_what_is_wanted(
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_field_that_is_wrong_is_refused_by_server_side_apply_too(
-    definitions: Definitions, kind: str
-) -> None:
-    faults = []
-    for item in wrong_manifests(schema_of(kind), WHOLE[kind]):
-        answer = definitions.apply_dry(item.manifest)
-        last = next(step for step in reversed(item.field.split(".")) if not step.isdecimal())
-        if not answer.refused:
-            faults.append(f"{item} is taken")
-        elif last not in answer.message:
-            faults.append(f"{item} is not named: {answer.message}")
-    assert not faults, "\n".join(faults)
-
-
 def _fault(item: Wrong, answer: Answer) -> str:
     """What is wrong with an answer to a wrong manifest; nothing if it is refused as it should be."""
     if not answer.refused:

@@ -101,40 +101,6 @@ _UNINSTALL: Final[Rights] = {
     "v1/events": {"create"},
 }
 
-NOBODYS: Final = (
-    # group, resource, verbs: what no account of ours may do anywhere
-    ("", "secrets", ("list", "watch", "update", "delete", "deletecollection")),
-    ("", "nodes", ("get", "create", "update", "patch", "delete")),
-    ("", "nodes/proxy", ("get", "create")),
-    ("", "pods/exec", ("get", "create")),
-    ("", "pods/attach", ("get", "create")),
-    ("", "pods/portforward", ("get", "create")),
-    ("", "pods/ephemeralcontainers", ("patch", "update")),
-    ("", "persistentvolumes", ("create", "patch", "update", "delete")),
-    ("", "namespaces", ("create", "patch", "update", "delete")),
-    ("", "serviceaccounts/token", ("create",)),
-    ("", "users", ("impersonate",)),
-    ("", "groups", ("impersonate",)),
-    ("", "serviceaccounts", ("impersonate", "delete")),
-    ("apps", "statefulsets", ("delete", "deletecollection", "update")),
-    ("apps", "deployments", ("create", "patch", "delete")),
-    ("apps", "daemonsets", ("create", "patch", "delete")),
-    ("apiextensions.k8s.io", "customresourcedefinitions", ("delete", "update", "deletecollection")),
-    ("rbac.authorization.k8s.io", "roles", ("escalate", "bind", "delete")),
-    (
-        "rbac.authorization.k8s.io",
-        "clusterroles",
-        ("escalate", "bind", "create", "patch", "update", "delete"),
-    ),
-    ("rbac.authorization.k8s.io", "clusterrolebindings", ("create", "patch", "update", "delete")),
-    ("admissionregistration.k8s.io", "validatingadmissionpolicies", ("create", "patch", "delete")),
-    ("certificates.k8s.io", "certificatesigningrequests", ("create", "approve")),
-    ("mainstem.dev", "brokerclusters", ("create", "delete", "deletecollection")),
-    ("mainstem.dev", "topics", ("create", "delete", "deletecollection")),
-    ("mainstem.dev", "consumergroups", ("create", "delete", "deletecollection")),
-    ("*", "*", ("*",)),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -318,30 +284,6 @@ def test_each_pod_of_the_chart_has_the_account_that_is_meant_for_it(release: Rel
         pod = item["spec"]["template"]["spec"]
         results[item["metadata"]["name"]] = pod["serviceAccountName"]
     assert results == {"m": "m", "m-uninstall": "m-uninstall", "m-definitions": "m-definitions"}
-
-
-def test_nobody_may_read_secrets_touch_nodes_or_give_himself_rights(loads: Release) -> None:
-    accounts = (loads.name, f"{loads.name}-definitions", f"{loads.name}-uninstall", loads.loader, "default")
-    places = (loads.namespace, loads.other, "kube-system", "")
-    allowed = [
-        (account, place, group, resource, verb)
-        for account in accounts
-        for group, resource, verbs in NOBODYS
-        for verb in verbs
-        for place in places
-        if loads.may(account, place, group, resource, verb)
-    ]
-    assert not allowed
-
-
-def test_only_the_operator_reads_and_writes_secrets_and_only_where_it_watches(loads: Release) -> None:
-    """By name: it can list none."""
-    verbs = ("get", "create", "patch")
-    for account in (f"{loads.name}-definitions", loads.loader, "default"):
-        for place in (loads.namespace, loads.other):
-            assert not any(loads.may(account, place, "", "secrets", verb) for verb in verbs), account
-    assert all(loads.may(loads.name, loads.namespace, "", "secrets", verb) for verb in verbs)
-    assert not any(loads.may(loads.name, loads.other, "", "secrets", verb) for verb in verbs)
 
 
 def test_the_operator_can_not_give_away_more_than_it_has(loads: Release) -> None:

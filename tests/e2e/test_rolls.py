@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import ConfigResource
 from tests.e2e.installation import (
     BROKERS,
@@ -40,42 +39,6 @@ def test_e23_a_changed_setting_restarts_each_broker_once_or_none(mainstem: Insta
     assert watch.restarts == EACH_ONCE
     assert watch.fewest_ready >= 2
     assert mainstem.status("brokercluster", CLUSTER)["lastRoll"]["finished"]
-
-
-@pytest.mark.long
-def test_e24_a_bad_image_stops_after_one_pod_and_its_mending_heals(
-    mainstem: Installation, topic: str
-) -> None:
-    before = mainstem.uids()
-    with Traffic(mainstem, topic):
-        mainstem.patch_cluster({"brokers": {"image": "mainstem/nothing:never"}})
-        wait_until(lambda: "ImagePull" in mainstem.namespace.kubectl("get", "pods"), "the image is missed")
-        reported = mainstem.until("brokercluster", CLUSTER, "Stable", "False", "Rolling")
-        assert "restarted" in reported["message"]
-        after = mainstem.uids()
-        assert sum(before[name] == uid for name, uid in after.items()) == 2
-        mainstem.until("brokercluster", CLUSTER, "Ready")
-        mainstem.patch_cluster({"brokers": {"image": None}})
-        mainstem.settled(ROLL_SECONDS_MAX)
-    assert sum(before[name] == uid for name, uid in mainstem.uids().items()) == 2
-
-
-@pytest.mark.long
-def test_e25_a_topic_of_one_replica_does_not_hold_up_a_roll(mainstem: Installation, name: str) -> None:
-    settings = {"min.insync.replicas": 1}  # two, as elsewhere, would refuse acks=all
-    mainstem.apply("Topic", name, partitions=3, replicas=1, config=settings, deletionPolicy="Delete")
-    mainstem.until("topic", name, "Ready")
-    producer = Producer({"bootstrap.servers": mainstem.outside, "acks": "all"})
-    for number in range(300):
-        producer.produce(name, str(number).encode())
-    assert producer.flush(30) == 0
-    with PodWatch(mainstem) as watch:
-        begin_roll(mainstem)
-        mainstem.settled(ROLL_SECONDS_MAX)
-    assert watch.restarts == EACH_ONCE
-    with Traffic(mainstem, name, first=300) as traffic:
-        pass
-    assert set(range(300)) <= traffic.consumed
 
 
 @pytest.mark.long
@@ -112,26 +75,6 @@ def test_e28_all_brokers_deleted_at_once_come_back_with_all_records(
             end(mainstem, BROKERS)
             wait_until(partial(are_others, mainstem, before), "they go")
             mainstem.settled(ROLL_SECONDS_MAX)
-
-
-@pytest.mark.long
-def test_e29_objects_that_others_delete_are_made_again(mainstem: Installation, topic: str) -> None:
-    """Pods of a StatefulSet that is deleted without them are taken up again, and not restarted."""
-    before = mainstem.uids()
-    objects = [
-        ("statefulset", f"{CLUSTER}-broker"),
-        ("service", f"{CLUSTER}-bootstrap"),
-        ("configmap", f"{CLUSTER}-broker"),
-        ("poddisruptionbudget", f"{CLUSTER}-broker"),
-    ]
-    old = {name + kind: mainstem.namespace.get(kind, name)["metadata"]["uid"] for kind, name in objects}
-    with Traffic(mainstem, topic):
-        for kind, name in objects:
-            mainstem.namespace.kubectl("delete", kind, name, "--cascade=orphan")
-        for kind, name in objects:
-            wait_until(partial(made_again, mainstem, kind, name, old[name + kind]), f"{kind} {name}")
-        mainstem.settled()
-    assert mainstem.uids() == before
 
 
 @pytest.mark.long
@@ -193,9 +136,3 @@ def delete(mainstem: Installation, selector: str) -> None:
 def kill(mainstem: Installation, selector: str) -> None:
     """End pods at once, without a word of farewell."""
     mainstem.namespace.kubectl("delete", "pods", f"--selector={selector}", "--grace-period=0", "--force")
-
-
-def made_again(mainstem: Installation, kind: str, name: str, old: str) -> bool:
-    """Whether the object is there with another uid than `old`."""
-    path = ["--output=jsonpath={.metadata.uid}", "--ignore-not-found"]
-    return mainstem.namespace.kubectl("get", kind, name, *path) not in ("", old)

@@ -7,7 +7,6 @@ from typing import Final
 import pytest
 from confluent_kafka.admin import ConfigResource, ConfigSource
 from tests.e2e.installation import CLUSTER, OPERATOR, Installation, wait_until
-from tests.e2e.kubectl import KubectlError
 from tests.e2e.traffic import Traffic
 
 NEW: Final = 3
@@ -53,35 +52,6 @@ def test_e30_e31_a_fourth_broker_takes_part_and_is_drained_before_it_goes(
     noted = mainstem.namespace.kubectl("get", "configmap", f"{CLUSTER}-throttles", "--ignore-not-found")
     assert noted == ""
     mainstem.patch_cluster({"rolling": {"moveBytesPerSecond": None}})
-
-
-@pytest.mark.long
-def test_e31_a_blocked_broker_goes_anyway_on_request(mainstem: Installation, topic: str, name: str) -> None:
-    with Traffic(mainstem, topic):
-        scale(mainstem, 4)
-        mainstem.settled()
-        mainstem.apply("Topic", name, partitions=4, replicas=4, deletionPolicy="Delete")
-        mainstem.until("topic", name, "Ready")
-        with Traffic(mainstem, name) as on_four:
-            pass
-        scale(mainstem, 3)
-        mainstem.until("brokercluster", CLUSTER, "ScaleDownBlocked")
-        assert len(mainstem.pods()) == 4
-        mainstem.annotate("brokercluster", CLUSTER, "scale-down-anyway", "true")
-        wait_until(lambda: len(mainstem.pods()) == 3, "it goes with what it holds")
-        mainstem.annotate("brokercluster", CLUSTER, "scale-down-anyway", None)
-        assert replicas_on(mainstem, name, NEW) == 4
-        mainstem.apply("Topic", name, partitions=4, replicas=3, deletionPolicy="Delete")
-        mainstem.settled(240)
-        with Traffic(mainstem, name, first=1_000_000) as on_three:
-            pass
-        assert on_four.acknowledged <= on_three.consumed
-    assert replicas_on(mainstem, name, NEW) == 0
-
-
-def test_e32_no_broker_at_all_is_refused(mainstem: Installation) -> None:
-    with pytest.raises(KubectlError, match="greater than or equal to 1"):
-        scale(mainstem, 0)
 
 
 def scale(mainstem: Installation, brokers: int) -> None:

@@ -33,31 +33,6 @@ def test_e3_a_topic_needs_only_what_differs_from_the_defaults(
         assert setting(mainstem, name, "retention.ms") == "3600000"
 
 
-def test_e4_partitions_are_added(mainstem: Installation, name: str) -> None:
-    mainstem.apply("Topic", name, partitions=2, deletionPolicy="Delete")
-    mainstem.until("topic", name, "Ready")
-    mainstem.apply("Topic", name, partitions=5, deletionPolicy="Delete")
-    mainstem.until("topic", name, "Ready")
-    assert len(mainstem.topics()[name].partitions) == 5
-
-
-def test_e5_fewer_partitions_are_refused_and_the_topic_recovers(mainstem: Installation, name: str) -> None:
-    """At the API server where the manifest says it; in a condition where only the topic knows."""
-    mainstem.apply("Topic", name, partitions=3, deletionPolicy="Delete")
-    mainstem.until("topic", name, "Ready")
-    with pytest.raises(KubectlError, match="can only grow"):
-        mainstem.apply("Topic", name, partitions=2, deletionPolicy="Delete")
-    mainstem.annotate("topic", name, "managed", "false")
-    mainstem.until("topic", name, "Unmanaged")
-    mainstem.delete("topic", name)
-    mainstem.apply("Topic", name, partitions=1, config={"retention.ms": 7_200_000}, deletionPolicy="Delete")
-    reported = mainstem.until("topic", name, "Ready", "False", "NotSupported")
-    assert "3 partitions and 1 are requested" in reported["message"]
-    wait_until(lambda: setting(mainstem, name, "retention.ms") == "7200000", "the rest of the edit is done")
-    mainstem.apply("Topic", name, partitions=3, deletionPolicy="Delete")
-    mainstem.until("topic", name, "Ready")
-
-
 def test_e6_the_replication_factor_goes_up_and_down_under_traffic(mainstem: Installation, name: str) -> None:
     mainstem.apply("Topic", name, partitions=3, replicas=2, deletionPolicy="Delete")
     mainstem.until("topic", name, "Ready")
@@ -67,18 +42,6 @@ def test_e6_the_replication_factor_goes_up_and_down_under_traffic(mainstem: Inst
             wait_until(partial(has_replicas, mainstem, name, replicas), f"{replicas} replicas")
             mainstem.until("topic", name, "Reassigning", "False")
             mainstem.until("topic", name, "Ready")
-
-
-@pytest.mark.parametrize("config", [{"retention.mss": 1}, {"retention.ms": "soon"}], ids=["key", "value"])
-def test_e8_an_unknown_or_invalid_setting_is_named(
-    mainstem: Installation, name: str, config: dict[str, Any]
-) -> None:
-    mainstem.apply("Topic", name, partitions=1, config=config, deletionPolicy="Delete")
-    reported = mainstem.until("topic", name, "Ready", "False", "InvalidConfig")
-    assert next(iter(config)) in reported["message"]
-    assert name not in mainstem.topics()
-    mainstem.apply("Topic", name, partitions=1, deletionPolicy="Delete")
-    mainstem.until("topic", name, "Ready")
 
 
 def test_e9_a_change_by_others_is_reverted_unless_null_leaves_it_to_them(
@@ -110,40 +73,6 @@ def test_e10_a_topic_deleted_by_others_is_made_again_and_reported(mainstem: Inst
     mainstem.until("topic", topic, "Ready")
     events = mainstem.namespace.kubectl("get", "events", f"--field-selector=involvedObject.name={topic}")
     assert "Warning" in events, events
-
-
-def test_e11_a_topic_keeps_its_name(mainstem: Installation, topic: str) -> None:
-    with pytest.raises(KubectlError, match="can't be renamed"):
-        mainstem.patch("topic", topic, {"spec": {"topicName": "another"}})
-    with pytest.raises(KubectlError, match="immutable"):
-        mainstem.patch("topic", topic, {"spec": {"clusterRef": {"name": "another"}}})
-
-
-def test_e12_of_two_topics_that_claim_one_the_oldest_has_it(mainstem: Installation, name: str) -> None:
-    other = f"{name}-too"
-    mainstem.apply("Topic", name, partitions=2)
-    mainstem.until("topic", name, "Ready")
-    mainstem.apply("Topic", other, topicName=name, partitions=4, deletionPolicy="Delete")
-    reported = mainstem.until("topic", other, "Ready", "False", "ResourceConflict")
-    assert name in reported["message"]
-    assert len(mainstem.topics()[name].partitions) == 2
-    mainstem.delete("topic", name)
-    mainstem.until("topic", other, "Ready", seconds=AFTER_RESYNC)
-    assert len(mainstem.topics()[name].partitions) == 4
-    mainstem.delete("topic", other)
-    wait_until(lambda: name not in mainstem.topics(), "the topic goes with it")
-
-
-@pytest.mark.long
-def test_e13_a_topic_is_made_and_deleted_ten_times(mainstem: Installation, name: str) -> None:
-    ids = set()
-    for _ in range(10):
-        mainstem.apply("Topic", name, partitions=1, deletionPolicy="Delete")
-        mainstem.until("topic", name, "Ready")
-        ids.add(mainstem.status("topic", name)["topicId"])
-        mainstem.delete("topic", name)
-    assert len(ids) == 10
-    assert name not in mainstem.topics()
 
 
 @pytest.mark.long

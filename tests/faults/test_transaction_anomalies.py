@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -11,8 +9,6 @@ from tests.support.anomalies.anomalies import ALLOWED, Anomaly, describe
 from tests.support.anomalies.check import check, forbidden
 from tests.support.anomalies.cycles import cycles
 from tests.support.anomalies.history import Assign, End, EndRequest, Isolation, Operation, Poll, Record, Send
-
-RECORDS_OF_THE_LONG_HISTORY = 40_000
 
 
 def send(value: str, offset: int | None, transaction: str | None = None, *, partition: int = 0) -> Send:
@@ -156,51 +152,6 @@ def test_what_the_design_allows_is_reported_and_not_forbidden() -> None:
     for anomaly, history in HISTORIES_WITH_ANOMALIES.items():
         bad = {finding.anomaly for finding in forbidden(check(history))}
         assert bad == (set() if anomaly in ALLOWED else {anomaly})
-
-
-def long_history(records: int) -> list[Operation]:
-    """Interleaved transactions in four partitions, and a reader of each kind; every tenth one is aborted."""
-    source = random.Random(1)
-    history: list[Operation] = []
-    ends = [0] * 4
-    logs: list[list[tuple[int, str, bool]]] = [[] for _ in ends]
-    for number in range(records // 10):
-        transaction, is_commit = f"t{number}", number % 10 != 0
-        for at in range(10):
-            partition = source.randrange(4)
-            value = f"{number}/{at}"
-            history.append(Send(f"p{number}", transaction, partition, value, ends[partition]))
-            logs[partition].append((ends[partition], value, is_commit))
-            ends[partition] += 1
-        history += (committed if is_commit else aborted)(transaction)
-    for partition, log in enumerate(logs):
-        for isolation in Isolation:
-            by = f"{isolation.value} of {partition}"
-            history.append(Assign(by, {partition: 0}))
-            results = [
-                (offset, value) for offset, value, is_commit in log if is_commit or isolation is UNCOMMITTED
-            ]
-            history += [
-                poll(*results[at : at + 500], isolation=isolation, partition=partition, by=by)
-                for at in range(0, len(results), 500)
-            ]
-    return history
-
-
-def seconds_of(records: int) -> float:
-    history = long_history(records)
-    begun_s = time.process_time()
-    findings = check(history)
-    assert not forbidden(findings)
-    assert any(finding.anomaly is Anomaly.UNCOMMITTED_ABORTED_READ for finding in findings)
-    return time.process_time() - begun_s
-
-
-def test_the_time_grows_with_the_history_and_not_with_its_square() -> None:
-    short_s = seconds_of(RECORDS_OF_THE_LONG_HISTORY // 8)
-    long_s = seconds_of(RECORDS_OF_THE_LONG_HISTORY)
-    # Eight times the records; the square would be 64 times.
-    assert long_s < 24 * short_s, f"{short_s:.2f} s and {long_s:.2f} s"
 
 
 def test_a_cycle_is_found_however_long_it_is() -> None:

@@ -104,18 +104,6 @@ def test_brokers_settings_are_changed_for_all_and_for_one_and_described(own_clus
     assert "Completed" in configs(own_cluster, "--alter", *defaults, "--delete-config", name)
 
 
-def test_what_cannot_be_changed_is_refused_with_the_reason(group_stack: SharedCluster, topic: str) -> None:
-    """The reasons themselves are tested with the handlers; here, that the tool shows them."""
-    for kind, name, setting, reason in (
-        ("topics", topic, "retention.ms=soon", "InvalidConfigurationException: Invalid value .*soon"),
-        ("brokers", "1", "log.dirs=/x", "(InvalidConfiguration|InvalidRequest)Exception: .*log.dirs"),
-    ):
-        printed = configs(
-            group_stack, "--alter", "--entity-type", kind, "--entity-name", name, "--add-config", setting
-        )
-        assert re.search(reason, printed), (setting, printed)
-
-
 def test_groups_have_settings_of_their_own(group_stack: SharedCluster) -> None:
     group = f"group/{uuid4().hex}"
     entity = ("--entity-type", "groups", "--entity-name", group)

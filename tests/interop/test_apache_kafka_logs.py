@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.apache_kafka_files import take_over
 from tests.support.clusters import Cluster, StartCluster, partition_directory
 from tests.support.kafka_tools import tool_jars
+from tests.support.load import read_to_end
 from tests.support.waiting import wait_until
 
 from mainstem_broker.log.verification import verify_log
@@ -172,23 +173,5 @@ def test_a_compacted_topic_is_compacted(cluster: Cluster, written: Content) -> N
 
 def read(servers: str, topic: str) -> list[tuple[str, str]]:
     """Keys and committed values up to the end."""
-    consumer: Any = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "others",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    records: list[tuple[str, str]] = []
-    while True:
-        message = consumer.poll(30)
-        assert message is not None, f"the end of {topic} is not reached after {len(records)} records"
-        if message.error():
-            break
-        records.append((message.key().decode(), message.value().decode()))
-    consumer.close()
-    return records
+    records = read_to_end(servers, topic, is_committed=True)
+    return [(record.key().decode(), record.value().decode()) for record in records]

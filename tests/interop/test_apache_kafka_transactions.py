@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import pytest
 from bench.apache_kafka import ApacheKafka
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.apache_kafka_files import take_over
 from tests.support.clusters import Cluster, StartCluster
 from tests.support.kafka_tools import run_tool, tool_jars
+from tests.support.load import read_to_end
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 from mainstem_broker.protocol.batches import read_records, split_batches
@@ -162,25 +163,7 @@ def start(own_stack: StartCluster, directory: Path) -> Cluster:
 
 def read(servers: str) -> list[str]:
     """Committed values up to the last stable offset."""
-    consumer: Any = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "readers",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    values: list[str] = []
-    while (message := consumer.poll(30)) is not None:
-        if message.error():
-            assert message.error().code() == KafkaError._PARTITION_EOF
-            break
-        values.append(message.value().decode())
-    consumer.close()
-    return values
+    return [record.value().decode() for record in read_to_end(servers, TOPIC, is_committed=True)]
 
 
 def test_every_record_is_read_and_would_be_written_as_it_is(written: Written) -> None:

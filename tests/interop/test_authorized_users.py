@@ -211,18 +211,6 @@ def test_a_user_may_do_what_acls_allow_and_nothing_else(
     assert produced(cluster, None, topic) == denied
 
 
-def test_a_user_sees_only_topics_it_may_describe(cluster: AuthorizedCluster, topic: str, user: str) -> None:
-    client: Any = AdminClient(cluster.settings(user))
-    assert client.list_topics(timeout=30).topics == {}
-    with pytest.raises(KafkaException) as refused:
-        client.create_topics([NewTopic("other", 1, 1)])["other"].result(30)
-    assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    output = cluster.run("user", "list", login=(user, "SCRAM-SHA-512"), exit_code=1)
-    assert f"The users could not be read: User:{user} may not Describe Cluster:kafka-cluster." in output
-    cluster.run("acl", "add", user, "describe", "--topic", topic)
-    wait_until(lambda: list(client.list_topics(timeout=30).topics) == [topic], "it sees this one")
-
-
 def audited(cluster: AuthorizedCluster) -> list[dict[str, Any]]:
     """All records of the audit topic."""
     consumer: Any = Consumer(

@@ -1,4 +1,7 @@
-"""Bytes that are no requests harm no other connection (R40)."""
+"""Bytes that are no requests, and records that are not what they say, harm nobody (R6, R40).
+
+What batches may cost other clients: `tests/faults/test_attacks.py`.
+"""
 
 from __future__ import annotations
 
@@ -37,3 +40,9 @@ def test_noise_beside_a_good_client_does_not_disturb_it(leader_address: str, top
         stop.set()
         disturber.join()
     assert offsets == list(range(0, 600, 2))
+
+
+def test_records_that_are_not_what_their_codec_says_get_an_answer(leader_address: str, topic: str) -> None:
+    """Stored unopened or refused: both are sound, since every reader finds out."""
+    with Connection(leader_address) as connection:
+        produce(connection, topic, 0, encode_batch([Message(b"x")], attributes=1, records=b"not gzip"))

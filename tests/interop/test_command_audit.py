@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Producer
 from deltalake import DeltaTable
 from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.command_line import mainstem, mainstem_json
@@ -110,37 +109,6 @@ def test_a_producer_that_dies_before_flushing_is_named(
     assert row["producers"][0].startswith("dying/")
     patient = mainstem("audit", topic, "-w", tmp_path, "--grace", "1h", cluster=local_stack)
     assert "open" in patient.stdout.decode()
-
-
-def test_a_duplicate_send_without_idempotence_is_named(
-    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
-) -> None:
-    topic = new_topic(config=KEEP)
-    send(audited(local_stack), topic, 20, window=1)
-    again: Any = Producer({"bootstrap.servers": local_stack.bootstrap_servers, "log_level": 0})
-    again.produce(topic, b'{"n":3}', b"3", 0, timestamp=BEGIN_MS + WINDOW_MS + 3)
-    assert again.flush(30) == 0
-    (row,) = audit(local_stack, topic, tmp_path)
-    assert (row["window"], row["state"], row["duplicates"], row["completeness"]) == (
-        WINDOW,
-        "duplicates",
-        1,
-        1.05,
-    )
-
-
-def test_dead_letters_and_records_that_are_not_loaded_yet_are_accounted_for(
-    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
-) -> None:
-    topic = new_topic(config=KEEP)
-    producer = audited(local_stack)
-    producer.produce(topic, b"bad", partition=0, timestamp=BEGIN_MS)
-    send(producer, topic, 99)
-    load(local_stack, topic, tmp_path)
-    send(producer, topic, 3)
-    (row,) = audit(local_stack, topic, tmp_path)
-    counts = ("state", "produced", "stored", "loaded", "dead", "pending", "missing")
-    assert [row[name] for name in counts] == ["open", 103, 103, 99, 1, 3, 0]
 
 
 def test_produce_counts_on_request_and_the_heat_map_has_a_character_for_each_window(

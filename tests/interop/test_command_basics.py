@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.support.clusters import SharedCluster
-from tests.support.command_line import environment, mainstem, mainstem_fails, modules_imported_by
+from tests.support.command_line import completions, mainstem, mainstem_fails, modules_imported_by
 from tests.support.ports import own_ports
 from tests.support.topics import unique_name
 
@@ -74,19 +74,5 @@ def test_names_of_topics_are_completed_from_the_cluster(local_stack: SharedClust
     names = [f"{prefix}-one", f"{prefix}-two"]
     for name in names:
         mainstem("topic", "create", name, cluster=local_stack)
-    requested: Mapping[str, str] = {
-        "_MAINSTEM_COMPLETE": "complete_bash",
-        "COMP_WORDS": f"mainstem topic describe {prefix}-",
-        "COMP_CWORD": "3",
-    }
-    program = "from mainstem.cli.main import app; app(prog_name='mainstem')"
-    answered = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env=environment(local_stack, **requested),
-        timeout=60,
-        check=False,
-    )
-    assert answered.stdout.split() == names
+    assert completions(f"mainstem topic describe {prefix}-", local_stack) == names
     mainstem("topic", "delete", *names, "--yes", cluster=local_stack)

@@ -16,6 +16,7 @@ import pytest
 from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.command_line import (
     MAINSTEM,
+    completions,
     environment,
     mainstem_fails_here,
     mainstem_here,
@@ -260,18 +261,5 @@ def test_names_of_groups_are_completed_from_the_cluster(group_stack: SharedClust
     names = [f"{prefix}-one", f"{prefix}-two"]
     for name in names:
         reset(group_stack, name, "--topic", topic, "--to", "earliest")
-    request = {
-        "_MAINSTEM_COMPLETE": "complete_bash",
-        "COMP_WORDS": f"mainstem group describe {prefix}-",
-        "COMP_CWORD": "3",
-    }
-    answered = subprocess.run(
-        [MAINSTEM[0], "-c", "from mainstem.cli.main import app; app(prog_name='mainstem')"],
-        capture_output=True,
-        text=True,
-        env=environment(group_stack, **request),
-        timeout=60,
-        check=False,
-    )
-    assert answered.stdout.split() == names
+    assert completions(f"mainstem group describe {prefix}-", group_stack) == names
     mainstem_here("group", "delete", *names, "--yes", cluster=group_stack)

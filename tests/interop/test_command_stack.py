@@ -60,17 +60,6 @@ def test_brokers_and_zookeeper_are_stopped_killed_and_started_one_by_one(tmp_pat
     assert not serves(port)
 
 
-def test_what_ended_by_itself_is_named_and_started_again(tmp_path: Path) -> None:
-    with Stack(tmp_path / "stack", port=0) as stack:
-        psutil.Process(stack.broker_pid(1)).kill()
-        wait_until(stack.unexpected_exits, "the broker's exit is seen")
-        assert [str(process_exit) for process_exit in stack.unexpected_exits()] == [
-            f"Broker 1 was killed by SIGKILL. Log: {stack.broker_directory(1) / 'server.log'}"
-        ]
-        stack.restart("Broker 1")
-        assert stack.unexpected_exits() == []
-
-
 def test_a_process_whose_restart_fails_is_named_until_a_restart_succeeds(tmp_path: Path) -> None:
     """R36."""
     settings: dict[str, str] = {}
@@ -157,15 +146,6 @@ def test_zookeeper_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> N
     with Stack(tmp_path / "stack", port=0) as first:
         port = first.zookeeper_port
     with socket.create_server(("127.0.0.1", port)), Stack(tmp_path / "stack", port=0) as second:
-        assert second.zookeeper_port != port
-        assert second.cluster_id == first.cluster_id
-
-
-def test_zookeeper_leaves_a_port_that_is_a_brokers_now(tmp_path: Path) -> None:
-    with Stack(tmp_path / "stack", port=0) as first:
-        port = first.zookeeper_port
-    with Stack(tmp_path / "stack", port=port) as second:
-        assert second.broker_port(1) == port
         assert second.zookeeper_port != port
         assert second.cluster_id == first.cluster_id
 

@@ -129,14 +129,6 @@ def test_what_kills_it_kills_everything_and_acknowledged_records_stay(start_up: 
     assert second.stop() == 0
 
 
-def test_two_stacks_never_share_a_folder(start_up: StartUp) -> None:
-    first = start_up("--port", str(own_ports()))
-    first.await_ready()
-    sentence = mainstem_fails("up", "--data", first.directory, "--port", str(own_ports()))
-    assert f"already running in {first.directory} (process {first.process.pid})" in sentence
-    assert first.process.poll() is None
-
-
 def test_a_broker_that_dies_is_restarted_and_reported_in_one_line(start_up: StartUp) -> None:
     running = start_up("--port", str(own_ports()))
     state = running.await_ready()
@@ -157,20 +149,6 @@ def test_a_broker_that_dies_is_restarted_and_reported_in_one_line(start_up: Star
     assert running.stop() == 0
 
 
-def test_a_broker_that_cannot_restart_is_given_up_after_three_ends(start_up: StartUp) -> None:
-    """R36. `meta.properties` of another broker stands for any reason why a broker does not start."""
-    running = start_up("--port", str(own_ports()))
-    state = running.await_ready()
-    identity = running.directory / "broker-1" / "data" / "meta.properties"
-    identity.write_text(identity.read_text().replace("broker.id=1", "broker.id=7"))
-    os.kill(state["brokers"][0]["pid"], signal.SIGKILL)
-    assert running.process.wait(60) == 1
-    output = running.output()
-    assert "Broker 1 stopped with exit code 1" in output
-    assert "It ended 3 times within a minute, so the stack stops." in output
-    assert not (running.directory / "stack.json").exists()
-
-
 def test_a_port_that_is_taken_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -189,13 +167,6 @@ def test_a_stack_in_the_background_reports_its_own_error(tmp_path: Path) -> None
     assert error.startswith(f"Port {port} of 127.0.0.1 is taken by another program: stop it, or choose")
 
 
-def test_an_unknown_setting_is_refused_with_similar_names(tmp_path: Path) -> None:
-    arguments = ("up", "--data", tmp_path / "stack", "--config", "num.partition=3")
-    error = mainstem_fails(*arguments, exit_code=2)
-    assert error.startswith("Brokers have no setting num.partition: did you mean num.partitions")
-    assert not (tmp_path / "stack").exists()
-
-
 def test_preferred_leaders_lead_again_once_a_broker_is_back(start_up: StartUp) -> None:
     """The brokers themselves would wait for leader.imbalance.check.interval.seconds, 300."""
     running = start_up("--port", str(own_ports(2)), "--brokers", "2")
@@ -211,27 +182,6 @@ def test_preferred_leaders_lead_again_once_a_broker_is_back(start_up: StartUp) -
     wait_until(lambda: not all(led_by_preferred()), "another broker leads")
     wait_until(lambda: all(led_by_preferred()), "the preferred leaders lead again")
     assert running.stop() == 0
-
-
-def test_a_broker_that_refuses_to_start_says_why(tmp_path: Path) -> None:
-    sentence = mainstem_fails(
-        *("up", "--data", tmp_path / "stack", "--port", str(own_ports()), "--config", "num.partitions=many")
-    )
-    assert sentence.startswith("Broker 1 stopped with exit code 1: ")
-    assert "num.partitions" in sentence
-
-
-def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [*MAINSTEM, "up", "--data", str(tmp_path / "stack"), "--port", str(own_ports())],
-        capture_output=True,
-        text=True,
-        env=environment() | {"PATH": str(tmp_path), "JAVA_HOME": ""},
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("Error: Java 17 or newer is needed and no java was found: install it")
 
 
 def test_ready_is_reported_to_programs_as_json(start_up: StartUp) -> None:

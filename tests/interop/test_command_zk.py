@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -13,7 +12,14 @@ from uuid import uuid4
 import pytest
 from kazoo.client import KazooClient
 from tests.support.clusters import SharedCluster
-from tests.support.command_line import MAINSTEM, environment, mainstem, mainstem_fails, mainstem_json
+from tests.support.command_line import (
+    MAINSTEM,
+    completions,
+    environment,
+    mainstem,
+    mainstem_fails,
+    mainstem_json,
+)
 from tests.support.ports import own_ports
 
 
@@ -138,17 +144,4 @@ def test_changes_are_shown_until_ctrl_c(local_stack: SharedCluster, tree: Any, f
 
 
 def test_paths_are_completed(local_stack: SharedCluster, folder: str) -> None:
-    request = {
-        "_MAINSTEM_COMPLETE": "complete_bash",
-        "COMP_WORDS": f"mainstem zk get {folder}/",
-        "COMP_CWORD": "3",
-    }
-    answered = subprocess.run(
-        [sys.executable, "-c", "from mainstem.cli.main import app; app(prog_name='mainstem')"],
-        capture_output=True,
-        text=True,
-        env=environment(local_stack, **request),
-        timeout=60,
-        check=False,
-    )
-    assert answered.stdout.split() == [f"{folder}/a", f"{folder}/b/"]
+    assert completions(f"mainstem zk get {folder}/", local_stack) == [f"{folder}/a", f"{folder}/b/"]

@@ -6,11 +6,11 @@ import json
 import random
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer
 from tests.support.clusters import Cluster, StartCluster, partition_directory
+from tests.support.load import read_to_end
 from tests.support.topics import TopicFactory
 from tests.support.waiting import wait_until
 
@@ -47,27 +47,6 @@ def test_r5_the_newest_value_of_each_key_outlives_compaction_and_kills(own_stack
         assert verify_log(directory).problems == []
         cluster.start_broker(1)
         assert read(cluster, topic) == {key: value for key, value in newest.items() if value is not None}
-
-
-def test_r15_offsets_of_groups_are_compacted_and_loaded_again(own_stack: StartCluster) -> None:
-    cluster = own_stack(1, SETTINGS)
-    with TopicFactory(cluster) as new_topic:
-        topic = new_topic()
-        consumer = Consumer(
-            {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g", "enable.auto.commit": False}
-        )
-        last = 0
-        while not last or first_dirty_offset(cluster, "__consumer_offsets") < 500:
-            for _ in range(100):
-                last += 1
-                consumer.commit(offsets=[TopicPartition(topic, 0, last)], asynchronous=False)
-        consumer.close()
-        cluster.kill_broker(1)
-        cluster.start_broker(1)
-        committed = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"})
-        (partition,) = committed.committed([TopicPartition(topic, 0)], timeout=30)
-        committed.close()
-        assert partition.offset == last
 
 
 def test_the_compacting_process_ends_with_its_broker_however_that_ends(own_stack: StartCluster) -> None:
@@ -112,31 +91,8 @@ def produce(
 
 def read(cluster: Cluster, topic: str) -> dict[str, str]:
     """What a reader of the whole topic makes of it."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": "reader",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    table: dict[str, str] = {}
-    try:
-        while True:
-            message: Any = consumer.poll(30)
-            assert message is not None, "the reader waits for ever"
-            if message.error():
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                return table
-            key = message.key().decode()
-            if message.value() is None:
-                table.pop(key, None)
-            else:
-                table[key] = message.value().decode()
-    finally:
-        consumer.close()
+    newest = {record.key(): record.value() for record in read_to_end(cluster.bootstrap_servers, topic)}
+    return {key.decode(): value.decode() for key, value in newest.items() if value is not None}
 
 
 def is_compacted_past(cluster: Cluster, topic: str, offset: int) -> bool:

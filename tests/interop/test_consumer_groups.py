@@ -9,13 +9,12 @@ from uuid import uuid4
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import ReachableCluster, SharedCluster, StartCluster
+from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.group_members import Member, share_evenly
-from tests.support.group_requests import coordinator_address
 from tests.support.kafka_tools import run_tool
 from tests.support.load import Load
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
@@ -221,48 +220,6 @@ def test_a_group_is_upgraded_and_downgraded_while_it_reads(
         assert [one.told("lost") for one in everyone] == [[]] * 6
 
 
-def test_members_go_on_when_their_coordinator_is_killed(own_stack: StartCluster, group: str) -> None:
-    """The next one knows them: nobody joins anew, nothing moves, no record is left out."""
-    cluster = own_stack(
-        3, {"group.consumer.heartbeat.interval.ms": "200", "offsets.topic.num.partitions": "8"}
-    )
-    admin: Any = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    topic = f"topic-{uuid4().hex[:12]}"
-    admin.create_topics([NewTopic(topic, PARTITIONS, 3)], operation_timeout=60)[topic].result(60)
-    address = coordinator_address(cluster.brokers[1], group)
-    with ExitStack() as started:
-        members = [
-            started.enter_context(
-                Member("confluent", cluster.bootstrap_servers, group, topic, protocol="consumer")
-            )
-            for _ in range(2)
-        ]
-        share_evenly(members, PARTITIONS)
-        load = started.enter_context(
-            Load(cluster.bootstrap_servers, topic, PARTITIONS, "load", "all", LOAD_PER_SECOND)
-        )
-        load.resume()
-        wait_until(lambda: all(one.told("committed") for one in members), "both commit")
-        events = [len(one.events) for one in members]
-        cluster.kill_broker(next(broker for broker, at in cluster.brokers.items() if at == address))
-        counts = [len(one.told("committed")) for one in members]
-        wait_until(
-            lambda: all(
-                len(one.told("committed")) > count + 5 for one, count in zip(members, counts, strict=True)
-            ),
-            "both commit again, at another coordinator",
-        )
-        load.pause()
-        expected = load.acknowledged_places()
-        wait_until(
-            lambda: expected <= {record for one in members for record in tuple(one.records)},
-            "every acknowledged record was processed",
-        )
-        for one, before in zip(members, events, strict=True):
-            moves = {"assigned", "revoked", "lost"}
-            assert [event for event in one.events[before:] if moves & event.keys()] == []
-
-
 # --- Over the wire ---
 
 
@@ -292,42 +249,3 @@ def test_version_0_is_given_a_member_id_and_version_1_has_to_bring_one(
     assert given.member_id
     assert heartbeat(coordinator, group, 1, member_id="").error_code == ErrorCode.invalid_request
     assert given.heartbeat_interval.total_seconds() == 0.2
-
-
-def test_errors_are_those_that_clients_know(coordinator: Connection, group: str) -> None:
-    for how, error in (
-        ({"member_epoch": 5}, ErrorCode.unknown_member_id),
-        ({"server_assignor": "sticky"}, ErrorCode.unsupported_assignor),
-        ({"subscribed_topic_regex": "("}, ErrorCode.invalid_regular_expression),
-        ({"group_id": ""}, ErrorCode.invalid_group_id),
-    ):
-        answer = heartbeat(coordinator, group, 1, **how)
-        assert answer.error_code == error
-        assert answer.error_message
-    assert heartbeat(coordinator, group, 1).error_code == ErrorCode.none
-    assert heartbeat(coordinator, group, 1, member_epoch=7).error_code == ErrorCode.fenced_member_epoch
-    # A tool of the classic protocol hears that there is no such group there, and asks elsewhere.
-    for version, error in ((5, ErrorCode.none), (6, ErrorCode.group_id_not_found)):
-        (described,) = coordinator.ask(
-            "describe_groups", version, groups=[group], include_authorized_operations=False
-        ).groups
-        assert (described.error_code, described.group_state) == (error, "Dead")
-    (described,) = coordinator.ask(
-        "consumer_group_describe", 1, group_ids=[group], include_authorized_operations=False
-    ).groups
-    assert (described.error_code, described.group_state, described.group_epoch) == (
-        ErrorCode.none,
-        "Stable",
-        1,
-    )
-    (member,) = described.members
-    assert (member.member_id, member.subscribed_topic_names, member.member_type) == (
-        "m",
-        ("no-such-topic",),
-        1,
-    )
-    listed = coordinator.ask("list_groups", 5, states_filter=["stable"], types_filter=["consumer"]).groups
-    assert group in {one.group_id for one in listed}
-    listed = coordinator.ask("list_groups", 5, states_filter=[], types_filter=["classic"]).groups
-    assert group not in {one.group_id for one in listed}
-    assert heartbeat(coordinator, group, 1, member_epoch=-1).member_epoch == -1

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import confluent_kafka
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import Cluster, StartCluster
@@ -15,8 +14,7 @@ from tests.support.log_checks import problems_in
 from tests.support.messages import Message
 from tests.support.record_batches import HEADER, encode_batch
 from tests.support.small_disk import can_mount, small_disk
-from tests.support.stock_clients import CLIENTS
-from tests.support.topics import ANSWER_SECONDS, TopicFactory
+from tests.support.topics import TopicFactory
 from tests.support.wire import Connection, fetch, list_offset, produce
 
 DISK_BYTES: Final = 48 << 20
@@ -86,44 +84,3 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(cluster: Cluster, 
     records = read_all(cluster.bootstrap_servers, topic, 0)
     assert records == {number: _value(number) for number in range(stored + 1)}
     assert problems_in(disk / "log" / f"{topic}-0") == []
-
-
-def test_a_broker_killed_on_a_full_disk_starts_again_and_serves(cluster: Cluster, disk: Path) -> None:
-    """Restarting needs no room: checkpoints and indexes may fail to be written, what is stored stays."""
-    topic = TopicFactory(cluster)()
-    with Connection(cluster.brokers[1]) as leader:
-        stored = _fill(leader, topic)
-    # Fill the crumbs that were too small for a batch.
-    with (disk / "crumbs").open("wb", buffering=0) as crumbs:
-        try:
-            while True:
-                crumbs.write(bytes(4096))
-        except OSError:
-            pass
-    cluster.kill_broker(1)
-    (disk / "crumbs").unlink()
-    cluster.start_broker(1)
-
-    assert len(read_all(cluster.bootstrap_servers, topic, 0)) == stored
-
-
-def test_a_stock_client_gets_an_error_and_goes_on_when_there_is_space(cluster: Cluster, disk: Path) -> None:
-    ballast = disk / "ballast"
-    ballast.write_bytes(bytes(BALLAST_BYTES))
-    topic = TopicFactory(cluster)()
-    with Connection(cluster.brokers[1]) as leader:
-        stored = _fill(leader, topic)
-    refused: list[bool] = []
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 2_000, "log_level": 0}
-    )
-    producer.produce(
-        topic, _value(stored), partition=0, on_delivery=lambda error, _: refused.append(error is not None)
-    )
-    assert producer.flush(ANSWER_SECONDS) == 0
-    assert refused == [True]
-
-    ballast.unlink()
-
-    (offset,) = CLIENTS[0].produce(cluster.bootstrap_servers, topic, [Message(_value(stored))])
-    assert offset >= stored

@@ -31,36 +31,6 @@ def stranger(group_stack: SharedCluster, group: str) -> Iterator[Connection]:
         yield connection
 
 
-def join(connection: Connection, group: str, version: int = 3) -> tuple[str, int]:
-    """Become the lone member of a stable group; member id and generation."""
-    joined = connection.ask("join_group", version, **join_fields(group, "", version))
-    assert joined.error_code == ErrorCode.none
-    assignments = [{"member_id": joined.member_id, "assignment": b"all"}]
-    synced = connection.ask(
-        "sync_group",
-        1,
-        group_id=group,
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        assignments=assignments,
-    )
-    assert (synced.error_code, synced.assignment) == (ErrorCode.none, b"all")
-    return joined.member_id, joined.generation_id
-
-
-@pytest.mark.parametrize("version", range(10))
-def test_trap_02_every_version_of_join_group_forms_a_group(
-    coordinator: Connection, group: str, version: int
-) -> None:
-    joined = coordinator.ask("join_group", version, **join_fields(group, "", version))
-    if version >= 4:
-        assert joined.error_code == ErrorCode.member_id_required
-        joined = coordinator.ask("join_group", version, **join_fields(group, joined.member_id, version))
-    assert (joined.error_code, joined.generation_id, joined.protocol_name) == (ErrorCode.none, 1, "range")
-    assert joined.leader == joined.member_id
-    assert [member.member_id for member in joined.members] == [joined.member_id]
-
-
 def test_trap_21_another_broker_never_says_that_nothing_is_committed(
     stranger: Connection, coordinator: Connection, group: str, topic: str
 ) -> None:
@@ -175,81 +145,11 @@ def test_a_note_that_is_too_long_is_refused(coordinator: Connection, group: str,
         assert answer.topics[0].partitions[0].error_code == code
 
 
-@pytest.mark.parametrize(
-    ("session_ms", "code"),
-    [
-        (499, ErrorCode.invalid_session_timeout),
-        (6_000, ErrorCode.none),
-        (45_000, ErrorCode.none),
-        (1_800_001, ErrorCode.invalid_session_timeout),
-    ],
-)
-def test_trap_32_session_timeouts_of_all_clients_are_taken(
-    coordinator: Connection, group: str, session_ms: int, code: ErrorCode
-) -> None:
-    fields = join_fields(group, "", 3, session_ms=session_ms)
-    assert coordinator.ask("join_group", 3, **fields).error_code == code
-
-
 def test_names_of_any_length_get_a_member_id_of_sensible_length(coordinator: Connection, group: str) -> None:
     fields = join_fields(group, "", 5, instance_id="é" * 16_000)
     joined = coordinator.ask("join_group", 5, **fields)
     assert joined.error_code == ErrorCode.none
     assert 36 < len(joined.member_id) < 300
-
-
-def test_trap_29_a_rebalance_timeout_of_minus_one_is_the_sessions(
-    coordinator: Connection, group: str
-) -> None:
-    fields = join_fields(group, "", 1) | {"rebalance_timeout": -1}
-    joined = coordinator.ask("join_group", 1, **fields)
-    assert (joined.error_code, joined.generation_id) == (ErrorCode.none, 1)
-    again = fields | {"member_id": joined.member_id}
-    assert coordinator.ask("join_group", 1, **again).generation_id == 1
-
-
-def test_trap_36_all_requests_of_groups_are_listed(coordinator: Connection) -> None:
-    """librdkafka#4790: a client that sees some of them takes the rest for granted."""
-    listed = {int(key.api_key) for key in coordinator.ask("api_versions", 0).api_keys}
-    assert listed >= {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47}
-
-
-def test_a_retention_time_that_reaches_beyond_all_time_is_taken(
-    coordinator: Connection, group: str, topic: str
-) -> None:
-    fields = commit_fields(group, {(topic, 0): 5}, 2) | {"retention_time": 86_400_000 * 365 * 9_000}
-    answer = coordinator.ask("offset_commit", 2, **fields)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.none
-
-
-def test_metadata_that_is_no_subscription_is_the_members_own_business(
-    coordinator: Connection, group: str, reference: bool
-) -> None:
-    if reference:
-        pytest.skip("Apache Kafka 4.1 does not answer the second one.")
-    for metadata in (b"", b"\xff" * 100, b"\0\1\x7f\xff\xff\xff"):
-        fields = join_fields(group, "", 3, protocols=[("range", metadata)])
-        joined = coordinator.ask("join_group", 3, **fields)
-        assert (joined.error_code, joined.members[0].metadata) == (ErrorCode.none, metadata)
-        coordinator.ask("leave_group", 0, group_id=group, member_id=joined.member_id)
-
-
-def test_metadata_that_cannot_be_stored_is_refused_and_the_group_lives_on(
-    coordinator: Connection, group: str
-) -> None:
-    fields = join_fields(group, "", 3, protocols=[("range", bytes(2 << 20))])
-    joined = coordinator.ask("join_group", 3, **fields)
-    synced = coordinator.ask(
-        "sync_group",
-        1,
-        group_id=group,
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        assignments=[],
-    )
-    assert synced.error_code == ErrorCode.unknown_server_error
-    coordinator.ask("leave_group", 0, group_id=group, member_id=joined.member_id)
-    join(coordinator, group)
 
 
 def test_groups_that_do_not_exist_are_described_as_dead(coordinator: Connection, group: str) -> None:
@@ -274,28 +174,7 @@ def test_groups_are_listed_by_state_and_type(coordinator: Connection, group: str
     assert not listed([], ["consumer"])
 
 
-def test_several_coordinators_are_found_by_one_request(group_stack: SharedCluster, group: str) -> None:
-    groups = [f"{group}-{number}" for number in range(20)]
-    coordinator_address(group_stack.brokers[1], group)
-    with Connection(group_stack.brokers[1]) as connection:
-        answer = connection.ask("find_coordinator", 4, key_type=0, coordinator_keys=groups)
-    assert [one.key for one in answer.coordinators] == groups
-    assert {one.error_code for one in answer.coordinators} == {ErrorCode.none}
-    assert {f"{one.host}:{one.port}" for one in answer.coordinators} == set(group_stack.brokers.values())
-
-
 def test_there_are_no_coordinators_of_other_kinds(group_stack: SharedCluster) -> None:
     with Connection(group_stack.brokers[1]) as connection:
         answer = connection.ask("find_coordinator", 4, key_type=9, coordinator_keys=["x"])
     assert answer.coordinators[0].error_code == ErrorCode.invalid_request
-
-
-def test_the_offsets_topic_is_as_the_settings_say(
-    group_stack: SharedCluster, group_topic: TopicFactory
-) -> None:
-    coordinator_address(group_stack.brokers[1], "any")
-    topic = group_topic.admin.list_topics("__consumer_offsets", timeout=60).topics["__consumer_offsets"]
-    assert len(topic.partitions) == 50
-    assert {len(partition.replicas) for partition in topic.partitions.values()} == {
-        min(3, len(group_stack.brokers))
-    }

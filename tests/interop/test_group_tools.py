@@ -1,8 +1,7 @@
-"""Apache Kafka's own tools look after our groups, and read our `__consumer_offsets` (R15, R36)."""
+"""Apache Kafka's own tools look after our groups (R15, R36)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,17 +73,6 @@ def test_a_running_group_is_listed_and_described(
     )
 
 
-def test_a_running_group_is_neither_reset_nor_deleted(
-    group_stack: SharedCluster, group: str, topic: str, running: Member
-) -> None:
-    refused = groups(
-        group_stack, "--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute"
-    )
-    assert "can only be reset if the group" in refused
-    assert "The group is not empty" in groups(group_stack, "--delete", "--group", group)
-    assert "Stable" in groups(group_stack, "--describe", "--group", group, "--state")
-
-
 def test_a_group_at_rest_is_reset_in_every_way_and_deleted(
     group_stack: SharedCluster, group: str, topic: str, running: Member
 ) -> None:
@@ -115,39 +103,3 @@ def test_a_group_at_rest_is_reset_in_every_way_and_deleted(
     assert "was successful" in groups(group_stack, "--delete", "--group", group)
     assert "does not exist" in groups(group_stack, "--delete", "--group", group)
     assert group not in groups(group_stack, "--list").splitlines()
-
-
-def test_the_console_consumers_formatters_read_our_records(
-    group_stack: SharedCluster, group: str, topic: str, running: Member
-) -> None:
-    running.stop()
-
-    def entries(formatter: str) -> list[dict[str, Any]]:
-        """Key and value of every record about the group."""
-        printed = run_tool(
-            "consumer.ConsoleConsumer",
-            *("--bootstrap-server", group_stack.bootstrap_servers, "--topic", "__consumer_offsets"),
-            *("--from-beginning", "--timeout-ms", "10000"),
-            *("--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
-        )
-        result, decoder, position = [], json.JSONDecoder(), 0
-        while (position := printed.find('{"key"', position)) >= 0:
-            entry, position = decoder.raw_decode(printed, position)
-            if entry["key"]["data"]["group"] == group:
-                result.append(entry)
-        return result
-
-    offsets = entries("OffsetsMessageFormatter")
-    last = {entry["key"]["data"]["partition"]: entry["value"] for entry in offsets}
-    assert {entry["key"]["type"] for entry in offsets} == {1}
-    assert {number: (value["version"], value["data"]["offset"]) for number, value in last.items()} == {
-        0: (3, 10),
-        1: (3, 10),
-    }
-    first = entries("GroupMetadataMessageFormatter")[0]
-    assert first["key"] == {"type": 2, "data": {"group": group}}
-    value = first["value"]
-    assert value["version"] == 3
-    data = value["data"]
-    assert (data["protocolType"], data["protocol"], data["generation"]) == ("consumer", "range", 1)
-    assert [(one["groupInstanceId"], one["sessionTimeout"]) for one in data["members"]] == [("one", 2_000)]

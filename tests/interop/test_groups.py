@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import OffsetSpec
 from tests.support.clusters import ReachableCluster, SharedCluster
-from tests.support.group_members import PYTHON_KINDS, SESSION_MS, Member, share_evenly
+from tests.support.group_members import PYTHON_KINDS, Member, share_evenly
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
 from tests.support.waiting import wait_until
 
@@ -198,75 +197,3 @@ def test_a_static_member_that_comes_back_within_its_session_disturbs_nobody(
     wait_for_records([other, back], RECORDS // PARTITIONS)
     assert back.owned == owned
     assert [event for event in other.events[len(events) :] if "assigned" in event or "revoked" in event] == []
-
-
-@pytest.mark.parametrize("kind", ["kafka-python", "aiokafka", "java"])
-def test_static_members_of_other_clients_come_back_as_who_they_were(
-    kind: str,
-    member: StartMember,
-    group: str,
-    topic: str,
-    group_stack: SharedCluster,
-    group_topic: TopicFactory,
-) -> None:
-    first = member(kind, group, topic, instance_id="one", session_ms=20_000)
-    produce(group_stack, topic)
-    wait_for_records([first], RECORDS // PARTITIONS)
-    ids = member_ids(group_topic, group)
-    first.kill()
-    again = member(kind, group, topic, instance_id="one", session_ms=20_000)
-    produce(group_stack, topic)
-    wait_for_records([first, again], 2 * RECORDS // PARTITIONS)
-    assert len(ids) == len(member_ids(group_topic, group)) == 1
-    assert ids != member_ids(group_topic, group)
-
-
-def member_ids(factory: TopicFactory, group: str) -> set[str]:
-    answer = factory.admin.describe_consumer_groups([group])[group].result(ANSWER_SECONDS)
-    return {one.member_id for one in answer.members}
-
-
-def test_a_topic_that_is_made_again_starts_clean_in_every_group(
-    member: StartMember, group: str, group_stack: SharedCluster, group_topic: TopicFactory
-) -> None:
-    """T37, R15: what was committed for the old topic says nothing about the new one."""
-    topic = group_topic(PARTITIONS)
-    produce(group_stack, topic)
-    first = member("confluent", group, topic)
-    wait_for_records([first], RECORDS // PARTITIONS)
-    first.stop()
-    group_topic.admin.delete_topics([topic], operation_timeout=ANSWER_SECONDS)[topic].result(ANSWER_SECONDS)
-    group_topic(PARTITIONS, name=topic)
-    assert set(committed(group_topic, group, topic).values()) == {-1001}
-    produce(group_stack, topic, count=PARTITIONS)
-    second = member("confluent", group, topic)
-    wait_for_records([second], 1)
-
-
-def test_offsets_are_reset_and_deleted_by_an_admin_client_while_nobody_is_there(
-    member: StartMember, group: str, topic: str, group_stack: SharedCluster, group_topic: TopicFactory
-) -> None:
-    produce(group_stack, topic)
-    running = member("confluent", group, topic)
-    wait_for_records([running], RECORDS // PARTITIONS)
-    target = confluent_kafka.ConsumerGroupTopicPartitions(
-        group, [confluent_kafka.TopicPartition(topic, number, 7) for number in range(PARTITIONS)]
-    )
-
-    def reset() -> Any:
-        (answer,) = group_topic.admin.alter_consumer_group_offsets([target]).values()
-        return answer.result(ANSWER_SECONDS)
-
-    try:
-        refused = {one.error.name() for one in reset().topic_partitions}
-    except confluent_kafka.KafkaException as error:
-        refused = {error.args[0].name()}
-    assert refused == {"UNKNOWN_MEMBER_ID"}
-    running.stop()
-    assert all(one.error is None for one in reset().topic_partitions)
-    assert set(committed(group_topic, group, topic).values()) == {7}
-    assert group_topic.admin.list_offsets({confluent_kafka.TopicPartition(topic, 0): OffsetSpec.latest()})
-    (answer,) = group_topic.admin.delete_consumer_groups([group]).values()
-    answer.result(ANSWER_SECONDS)
-    assert set(committed(group_topic, group, topic).values()) == {-1001}
-    assert SESSION_MS < 6_000  # or the tests above would take long

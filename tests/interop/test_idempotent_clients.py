@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import aiokafka
@@ -13,19 +13,15 @@ import kafka
 import pytest
 from confluent_kafka.admin import NewTopic
 from kio.schema.errors import ErrorCode
-from tests.support.clusters import Cluster, RunCluster, SharedCluster, StartCluster
-from tests.support.command_line import mainstem
-from tests.support.idempotence import broker_at, remembered, replicated_topic, sequence_batch
+from tests.support.clusters import Cluster, RunCluster, SharedCluster
 from tests.support.load import read_all
 from tests.support.lossy_proxy import LossyProxy
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
-from tests.support.waiting import wait_until
-from tests.support.wire import Connection, produce
+from tests.support.wire import Connection
 
 MESSAGES: Final = 300
 PATIENCE_SECONDS: Final = 60
 """Clients wait after each lost answer, and the machine may be busy."""
-OUTSTANDING_MAX: Final = 500
 
 
 Send = Callable[..., list[int]]
@@ -182,99 +178,13 @@ def test_r11_answers_that_are_lost_make_no_record_twice_and_none_out_of_order(
         assert_once_and_in_order(cluster.bootstrap_servers, topic, offsets, MESSAGES // 2)
 
 
-def test_r11_what_the_command_sends_again_is_stored_once(lossy: tuple[LossyProxy, Cluster]) -> None:
-    proxy, cluster = lossy
-    with TopicFactory(cluster) as new_topic:
-        topic = new_topic()
-        lines = b"".join(b"%d\n" % number for number in range(MESSAGES))
-        lost_before = proxy.lost_count
-        for begin in range(0, len(lines), len(lines) // 3):  # some of the answers of three programs are lost
-            mainstem("produce", topic, cluster=cluster, stdin=lines[begin : begin + len(lines) // 3])
-        assert proxy.lost_count > lost_before
-        stored = mainstem("consume", topic, cluster=cluster).stdout
-        assert stored.replace(b"\n", b"") == lines.replace(b"\n", b"")
-
-
-def test_r11_a_producer_that_begins_without_enough_replicas_is_not_reordered(own_stack: StartCluster) -> None:
-    cluster = own_stack(2)
-    with TopicFactory(cluster) as new_topic:
-        topic = replicated_topic(new_topic, 2)
-        leader = new_topic.leader_address(topic)
-        (follower,) = cluster.brokers.keys() - {broker_at(cluster, leader)}
-        cluster.kill_broker(follower)
-        refused = ErrorCode.not_enough_replicas
-        with Connection(leader) as connection:
-            wait_until(
-                lambda: produce(connection, topic, 0, sequence_batch(-1, -1), acks=-1).error_code == refused,
-                "the follower left the in-sync set",
-                30,
-            )
-        back = threading.Thread(target=cluster.start_broker, args=(follower,))
-        back.start()
-        offsets = by_confluent(cluster.bootstrap_servers, topic, MESSAGES)
-        back.join()
-        # The first question may have come before the follower was out, and stays in the log then.
-        records = read_all(cluster.bootstrap_servers, topic, 0)
-        requested = sum(value == b"-1" for value in records.values())
-        assert [records[offset] for offset in sorted(records)] == [
-            *[b"-1"] * requested,
-            *(b"%d" % number for number in range(MESSAGES)),
-        ]
-        assert offsets == sorted(records)[requested:]
-
-
-def test_r11_leaders_killed_under_load_make_no_record_twice_and_none_out_of_order(
-    own_stack: StartCluster,
-) -> None:
-    cluster = own_stack(3)
-    with TopicFactory(cluster) as new_topic:
-        topic = replicated_topic(new_topic, 3)
-        reports: list[tuple[int, int]] = []
-        failures: list[Any] = []
-        producer: Any = confluent_kafka.Producer(
-            {**IDEMPOTENT, "bootstrap.servers": cluster.bootstrap_servers}
-        )
-
-        def delivered(error: Any, message: Any) -> None:
-            if error:
-                failures.append(error)
-            else:
-                reports.append((int(message.value()), message.offset()))
-
-        sent = 0
-
-        def go_on_until_told(count: int, what: str) -> None:
-            def is_told() -> bool:
-                nonlocal sent
-                while sent - len(reports) < OUTSTANDING_MAX:
-                    producer.produce(topic, value=b"%d" % sent, partition=0, on_delivery=delivered)
-                    sent += 1
-                producer.poll(0.01)
-                return len(reports) >= count
-
-            wait_until(is_told, what, step_seconds=0)
-
-        for _ in range(3):
-            go_on_until_told(len(reports) + 2_000, "the producer makes progress")
-            killed = broker_at(cluster, new_topic.leader_address(topic))
-            cluster.kill_broker(killed)
-            go_on_until_told(len(reports) + 1_000, "another leader takes records")
-            cluster.start_broker(killed)
-        assert producer.flush(PATIENCE_SECONDS) == 0
-        assert not failures
-        records = read_all(cluster.bootstrap_servers, topic, 0)
-        assert [records[offset] for offset in sorted(records)] == [b"%d" % number for number in range(sent)]
-        assert [offset for _, offset in sorted(reports)] == sorted(records)
-
-        def told_by_all() -> set[tuple[int, int, int]]:
-            expected = set()
-            for address in cluster.brokers.values():
-                with Connection(address) as connection:
-                    (one,) = remembered(connection, topic)
-                    expected.add((one.producer_id, one.producer_epoch, one.last_sequence))
-            return expected
-
-        wait_until(lambda: len(told_by_all()) == 1, "all replicas remember the producer alike")
+def remembered(connection: Connection, topic: str) -> Sequence[Any]:
+    """What a replica of partition 0 remembers of producers."""
+    answer = connection.ask("describe_producers", 0, topics=[{"name": topic, "partition_indexes": [0]}])
+    (reported,) = answer.topics[0].partitions
+    assert reported.error_code == ErrorCode.none
+    producers: Sequence[Any] = reported.active_producers
+    return producers
 
 
 GIVE_UP_MS = 6_000

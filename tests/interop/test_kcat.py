@@ -67,33 +67,6 @@ def test_what_it_produces_it_and_others_consume(
     assert {CODECS[header.attributes & 0b111] for header in headers} == {codec}
 
 
-@pytest.mark.parametrize("acks", ["0", "1", "-1"])
-def test_it_produces_with_every_level_of_acknowledgement(
-    local_stack: SharedCluster, new_topic: TopicFactory, acks: str
-) -> None:
-    topic = new_topic()
-
-    _kcat(local_stack, "-P", "-t", topic, "-p", "0", "-X", f"acks={acks}", given=b"a\nb\nc\n")
-
-    assert CLIENTS[0].consume(local_stack.bootstrap_servers, topic, 3)[2].value == b"c"
-
-
-def test_it_reads_from_an_offset_and_from_the_end(
-    local_stack: SharedCluster, new_topic: TopicFactory
-) -> None:
-    topic = new_topic()
-    CLIENTS[0].produce(
-        local_stack.bootstrap_servers, topic, [Message(b"%d" % number) for number in range(10)]
-    )
-
-    def read(offset: str) -> list[str]:
-        return _kcat(local_stack, "-C", "-t", topic, "-p", "0", "-o", offset, "-e", "-q").decode().split()
-
-    assert read("7") == ["7", "8", "9"]
-    assert read("-2") == ["8", "9"]
-    assert read("end") == []
-
-
 def test_it_finds_offsets_by_time(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     topic = new_topic()
     times = [1_700_000_000_000 + number for number in range(10)]

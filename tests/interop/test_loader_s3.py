@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import pytest
+from pyarrow import fs
+from tests.support.s3_proxy import S3Proxy, s3_proxy
 from tests.support.s3_server import BUCKET, s3_store
 from tests.unit.loader.batch_bytes import Record
 from tests.unit.loader.fake_cluster import FakeCluster
@@ -18,7 +22,6 @@ from mainstem_loader.errors import LoaderError, WarehouseError
 from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
 from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.table.commits import WarehouseTable
-from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.iceberg_catalog import IcebergCatalog
 from mainstem_loader.table.query import query, tables
 
@@ -30,12 +33,24 @@ ORPHAN = "day=2013-01-01/part-20130101T000000-0123abcd-0-0-1.parquet"
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[None]:
+def proxy() -> Iterator[S3Proxy]:
+    """Before a real S3 server, which it can make one that ignores the conditions of puts."""
     # Clients of S3 read the environment once, so all tests of this process share one store.
-    with s3_store() as environment, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
+    with (
+        s3_store() as environment,
+        s3_proxy(environment["AWS_ENDPOINT_URL"]) as running,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in (environment | {"AWS_ENDPOINT_URL": running.endpoint}).items():
             patch.setenv(name, value)
-        yield
+        yield running
+
+
+@pytest.fixture
+def store(proxy: S3Proxy) -> S3Proxy:
+    """One that keeps conditions; it forgets what was requested before."""
+    proxy.set_conditions(kept=True)
+    return proxy
 
 
 @pytest.fixture
@@ -66,7 +81,7 @@ def load(cluster: FakeCluster, warehouse: str, catalog: IcebergCatalog | None = 
 
 
 def test_a_load_into_a_bucket_brings_each_record_once_and_dead_letters_too(
-    store: None, cluster: FakeCluster
+    store: S3Proxy, cluster: FakeCluster
 ) -> None:
     warehouse = f"s3://{BUCKET}/once"
     send(cluster, {"n": 1}, b"broken", {"n": 2})
@@ -83,7 +98,7 @@ def test_a_load_into_a_bucket_brings_each_record_once_and_dead_letters_too(
 
 
 def test_an_iceberg_table_in_a_bucket_gets_each_record_once_and_is_swept(
-    store: None, cluster: FakeCluster, tmp_path: Path
+    store: S3Proxy, cluster: FakeCluster, tmp_path: Path
 ) -> None:
     warehouse, catalog = f"s3://{BUCKET}/iceberg", IcebergCatalog(f"sqlite:///{tmp_path}/catalog.sqlite")
     send(cluster, {"n": 1}, b"broken", {"n": 2})
@@ -105,7 +120,7 @@ def test_an_iceberg_table_in_a_bucket_gets_each_record_once_and_is_swept(
     assert answer.to_pylist() == [{"n": 6}]
 
 
-def test_loads_that_race_in_a_bucket_bring_each_record_once(store: None, cluster: FakeCluster) -> None:
+def test_loads_that_race_in_a_bucket_bring_each_record_once(store: S3Proxy, cluster: FakeCluster) -> None:
     warehouse = f"s3://{BUCKET}/race"
     outcomes: list[LoadOutcome | LoaderError] = []
 
@@ -128,17 +143,7 @@ def test_loads_that_race_in_a_bucket_bring_each_record_once(store: None, cluster
     assert answer.to_pylist() == [{"rows": 2 * 10 * ROUNDS, "offsets": 10 * ROUNDS}]
 
 
-def test_files_of_a_run_that_lost_are_deleted_or_swept(store: None, cluster: FakeCluster) -> None:
-    warehouse = f"s3://{BUCKET}/sweep"
-    send(cluster, {"n": 1})
-    load(cluster, warehouse)
-    folder = Folder.of(warehouse) / "t"
-    folder.finish(ORPHAN, folder.open_file(ORPHAN))
-    assert WarehouseTable(warehouse, "t").sweep_orphans(24, now_s=time.time() + 25 * 3600) == 1
-    assert query(warehouse, "SELECT n FROM t").num_rows == 2
-
-
-def test_a_missing_bucket_is_reported_with_what_to_check(store: None, cluster: FakeCluster) -> None:
+def test_a_missing_bucket_is_reported_with_what_to_check(store: S3Proxy, cluster: FakeCluster) -> None:
     send(cluster, {"n": 1})
     with pytest.raises(WarehouseError, match="bucket exists") as refusal:
         load(cluster, "s3://no-such-bucket/x")
@@ -149,3 +154,37 @@ def test_a_missing_bucket_is_reported_with_what_to_check(store: None, cluster: F
 def test_a_store_that_is_none_is_refused(url: str, cluster: FakeCluster) -> None:
     with pytest.raises(WarehouseError, match="s3://bucket/prefix"):
         load(cluster, url)
+
+
+TEN: Final = [{"n": number} for number in range(10)]
+
+
+def test_a_store_that_ignores_conditional_puts_is_refused_before_the_first_commit(
+    store: S3Proxy, cluster: FakeCluster
+) -> None:
+    warehouse = f"s3://{BUCKET}/careless"
+    send(cluster, *TEN)
+    store.set_conditions(kept=False)
+    with pytest.raises(WarehouseError, match="supports conditional writes"):
+        load(cluster, warehouse)
+    assert tables(warehouse) == []
+    store.set_conditions(kept=True)
+    assert load(cluster, warehouse).loaded == 20
+
+
+def test_a_store_is_tried_once_for_a_table_and_nothing_is_left_of_it(
+    store: S3Proxy, cluster: FakeCluster
+) -> None:
+    warehouse = f"s3://{BUCKET}/careful"
+    send(cluster, *TEN)
+    load(cluster, warehouse)
+    assert any("_probe-" in path for path in store.paths())
+    files = fs.S3FileSystem(
+        endpoint_override=os.environ["AWS_ENDPOINT_URL"].partition("://")[2], scheme="http"
+    )
+    left = files.get_file_info(fs.FileSelector(f"{BUCKET}/careful"))
+    assert [item.base_name for item in left] == ["t"]
+    store.set_conditions(kept=True)
+    send(cluster, *TEN)
+    assert load(cluster, warehouse).loaded == 20
+    assert not [path for path in store.paths() if "_probe-" in path]

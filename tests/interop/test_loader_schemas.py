@@ -16,13 +16,12 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
 from tests.support.clusters import Cluster, RunCluster
-from tests.support.command_line import mainstem, mainstem_json
+from tests.support.command_line import error_of, mainstem, mainstem_json
+from tests.support.proto_messages import message_classes
 from tests.support.registries import RegistryInstance, running_registries
 from tests.support.topics import TopicFactory
 
-from mainstem_loader.errors import RegistryUnreachableError
 from mainstem_loader.load_topic import LoadReport, LoadSettings, load_topic
-from mainstem_loader.payload import schema_source
 from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.table.query import query
@@ -45,6 +44,29 @@ NEWER: Final[dict[str, Any]] = {
         {"name": "items", "type": {"type": "array", "items": "string"}, "default": []},
     ],
 }
+ADDRESS_PROTO: Final = """
+syntax = "proto3";
+package shop;
+message Address { string city = 1; }
+"""
+ORDER_PROTO: Final = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "shop/address.proto";
+message Order {
+  int32 id = 1;
+  optional string note = 2;
+  google.protobuf.Timestamp at = 3;
+  Address home = 4;
+  map<string, int64> counts = 5;
+  Status status = 6;
+  message Line { string sku = 1; }
+  repeated Line lines = 7;
+}
+enum Status { OPEN = 0; CLOSED = 1; }
+message Refund { int32 id = 1; google.protobuf.Timestamp at = 2; }
+"""
 NOON_MS: Final = 1_769_860_800_000  # 2026-01-31
 
 
@@ -66,7 +88,7 @@ def registry(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield instances[0]
 
 
-class _Sender:
+class Sender:
     """Sends orders as an application does, with Confluent's serializer."""
 
     def __init__(self, cluster: Cluster, registry: RegistryInstance, topic: str) -> None:
@@ -78,12 +100,6 @@ class _Sender:
         serializer = AvroSerializer(self._client, json.dumps(schema))
         context = SerializationContext(self._topic, MessageField.VALUE)
         self.send_bytes(*(serializer(order, context) for order in orders))
-
-    def newest_schema_id(self) -> int:
-        """The id of the schema that was sent last."""
-        schema_id = self._client.get_latest_version(f"{self._topic}-value").schema_id
-        assert isinstance(schema_id, int)
-        return schema_id
 
     def send_bytes(self, *values: bytes | None) -> None:
         for value in values:
@@ -115,7 +131,7 @@ def load(
 def test_records_of_two_schemas_are_loaded_and_the_table_grows_and_every_engine_reads_it(
     cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path
 ) -> None:
-    sender = _Sender(cluster, registry, topic)
+    sender = Sender(cluster, registry, topic)
     sender.send(ORDER, {"id": 1, "at": NOON_MS, "note": "é"}, {"id": 2, "at": NOON_MS, "note": None})
     assert load(cluster, registry.url, topic, tmp_path).loaded == 2
     # An int that becomes a long, and a new field: the table takes both without being made anew.
@@ -138,40 +154,13 @@ def test_records_of_two_schemas_are_loaded_and_the_table_grows_and_every_engine_
     assert [row["day"] for row in days.to_pylist()] == ["2026-01-31", "2026-02-01"]
 
 
-def test_what_cannot_be_decoded_is_a_dead_letter_with_its_bytes_and_the_reason(
-    cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path
-) -> None:
-    sender = _Sender(cluster, registry, topic)
-    sender.send(ORDER, {"id": 1, "at": NOON_MS, "note": None})
-    schema_id = sender.newest_schema_id()
-    cut_off = b"\0" + schema_id.to_bytes(4, "big") + b"\xff"
-    sender.send_bytes(b"\0\x7f\xff\xff\xff\2", b"plain text", cut_off, None)
-    report = load(cluster, registry.url, topic, tmp_path, max_rejected_share=1.0)
-    assert (report.loaded, report.dead_lettered) == (2, 3)
-    dead = query(tmp_path, "SELECT error FROM dead_letters ORDER BY _offset").to_pylist()
-    reasons = [row["error"] for row in dead]
-    assert "does not know the id 2147483647" in reasons[0]
-    assert "begins with byte 112" in reasons[1]
-    assert f"not what schema {schema_id} says" in reasons[2]
-
-
-def test_a_registry_that_is_down_fails_the_load_and_the_next_one_loads_everything(
-    cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _Sender(cluster, registry, topic).send(ORDER, {"id": 1, "at": NOON_MS, "note": None})
-    monkeypatch.setattr(schema_source, "RETRY_S", 0.0)
-    with pytest.raises(RegistryUnreachableError, match="check its address"):
-        load(cluster, "http://127.0.0.1:1", topic, tmp_path)
-    assert load(cluster, registry.url, topic, tmp_path).loaded == 1
-
-
 def test_json_of_the_stock_serializer_is_loaded_without_its_id(
     cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path
 ) -> None:
     schema = json.dumps({"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}})
     serializer = JSONSerializer(schema, SchemaRegistryClient({"url": registry.url}))
     context = SerializationContext(topic, MessageField.VALUE)
-    sender = _Sender(cluster, registry, topic)
+    sender = Sender(cluster, registry, topic)
     sender.send_bytes(serializer({"id": 3, "at": "2026-01-31T10:00:00Z"}, context))
     client = SchemaRegistryClient({"url": registry.url})
     avro_id = client.register_schema("another-value", Schema(json.dumps(ORDER), "AVRO"))
@@ -183,12 +172,72 @@ def test_json_of_the_stock_serializer_is_loaded_without_its_id(
     assert "is AVRO, not JSON" in dead["error"]
 
 
-def test_the_command_loads_avro(
+# --- Protobuf ---
+
+
+def classes_of(order: str = ORDER_PROTO) -> dict[str, Any]:
+    return message_classes({"shop/address.proto": ADDRESS_PROTO, "shop/order.proto": order})
+
+
+def serialized(registry: RegistryInstance, topic: str, *messages: Any, **settings: Any) -> list[bytes]:
+    """Messages as an application sends them, by one serializer that has just started."""
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+
+    context = SerializationContext(topic, MessageField.VALUE)
+    client = SchemaRegistryClient({"url": registry.url})
+    serializer = ProtobufSerializer(type(messages[0]), client, settings)
+    return [serializer(message, context) for message in messages]
+
+
+def test_the_stock_protobuf_serializer_works_unchanged_with_imports(registry: RegistryInstance) -> None:
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+
+    client = SchemaRegistryClient({"url": registry.url})
+    order_class = classes_of()["shop.Order"]
+    order = order_class(id=7, note="é", home={"city": "Wien"}, counts={"a": 1}, lines=[{"sku": "k"}])
+    context = SerializationContext("orders", MessageField.VALUE)
+    (value,) = serialized(registry, "orders", order)
+    assert value[:1] == b"\0"
+    deserializer = ProtobufDeserializer(order_class, {"use.deprecated.format": False}, client)
+    assert deserializer(value, context) == order
+    # Each start registers again, which changes nothing.
+    assert serialized(registry, "orders", order) == [value]
+    assert client.get_versions("orders-value") == [1]
+    schema = client.get_latest_version("orders-value").schema
+    assert schema.schema_type == "PROTOBUF"
+    assert "map<string, int64> counts = 5;" in str(schema.schema_str)
+    assert [(one.name, one.subject, one.version) for one in schema.references or ()] == [
+        ("shop/address.proto", "shop/address.proto", 1)
+    ]
+    # Without the right to register, the serializer finds what is there, and takes the newest if it may.
+    assert serialized(registry, "orders", order, **{"auto.register.schemas": False}) == [value]
+    latest = {"auto.register.schemas": False, "use.latest.version": True}
+    assert serialized(registry, "orders", order, **latest) == [value]
+
+
+def test_the_command_registers_proto_files_and_loads_their_records(
     cluster: Cluster, registry: RegistryInstance, topic: str, tmp_path: Path
 ) -> None:
-    _Sender(cluster, registry, topic).send(ORDER, {"id": 7, "at": NOON_MS, "note": "x"})
-    place = ["--warehouse", str(tmp_path), "--table", "orders", "--cores", "1"]
-    avro = ["--payload", "avro", "--schema-registry", registry.url]
-    assert mainstem_json("load", topic, *place, *avro, cluster=cluster)["loaded"] == 1
-    output = mainstem("sql", "SELECT id, note FROM orders", "--warehouse", tmp_path, "-o", "json")
+    address, order = tmp_path / "address.proto", tmp_path / "order.proto"
+    address.write_text(ADDRESS_PROTO)
+    order.write_text(ORDER_PROTO)
+    subject, place = f"{topic}-value", ["--registry", registry.url]
+    mainstem("schema", "register", f"{topic}-address", address, *place)
+    reference = ["--reference", f"shop/address.proto={topic}-address:1"]
+    mainstem("schema", "register", subject, order, *reference, *place)
+    assert "message Refund" in mainstem("schema", "show", subject, *place).stdout.decode()
+    order.write_text(ORDER_PROTO.replace("int32 id = 1;", "string id = 1;"))
+    refused = mainstem("schema", "check", subject, order, *reference, *place, exit_code=1)
+    assert "the field shop.Order.id (1) is of kind string or bytes" in refused.stderr.decode()
+    order.write_text("message")
+    refused = mainstem("schema", "register", subject, order, *place, exit_code=1)
+    assert "neither Protobuf text" in error_of(refused)
+
+    message = classes_of()["shop.Order"](id=7, note="x", at={"seconds": NOON_MS // 1000})
+    Sender(cluster, registry, topic).send_bytes(*serialized(registry, topic, message))
+    options = ["--warehouse", str(tmp_path / "warehouse"), "--table", "orders", "--cores", "1"]
+    protobuf = ["--payload", "protobuf", "--schema-registry", registry.url]
+    assert mainstem_json("load", topic, *options, *protobuf, cluster=cluster)["loaded"] == 1
+    statement = "SELECT id, note FROM orders"
+    output = mainstem("sql", statement, "--warehouse", tmp_path / "warehouse", "-o", "json")
     assert json.loads(output.stdout) == [{"id": 7, "note": "x"}]

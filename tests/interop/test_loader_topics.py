@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,13 +13,11 @@ import kafka
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from tests.support.clusters import Cluster, ReachableCluster, SharedCluster, partition_directory
+from tests.support.clusters import ReachableCluster, SharedCluster, partition_directory
 from tests.support.record_batches import HEADER, batch_positions
 from tests.support.topics import TopicFactory
 
 from mainstem_loader.errors import CorruptBatchError, LoaderError, SparkUnavailableError
-from mainstem_loader.kafka.fetch import TopicReader
-from mainstem_loader.kafka.leaders import BrokerSettings
 from mainstem_loader.load_topic import LoadOutcome, LoadReport, LoadSettings, load_topic
 from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.spark.executors import InProcessExecutor, SparkExecutor
@@ -127,23 +124,6 @@ def test_spark_loads_a_topic_over_several_tasks(
     assert answer == [{"rows": count, "numbers": count}]
 
 
-def test_a_load_deletes_from_the_topic_what_is_loaded_and_old(
-    local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
-) -> None:
-    """Retention that waits for loads: the broker's own never deletes these."""
-    topic = new_topic(2, config={"retention.ms": "-1"})
-    send(local_stack, topic, [b'{"n":%d}' % index for index in range(RECORDS)])
-    assert load(local_stack, topic, tmp_path, max_records=1000).loaded == 1000
-    half = load(local_stack, topic, tmp_path, max_records=1000, delete_loaded_after_ms=0)
-    assert (half.loaded, half.offsets_deleted, half.warnings) == (1000, 2000, ())
-    with TopicReader(BrokerSettings(local_stack.bootstrap_servers), topic) as reader:
-        assert reader.offsets() == {0: (2000, RECORDS), 1: (0, 0)}
-    rest = load(local_stack, topic, tmp_path, delete_loaded_after_ms=10**12)
-    assert (rest.loaded, rest.offsets_deleted, rest.gaps) == (1000, 0, ())
-    rows = query(tmp_path, f'SELECT count(*) AS n FROM "{topic}"').to_pylist()
-    assert rows == [{"n": RECORDS}]
-
-
 def test_an_error_in_a_spark_task_reaches_the_person_as_its_sentence(
     local_stack: SharedCluster, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -180,25 +160,6 @@ def test_a_topic_made_anew_is_loaded_from_its_beginning(
     after = load(local_stack, topic, tmp_path, payload=PayloadFormat.RAW)
     assert (before.loaded, after.loaded) == (5, 2)
     assert before.topic_id != after.topic_id
-
-
-def test_a_partition_that_a_broker_restart_interrupts_is_read_on(
-    own_stack: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    """R28: a leader that goes away is waited for."""
-    cluster = own_stack(1)
-    with TopicFactory(cluster) as factory:
-        topic = factory()
-        send(cluster, topic, [b'{"n":%d}' % index for index in range(RECORDS)])
-        (broker,) = cluster.brokers
-
-        class Restarting(InProcessExecutor):
-            def run(self, *arguments: Any) -> list[Any]:
-                cluster.stop_broker(broker)
-                cluster.start_broker(broker)
-                return super().run(*arguments)
-
-        assert load_topic(settings(cluster, topic, tmp_path), Restarting()).loaded == RECORDS
 
 
 def test_two_sparks_in_one_process_are_refused_in_one_sentence() -> None:

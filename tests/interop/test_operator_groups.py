@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -106,44 +105,6 @@ async def test_a_reset_is_carried_out_once_and_can_be_undone(
         lambda: kubernetes.get("consumergroups", group)["status"]["totalLag"] == 1, "another look"
     )
     assert await committed(brokers, group) == 9
-
-
-@with_operator
-async def test_a_dry_run_shows_what_would_be_put(
-    operator: RunningOperator, local_stack: SharedCluster, consumed: tuple[str, str]
-) -> None:
-    topic, group = consumed
-    brokers = brokers_of(operator, local_stack)
-    operator.kubernetes.apply(reset(group, "a", "earliest", dryRun=True))
-    await operator.condition("consumergroups", group, "ResetPending", "False", "DryRun")
-    preview = operator.kubernetes.get("consumergroups", group)["status"]["resetPreview"]
-    assert preview["offsets"] == [{"topic": topic, "partition": 0, "before": 4, "after": 0}]
-    assert await committed(brokers, group) == 4
-    operator.kubernetes.apply(reset(group, "a", "earliest"))
-    await is_done(operator, group, "a")
-    assert "resetPreview" not in operator.kubernetes.get("consumergroups", group)["status"]
-
-
-@with_operator
-async def test_a_reset_waits_until_the_group_is_empty(
-    operator: RunningOperator, consumed: tuple[str, str], local_stack: SharedCluster
-) -> None:
-    topic, group = consumed
-    brokers = brokers_of(operator, local_stack)
-    member = Consumer(
-        {"bootstrap.servers": local_stack.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
-    )
-    member.subscribe([topic])
-    await asyncio.to_thread(partial(member.consume, 1, timeout=60))
-    operator.kubernetes.apply(reset(group, "a", "earliest", policy="Fail"))
-    condition = await operator.condition("consumergroups", group, "ResetDone", "False", "Failed")
-    assert "The group has 1 members" in condition["message"]
-    operator.kubernetes.apply(reset(group, "b", "earliest"))
-    await operator.condition("consumergroups", group, "ResetPending", "True", "GroupActive")
-    assert await committed(brokers, group) == 4
-    await asyncio.to_thread(member.close)
-    await is_done(operator, group, "b")
-    assert await committed(brokers, group) == 0
 
 
 @with_operator

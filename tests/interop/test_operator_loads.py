@@ -106,26 +106,3 @@ async def test_a_topic_with_a_warehouse_is_loaded_and_tells_what_came_of_it(
     await operator.until(
         lambda: "lastLoad" not in kubernetes.get("topics", name)["status"], "no word of loads"
     )
-
-
-@with_operator
-async def test_a_load_goes_with_its_topic(
-    operator: RunningOperator, local_stack: SharedCluster, name: str
-) -> None:
-    kubernetes, load = operator.kubernetes, ("cronjobs", "default", f"{name}-load")
-    kubernetes.apply(cluster(warehouse={"location": "/tables", "volumeClaim": "tables"}))
-    kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
-    await operator.until(lambda: load in kubernetes.objects, "the CronJob")
-    kubernetes.delete("topics", name)
-    await operator.until(lambda: load not in kubernetes.objects, "the CronJob is gone")
-
-
-@with_operator
-async def test_a_topic_reports_what_its_cluster_needs_for_loads(
-    operator: RunningOperator, local_stack: SharedCluster, name: str
-) -> None:
-    operator.kubernetes.apply(cluster())
-    operator.kubernetes.apply(topic(name, {"schedule": "*/5 * * * *"}))
-    refused = await operator.condition("topics", name, "Loaded", "False", "CannotLoad")
-    assert "BrokerCluster events has no spec.warehouse" in refused["message"]
-    await operator.condition("topics", name, "Ready", "True", "Synced")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,26 +16,19 @@ from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.listener_ports import ListenerPorts
 from tests.support.manifests import resource
-from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.waiting import PATIENCE_SECONDS
 
 from mainstem.local.stack import Stack
-from mainstem_loader.errors import LoaderError
-from mainstem_loader.load_topic import LoadSettings, load_topic
-from mainstem_loader.payload.readers import PayloadFormat
-from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, cluster_of, topic_of
+from mainstem_operator.api.resources import ClusterSpec, Images, cluster_of
 from mainstem_operator.api.secret_data import decoded, encoded
 from mainstem_operator.brokers.errors import BrokersUnreachable
 from mainstem_operator.certificates.apply import client_properties, put_certificates
 from mainstem_operator.certificates.plan import plan_certificates
 from mainstem_operator.cluster.broker_manifests import Placement, settings_of
 from mainstem_operator.kubernetes.client import Kube
-from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.runtime.metrics import Metrics
-from mainstem_operator.topics.loads.apply import bring_about_loads
-from mainstem_operator.topics.loads.identity import MOUNT_PATH, load_user
 from mainstem_operator.users.reconcile import reconcile_users
 
 BROKERS: Final = (1, 2)
@@ -67,7 +59,8 @@ class SecuredCluster:
         self.folder = folder
         self.spec = cluster_of(MANIFEST)
         self.secrets = plan_certificates(self.spec, {}, None, (), dt.datetime.now(dt.UTC))
-        self.write_keys(self.secrets)
+        for name, text in self.secrets["events-broker-tls"].items():  # as Kubernetes mounts the Secret
+            (folder / name).write_text(text)
         self._ports = ListenerPorts(BROKERS, LISTENERS)
         self.stack = Stack(
             folder / "stack", len(BROKERS), self._ports.first, self._settings(), self._ports.settings()
@@ -85,20 +78,8 @@ class SecuredCluster:
         }
         return {**kept, "listener.security.protocol.map": f"{protocols},PLAINTEXT:PLAINTEXT"}
 
-    def write_keys(self, secrets: dict[str, dict[str, str]]) -> None:
-        """As Kubernetes mounts the brokers' Secret."""
-        for name, text in secrets["events-broker-tls"].items():
-            beside = self.folder / f"{name}.new"
-            beside.write_text(text)
-            beside.replace(self.folder / name)
-
     def servers(self, listener: str) -> str:
         return self._ports.servers(listener)
-
-    def certificate(self, listener: str) -> str:
-        """The one that a broker shows now."""
-        host, _, port = self.servers(listener).split(",")[0].rpartition(":")
-        return ssl.get_server_certificate((host, int(port)))
 
 
 class TestAddresses:
@@ -268,68 +249,6 @@ async def test_a_user_reads_and_writes_what_its_acls_allow_with_the_settings_in_
     assert name not in await requests.quotas()
 
 
-async def test_a_load_reads_its_topic_with_the_files_in_its_secret_and_no_other_topic(
-    tmp_path: Path, scene: Scene
-) -> None:
-    topic = f"clicks-{uuid.uuid4().hex[:8]}"
-    brokers = scene.context.brokers("default", "events")
-    assert await brokers.create_topics({topic: (1, 2, {}), f"{topic}-other": (1, 2, {})}) == {}
-    scene.kubernetes.apply(user("writer", topic))
-    await scene.look()
-    await asyncio.to_thread(produce, scene.client("writer", tmp_path), topic)
-    spec = {"clusterRef": {"name": "events"}, "warehouse": {"schedule": "@hourly"}}
-    metadata = {"name": topic, "namespace": "default"}
-    manifest = {"apiVersion": names.API_VERSION, "kind": "Topic", "metadata": metadata, "spec": spec}
-    topics = [scene.kubernetes.apply(manifest)]
-    pairs: list[tuple[TopicSpec, Manifest]] = [(topic_of(item), {}) for item in topics]
-    await bring_about_loads(scene.context, scene.manifest, pairs, topics, Alone())
-    folder = tmp_path / "identity"
-    folder.mkdir()
-    for name, text in decoded(scene.kubernetes.get("secrets", f"{topic}-load-identity")).items():
-        (folder / name).write_text(text)
-    lines = (folder / "client.properties").read_text().replace(MOUNT_PATH, str(folder))
-    properties = dict(line.split("=", 1) for line in lines.splitlines())
-
-    def load(name: str) -> int:
-        settings = LoadSettings(
-            scene.cluster.servers("LOADS"),
-            name,
-            str(tmp_path / "tables"),
-            payload=PayloadFormat.RAW,
-            client_properties=properties,
-        )
-        return load_topic(settings, InProcessExecutor()).loaded
-
-    rows = 0
-
-    def may_load(name: str) -> bool:
-        nonlocal rows
-        try:
-            rows += load(name)
-        except LoaderError as error:
-            assert "authorization" in str(error)
-            return False
-        return True
-
-    # Every broker hears of an ACL within milliseconds, and the load asks another one.
-    await asyncio.to_thread(wait_until, lambda: may_load(topic), "the load may read its topic")
-    with pytest.raises(LoaderError, match="authoriz"):
-        await asyncio.to_thread(load, f"{topic}-other")
-    assert rows == 1
-    of_load = {
-        **properties,
-        "ssl.key.location": properties["ssl.certificate.location"],  # librdkafka needs both names
-        "bootstrap.servers": scene.cluster.servers("LOADS"),
-        "log_level": 0,
-    }
-    with pytest.raises(KafkaException, match=r"TOPIC_AUTHORIZATION_FAILED"):
-        await asyncio.to_thread(produce, of_load, topic)
-    # Its rights go with its Topic, and what is left of its key is worth nothing.
-    await bring_about_loads(scene.context, scene.manifest, [], [], Alone())
-    assert load_user(f"{topic}-load") not in await brokers.users().acls()
-    await asyncio.to_thread(wait_until, lambda: not may_load(topic), "the load may read nothing")
-
-
 async def test_who_shows_no_certificate_of_the_brokers_authority_does_not_reach_their_listener(
     tmp_path: Path, scene: Scene
 ) -> None:
@@ -344,19 +263,6 @@ async def test_who_shows_no_certificate_of_the_brokers_authority_does_not_reach_
         admin = AdminClient({**settings, "socket.timeout.ms": 3_000})
         with pytest.raises(KafkaException):
             await asyncio.to_thread(admin.list_topics, timeout=4)
-
-
-async def test_renewed_certificates_are_used_without_a_restart(secured: SecuredCluster, scene: Scene) -> None:
-    before = secured.certificate("TLS")
-    later = dt.datetime.now(dt.UTC) + dt.timedelta(days=70)
-    renewed = plan_certificates(secured.spec, secured.secrets, None, (), later)
-    assert renewed["events-broker-tls"]["tls.crt"] != before
-    secured.write_keys(renewed)
-    try:
-        wait_until(lambda: secured.certificate("TLS") != before, "a broker with the new certificate")
-    finally:
-        secured.write_keys(secured.secrets)
-    assert set(await scene.context.brokers("default", "events").racks()) == set(BROKERS)
 
 
 def test_an_operator_without_its_key_reports_that_no_broker_answers(secured: SecuredCluster) -> None:

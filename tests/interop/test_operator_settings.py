@@ -117,19 +117,6 @@ async def test_running_brokers_take_a_setting_give_it_back_and_say_what_they_ref
     assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
 
 
-@with_operator
-async def test_a_setting_that_is_set_by_hand_for_all_brokers_is_seen_and_put_right(
-    operator: RunningOperator, own_cluster: Cluster, brokers: Brokers
-) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster(log_cleaner_delete_retention_ms=7_200_000))
-    await operator.condition("brokerclusters", "events", "Stable", "True")
-    await brokers.change_default_settings({SETTING: "1"})
-    await all_run_with(own_cluster, SETTING, "1", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-    kubernetes.annotate("brokerclusters", "events", {"look": "now"})  # the resync would take two minutes
-    await all_run_with(own_cluster, SETTING, "7200000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-
-
 async def test_brokers_say_what_they_have_from_their_files_whatever_is_set_since(
     own_cluster: Cluster, brokers: Brokers
 ) -> None:

@@ -186,21 +186,6 @@ def test_who_cannot_claim_its_partitions_in_all_its_tries_says_so_and_leaves(
     consumer.close()
 
 
-def test_a_consumer_whose_registration_is_gone_registers_anew_and_goes_on(
-    zookeeper: str, tree: Any, group: str, topic: str
-) -> None:
-    send(zookeeper, topic, b"0", b"1")
-    with Consumer(zookeeper, group) as consumer:
-        (stream,) = consumer.create_message_streams(topic, 1)
-        assert next(stream).offset == 0
-        (before,) = tree.get_children(f"/consumers/{group}/ids")
-        tree.delete(f"/consumers/{group}/ids/{before}")
-        wait_until(
-            lambda: tree.get_children(f"/consumers/{group}/ids") not in ([], [before]), "it is back", 20
-        )
-        assert next(stream).offset in (0, 1), "nothing was committed, so it may come again"
-
-
 def test_who_has_lost_its_session_neither_claims_nor_sets_an_offset_back(
     zookeeper: str, tree: Any, group: str, topic: str
 ) -> None:

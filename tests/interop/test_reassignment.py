@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 from uuid import uuid4
@@ -82,15 +80,6 @@ def test_replicas_move_with_records_lead_and_files(cluster: Cluster, replicas: R
     fill(cluster, topic, 1)
 
 
-def test_another_order_of_replicas_is_another_preferred_leader_and_no_move(
-    replicas: Replicas, topic: str
-) -> None:
-    replicas.create(topic, [1, 2])
-    assert replicas.wish(topic, {0: [2, 1]}) == {0: "none"}
-    assert (topic, 0) not in replicas.listed()
-    assert (replicas.replicas(topic), replicas.leader(topic)) == ([2, 1], 1)
-
-
 def test_a_topic_grows_by_its_own_number_of_replicas_while_it_is_moved(
     replicas: Replicas, topic: str
 ) -> None:
@@ -142,52 +131,6 @@ def test_a_move_that_is_taken_back_leaves_everything_as_it_was(
     assert len(read_all(cluster.bootstrap_servers, topic, 0)) == 3_002
 
 
-def test_a_new_target_replaces_one_that_is_not_reached(
-    cluster: Cluster, replicas: Replicas, topic: str
-) -> None:
-    replicas.create(topic, [1, 2])
-    fill(cluster, topic, 3_000)
-    hold_back(replicas, topic)
-    replicas.wish(topic, {0: [3, 4]})
-    replicas.wish(topic, {0: [4, 1]})
-    assert replicas.listed()[topic, 0] == ([4, 1, 3, 2], [4, 3], [3, 2])
-    let_go(replicas, topic)
-    replicas.wait_moved(topic, 0, [4, 1])
-    replicas.wait_held(topic, 0, {1, 4})
-
-
-# --- Throttling ---
-
-
-def test_a_throttled_move_keeps_to_its_rate_while_producers_do_not_notice(
-    cluster: Cluster, replicas: Replicas, topic: str
-) -> None:
-    replicas.create(topic, [1, 2])
-    fill(cluster, topic, 4_000)
-    for side in ("leader", "follower"):
-        named = {f"{side}_replication_throttled_replicas": "0:1,0:2" if side == "leader" else "0:3,0:4"}
-        configure(replicas, ConfigResource.Type.TOPIC, topic, **named)
-    for broker_id in cluster.brokers:
-        rates = {f"{side}_replication_throttled_rate": "1500000" for side in ("leader", "follower")}
-        configure(replicas, ConfigResource.Type.BROKER, str(broker_id), **rates)
-    began = time.monotonic()
-    replicas.wish(topic, {0: [3, 2]})
-    taken_s: list[float] = []
-    while replicas.listed():
-        sent = time.monotonic()
-        fill(cluster, topic, 1)
-        taken_s.append(time.monotonic() - sent)
-    seconds = time.monotonic() - began
-    # 4 MB at 1.5 MB/s, of which the first second's worth and the last fetch, at most 1 MB, come at once.
-    assert seconds > (4 - 1.5 - 1) / 1.5
-    assert seconds < 15
-    # Not the slowest one: that is the machine's.
-    assert statistics.median(taken_s) < 1, "replicas in sync are not throttled"
-    for broker_id in cluster.brokers:
-        gone = dict.fromkeys([f"{side}_replication_throttled_rate" for side in ("leader", "follower")])
-        configure(replicas, ConfigResource.Type.BROKER, str(broker_id), **gone)
-
-
 # --- Bad input ---
 
 
@@ -214,14 +157,6 @@ def test_a_target_that_makes_no_sense_is_refused_and_others_of_the_request_are_n
     }
     assert (replicas.replicas(topic, 0), replicas.replicas(topic, 1)) == ([1, 2], [2, 1])
     assert not replicas.listed()
-
-
-def test_an_unknown_topic_is_refused(replicas: Replicas) -> None:
-    assert replicas.wish("nowhere", {0: [1], 1: None}) == dict.fromkeys((0, 1), "unknown_topic_or_partition")
-    answer = replicas.ask(
-        "list_partition_reassignments", 0, topics=[{"name": "nowhere", "partition_indexes": [0]}]
-    )
-    assert (answer.error_code.name, answer.topics) == ("none", ())
 
 
 def test_the_number_of_replicas_changes_only_if_the_request_allows_it(replicas: Replicas, topic: str) -> None:

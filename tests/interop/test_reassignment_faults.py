@@ -114,48 +114,6 @@ def test_a_broker_that_was_down_removes_what_was_moved_away_when_it_comes_back(
         check(cluster, load, 2)
 
 
-def test_topics_are_made_and_grow_while_a_broker_is_down(own_stack: StartCluster, reference: bool) -> None:
-    if reference:
-        pytest.skip("Apache Kafka is one broker here")
-    cluster = own_stack(3)
-    replicas = Replicas(cluster)
-    replicas.create("here", [1, 2, 3], [2, 3, 1])
-    replicas.create("small", [1, 2])
-    cluster.kill_broker(3)
-    wait_until(lambda: 3 not in replicas.in_sync("here", 0), "broker 3 is known to be gone")
-
-    def create(topic: str, count: int, replication_factor: int) -> str:
-        expected = {
-            "name": topic,
-            "num_partitions": count,
-            "replication_factor": replication_factor,
-            "assignments": [],
-            "configs": [],
-        }
-        answer = replicas.ask("create_topics", 7, topics=[expected], validate_only=False)
-        return str(answer.topics[0].error_code.name)
-
-    def grow(topic: str, count: int, assignments: list[list[int]] | None = None) -> str:
-        named = None if assignments is None else [{"broker_ids": brokers} for brokers in assignments]
-        expected = {"name": topic, "count": count, "assignments": named}
-        answer = replicas.ask("create_partitions", 3, topics=[expected], validate_only=False)
-        return str(answer.results[0].error_code.name)
-
-    assert create("new", 3, 3) == "invalid_replication_factor"
-    assert create("new", 3, 2) == "none"
-    assert all(set(replicas.replicas("new", partition)) == {1, 2} for partition in range(3))
-    assert grow("here", 3) == "invalid_replication_factor", "three replicas need three live brokers"
-    assert grow("small", 3, [[1, 3], [2, 1]]) == "invalid_replica_assignment"
-    assert grow("small", 3) == "none"
-    assert grow("small", 2) == "invalid_partitions"
-    assert grow("small", 3) == "invalid_partitions"
-    assert all(replicas.leader("small", partition) in (1, 2) for partition in range(3))
-    cluster.start_broker(3)
-    wait_until(lambda: 3 in replicas.in_sync("here", 0), "broker 3 is in sync again")
-    assert grow("here", 3) == "none"
-    assert set(replicas.replicas("here", 2)) == {1, 2, 3}
-
-
 def test_leaders_move_back_by_themselves_when_their_broker_returns(
     own_stack: StartCluster, reference: bool
 ) -> None:
@@ -169,25 +127,3 @@ def test_leaders_move_back_by_themselves_when_their_broker_returns(
     cluster.start_broker(2)
     wait_until(lambda: replicas.leader("balanced", 1) == 2, "broker 2 leads again what it is preferred for")
     assert replicas.leader("balanced", 0) == 1
-
-
-def test_a_preferred_leader_that_is_down_is_not_elected_and_an_unclean_election_takes_what_is_left(
-    own_stack: StartCluster, reference: bool
-) -> None:
-    if reference:
-        pytest.skip("Apache Kafka is one broker here")
-    cluster = own_stack(2)
-    replicas = Replicas(cluster)
-    replicas.create("risky", [2, 1])
-    cluster.kill_broker(2)
-    wait_until(lambda: replicas.in_sync("risky") == {1}, "broker 1 leads alone")
-    assert replicas.elect(0, {"risky": [0]}) == {("risky", 0): "preferred_leader_not_available"}
-    cluster.start_broker(2)
-    wait_until(lambda: replicas.in_sync("risky") == {1, 2}, "broker 2 is in sync again")
-    cluster.kill_broker(2)
-    wait_until(lambda: replicas.in_sync("risky") == {1}, "broker 1 leads alone")
-    cluster.kill_broker(1)
-    cluster.start_broker(2)
-    wait_until(lambda: replicas.leader("risky") == -1, "nobody leads", 30)
-    assert replicas.elect(1, {"risky": [0]}) == {("risky", 0): "none"}
-    assert replicas.leader("risky") == 2

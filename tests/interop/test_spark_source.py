@@ -153,23 +153,6 @@ def test_filters_on_partition_offset_and_time_narrow_what_is_read(
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-def test_json_values_become_a_struct_of_the_declared_fields(
-    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None]
-) -> None:
-    """What does not fit is null, with the reason beside it, and no row is lost."""
-    topic = new_topic(config=KEEP)
-    values = [b'{"user":"ann","n":1,"more":true}', b"[]", None, b'{"user":"bob","n":"x","at":"2013-01-01"}']
-    send(topic, values)
-    parsed = frame(spark, local_stack, topic, payload="json", payloadSchema="user string, n long")
-    rows = parsed.selectExpr("payload.user", "payload.n", "payload_error is null as ok").collect()
-    assert [tuple(row) for row in rows] == [
-        ("ann", 1, True),
-        (None, None, False),
-        (None, None, True),
-        ("bob", None, True),
-    ]
-
-
 def stream(
     spark: Any, cluster: ReachableCluster, topic: str, checkpoint: Path, **options: object
 ) -> list[Any]:
@@ -236,23 +219,6 @@ def test_a_stream_fails_on_lost_records_unless_it_may_not(
     with pytest.raises(Exception, match=f"Topic {topic} was deleted, or deleted and created anew"):
         stream(spark, local_stack, topic, tmp_path)
     assert len(stream(spark, local_stack, topic, tmp_path, failOnDataLoss="false")) == 45
-
-
-def test_a_stream_continues_the_checkpoint_of_sparks_own_connector(
-    spark: Any, local_stack: SharedCluster, new_topic: TopicFactory, send: Callable[..., None], tmp_path: Path
-) -> None:
-    """Its offsets name no topic ids."""
-    topic = new_topic(config=KEEP)
-    send(topic, numbers(10))
-    assert len(stream(spark, local_stack, topic, tmp_path)) == 10
-    for path in (tmp_path / "state" / "offsets").iterdir():
-        if path.name == "0":
-            lines = path.read_text().splitlines()
-            path.write_text("\n".join([*lines[:-1], json.dumps({topic: {"0": 10}})]))
-        elif path.name == ".0.crc":
-            path.unlink()
-    send(topic, numbers(3))
-    assert len(stream(spark, local_stack, topic, tmp_path)) == 13
 
 
 KILLED: Final = """

@@ -53,20 +53,26 @@ def test_what_one_client_produces_every_client_reads(
     for consumer in CLIENTS:
         read = consumer.consume(local_stack.bootstrap_servers, topic, len(messages))
         assert read == messages, f"{consumer.name} read something else"
+    with Connection(new_topic.leader_address(topic)) as leader:
+        headers = list(read_headers(fetch(leader, topic, 0, 0).records))
+    assert {CODECS[header.attributes & 0b111] for header in headers} == {codec}, "kept as it came"
 
 
-@every_codec
-@every_producer
-def test_batches_are_kept_in_the_codec_they_came_in(
-    local_stack: SharedCluster, new_topic: TopicFactory, producer: StockClient, codec: str
+@pytest.mark.parametrize(("setting", "codec"), [("zstd", 4), ("gzip", 1), ("uncompressed", 0)])
+def test_a_topic_with_a_codec_of_its_own_stores_in_that(
+    local_stack: SharedCluster, new_topic: TopicFactory, setting: str, codec: int
 ) -> None:
-    topic = new_topic()
-    producer.produce(local_stack.bootstrap_servers, topic, [Message(b"compressible " * 500)] * 3, codec)
+    """R7: `compression.type` other than `producer` recompresses."""
+    topic = new_topic(config={"compression.type": setting})
+    messages = [Message(b"compressible " * 100, b"%d" % number, (("h", b"v"),)) for number in range(20)]
 
-    with Connection(new_topic.leader_address(topic)) as connection:
-        headers = list(read_headers(fetch(connection, topic, 0, 0).records))
+    CLIENTS[0].produce(local_stack.bootstrap_servers, topic, messages, "lz4")
 
-    assert {CODECS[header.attributes & 0b111] for header in headers} == {codec}
+    with Connection(new_topic.leader_address(topic)) as leader:
+        records = fetch(leader, topic, 0, 0).records
+    assert {header.attributes & 0b111 for header in read_headers(records)} == {codec}
+    for client in CLIENTS:
+        assert client.consume(local_stack.bootstrap_servers, topic, len(messages)) == messages, client.name
 
 
 @every_producer

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.clusters import Cluster, RunCluster, StartCluster, partition_directory
 from tests.support.command_line import mainstem, mainstem_fails, mainstem_json
 from tests.support.kafka_tools import run_tool
+from tests.support.load import read_to_end
 from tests.support.waiting import wait_until
 from tests.unit.broker.log.logs import DEFAULTS, NOW_MS
 from tests.unit.broker.log.transactional import write as append_transactional
@@ -102,32 +103,15 @@ def write(producer: Any, topic: str, *values: str) -> None:
     producer.flush(30)
 
 
-def read(cluster: Cluster, topic: str, isolation: str = "read_committed", seconds: float = 20) -> list[str]:
+def read(cluster: Cluster, topic: str, *, is_committed: bool = True) -> list[str]:
     """The values that a consumer gets from all partitions up to their ends, sorted."""
-    consumer: Any = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": "readers",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-            "log_level": 0,
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-        values: list[str] = []
-        at_end: set[int] = set()
-        while len(at_end) < PARTITIONS:
-            message = consumer.poll(seconds)
-            assert message is not None, f"the ends were not reached: {at_end}"
-            if message.error():
-                at_end.add(message.partition())
-            else:
-                values.append(message.value().decode())
-        return sorted(values)
-    finally:
-        consumer.close()
+    servers = cluster.bootstrap_servers
+    records = [
+        record
+        for partition in range(PARTITIONS)
+        for record in read_to_end(servers, topic, partition, is_committed=is_committed)
+    ]
+    return sorted(record.value().decode() for record in records)
 
 
 def offsets_of(cluster: Cluster, group: str, topic: str, isolation: str = "read_committed") -> list[int]:
@@ -162,7 +146,7 @@ def test_confluent_commits_and_aborts(stack: Cluster) -> None:
         else:
             producer.commit_transaction(30)
     assert read(stack, topic) == ["0a", "0b", "2a", "2b"]
-    assert read(stack, topic, "read_uncommitted") == ["0a", "0b", "1a", "1b", "2a", "2b"]
+    assert read(stack, topic, is_committed=False) == ["0a", "0b", "1a", "1b", "2a", "2b"]
 
 
 def test_confluent_fences_the_producer_before_it(stack: Cluster) -> None:
@@ -224,18 +208,6 @@ def test_confluent_commits_what_it_consumed_with_what_it_produced(stack: Cluster
         consumer.close()
     assert offsets_of(stack, group, source) == [3, 3, 3]
     assert read(stack, target) == [str(number) for number in range(9)]
-
-
-def test_a_transaction_ends_at_its_timeout(stack: Cluster) -> None:
-    topic, transactional_id = new_topic(stack), new_id()
-    producer = transactional(stack, transactional_id, **{"transaction.timeout.ms": 1_000})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    write(producer, topic, "late")
-    wait_until(lambda: state_of(stack, transactional_id) == "CompleteAbort", "the transaction is aborted")
-    with pytest.raises(KafkaException):
-        producer.commit_transaction(30)
-    assert read(stack, topic) == []
 
 
 def test_kafka_python_commits_and_aborts(stack: Cluster) -> None:

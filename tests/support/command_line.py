@@ -108,6 +108,23 @@ def mainstem_fails_here(*arguments: str | int | Path, cluster: ReachableCluster,
     return error_of(mainstem_here(*arguments, cluster=cluster, exit_code=exit_code))
 
 
+def completions(line: str, cluster: ReachableCluster) -> list[str]:
+    """What the command offers a shell for the last word of a line."""
+    requested = {
+        "_MAINSTEM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))
+    }  # fmt: skip
+    program = "from mainstem.cli.main import app; app(prog_name='mainstem')"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment(cluster, **requested),
+        timeout=60,
+        check=False,
+    )
+    return ended.stdout.split()
+
+
 def modules_imported_by(*arguments: str) -> set[str]:
     """The names of all modules that a command has imported when it ends."""
     program = (

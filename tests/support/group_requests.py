@@ -2,63 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from tests.support.waiting import wait_until
 from tests.support.wire import Connection
-
-NOBODY: Final = "member-that-is-not-there"
-NO_ID: Final = UUID(int=1)
-
-
-def harmless_question(api_key: int, version: int, topic: str) -> tuple[str, dict[str, Any]] | None:
-    """Name and fields of a request that changes nothing; None for other keys than those of groups."""
-    group = {"group_id": "group-that-is-not-there"}
-    static = {"group_instance_id": None}
-    match api_key:
-        case 8:
-            return "offset_commit", commit_fields("g", {(topic, 10_000): 1}, version, topic_id=NO_ID)
-        case 9:
-            return "offset_fetch", fetch_fields("g", {topic: [0]}, version, topic_id=NO_ID)
-        case 11:
-            return "join_group", join_fields("", NOBODY, version)
-        case 12:
-            fields = {**group, "generation_id": 1, "member_id": NOBODY} | (static if version >= 3 else {})
-            return "heartbeat", fields
-        case 13:
-            if version < 3:
-                return "leave_group", {**group, "member_id": NOBODY}
-            member = {"member_id": NOBODY, **static} | ({"reason": None} if version >= 5 else {})
-            return "leave_group", {**group, "members": [member]}
-        case 14:
-            fields = {**group, "generation_id": 1, "member_id": NOBODY, "assignments": []}
-            if version >= 3:
-                fields |= static
-            if version >= 5:
-                fields |= {"protocol_type": "consumer", "protocol_name": "range"}
-            return "sync_group", fields
-        case 15:
-            fields = {"groups": ["group-that-is-not-there"]}
-            return "describe_groups", fields | (
-                {"include_authorized_operations": False} if version >= 3 else {}
-            )
-        case 16:
-            fields = {"states_filter": []} if version >= 4 else {}
-            return "list_groups", fields | ({"types_filter": []} if version >= 5 else {})
-        case 42:
-            return "delete_groups", {"groups_names": ["group-that-is-not-there"]}
-        case 47:
-            topics = [{"name": topic, "partitions": [{"partition_index": 0}]}]
-            return "offset_delete", {**group, "topics": topics}
-        case 68:
-            fields = {**group, "member_id": NOBODY, "member_epoch": -1, "topic_partitions": None}
-            return "consumer_group_heartbeat", fields
-        case 69:
-            fields = {"group_ids": ["group-that-is-not-there"], "include_authorized_operations": False}
-            return "consumer_group_describe", fields
-    return None
 
 
 def join_fields(

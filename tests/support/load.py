@@ -127,7 +127,19 @@ class Load:
 
 
 def read_all(bootstrap_servers: str, topic: str, partition: int) -> dict[int, bytes]:
-    """Every record of a partition from offset 0 to its end: value by offset. CRCs are checked.
+    """Every record of a partition: value by offset; see `read_to_end`."""
+    records = read_to_end(bootstrap_servers, topic, partition)
+    results = {record.offset(): record.value() for record in records}
+    assert len(results) == len(records)
+    return results
+
+
+def read_to_end(
+    bootstrap_servers: str, topic: str, partition: int = 0, *, is_committed: bool = False
+) -> list[Any]:
+    """Every record of a partition from offset 0 to its end, as librdkafka has it. CRCs are checked.
+
+    With `is_committed`, of transactions only what is committed, up to the first that is open.
 
     Raises:
         AssertionError: the end is not reached in time.
@@ -139,12 +151,15 @@ def read_all(bootstrap_servers: str, topic: str, partition: int) -> dict[int, by
             "group.id": "unused",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is reported when a fetch there comes back empty
+            "isolation.level": "read_committed" if is_committed else "read_uncommitted",
+            # The end is reported when a fetch there comes back empty. The markers of a transaction may follow
+            # the answer to its end.
+            "fetch.wait.max.ms": 500 if is_committed else 10,
             "check.crcs": True,
             "log_level": 0,
         }
     )
-    results: dict[int, bytes] = {}
+    results: list[Any] = []
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
         last_news = time.monotonic()
@@ -160,8 +175,7 @@ def read_all(bootstrap_servers: str, topic: str, partition: int) -> dict[int, by
             for message in messages:
                 error = message.error()
                 if error is None:
-                    assert message.offset() not in results
-                    results[message.offset()] = message.value()
+                    results.append(message)
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     return results
                 else:

@@ -49,10 +49,6 @@ class StockClient(Protocol):
         """
         ...
 
-    def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
-        """The partitions that the client's own partitioner sends messages of these keys to."""
-        ...
-
 
 class Confluent:
     """confluent-kafka: librdkafka."""
@@ -67,26 +63,14 @@ class Confluent:
         codec: str = "none",
         acks: str = "all",
     ) -> list[int]:
-        deliveries = self._send(
-            bootstrap_servers, topic, messages, 0, {"compression.type": codec, "acks": acks}
-        )
-        return [delivery.offset() for delivery in deliveries]
-
-    def _send(
-        self,
-        bootstrap_servers: str,
-        topic: str,
-        messages: Sequence[Message],
-        partition: int | None,
-        settings: dict[str, object],
-    ) -> list[Any]:
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
                 "message.max.bytes": LARGEST_BYTES,
                 "message.timeout.ms": ANSWER_SECONDS * 1000,
                 "linger.ms": 20,
-                **settings,
+                "compression.type": codec,
+                "acks": acks,
             }
         )
         deliveries: list[Any] = []
@@ -95,7 +79,6 @@ class Confluent:
         def delivered(error: Any, delivery: Any) -> None:
             (failures if error else deliveries).append(error or delivery)
 
-        to_partition = {} if partition is None else {"partition": partition}
         for message in messages:
             producer.produce(
                 topic,
@@ -103,14 +86,14 @@ class Confluent:
                 key=message.key,
                 headers=list(message.headers),
                 timestamp=message.timestamp_ms,
+                partition=0,
                 on_delivery=delivered,
-                **to_partition,
             )
         producer.flush(ANSWER_SECONDS)
         if failures:
             raise confluent_kafka.KafkaException(failures[0])
         assert len(deliveries) == len(messages), "confluent-kafka did not deliver in time"
-        return deliveries
+        return [delivery.offset() for delivery in deliveries]
 
     def consume(self, bootstrap_servers: str, topic: str, count: int, offset: int = 0) -> list[Message]:
         consumer = confluent_kafka.Consumer(
@@ -142,18 +125,6 @@ class Confluent:
         assert len(results) == count, f"confluent-kafka got {len(results)} of {count} messages"
         return results
 
-    def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
-        # librdkafka's default is CRC-32 of the key; `murmur2_random` is its name for the Java client's.
-        deliveries = self._send(
-            bootstrap_servers,
-            topic,
-            [Message(b"", key) for key in keys],
-            None,
-            {"partitioner": "murmur2_random"},
-        )
-        chosen = {delivery.key(): delivery.partition() for delivery in deliveries}
-        return [chosen[key] for key in keys]
-
 
 # kafka-python and aiokafka have most of their names in common.
 
@@ -175,12 +146,12 @@ def _producer(codec: str, acks: str) -> dict[str, Any]:
     }
 
 
-def _fields(message: Message, partition: int | None) -> dict[str, Any]:
+def _fields(message: Message) -> dict[str, Any]:
     return {
         "value": message.value,
         "key": message.key,
         "headers": list(message.headers),
-        "partition": partition,
+        "partition": 0,
         "timestamp_ms": message.timestamp_ms,
     }
 
@@ -202,17 +173,6 @@ class KafkaPython:
         codec: str = "none",
         acks: str = "all",
     ) -> list[int]:
-        return [answer.offset for answer in self._send(bootstrap_servers, topic, messages, 0, codec, acks)]
-
-    def _send(
-        self,
-        bootstrap_servers: str,
-        topic: str,
-        messages: Sequence[Message],
-        partition: int | None,
-        codec: str = "none",
-        acks: str = "all",
-    ) -> list[Any]:
         producer = kafka.KafkaProducer(
             bootstrap_servers=bootstrap_servers,
             **_producer(codec, acks),
@@ -221,8 +181,8 @@ class KafkaPython:
             delivery_timeout_ms=int(ANSWER_SECONDS * 1000) + 100,
         )
         try:
-            answers = [producer.send(topic, **_fields(message, partition)) for message in messages]
-            return [answer.get(ANSWER_SECONDS) for answer in answers]
+            answers = [producer.send(topic, **_fields(message)) for message in messages]
+            return [answer.get(ANSWER_SECONDS).offset for answer in answers]
         finally:
             producer.close(timeout=5)
 
@@ -242,10 +202,6 @@ class KafkaPython:
         assert len(results) == count, f"kafka-python got {len(results)} of {count} messages"
         return results
 
-    def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
-        answers = self._send(bootstrap_servers, topic, [Message(b"", key) for key in keys], None)
-        return [answer.partition for answer in answers]
-
 
 class AioKafka:
     """aiokafka: asyncio."""
@@ -260,7 +216,7 @@ class AioKafka:
         codec: str = "none",
         acks: str = "all",
     ) -> list[int]:
-        answers = asyncio.run(self._send(bootstrap_servers, topic, messages, 0, codec, acks))
+        answers = asyncio.run(self._send(bootstrap_servers, topic, messages, codec, acks))
         return [-1 if answer is None else answer.offset for answer in answers]  # None: acks=0
 
     async def _send(
@@ -268,14 +224,13 @@ class AioKafka:
         bootstrap_servers: str,
         topic: str,
         messages: Sequence[Message],
-        partition: int | None,
-        codec: str = "none",
-        acks: str = "all",
+        codec: str,
+        acks: str,
     ) -> list[Any]:
         producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap_servers, **_producer(codec, acks))
         await producer.start()
         try:
-            answers = [await producer.send(topic, **_fields(message, partition)) for message in messages]
+            answers = [await producer.send(topic, **_fields(message)) for message in messages]
             return list(await asyncio.wait_for(asyncio.gather(*answers), ANSWER_SECONDS))
         finally:
             await producer.stop()
@@ -300,11 +255,6 @@ class AioKafka:
             await consumer.stop()
         assert len(results) == count, f"aiokafka got {len(results)} of {count} messages"
         return results
-
-    def choose_partitions(self, bootstrap_servers: str, topic: str, keys: Sequence[bytes]) -> list[int]:
-        messages = [Message(b"", key) for key in keys]
-        answers = asyncio.run(self._send(bootstrap_servers, topic, messages, None))
-        return [answer.partition for answer in answers]
 
 
 CLIENTS: Final[tuple[StockClient, ...]] = (Confluent(), KafkaPython(), AioKafka())

@@ -7,7 +7,6 @@ from concurrent.futures import wait
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import ReachableCluster, is_reference
@@ -73,16 +72,3 @@ class TopicFactory:
 def unique_name(prefix: str) -> str:
     """The name of a topic, a group, a user or a client that no other test uses: `topic-0123456789ab`."""
     return f"{prefix}-{uuid4().hex[:12]}"
-
-
-def error_name(answers: Mapping[Any, Any], key: object) -> str:
-    """librdkafka's name of the protocol error that an admin client's answer for `key` failed with.
-
-    Raises:
-        AssertionError: it did not fail.
-    """
-    try:
-        answers[key].result(ANSWER_SECONDS)
-    except KafkaException as refusal:
-        return str(refusal.args[0].name())
-    raise AssertionError(f"{key} was not refused")

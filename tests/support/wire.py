@@ -147,18 +147,6 @@ class Connection:
         (size,) = struct.unpack(">i", self._receive_exactly(4))
         return self._receive_exactly(size)
 
-    def has_answer_within(self, seconds: float) -> bool:
-        """Whether anything, the end of the connection included, arrives in `seconds`."""
-        before = self._socket.gettimeout()
-        self._socket.settimeout(seconds)
-        try:
-            self._socket.recv(1, socket.MSG_PEEK)
-        except TimeoutError:
-            return False
-        finally:
-            self._socket.settimeout(before)
-        return True
-
     def is_closed_by_broker(self) -> bool:
         """Wait for the broker to close; whatever it sends before that is thrown away."""
         try:

@@ -151,3 +151,4 @@ def test_what_all_replicas_acknowledge_is_sent_by_an_idempotent_producer(
     Sender(cast("Cluster", cluster), "t", print, acks=acks)
     assert cluster.producer_settings["acks"] == acks
     assert cluster.producer_settings["enable.idempotence"] is is_idempotent
+    assert cluster.producer_settings["partitioner"] == "murmur2_random", "as in the Java client (R10)"

@@ -1,6 +1,6 @@
 """What a schema can't know and the live cluster does is told in a condition; nothing is half done (R24, R25).
 
-tests/e2e/test_judged_live.py says which field is judged by which of these.
+What Kubernetes itself refuses: tests/e2e/test_judged_live.py.
 """
 
 from __future__ import annotations
