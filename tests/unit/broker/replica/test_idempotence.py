@@ -6,11 +6,11 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.log.logs import NOW_MS, messages, open_log, read_batches, settings
+from tests.unit.broker.log.logs import NOW_MS, messages, read_batches, settings
+from tests.unit.broker.replica.replicas import fetch, lead, new_replica
 
 from mainstem_broker.errors import (
     InvalidProducerEpoch,
@@ -25,28 +25,13 @@ from mainstem_broker.log.segment import Segment
 from mainstem_broker.replica.acknowledgements import Acknowledgement
 from mainstem_broker.replica.client_batches import append_batch
 from mainstem_broker.replica.divergence import Divergence
-from mainstem_broker.replica.lease import Lease
 from mainstem_broker.replica.partition import Partition
-from mainstem_broker.replica.partition_state import PartitionState
 
 US, THEM = 1, 2
-LIFE = 1
 
 
 def replica(directory: Path, broker: int = US, **config: object) -> Partition:
-    """The replica of t-0 on `broker`, before it has any role; its log is below `directory`."""
-    log = open_log(directory / str(broker), settings(**config))
-    lease = Lease(lambda: 0.0, 1.0)
-    lease.begin(LIFE)
-    lease.answered(0.0)
-    return Partition("t", 0, UUID(int=1), log, broker, lease)
-
-
-def lead(partition: Partition, leader: int, epoch: int, isr: tuple[int, ...] = (US, THEM)) -> None:
-    lives = {US: LIFE, THEM: LIFE}
-    partition.update_state(
-        PartitionState(leader, epoch, isr, 1, epoch, incarnations=lives), (US, THEM), NOW_MS
-    )
+    return new_replica(directory / str(broker), settings(**config), broker=broker)
 
 
 def send(
@@ -112,9 +97,7 @@ def test_who_repeats_an_early_batch_need_not_wait_for_later_ones(tmp_path: Path)
         waiting = Acknowledgement(info.last_offset + 1, lambda one, _error: settled.append(one.offset))
         assert not partition.acknowledge(waiting)
     for offset, expected in ((1, [1, 1]), (3, [1, 1, 2, 3])):
-        partition.read_as_follower(
-            THEM, LIFE, offset, 3, 1000, leader_epoch=3, min_one_batch=True, now_ms=NOW_MS
-        )
+        fetch(partition, THEM, offset)
         assert settled == expected
 
 
