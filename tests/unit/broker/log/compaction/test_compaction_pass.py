@@ -38,15 +38,6 @@ from mainstem_broker.protocol.batches import split_batches
 from mainstem_broker.protocol.compression import Codec
 
 
-def test_r5_of_each_key_the_newest_value_stays_at_its_offset(tmp_path: Path) -> None:
-    log = log_of(
-        tmp_path, [[(b"a", b"1"), (b"b", b"1")], [(b"a", b"2")], [(b"c", b"1")]], compacted_settings()
-    )
-    compact(log)
-    assert records_of(log) == [(1, b"b", b"1"), (2, b"a", b"2"), (3, b"c", b"1")]
-    assert log.log_end_offset == 4
-
-
 def test_segments_are_merged_up_to_segment_bytes(tmp_path: Path) -> None:
     log = log_of(tmp_path, [[(b"%d" % number, b"x")] for number in range(9)], compacted_settings())
     compact(log, job_of(log, segment_bytes=300))
