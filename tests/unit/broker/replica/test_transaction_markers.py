@@ -223,13 +223,6 @@ def test_kip_890_a_delayed_marker_does_not_end_the_next_transaction(partition: P
     assert partition.last_stable_offset == 2
 
 
-def test_kip_890_a_batch_of_a_transaction_that_has_ended_is_refused(partition: Partition) -> None:
-    write(partition.log, PRODUCER, epoch=0)
-    mark(partition, ABORT, epoch=1, raises_epoch=True)
-    with pytest.raises(InvalidProducerEpoch):
-        partition.log.producers.check(parse_batch_header(transactional_batch(PRODUCER, 1, epoch=0)))
-
-
 def test_a_batch_outside_the_open_transaction_of_its_producer_is_refused(partition: Partition) -> None:
     write(partition.log, PRODUCER)
     plain = parse_batch_header(transactional_batch(PRODUCER, 1))
