@@ -17,6 +17,7 @@ UNIT_TESTS = Path(__file__).parent
 ERRORS = (
     "error:coroutine .* was never awaited:RuntimeWarning",
     "error::pytest.PytestUnhandledThreadExceptionWarning",
+    "error::ResourceWarning",
 )
 """Warnings of what a test leaves undone: the garbage collector may meet it in a later test."""
 

@@ -33,11 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             resident = Resident(options.file, loading_with(executor), executor.is_alive, options.workers)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: resident.stop())
-            server = serve_pages(options.port, resident.page)
-            try:
+            with serve_pages(options.port, resident.page):
                 resident.run()
-            finally:
-                server.shutdown()
     except LoaderError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -12,7 +12,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -272,9 +273,10 @@ def loading_with(executor: TaskExecutor) -> Load:
     return load
 
 
-def serve_pages(port: int, page: Callable[[], Mapping[str, object]]) -> ThreadingHTTPServer:
-    """Serve /status, the page, and /healthz, which answers while the process runs. Returns the server, whose
-    threads run until `shutdown`.
+@contextmanager
+def serve_pages(port: int, page: Callable[[], Mapping[str, object]]) -> Iterator[int]:
+    """Serve /status, the page, and /healthz, which answers while the process runs. Yields the port, which is
+    a free one for 0.
     """
 
     class Pages(BaseHTTPRequestHandler):
@@ -292,9 +294,12 @@ def serve_pages(port: int, page: Callable[[], Mapping[str, object]]) -> Threadin
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the parent's name
             """Requests are not logged: they come every few seconds."""
 
-    server = ThreadingHTTPServer(("", port), Pages)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    with ThreadingHTTPServer(("", port), Pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
 
 
 def _log(line: Mapping[str, object]) -> None:

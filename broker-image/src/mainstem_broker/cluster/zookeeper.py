@@ -132,7 +132,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
 
 class ZooKeeper:
-    """One session. `start` it once, `stop` it once."""
+    """One session. `start` it once; of several calls of `stop` the first one counts."""
 
     def __init__(self, servers: str, session_timeout_ms: int, listener: SessionListener) -> None:
         self._servers = servers
@@ -142,6 +142,7 @@ class ZooKeeper:
         self._answer_s = session_timeout_ms / 1000 * ANSWER_SHARE_OF_SESSION
         self._is_connected = asyncio.Event()
         self._disconnected_s = self._loop.time()
+        self._is_stopped = False
         try:
             self._client = KazooClient(
                 hosts=servers,
@@ -233,8 +234,11 @@ class ZooKeeper:
 
         def give_up() -> None:
             with suppress(KazooException):  # its thread still waits for a server, and ends with the process
-                self._client.stop()
+                close()
 
+        if self._is_stopped:  # kazoo refuses to close a client whose thread has not ended
+            return
+        self._is_stopped = True
         has_session = self.session_id != 0
         self._is_connected.set()  # calls that wait for a connection fail now
         # Not in the session's own thread: a call that waits for a connection holds it until this.

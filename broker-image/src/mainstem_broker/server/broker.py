@@ -79,6 +79,15 @@ class Broker:
         Raises:
             StartupError: the listeners cannot be had.
         """
+        self._listeners: list[Listener] = []
+        try:
+            self._put_together(config)
+        except BaseException:
+            for listener in self._listeners:
+                listener.close()
+            raise
+
+    def _put_together(self, config: BrokerConfig) -> None:
         self._loop = asyncio.get_running_loop()
         self.failed = asyncio.Event()
         """Set when no data directory is left, and the broker has to stop."""
@@ -96,26 +105,27 @@ class Broker:
         memory_bytes = config.integer("queued.max.request.bytes")
         self._request_memory = RequestMemory(memory_bytes) if memory_bytes > 0 else None
         self._peer_security = PeerSecurity(config, inter_broker_protocol(config, pairs))
-        self._listeners = [
-            Listener(
+        for endpoint, _ in pairs:
+            # Of a listener that brokers share with clients nobody can tell who connects.
+            is_between_brokers = len(pairs) > 1 and endpoint.listener == config.inter_broker_listener
+            security = ListenerSecurity(
+                config,
                 endpoint,
-                options,
-                limits,
-                disk,
-                ListenerSecurity(
-                    config,
-                    endpoint,
-                    self._scram_credential,
-                    self._record_login,
-                    is_between_brokers=is_between_brokers,
-                ),
-                self._request_memory,
+                self._scram_credential,
+                self._record_login,
                 is_between_brokers=is_between_brokers,
             )
-            for endpoint, _ in pairs
-            # Of a listener that brokers share with clients nobody can tell who connects.
-            for is_between_brokers in (len(pairs) > 1 and endpoint.listener == config.inter_broker_listener,)
-        ]
+            self._listeners.append(
+                Listener(
+                    endpoint,
+                    options,
+                    limits,
+                    disk,
+                    security,
+                    self._request_memory,
+                    is_between_brokers=is_between_brokers,
+                )
+            )
         broker_id = config.integer("broker.id")
         self._logs = LogManager(
             _log_directories(config),

@@ -33,8 +33,8 @@ async def test_a_controller_that_lost_its_session_leads_no_more_and_may_be_elect
     one: Member, servers: str, shell: KazooClient
 ) -> None:
     await end_session(one, servers)
+    await until(lambda: shell.get("/controller_epoch")[0] == b"2")
     await until(lambda: is_registered(shell, one) and one.is_controller)
-    assert shell.get("/controller_epoch")[0] == b"2"
     await one.create("t", [1])
     await one.until(lambda: one.knows("t"))
     assert one.states_of("t")[0].controller_epoch == 2

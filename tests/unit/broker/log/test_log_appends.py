@@ -8,7 +8,6 @@ from tests.unit.broker.log.followed_logs import follow
 from tests.unit.broker.log.logs import NOW_MS, Stored, append, messages, read_all, read_batches
 
 from mainstem_broker.errors import CorruptMessage, OffsetOutOfRange
-from mainstem_broker.log.leader_epochs import EpochEntry
 from mainstem_broker.log.partition_log import AppendInfo, PartitionLog
 from mainstem_broker.protocol.batches import crc_matches, parse_batch_header
 
@@ -37,17 +36,6 @@ def test_a_batch_that_is_not_as_long_as_its_header_says_is_a_mistake_of_ours(log
     sent = encode_batch(messages([b"a"]))
     with pytest.raises(ValueError, match="batch"):
         log.append_as_leader(sent + b"x", parse_batch_header(sent), 0, NOW_MS)
-
-
-def test_a_follower_keeps_offsets_and_epochs_as_they_come(log: PartitionLog) -> None:
-    records = b"".join(
-        encode_batch(messages([b"x"] * count), base_offset=base, leader_epoch=epoch)
-        for base, count, epoch in ((0, 2, 1), (2, 1, 1), (10, 3, 4))
-    )
-    info = log.append_as_follower(records, NOW_MS)
-    assert (info.first_offset, info.last_offset, log.log_end_offset) == (0, 12, 13)
-    assert b"".join(read_batches(log)) == records
-    assert log.epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 10))
 
 
 def test_a_follower_leaves_out_a_partial_last_batch(log: PartitionLog) -> None:

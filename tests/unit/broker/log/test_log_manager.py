@@ -99,18 +99,6 @@ def test_after_a_kill_logs_are_recovered_from_their_recovery_points(
     assert any("cut" in entry["event"] for entry in warnings)
 
 
-def test_a_broken_recovery_point_checkpoint_costs_a_full_recovery_only(
-    tmp_path: Path, brokers: Brokers
-) -> None:
-    manager = brokers.start(tmp_path)
-    append(create(manager), [b"x"])
-    manager.release()
-    (tmp_path / checkpoints.RECOVERY_POINTS).write_text("0\n99\n")
-    again = brokers.start(tmp_path).get("flights", 0)
-    assert again is not None
-    assert read_all(again) == [Stored(0, b"x")]
-
-
 def test_of_directories_on_one_file_system_new_logs_go_to_the_one_that_has_fewest(
     tmp_path: Path, brokers: Brokers
 ) -> None:

@@ -76,23 +76,6 @@ def test_records_without_timestamps_age_with_their_file(tmp_path: Path) -> None:
     assert len(log.delete_old_segments(2001, 1)) == 1
 
 
-def test_truncation_takes_batches_whole_and_the_log_goes_on(tmp_path: Path) -> None:
-    """R19: what a new leader does not have goes."""
-    for offset in range(12):
-        directory = tmp_path / str(offset)
-        log = open_log(directory, settings(segment_bytes=3 * SIZE_BYTES))
-        for number in range(6):
-            append(log, [b"%d" % number] * 2, leader_epoch=number)
-        log.truncate_to(offset)
-        kept = offset // 2 * 2
-        assert log.log_end_offset == kept
-        assert log.epochs.entries == tuple(EpochEntry(n, 2 * n) for n in range(kept // 2))
-        append(log, [b"new"], leader_epoch=9)
-        assert [stored.offset for stored in read_all(log)] == list(range(kept + 1))
-    log.truncate_to(99)
-    assert log.log_end_offset == 11
-
-
 def test_truncation_below_the_start_empties_the_log(log: PartitionLog) -> None:
     append(log, [b"x"] * 10)
     log.delete_records_before(8)

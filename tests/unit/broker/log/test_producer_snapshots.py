@@ -74,25 +74,6 @@ def path_of(log: PartitionLog, offset: int) -> Path:
 # --- When they are written, when they go ---
 
 
-def test_every_segment_but_the_first_begins_with_a_snapshot_of_what_was_before(tmp_path: Path) -> None:
-    log = open_log(tmp_path, SMALL)
-    fill(log, 10)
-    assert snapshots(log) == bases(log)[1:] != []
-    for offset in snapshots(log):
-        held = decode_snapshot(path_of(log, offset).read_bytes())
-        assert held.states[7].batches[-1].last_offset == offset - 1
-
-
-def test_a_follower_that_gets_many_batches_at_once_snapshots_what_was_before_them(tmp_path: Path) -> None:
-    log = open_log(tmp_path, SMALL)
-    for start in range(0, 12, 4):
-        records = b"".join(encode(7, at, base_offset=at) for at in range(start, start + 4))
-        log.append_as_follower(records, NOW_MS)
-    assert snapshots(log) == bases(log)[1:] == [4, 8]
-    assert decode_snapshot(path_of(log, 8).read_bytes()).states[7].last_sequence == 7
-    assert send(log, 7, 9) == 9
-
-
 def test_long_segments_have_snapshots_in_between_of_which_the_newest_two_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,26 +132,6 @@ def test_a_start_removes_snapshots_of_no_segment_and_unfinished_ones(tmp_path: P
     assert send(again, 7, 10) == 10
 
 
-def test_truncation_removes_the_snapshots_past_it_and_writes_its_own(tmp_path: Path) -> None:
-    log = open_log(tmp_path, SMALL)
-    fill(log, 10)
-    log.truncate_to(5)
-    assert snapshots(log) == [*bases(log)[1:], 5]
-    assert send(log, 7, 4) == 4
-    assert send(log, 7, 5) == 5
-
-
-def test_a_log_that_begins_afresh_knows_nobody(tmp_path: Path) -> None:
-    log = open_log(tmp_path, SMALL)
-    fill(log, 10)
-    log.truncate_fully_and_start_at(30)
-    assert not log.producers.states
-    assert send(log, 7, 3) == 30
-    log.close()
-    log = open_log(tmp_path, SMALL, log_start_offset=30)
-    assert send(log, 7, 3) == 30
-
-
 def test_a_full_disk_costs_a_snapshot_and_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: Sequence[MutableMapping[str, Any]]
 ) -> None:
@@ -192,23 +153,6 @@ def test_a_full_disk_costs_a_snapshot_and_no_record(
 
 
 # --- What is remembered ---
-
-
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_r11_a_restart_keeps_recognising_duplicates(tmp_path: Path, clean: bool) -> None:
-    log = open_log(tmp_path, SMALL)
-    for number in range(10):
-        send(log, 1, 2 * number, count=2)
-        send(log, 2, number, epoch=3)
-    if clean:
-        log.close()
-    log = open_log(tmp_path, SMALL, clean=clean, recovery_point=9)
-    end = log.log_end_offset
-    assert (send(log, 1, 18, count=2), send(log, 2, 9, epoch=3)) == (27, 29)
-    assert log.log_end_offset == end
-    with pytest.raises(OutOfOrderSequenceNumber):
-        send(log, 1, 21)
-    assert (send(log, 1, 20), send(log, 2, 10, epoch=3)) == (30, 31)
 
 
 def test_what_a_torn_tail_held_was_never_sent(tmp_path: Path) -> None:
@@ -494,6 +438,12 @@ class ProducersModel(RuleBasedStateMachine):
     def snapshots_belong_to_the_log(self) -> None:
         held = snapshots(self.log)
         assert all(self.log.segments[0].base_offset <= at <= self.log.log_end_offset for at in held)
+        assert set(bases(self.log)[1:]) <= set(held), "every segment but the first begins with one"
+        for offset in held:
+            states = decode_snapshot(path_of(self.log, offset).read_bytes()).states
+            earlier = [one for one in self.batches if one.next_offset <= offset]
+            before = {one.producer_id: one.next_offset - 1 for one in earlier}
+            assert {key: state.batches[-1].last_offset for key, state in states.items()} == before
 
 
 TestProducersModel = ProducersModel.TestCase

@@ -61,12 +61,6 @@ def check(log: PartitionLog, count: int) -> None:
     assert verify_log(log.directory).problems == []
 
 
-def test_a_killed_broker_loses_nothing(tmp_path: Path) -> None:
-    """R6: what was written is in the page cache, whatever the indexes lack."""
-    filled(tmp_path)
-    check(open_log(tmp_path, CONFIG, clean=False), 20)
-
-
 @pytest.mark.parametrize("recovery_point", range(0, 21, 3))
 def test_the_segments_before_the_recovery_point_are_not_read(tmp_path: Path, recovery_point: int) -> None:
     log = filled(tmp_path)
@@ -128,17 +122,6 @@ def test_zeros_after_the_last_batch_are_cut(tmp_path: Path) -> None:
     with log_file(tmp_path).open("r+b") as file:
         file.truncate(10_000)
     check(open_log(tmp_path, CONFIG, clean=False), 3)
-
-
-def test_segments_after_a_cut_are_dropped(tmp_path: Path) -> None:
-    log = filled(tmp_path, 20)
-    second = log.segments[1].base_offset
-    with log_file(tmp_path, second).open("r+b") as file:
-        file.seek(40)
-        file.write(b"\xff")
-    log = open_log(tmp_path, CONFIG, clean=False)
-    assert [segment.base_offset for segment in log.segments] == [0, second]
-    check(log, second)
 
 
 def test_a_torn_end_is_cut_even_after_a_stop_that_called_itself_clean(tmp_path: Path) -> None:
@@ -277,16 +260,6 @@ def test_an_empty_segment_among_the_others_is_removed(tmp_path: Path) -> None:
     check(log, 3)
 
 
-def test_recovery_may_be_interrupted_and_run_again(tmp_path: Path) -> None:
-    filled(tmp_path, 20)
-    newest = max((tmp_path / "t-0").glob("*.log"))
-    with newest.open("ab") as file:
-        file.write(b"\x00" * 30)
-    for _ in range(3):
-        open_log(tmp_path, CONFIG, clean=False)
-    check(open_log(tmp_path, CONFIG, clean=False), 20)
-
-
 def test_epochs_are_taken_from_the_batches_when_their_file_is_lost(tmp_path: Path) -> None:
     filled(tmp_path, 20).close()
     (tmp_path / "t-0" / checkpoints.LEADER_EPOCHS).unlink()
@@ -297,14 +270,6 @@ def test_epochs_of_what_was_cut_are_forgotten(tmp_path: Path) -> None:
     filled(tmp_path, 20).close()
     checkpoints.write_epochs(tmp_path / "t-0", [*epochs(20), EpochEntry(9, 25)])
     check(open_log(tmp_path, CONFIG), 20)
-
-
-def test_the_log_start_offset_holds_after_a_restart(tmp_path: Path) -> None:
-    filled(tmp_path, 20).close()
-    log = open_log(tmp_path, CONFIG, log_start_offset=7)
-    assert log.log_start_offset == 7
-    assert read_all(log) == values(20)[7:]
-    assert log.epochs.entries[0] == EpochEntry(1, 7)
 
 
 def test_the_log_starts_with_its_first_segment_at_least(tmp_path: Path) -> None:

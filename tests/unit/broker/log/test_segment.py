@@ -60,47 +60,12 @@ def test_an_index_entry_is_the_last_offset_of_the_batch_at_its_position(tmp_path
     assert times[-1] == (segment.max_timestamp, segment.max_timestamp_offset)
 
 
-@pytest.mark.parametrize("remembered", [True, False])
-def test_every_offset_leads_to_the_batch_that_holds_it(tmp_path: Path, remembered: bool) -> None:
-    segment = segment_of(tmp_path, [1, 3, 2, 5, 1, 1, 4, 3, 2, 6])
-    at = positions(segment)
-    if not remembered:
-        segment.measure()  # forgets batch boundaries, as after a restart
-    bases = sorted(at)
-    for offset in range(100, segment.next_offset):
-        base = max(base for base in bases if base <= offset)
-        assert segment.find(offset) == (at[base], base)
-    assert segment.find(segment.next_offset) is None
-
-
 def test_an_offset_that_compaction_took_leads_to_the_next_batch(tmp_path: Path) -> None:
     segment = segment_of(tmp_path, [2, 2])
     add(segment, 2, NOW_MS, gap=10)
     assert segment.find(106) == segment.find(114) == (positions(segment)[114], 114)
     segment.measure()
     assert segment.find(106) == (positions(segment)[114], 114)
-
-
-def test_an_end_bound_counts_a_batch_that_begins_below_it(tmp_path: Path) -> None:
-    segment = segment_of(tmp_path, [2, 3, 4])
-    at = positions(segment)
-    assert segment.find_end(102) == (at[102], 102)
-    assert segment.find_end(103) == (at[105], 105)
-    assert segment.find_end(106) == (segment.size_bytes, 109)
-    assert segment.find_end(200) == (segment.size_bytes, 109)
-
-
-@pytest.mark.parametrize("counts", [[1] * 30, [40] * 6, [1, 60, 1, 1, 60, 1]])
-def test_a_cut_is_the_last_boundary_that_fits_or_the_first_batch(tmp_path: Path, counts: list[int]) -> None:
-    segment = segment_of(tmp_path, counts)
-    ends = [*sorted(positions(segment).values())[1:], segment.size_bytes]
-    for start in [0, *ends[:-1]]:
-        for bytes_max in range(0, segment.size_bytes - start, 37):
-            fitting = [end for end in ends if start < end <= start + bytes_max]
-            expected = fitting[-1] if fitting else min(end for end in ends if end > start)
-            position, offset = segment.find_cut(start, segment.size_bytes, bytes_max)
-            assert position == expected
-            assert segment.find(offset) == (position, offset) or position == segment.size_bytes
 
 
 def test_a_loaded_segment_is_as_it_was(tmp_path: Path) -> None:

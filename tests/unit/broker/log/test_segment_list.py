@@ -131,17 +131,6 @@ def test_a_roll_that_fails_changes_nothing(
     assert bases(segments) == [0, 1]
 
 
-def test_an_offset_is_found_in_the_segment_that_holds_it(segments: SegmentList) -> None:
-    config = settings(segment_bytes=2 * SIZE_BYTES)
-    for _ in range(7):
-        add(segments, config)
-    for offset in range(7):
-        position = segments.find(offset)
-        assert position is not None
-        assert (position[0].base_offset, position[2]) == (offset // 2 * 2, offset)
-    assert segments.find(7) is None
-
-
 def test_a_hole_between_segments_leads_to_the_next_batch(segments: SegmentList) -> None:
     add(segments, CONFIG)
     segments.roll(10, CONFIG, NOW_MS)

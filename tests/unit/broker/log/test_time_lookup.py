@@ -51,13 +51,6 @@ def test_the_exact_record_is_found_inside_its_batch(log: PartitionLog, codec: Co
     assert find_by_time(log, NOW_MS + 3) is None
 
 
-def test_the_epoch_is_that_of_the_record_not_of_the_leader(log: PartitionLog) -> None:
-    append_at(log, [10], leader_epoch=1)
-    append_at(log, [20], leader_epoch=5)
-    assert find_by_time(log, 5) == TimestampOffset(0, 10, 1)
-    assert find_by_time(log, 15) == TimestampOffset(1, 20, 5)
-
-
 def test_records_stamped_by_the_broker_all_have_the_batches_time(tmp_path: Path) -> None:
     config = settings(message_timestamp_type="LogAppendTime")
     log = open_log(tmp_path, config)
@@ -71,20 +64,6 @@ def test_records_stamped_by_the_broker_all_have_the_batches_time(tmp_path: Path)
     assert info.log_append_time_ms == NOW_MS
     assert find_by_time(log, 6) == TimestampOffset(0, NOW_MS, 0)
     assert find_latest(log) == TimestampOffset(0, NOW_MS, 0)
-
-
-def test_nothing_below_the_log_start_is_found(log: PartitionLog) -> None:
-    append_at(log, [30, 10, 20, 30, 5])
-    append_at(log, [7])
-    log.delete_records_before(1)
-    assert offset_at(log, 10) == 1
-    assert find_latest(log) == TimestampOffset(3, 30, 0)
-    log.delete_records_before(4)
-    assert offset_at(log, 1) == 4
-    assert find_latest(log) == TimestampOffset(5, 7, 0)
-    log.delete_records_before(6)
-    assert offset_at(log, 1) is None
-    assert find_latest(log) is None
 
 
 def test_the_first_of_several_latest_records_is_the_latest(log: PartitionLog) -> None:

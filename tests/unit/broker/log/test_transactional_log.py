@@ -17,7 +17,7 @@ from tests.unit.broker.log.transactional import (
 
 from mainstem_broker.errors import OutOfOrderSequenceNumber
 from mainstem_broker.log.partition_log import PartitionLog
-from mainstem_broker.log.segment import Segment, segment_path
+from mainstem_broker.log.segment import segment_path
 from mainstem_broker.log.transaction_index import TransactionIndex
 from mainstem_broker.protocol.batches import parse_batch_header
 
@@ -33,17 +33,6 @@ def restart(log: PartitionLog, tmp_path: Path, *, clean: bool, recovery_point: i
     if clean:
         log.close()
     return open_log(tmp_path, log.config, clean=clean, recovery_point=recovery_point)
-
-
-def test_overlapping_aborts_are_listed_by_their_first_offset(log: PartitionLog) -> None:
-    for producer_id in (1, 2, 3):
-        write(log, producer_id)
-    abort(log, 3)
-    abort(log, 1)
-    abort(log, 2)
-    assert aborted(log) == [(1, 0, 4), (2, 1, 5), (3, 2, 3)]
-    assert aborted(log, 1, 2) == [(1, 0, 4), (2, 1, 5)]
-    assert aborted(log, 4, 6) == [(1, 0, 4), (2, 1, 5)]
 
 
 def test_a_marker_without_records_is_no_aborted_transaction(log: PartitionLog, tmp_path: Path) -> None:
@@ -90,18 +79,6 @@ def test_a_broken_index_of_a_sealed_segment_is_made_anew_after_a_clean_stop(tmp_
         path = segment_path(tmp_path / "t-0", at, TransactionIndex.SUFFIX)
         path.write_bytes(path.read_bytes()[:-1])
     assert aborted(open_log(tmp_path, SMALL_SEGMENTS)) == expected
-
-
-def test_truncation_of_a_marker_before_the_last_snapshot_opens_the_transaction_again(
-    log: PartitionLog, tmp_path: Path
-) -> None:
-    write(log, 1)
-    abort(log, 1)
-    log = restart(log, tmp_path, clean=True)
-    write(log, 2)
-    log.truncate_to(1)
-    assert first_unstable(log) == 0
-    assert log.producers.states[1].transaction_first_offset == 0
 
 
 def test_truncation_leaves_the_epochs_of_a_marker_whose_producer_has_no_other_batch_left(
@@ -168,17 +145,3 @@ def test_the_second_version_raises_the_epoch_with_each_marker(log: PartitionLog)
     with pytest.raises(OutOfOrderSequenceNumber):
         log.producers.check(gap)
     assert log.producers.check(parse_batch_header(transactional_batch(1, 0, epoch=1))) is None
-
-
-def test_segments_name_the_transactions_of_their_markers_only_once(tmp_path: Path) -> None:
-    log = open_log(tmp_path, SMALL_SEGMENTS)
-    for _ in range(3):
-        write(log, 1)
-        abort(log, 1)
-    entries = [entry for segment in log.segments for entry in segment.aborted]
-    assert [(entry.first_offset, entry.last_offset) for entry in entries] == [(0, 1), (2, 3), (4, 5)]
-    assert all(_holds(segment) for segment in log.segments)
-
-
-def _holds(segment: Segment) -> bool:
-    return all(segment.base_offset <= entry.last_offset < segment.next_offset for entry in segment.aborted)

@@ -38,23 +38,6 @@ DOES_NOT_FIT = (InvalidRequestBytes, IndexError, struct.error, ValueError)
 
 
 @pytest.mark.parametrize(("key", "version"), WITHOUT_SCHEMA)
-@settings(max_examples=30)
-@given(data=st.data())
-def test_a_reader_ends_where_the_request_does_and_misses_what_is_cut_off(
-    key: int, version: int, data: st.DataObject
-) -> None:
-    schema = request_schema(key, version)
-    body = written(data.draw(entities(schema)))
-    before, after = data.draw(st.binary(max_size=5)), data.draw(st.binary(max_size=5))
-    read = REQUEST_READERS[key, version]
-    _, end = read(memoryview(before + body + after), len(before))
-    assert end == len(before) + len(body)
-    for cut in range(len(body)):
-        with pytest.raises(DOES_NOT_FIT):
-            read(memoryview(body[:cut]), 0)
-
-
-@pytest.mark.parametrize(("key", "version"), WITHOUT_SCHEMA)
 @settings(max_examples=150)
 @given(data=st.data())
 def test_what_kio_reads_is_read_and_means_the_same(key: int, version: int, data: st.DataObject) -> None:

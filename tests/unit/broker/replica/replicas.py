@@ -8,16 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from tests.unit.broker.at_end import at_end
+from tests.unit.broker.log.logs import NOW_MS, append, open_log, settings
 
+from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import PeerUnavailable, StorageError
+from mainstem_broker.log.files import ReadResult
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.protocol.topic_partition import TopicIdPartition
+from mainstem_broker.replica.divergence import Divergence
 from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Leader
 from mainstem_broker.replica.lease import Lease
 from mainstem_broker.replica.manager import ReplicaManager
+from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.partition_state import PartitionState
 
 LIFE: Final = 0
@@ -40,6 +47,53 @@ def valid_lease() -> Lease:
     lease.begin(LIFE)
     lease.answered(0.0)
     return lease
+
+
+def new_replica(
+    directory: Path,
+    config: TopicConfig | None = None,
+    *,
+    broker: int = 1,
+    lease: Lease | None = None,
+    epochs: Iterable[int] = (),
+    high_watermark: int = 0,
+) -> Partition:
+    """The replica of t-0 on `broker`, before it has any role.
+
+    Its log is below `directory`, and has one record of each of these leader epochs.
+    """
+    log = open_log(directory, config or settings())
+    for epoch in epochs:
+        append(log, [b"e%d" % epoch], leader_epoch=epoch)
+    return Partition("t", 0, UUID(int=1), log, broker, lease or valid_lease(), high_watermark)
+
+
+def lead(partition: Partition, leader: int, epoch: int, isr: tuple[int, ...] = (1, 2)) -> None:
+    """Make `leader` the leader of brokers 1 and 2, in a leader and partition epoch of this number."""
+    partition.update_state(state_of(leader, epoch, isr, epoch), (1, 2), NOW_MS)
+
+
+def fetch(
+    leader: Partition,
+    broker: int,
+    offset: int,
+    *,
+    last_epoch: int | None = None,
+    life: int = LIFE,
+    leader_epoch: int | None = None,
+    max_bytes: int = 1 << 20,
+    now_ms: int = NOW_MS,
+) -> ReadResult | Divergence:
+    """A follower's fetch. By default it knows the leader's epoch, and its last record is of it."""
+    known_epoch = leader.leader_epoch if leader_epoch is None else leader_epoch
+    if last_epoch is None:
+        last_epoch = leader.leader_epoch if offset else -1
+    return leader.read_as_follower(
+        *(broker, life, offset, last_epoch, max_bytes),
+        leader_epoch=known_epoch,
+        min_one_batch=max_bytes > 0,
+        now_ms=now_ms,
+    )
 
 
 class PlayedCoordination:

@@ -126,14 +126,6 @@ async def test_a_truncation_is_written_down_before_the_next_fetch(tmp_path: Path
     await fetcher.stop()
 
 
-async def test_a_diverging_log_is_cut_and_asks_again(tmp_path: Path) -> None:
-    ours = replica(tmp_path, 0, 1, 1, 1)
-    async with following([ours]) as (leader, _):
-        assert await leader.next_offsets() == {"t0-0": 3}
-        leader.answers.put_nowait([answer(ours, diverging=Divergence(1, 2))])
-        assert await leader.next_offsets() == {"t0-0": 2}
-
-
 async def test_a_replica_that_has_fallen_behind_the_leaders_log_start_starts_over(tmp_path: Path) -> None:
     ours = replica(tmp_path, 0, 1, 1)
     async with following([ours]) as (leader, _):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 import pytest
-from tests.unit.broker.log.logs import NOW_MS, open_log, settings
-from tests.unit.broker.replica.replicas import LIFE, state_of
+from tests.unit.broker.log.logs import NOW_MS, settings
+from tests.unit.broker.replica.replicas import LIFE, fetch, new_replica, state_of
 
-from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import NotLeaderOrFollower
 from mainstem_broker.replica.lease import GRANT_MARGIN, GRANT_S, Grant, Lease
 from mainstem_broker.replica.partition import Partition
@@ -45,15 +43,11 @@ def lease(clock: Clock) -> Lease:
     return lease
 
 
-def partition_in(directory: Path, lease: Lease, config: TopicConfig | None = None) -> Partition:
-    return Partition("t", 0, UUID(int=1), open_log(directory, config or settings()), US, lease)
-
-
 def led(
     directory: Path, lease: Lease, isr: tuple[int, ...], *, elr: tuple[int, ...] = (), unclean: bool = False
 ) -> Partition:
     config = replace(settings(), unclean_leader_election_enable=unclean)
-    partition = partition_in(directory, lease, config)
+    partition = new_replica(directory, config, lease=lease)
     partition.update_state(state_of(US, EPOCH, isr, 3, elr=elr), REPLICAS, NOW_MS)
     return partition
 
@@ -100,7 +94,7 @@ def test_a_replica_that_is_proposed_must_grant_for_it_may_be_in_sync_by_now(
 ) -> None:
     partition = led(tmp_path, lease, (US, TWO))
     partition.grants.take(TWO, until(OUTAGE_S + 1), EPOCH)
-    partition.read_as_follower(THREE, LIFE, 0, -1, 0, leader_epoch=3, min_one_batch=False, now_ms=NOW_MS)
+    fetch(partition, THREE, 0)
     assert partition.propose_isr(dict.fromkeys(REPLICAS, LIFE), NOW_MS, 1000) is not None
     with pytest.raises(NotLeaderOrFollower):
         partition.require_leader()
@@ -163,7 +157,7 @@ def test_a_refused_connection_does_not_bring_back_a_grant_that_ended(tmp_path: P
 
 def elected(directory: Path, lease: Lease, old_isr: tuple[int, ...] = REPLICAS) -> Partition:
     """A replica that followed TWO, and is elected now."""
-    partition = partition_in(directory, lease)
+    partition = new_replica(directory, lease=lease)
     partition.update_state(state_of(TWO, 3, old_isr, 3), REPLICAS, NOW_MS)
     partition.update_state(state_of(US, 4, (US, THREE), 4), REPLICAS, NOW_MS)
     return partition
@@ -193,7 +187,7 @@ def test_a_process_that_cannot_know_what_an_earlier_one_granted_waits_after_its_
     lease.begin_listening()
     lease.begin(LIFE + 1)
     lease.answered(clock.now_s)
-    partition = partition_in(tmp_path, lease)
+    partition = new_replica(tmp_path, lease=lease)
     partition.update_state(state_of(TWO, 3, REPLICAS, 3), REPLICAS, NOW_MS)
     lives = {US: LIFE + 1, THREE: LIFE}
     partition.update_state(state_of(US, 4, (US, THREE), 4, incarnations=lives), REPLICAS, NOW_MS)
@@ -208,7 +202,7 @@ def test_a_broker_that_led_last_does_not_wait_after_its_start(tmp_path: Path, cl
     lease.begin_listening()
     lease.begin(LIFE + 1)
     lease.answered(clock.now_s)
-    partition = partition_in(tmp_path, lease)
+    partition = new_replica(tmp_path, lease=lease)
     partition.update_state(state_of(US, 3, (US,), 3), REPLICAS, NOW_MS)
     partition.update_state(state_of(US, 4, (US,), 4, incarnations={US: LIFE + 1}), REPLICAS, NOW_MS)
     partition.require_leader()

@@ -6,14 +6,13 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.log.logs import NOW_MS, messages, open_log, read_batches, settings
+from tests.unit.broker.log.logs import NOW_MS, messages, read_batches, settings
+from tests.unit.broker.replica.replicas import fetch, lead, new_replica
 
 from mainstem_broker.errors import (
-    InvalidProducerEpoch,
     InvalidTxnState,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -25,28 +24,13 @@ from mainstem_broker.log.segment import Segment
 from mainstem_broker.replica.acknowledgements import Acknowledgement
 from mainstem_broker.replica.client_batches import append_batch
 from mainstem_broker.replica.divergence import Divergence
-from mainstem_broker.replica.lease import Lease
 from mainstem_broker.replica.partition import Partition
-from mainstem_broker.replica.partition_state import PartitionState
 
 US, THEM = 1, 2
-LIFE = 1
 
 
 def replica(directory: Path, broker: int = US, **config: object) -> Partition:
-    """The replica of t-0 on `broker`, before it has any role; its log is below `directory`."""
-    log = open_log(directory / str(broker), settings(**config))
-    lease = Lease(lambda: 0.0, 1.0)
-    lease.begin(LIFE)
-    lease.answered(0.0)
-    return Partition("t", 0, UUID(int=1), log, broker, lease)
-
-
-def lead(partition: Partition, leader: int, epoch: int, isr: tuple[int, ...] = (US, THEM)) -> None:
-    lives = {US: LIFE, THEM: LIFE}
-    partition.update_state(
-        PartitionState(leader, epoch, isr, 1, epoch, incarnations=lives), (US, THEM), NOW_MS
-    )
+    return new_replica(directory / str(broker), settings(**config), broker=broker)
 
 
 def send(
@@ -95,14 +79,6 @@ def test_r11_a_batch_sent_again_is_answered_as_the_first_time_and_written_once(l
     assert (first.first_offset, first.last_offset, led.log.log_end_offset) == (5, 7, 8)
 
 
-def test_r11_a_repetition_for_all_still_waits_for_the_offset_of_the_first(tmp_path: Path) -> None:
-    partition = replica(tmp_path)
-    lead(partition, US, 3)
-    first = send(partition, 0, 3, acks=-1)
-    again = send(partition, 0, 3, acks=-1)
-    assert again.last_offset + 1 == first.last_offset + 1 > partition.high_watermark
-
-
 def test_who_repeats_an_early_batch_need_not_wait_for_later_ones(tmp_path: Path) -> None:
     partition = replica(tmp_path)
     lead(partition, US, 3)
@@ -112,17 +88,8 @@ def test_who_repeats_an_early_batch_need_not_wait_for_later_ones(tmp_path: Path)
         waiting = Acknowledgement(info.last_offset + 1, lambda one, _error: settled.append(one.offset))
         assert not partition.acknowledge(waiting)
     for offset, expected in ((1, [1, 1]), (3, [1, 1, 2, 3])):
-        partition.read_as_follower(
-            THEM, LIFE, offset, 3, 1000, leader_epoch=3, min_one_batch=True, now_ms=NOW_MS
-        )
+        fetch(partition, THEM, offset)
         assert settled == expected
-
-
-def test_repetitions_of_requests_in_flight_neither_double_nor_reorder(led: Partition) -> None:
-    for start in (0, 5):  # each time the client hears nothing and sends all five again
-        offsets = [send(led, start + at).first_offset for at in range(5)]
-        assert [send(led, start + at).first_offset for at in range(5)] == offsets
-    assert led.log.log_end_offset == 10
 
 
 def test_r11_a_first_batch_that_came_before_the_leadership_is_not_overtaken_by_those_behind_it(
@@ -157,16 +124,6 @@ def test_who_goes_on_where_the_log_has_forgotten_him_is_taken_at_the_second_time
     assert [send(led, at, epoch=epoch).first_offset for at in (17, 18)] == [0, 1]
 
 
-def test_r11_what_was_sent_back_waits_for_a_first_batch_that_is_refused_meanwhile(tmp_path: Path) -> None:
-    partition = replica(tmp_path, min_insync_replicas=2)
-    lead(partition, US, 3, isr=(US,))
-    with pytest.raises(NotEnoughReplicas):
-        send(partition, 0, 2, acks=-1)
-    lead(partition, US, 4)
-    with pytest.raises(OutOfOrderSequenceNumber, match="0 was refused before"):
-        send(partition, 2, acks=-1)
-
-
 def test_after_an_unclean_election_nothing_is_asked_for_that_may_be_lost(tmp_path: Path) -> None:
     partition = replica(tmp_path)
     lead(partition, THEM, 3)
@@ -180,15 +137,6 @@ def test_after_an_unclean_election_nothing_is_asked_for_that_may_be_lost(tmp_pat
     with pytest.raises(NotLeaderOrFollower):
         send(partition, 1)
     assert send(partition, 1).first_offset == 0
-
-
-def test_gaps_and_old_epochs_are_refused_before_anything_is_written(led: Partition) -> None:
-    send(led, 0, epoch=2)
-    with pytest.raises(OutOfOrderSequenceNumber):
-        send(led, 2, epoch=2)
-    with pytest.raises(InvalidProducerEpoch):
-        send(led, 1, epoch=1)
-    assert led.log.log_end_offset == 1
 
 
 def test_a_first_batch_refused_for_want_of_replicas_is_not_overtaken(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.unit.broker.replica.replicas import (
     PlayedCoordination,
     UnreachableLeader,
     delete_logs,
+    fetch,
     replica_manager,
     state_of,
 )
@@ -247,7 +248,7 @@ def led_with_a_follower_that_came(logs: LogManager, coordination: PlayedCoordina
     follow(replicas, {"t": 1}, 0, (1,))
     partition = replicas.find("t", 0)
     assert partition is not None
-    partition.read_as_follower(2, LIFE, 0, -1, 100, leader_epoch=0, min_one_batch=True, now_ms=0)
+    fetch(partition, 2, 0, now_ms=0)
     return replicas
 
 

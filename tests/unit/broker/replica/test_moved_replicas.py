@@ -4,40 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
+from tests.unit.broker.log.logs import NOW_MS, messages, settings
+from tests.unit.broker.replica.replicas import LAG_MS_MAX, LIFE, fetch, new_replica, state_of
 
 from mainstem_broker.errors import FencedLeaderEpoch, NotLeaderOrFollower, ProtocolError
 from mainstem_broker.log.files import ReadResult
 from mainstem_broker.replica.acknowledgements import Acknowledgement
 from mainstem_broker.replica.client_batches import append_batch
-from mainstem_broker.replica.lease import Lease
 from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.partition_state import PartitionState
 from mainstem_broker.replica.throttle import is_throttled_follower, is_throttled_leader
 
 US, THEM, NEW = 1, 2, 3
-LIFE = 7
-LIVES = {US: LIFE, THEM: LIFE, NEW: LIFE}
-LAG_MS = 30_000
+LIVES = dict.fromkeys((US, THEM, NEW), LIFE)
 
 
 def state(leader: int, *isr: int, leader_epoch: int = 3, version: int = 3) -> PartitionState:
-    lives = dict.fromkeys(isr, LIFE)
-    return PartitionState(leader, leader_epoch, isr, 1, version, incarnations=lives)
+    return state_of(leader, leader_epoch, isr, version)
 
 
 @pytest.fixture
 def led(tmp_path: Path) -> Partition:
     """t-0, led here, held here and by THEM; one record."""
-    lease = Lease(lambda: 0.0, 1.0)
-    lease.begin(LIFE)
-    lease.answered(0.0)
-    config = replace(settings(), leader_replication_throttled_replicas="0:1")
-    made = Partition("t", 0, UUID(int=1), open_log(tmp_path, config), US, lease)
+    made = new_replica(tmp_path, replace(settings(), leader_replication_throttled_replicas="0:1"))
     made.update_state(state(US, US, THEM), (US, THEM), NOW_MS)
     append(made)
     return made
@@ -47,16 +39,11 @@ def append(to: Partition) -> None:
     append_batch(to, encode_batch(messages([b"v"])), acks=-1, produce_version=9, now_ms=NOW_MS)
 
 
-def fetch(leader: Partition, follower: int, offset: int, max_bytes: int = 1 << 20) -> ReadResult:
-    last_epoch = leader.leader_epoch if offset else -1
-    fetched = leader.read_as_follower(
-        *(follower, LIFE, offset, last_epoch, max_bytes),
-        leader_epoch=leader.leader_epoch,
-        min_one_batch=max_bytes > 0,
-        now_ms=NOW_MS,
-    )
-    assert isinstance(fetched, ReadResult)
-    return fetched
+def read(leader: Partition, follower: int, max_bytes: int = 1 << 20) -> ReadResult:
+    """What a follower without records is given."""
+    result = fetch(leader, follower, 0, max_bytes=max_bytes)
+    assert isinstance(result, ReadResult)
+    return result
 
 
 def test_a_new_replica_may_fetch_as_soon_as_the_assignment_names_it(led: Partition) -> None:
@@ -64,10 +51,10 @@ def test_a_new_replica_may_fetch_as_soon_as_the_assignment_names_it(led: Partiti
         fetch(led, NEW, 0)
     assert led.state is not None
     led.update_state(led.state, (NEW, US, THEM), NOW_MS)
-    assert fetch(led, NEW, 0).slice is not None
+    assert read(led, NEW).slice is not None
     fetch(led, THEM, 1)
     fetch(led, NEW, 1)
-    proposal = led.propose_isr(LIVES, NOW_MS, LAG_MS)
+    proposal = led.propose_isr(LIVES, NOW_MS, LAG_MS_MAX)
     assert proposal is not None
     assert set(proposal.isr) == {US, THEM, NEW}
 
@@ -78,12 +65,12 @@ def test_another_assignment_leaves_a_proposal_under_way(led: Partition) -> None:
     led.update_state(led.state, (NEW, US, THEM), NOW_MS)
     fetch(led, THEM, 1)
     fetch(led, NEW, 1)
-    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is not None
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS_MAX) is not None
     led.update_state(led.state, (US, THEM, NEW), NOW_MS)
     append(led)
     fetch(led, THEM, 2)
     assert led.high_watermark == 1, "the proposal may be written any moment"
-    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is None
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS_MAX) is None
 
 
 def test_an_assignment_that_comes_with_an_old_state_counts(led: Partition) -> None:
@@ -98,7 +85,7 @@ def test_who_was_moved_away_holds_nothing_back_and_never_comes_back(led: Partiti
     assert led.high_watermark == 1
     with pytest.raises(NotLeaderOrFollower):
         fetch(led, THEM, 1)
-    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is None
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS_MAX) is None
 
 
 def test_what_a_replica_told_before_it_was_moved_away_does_not_count_when_it_is_back(led: Partition) -> None:
@@ -108,11 +95,11 @@ def test_what_a_replica_told_before_it_was_moved_away_does_not_count_when_it_is_
     fetch(led, THEM, 1)
     fetch(led, NEW, 1)
     led.update_state(state(US, US, THEM, leader_epoch=4, version=4), (NEW, US, THEM), NOW_MS)
-    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is None, "it has told nothing in this epoch"
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS_MAX) is None, "it has told nothing in this epoch"
     with pytest.raises(FencedLeaderEpoch):
-        led.read_as_follower(*(NEW, LIFE, 1, 3, 1 << 20), leader_epoch=3, min_one_batch=True, now_ms=NOW_MS)
+        fetch(led, NEW, 1, last_epoch=3, leader_epoch=3)
     fetch(led, NEW, 1)
-    proposal = led.propose_isr(LIVES, NOW_MS, LAG_MS)
+    proposal = led.propose_isr(LIVES, NOW_MS, LAG_MS_MAX)
     assert proposal is not None
     assert set(proposal.isr) == {US, THEM, NEW}
 
@@ -159,7 +146,7 @@ def test_who_hands_over_refuses_clients_until_it_is_known_what_became_of_it(led:
     with pytest.raises(NotLeaderOrFollower, match="hands t-0 over"):
         led.require_leader()
     fetch(led, THEM, 1)  # followers are served: they know the epoch
-    assert led.propose_isr(LIVES, NOW_MS, LAG_MS) is None, "one proposal at a time"
+    assert led.propose_isr(LIVES, NOW_MS, LAG_MS_MAX) is None, "one proposal at a time"
     led.isr_refused()
     append(led)
 
@@ -186,13 +173,13 @@ def test_only_followers_out_of_sync_are_throttled(led: Partition) -> None:
 def test_a_follower_that_is_held_back_is_known_to_fetch(led: Partition) -> None:
     assert led.state is not None
     led.update_state(led.state, (NEW, US, THEM), NOW_MS)
-    result = fetch(led, NEW, 0, max_bytes=0)
+    result = read(led, NEW, max_bytes=0)
     assert (result.slice, result.end_offset) == (None, 0)
 
 
 def test_a_follower_is_throttled_until_it_is_in_sync(tmp_path: Path) -> None:
     config = replace(settings(), follower_replication_throttled_replicas="0:1")
-    partition = Partition("t", 0, UUID(int=1), open_log(tmp_path, config), US, Lease(lambda: 0.0, 1.0))
+    partition = new_replica(tmp_path, config)
     seen = [is_throttled_follower(partition)]
     for version, isr in enumerate([(THEM,), (THEM, US)], start=3):
         partition.update_state(state(THEM, *isr, version=version), (US, THEM), NOW_MS)

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
-from tests.unit.broker.replica.replicas import state_of, valid_lease
+from tests.unit.broker.log.logs import NOW_MS, messages, settings
+from tests.unit.broker.replica.replicas import new_replica, state_of
 
 from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import (
@@ -26,7 +25,7 @@ REPLICAS = (US, THEM)
 
 def partition(directory: Path, config: TopicConfig | None = None, leader: int = US) -> Partition:
     """t-0 at leader epoch 3."""
-    made = Partition("t", 0, UUID(int=1), open_log(directory, config or settings()), US, valid_lease())
+    made = new_replica(directory, config)
     made.update_state(state_of(leader, 3, (US,), 3), REPLICAS, NOW_MS)
     return made
 
@@ -40,7 +39,7 @@ def append(to: Partition, *values: bytes, acks: int = 1) -> int:
 
 
 def test_a_replica_without_a_state_leads_nothing(tmp_path: Path) -> None:
-    fresh = Partition("t", 0, UUID(int=1), open_log(tmp_path), US, valid_lease())
+    fresh = new_replica(tmp_path)
     assert (fresh.is_leader, fresh.leader_epoch) == (False, -1)
     with pytest.raises(NotLeaderOrFollower, match="does not lead t-0"):
         fresh.require_leader()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import UUID
 
 import pytest
-from tests.unit.broker.log.logs import NOW_MS, open_log, read_all, read_batches, settings
-from tests.unit.broker.log.logs import append as append_to_log
-from tests.unit.broker.replica.replicas import state_of, valid_lease
+from tests.unit.broker.log.logs import NOW_MS, read_all, read_batches
+from tests.unit.broker.replica.replicas import fetch, new_replica, state_of
 
-from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.replica.divergence import Divergence
 from mainstem_broker.replica.partition import Partition
 
@@ -18,18 +15,9 @@ US, THEM = 1, 2
 REPLICAS = (US, THEM)
 
 
-def log_of(directory: Path, *epochs: int) -> PartitionLog:
-    """A log with one record of each of these leader epochs."""
-    directory.mkdir(exist_ok=True)
-    log = open_log(directory, settings())
-    for epoch in epochs:
-        append_to_log(log, [b"e%d" % epoch], leader_epoch=epoch)
-    return log
-
-
 def following(directory: Path, *epochs: int, leader_epoch: int = 5, high_watermark: int = 0) -> Partition:
-    """Our replica with those records, which follows broker 2."""
-    made = Partition("t", 0, UUID(int=1), log_of(directory, *epochs), US, valid_lease(), high_watermark)
+    """Our replica with a record of each of these epochs, which follows broker 2."""
+    made = new_replica(directory, epochs=epochs, high_watermark=high_watermark)
     made.update_state(state_of(THEM, leader_epoch, (THEM,), 3), REPLICAS, NOW_MS)
     return made
 
@@ -61,7 +49,7 @@ def test_the_log_start_follows_the_leaders_as_far_as_the_high_watermark(tmp_path
 @pytest.mark.parametrize("leader", [US, THEM])
 def test_an_answer_to_a_fetch_of_another_epoch_changes_nothing(tmp_path: Path, leader: int) -> None:
     """The role has changed while the fetch was under way."""
-    records = b"".join(read_batches(log_of(tmp_path / "leader", 1, 1)))
+    records = b"".join(read_batches(new_replica(tmp_path / "leader", epochs=(1, 1)).log))
     partition = following(tmp_path, 1)
     partition.update_state(state_of(leader, 6, (leader,), 4), REPLICAS, NOW_MS)
     mark = partition.high_watermark
@@ -112,20 +100,6 @@ def test_a_follower_whose_next_record_is_gone_at_the_leader_starts_over(tmp_path
     assert (partition.log.log_start_offset, partition.high_watermark) == (50, 50)
 
 
-def test_a_follower_copies_a_log_that_starts_inside_a_batch(tmp_path: Path) -> None:
-    """R4, R19: a new replica, a replaced disk, or a follower that was away while records were deleted."""
-    theirs = log_of(tmp_path / "leader")
-    append_to_log(theirs, [b"x"] * 10, leader_epoch=5)
-    theirs.delete_records_before(5)
-    partition = following(tmp_path)
-    partition.start_over(5, leader_epoch=5)
-    take(partition, b"".join(read_batches(theirs)), high_watermark=10, start=5)
-    assert read_all(partition.log) == read_all(theirs)
-    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (5, 10)
-    assert partition.high_watermark == 10
-    assert partition.log.epochs.entries == theirs.epochs.entries
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -143,14 +117,12 @@ def test_any_two_logs_become_one_in_a_few_fetches(
     tmp_path: Path, ours: tuple[int, ...], theirs: tuple[int, ...]
 ) -> None:
     follower = following(tmp_path / "ours", *ours, leader_epoch=9)
-    leader = Partition("t", 0, UUID(int=1), log_of(tmp_path / "theirs", *theirs), THEM, valid_lease())
+    leader = new_replica(tmp_path / "theirs", broker=THEM, epochs=theirs)
     state = state_of(THEM, 9, (THEM,), 3)
     leader.update_state(state, REPLICAS, NOW_MS)
     for _ in range(2 + len(set(ours))):
         offset, last_epoch = follower.fetch_position()
-        answer = leader.read_as_follower(
-            US, 0, offset, last_epoch, 1000, leader_epoch=9, min_one_batch=True, now_ms=NOW_MS
-        )
+        answer = fetch(leader, US, offset, last_epoch=last_epoch)
         if isinstance(answer, Divergence):
             follower.truncate_to_divergence(answer, leader_epoch=9)
             assert follower.log.log_end_offset < offset, "each comparison gets on"

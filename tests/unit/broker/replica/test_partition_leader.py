@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.log.logs import NOW_MS, messages, open_log, settings
-from tests.unit.broker.log.logs import append as append_to_log
-from tests.unit.broker.replica.replicas import LAG_MS_MAX, LIFE, state_of, valid_lease
+from tests.unit.broker.log.logs import NOW_MS, messages, settings
+from tests.unit.broker.replica.replicas import LAG_MS_MAX, LIFE, fetch, new_replica, state_of
 
 from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import (
@@ -42,8 +40,7 @@ def led(
     lease: Lease | None = None,
 ) -> Partition:
     """t-0 with three replicas, led by us at leader epoch 3 and partition epoch 3."""
-    log = open_log(directory, config or settings())
-    made = Partition("t", 0, UUID(int=1), log, US, lease or valid_lease())
+    made = new_replica(directory, config, lease=lease)
     made.update_state(state_of(US, EPOCH, isr, 3), REPLICAS, NOW_MS)
     return made
 
@@ -51,23 +48,6 @@ def led(
 def append(to: Partition, count: int = 1, acks: int = 1) -> None:
     for _ in range(count):
         append_batch(to, encode_batch(messages([b"a"])), acks=acks, produce_version=9, now_ms=NOW_MS)
-
-
-def fetch(
-    at: Partition,
-    broker: int,
-    offset: int,
-    *,
-    last_epoch: int | None = None,
-    life: int = LIFE,
-    leader_epoch: int = EPOCH,
-    now_ms: int = NOW_MS,
-) -> ReadResult | Divergence:
-    """A follower's fetch; the last epoch it has is that of the leader, if it has records."""
-    epoch = (EPOCH if offset else -1) if last_epoch is None else last_epoch
-    return at.read_as_follower(
-        broker, life, offset, epoch, 1000, leader_epoch=leader_epoch, min_one_batch=True, now_ms=now_ms
-    )
 
 
 def propose(
@@ -172,10 +152,7 @@ def test_where_consumers_end_is_not_known_until_the_followers_have_come_to_a_new
     tmp_path: Path,
 ) -> None:
     """KIP-207: or a consumer that starts at the end would begin before records that others have read."""
-    log = open_log(tmp_path, settings())
-    for _ in range(3):
-        append_to_log(log, [b"a"], leader_epoch=2)
-    partition = Partition("t", 0, UUID(int=1), log, US, valid_lease(), high_watermark=1)
+    partition = new_replica(tmp_path, epochs=(2, 2, 2), high_watermark=1)
     partition.update_state(state_of(US, EPOCH, (US, TWO), 3), REPLICAS, NOW_MS)
     with pytest.raises(OffsetNotAvailable, match="t-0 has a new leader"):
         partition.latest_offset(committed=False)
@@ -239,10 +216,7 @@ def test_a_follower_of_another_epoch_or_without_a_replica_is_turned_away(partiti
 
 def with_epochs(directory: Path) -> Partition:
     """Led at epoch 5; offsets 0-1 are of epoch 1, 2-3 of epoch 3, 4 of epoch 5."""
-    log = open_log(directory, settings())
-    for epoch in (1, 1, 3, 3):
-        append_to_log(log, [b"a"], leader_epoch=epoch)
-    made = Partition("t", 0, UUID(int=1), log, US, valid_lease())
+    made = new_replica(directory, epochs=(1, 1, 3, 3))
     made.update_state(state_of(US, 5, (US, TWO), 3), REPLICAS, NOW_MS)
     append(made)
     return made
@@ -304,10 +278,7 @@ def test_a_follower_joins_when_it_has_reached_the_high_watermark(partition: Part
 
 def test_a_follower_joins_only_when_it_has_reached_the_start_of_the_leaders_epoch(tmp_path: Path) -> None:
     """A new leader's high watermark may be older than what was acknowledged before it."""
-    log = open_log(tmp_path, settings())
-    for _ in range(3):
-        append_to_log(log, [b"a"], leader_epoch=2)
-    partition = Partition("t", 0, UUID(int=1), log, US, valid_lease(), high_watermark=1)
+    partition = new_replica(tmp_path, epochs=(2, 2, 2), high_watermark=1)
     partition.update_state(state_of(US, EPOCH, (US, TWO), 3), REPLICAS, NOW_MS)
     fetch(partition, THREE, 2, last_epoch=2)
     assert propose(partition) is None
@@ -475,7 +446,7 @@ def test_r19_a_replica_that_hears_of_its_election_before_the_lease_begins_leads_
     lease = Lease(lambda: 0.0, 1.0)
     lease.begin(LIFE)
     lease.answered(0.0)
-    replica = Partition("t", 0, UUID(int=1), open_log(tmp_path, settings()), US, lease)
+    replica = new_replica(tmp_path, lease=lease)
     elected = state_of(US, 4, (US, TWO), 4, incarnations={US: LIFE + 1, TWO: LIFE})
     replica.update_state(elected, (US, TWO), NOW_MS)
     lease.begin(LIFE + 1)

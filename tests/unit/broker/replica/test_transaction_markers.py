@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import UUID
 
 import pytest
-from tests.unit.broker.log.logs import NOW_MS, open_log, settings
+from tests.unit.broker.log.logs import NOW_MS, settings
 from tests.unit.broker.log.transactional import ABORT, COMMIT, aborted, transactional_batch, write
-from tests.unit.broker.replica.replicas import LIFE, state_of, valid_lease
+from tests.unit.broker.replica.replicas import fetch, lead, new_replica
 
 from mainstem_broker.errors import (
     InvalidProducerEpoch,
@@ -28,33 +27,13 @@ PRODUCER = 7
 
 
 def replica(directory: Path, broker: int = US, **config: object) -> Partition:
-    log = open_log(directory / str(broker), settings(**config))
-    return Partition("t", 0, UUID(int=1), log, broker, valid_lease())
-
-
-def lead(partition: Partition, leader: int, epoch: int, isr: tuple[int, ...] = (US, THEM)) -> None:
-    partition.update_state(state_of(leader, epoch, isr, epoch), (US, THEM), NOW_MS)
+    return new_replica(directory / str(broker), settings(**config), broker=broker)
 
 
 def led_alone(directory: Path, **config: object) -> Partition:
     partition = replica(directory, US, **config)
     lead(partition, US, 0, (US,))
     return partition
-
-
-def fetched(leader: Partition, offset: int) -> None:
-    """The other replica has everything before `offset`."""
-    slice_read = leader.read_as_follower(
-        THEM,
-        LIFE,
-        offset,
-        leader.leader_epoch if offset else -1,
-        1 << 20,
-        leader_epoch=leader.leader_epoch,
-        min_one_batch=True,
-        now_ms=NOW_MS,
-    )
-    assert not isinstance(slice_read, Divergence)
 
 
 def mark(partition: Partition, marker: Marker = COMMIT, *, epoch: int = 0, raises_epoch: bool = False) -> int:
@@ -74,14 +53,14 @@ def test_r11_the_stable_offset_does_not_move_before_the_marker_is_replicated(tmp
     lead(partition, US, 0)
     write(partition.log, 1)
     write(partition.log, PRODUCER)
-    fetched(partition, 2)
+    fetch(partition, THEM, 2)
     assert (partition.last_stable_offset, partition.high_watermark) == (0, 2)
     assert mark(partition) == 3
     assert partition.last_stable_offset == 0
     append_marker(partition, 1, 0, ABORT, raises_epoch=False, now_ms=NOW_MS)
-    fetched(partition, 3)
+    fetch(partition, THEM, 3)
     assert (partition.last_stable_offset, partition.high_watermark) == (0, 3)
-    fetched(partition, 4)
+    fetch(partition, THEM, 4)
     assert (partition.last_stable_offset, partition.high_watermark) == (4, 4)
 
 
@@ -159,7 +138,7 @@ def test_a_marker_that_a_follower_has_to_cut_off_opens_the_transaction_again(tmp
     partition = replica(tmp_path)
     lead(partition, US, 0)
     write(partition.log, PRODUCER)
-    fetched(partition, 1)
+    fetch(partition, THEM, 1)
     mark(partition, ABORT)
     lead(partition, THEM, 1)
     partition.truncate_to_divergence(Divergence(0, 1), leader_epoch=1)
@@ -242,13 +221,6 @@ def test_kip_890_a_delayed_marker_does_not_end_the_next_transaction(partition: P
     with pytest.raises(InvalidProducerEpoch, match="has begun its next transaction"):
         mark(partition, ABORT, epoch=1, raises_epoch=True)
     assert partition.last_stable_offset == 2
-
-
-def test_kip_890_a_batch_of_a_transaction_that_has_ended_is_refused(partition: Partition) -> None:
-    write(partition.log, PRODUCER, epoch=0)
-    mark(partition, ABORT, epoch=1, raises_epoch=True)
-    with pytest.raises(InvalidProducerEpoch):
-        partition.log.producers.check(parse_batch_header(transactional_batch(PRODUCER, 1, epoch=0)))
 
 
 def test_a_batch_outside_the_open_transaction_of_its_producer_is_refused(partition: Partition) -> None:

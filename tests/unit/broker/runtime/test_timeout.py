@@ -37,20 +37,6 @@ def test_it_expires_when_the_last_wait_is_over_and_only_then(waits: list[tuple[f
     run_in_virtual_time(test())
 
 
-def test_a_shorter_wait_is_not_kept_by_a_longer_one_before_it() -> None:
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        expired: list[float] = []
-        timeout = Timeout(lambda: expired.append(loop.time()))
-        started = loop.time()
-        timeout.begin(100)
-        timeout.begin(1)
-        await asyncio.sleep(200)
-        assert [round(at - started, 2) for at in expired] == [1]
-
-    run_in_virtual_time(test())
-
-
 def test_a_wait_that_was_closed_does_not_expire() -> None:
     async def test() -> None:
         expired: list[None] = []

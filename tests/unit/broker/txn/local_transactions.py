@@ -7,7 +7,7 @@ written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,12 +90,10 @@ class LocalTransactions(LocalPartition):
     def shards(self) -> Shards[TransactionShard]:
         return self.coordinator.shards
 
-    async def restart(self, *, loses_tail: bool = False) -> None:
-        """End the coordinator and begin another one; without what was not replicated, if it `loses_tail`."""
+    async def restart(self) -> None:
+        """End the coordinator and begin another one."""
         await self.coordinator.shards.stop()
         self.follow()
-        if loses_tail:
-            self.partition.log.truncate_to(self.partition.high_watermark)
         self.coordinator = self._new()
         await self.load()
 
@@ -127,10 +125,6 @@ class LocalTransactions(LocalPartition):
             self.replicate()
             await asyncio.sleep(0)
         return task.result()
-
-
-def partitions(*indexes: int) -> Iterable[TopicPartition]:
-    return [("t", index) for index in indexes]
 
 
 @asynccontextmanager

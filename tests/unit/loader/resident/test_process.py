@@ -282,15 +282,12 @@ def test_a_load_that_never_ends_ends_the_process(tmp_path: Path, monkeypatch: py
 
 
 def test_the_page_is_served(running: Running) -> None:
-    server = serve_pages(0, running.resident.page)
-    try:
-        base = f"http://127.0.0.1:{server.server_address[1]}"
+    with serve_pages(0, running.resident.page) as port:
+        base = f"http://127.0.0.1:{port}"
         with urllib.request.urlopen(f"{base}/status") as answer:
             assert json.load(answer) == {"error": "", "topics": {}}
         with urllib.request.urlopen(f"{base}/healthz") as answer:
             assert answer.read() == b"ok"
-    finally:
-        server.shutdown()
 
 
 def test_a_load_reads_no_more_than_its_turn() -> None:
