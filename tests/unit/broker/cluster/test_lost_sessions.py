@@ -29,17 +29,6 @@ async def test_a_broker_that_lost_its_session_registers_anew_and_knows_what_it_m
         await one.until(lambda: one.states_of("t")[1].leader == 2 and one.states_of("t")[1].leader_epoch >= 1)
 
 
-async def test_a_controller_that_lost_its_session_leads_no_more_and_may_be_elected_again(
-    one: Member, servers: str, shell: KazooClient
-) -> None:
-    await end_session(one, servers)
-    await until(lambda: is_registered(shell, one) and one.is_controller)
-    assert shell.get("/controller_epoch")[0] == b"2"
-    await one.create("t", [1])
-    await one.until(lambda: one.knows("t"))
-    assert one.states_of("t")[0].controller_epoch == 2
-
-
 async def test_a_session_lost_just_after_the_registration_is_not_taken_for_registered(
     servers: str, shell: KazooClient
 ) -> None:
