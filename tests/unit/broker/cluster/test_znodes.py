@@ -210,11 +210,6 @@ def test_a_change_is_numbered_by_its_name(name: str, number: int) -> None:
     assert f"{znodes.CHANGE_PREFIX}{number:010d}".endswith("/" + name)
 
 
-def test_a_partition_has_its_node_below_its_topics() -> None:
-    assert znodes.partitions_path("t") == "/brokers/topics/t/partitions"
-    assert znodes.partition_path("t", 3) == "/brokers/topics/t/partitions/3"
-
-
 def test_a_node_without_content_has_no_settings() -> None:
     """`/config/users/alice` is made so, for the quotas of alice together with a client."""
     assert znodes.decode_config(b"") == {}
