@@ -83,20 +83,6 @@ def test_a_topic_tells_all_its_settings_with_where_they_come_from(broker: LocalB
     assert not any(config["read_only"] or config["is_sensitive"] for config in configs.values())
 
 
-def test_synonyms_go_from_the_most_to_the_least_specific(broker: LocalBroker) -> None:
-    broker.context.config = broker.context.config.with_dynamic({"log.segment.bytes": "2000"}, {})
-    broker.create("t", config={"segment.bytes": "1000"})
-    _, configs = run(describe(broker, TOPIC, "t", ["segment.bytes"], include_synonyms=True))
-    assert [
-        (synonym["name"], synonym["value"], Source(synonym["source"]))
-        for synonym in configs["segment.bytes"]["synonyms"]
-    ] == [
-        ("segment.bytes", "1000", Source.TOPIC),
-        ("log.segment.bytes", "2000", Source.DYNAMIC_BROKER),
-        ("log.segment.bytes", "1073741824", Source.DEFAULT),
-    ]
-
-
 async def test_synonyms_and_documentation_come_only_when_asked_for(broker: LocalBroker) -> None:
     broker.create("t")
 
@@ -292,18 +278,6 @@ async def test_trap_28_altering_without_increments_replaces_the_whole_set(broker
     await replace(broker, BROKER, "", {"log.retention.ms": "9"})
     await replace(broker, BROKER, "", {"log.segment.bytes": "1048576"})
     assert broker.view.broker_configs["<default>"] == {"log.segment.bytes": "1048576"}
-
-
-@pytest.mark.parametrize("name", ["1", ""])
-async def test_trap_28_settings_of_brokers_are_altered_one_by_one(broker: LocalBroker, name: str) -> None:
-    """redpanda#2645, #935: tools expect it."""
-
-    await alter(broker, BROKER, name, ("log.retention.ms", SET, "9"))
-    assert await alter(broker, BROKER, name, ("log.segment.bytes", SET, "1048576")) == ("none", "")
-    assert broker.view.broker_configs[name or "<default>"] == {
-        "log.retention.ms": "9",
-        "log.segment.bytes": "1048576",
-    }
 
 
 @pytest.mark.parametrize(
