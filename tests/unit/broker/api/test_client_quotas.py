@@ -165,13 +165,3 @@ def test_a_filter_that_cannot_be_meant_is_refused(
         answer = run(broker.answer("DescribeClientQuotas", version, request))
         assert ErrorCode(answer["error_code"]).name == error
         assert answer["entries"] is None
-
-
-def test_users_have_no_scram_credentials(broker: LocalBroker) -> None:
-    """kafka-configs asks for them with every description of users."""
-    for users, count in ((None, 0), ([{"name": "alice"}], 1)):
-        answer = run(broker.answer("DescribeUserScramCredentials", 0, {"users": users}))
-        assert answer["error_code"] == 0
-        assert [ErrorCode(one["error_code"]).name for one in answer["results"]] == [
-            "resource_not_found"
-        ] * count

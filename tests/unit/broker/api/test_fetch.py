@@ -131,12 +131,6 @@ def test_a_request_to_make_a_session_is_answered_in_full_without_one_where_there
     assert offsets_in(answers(body)[0]) == [(0, 0)]
 
 
-def test_a_session_that_was_never_made_is_not_found(broker: LocalBroker) -> None:
-    body = run(broker.answer("Fetch", 11, request({}, session_id=77, session_epoch=3)))
-    assert ErrorCode(body["error_code"]).name == "fetch_session_id_not_found"
-    assert (body["session_id"], tuple(body["responses"])) == (0, ())
-
-
 # --- Limits ---
 
 

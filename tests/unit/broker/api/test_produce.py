@@ -84,12 +84,6 @@ def test_acks_may_be_only_none_one_or_all(broker: LocalBroker, acks: int) -> Non
     assert broker.partition("t").high_watermark == 0
 
 
-def test_acks_0_is_not_answered(broker: LocalBroker) -> None:
-    broker.create("t")
-    assert run(broker.answer_or_none("Produce", 9, request({0: batch([b"a"])}, acks=0))) is None
-    assert broker.partition("t").high_watermark == 1
-
-
 def test_a_failure_with_acks_0_closes_the_connection_after_the_others_were_written(
     broker: LocalBroker,
 ) -> None:
