@@ -76,13 +76,6 @@ async def test_a_large_frames_buffer_is_let_go_and_a_common_ones_kept() -> None:
         assert len(peer.connection._frame) == 0
 
 
-async def test_an_announcement_of_a_large_frame_costs_no_memory() -> None:
-    with Peer(Script().handle, request_bytes_max=1 << 30) as peer:
-        await peer.send_raw(struct.pack(">i", 1 << 30) + b"a few bytes")
-        await peer.settle()
-        assert len(peer.connection._frame) <= FRAME_BUFFER_KEPT_BYTES_MAX
-
-
 @settings(max_examples=60)
 @given(
     requests=st.lists(

@@ -279,14 +279,6 @@ async def plain_listener() -> AsyncIterator[tuple[str, int]]:
     listener.close()
 
 
-async def test_tls_on_a_plain_listener_is_refused_with_one_line_in_the_log() -> None:
-    async with plain_listener() as address:
-        with capture_logs() as logs, pytest.raises((OSError, EOFError)):
-            await asyncio.open_connection(*address, ssl=AUTHORITY.client_context())
-    (reason,) = reasons(logs, "connection closed")
-    assert reason.startswith("The client speaks TLS, and this listener does not")
-
-
 @pytest.mark.parametrize("version", [b"\x03\x01", b"\x03\x03"], ids=["as OpenSSL", "as Java"])
 async def test_tls_is_known_by_any_version_of_its_first_record(version: bytes) -> None:
     async with plain_listener() as address:
