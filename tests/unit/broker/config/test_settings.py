@@ -12,7 +12,7 @@ from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.config.broker_settings import BROKER_SETTINGS
 from mainstem_broker.config.group_settings import GroupConfig
 from mainstem_broker.config.properties import parse_properties
-from mainstem_broker.config.setting import INT64_MAX, Setting, SettingType, Source
+from mainstem_broker.config.setting import Setting, SettingType, Source
 from mainstem_broker.config.topic_settings import TOPIC_SETTINGS, TopicConfig, check_topic_overrides
 from mainstem_broker.errors import InvalidSetting
 
@@ -56,21 +56,6 @@ def test_a_broker_settings_default_fits_it(setting: Setting) -> None:
     text = setting.text(setting.default)
     assert text is None or setting.parse(text) == setting.default
     assert setting.documentation.endswith(".")
-
-
-def test_the_defaults_are_those_of_kafka_4() -> None:
-    """Kafka's documentation, "Topic Configs": the ones that people rely on without looking (R2, R4)."""
-    topic = config().topic({})
-    assert topic.segment_bytes == 1024**3
-    assert topic.segment_ms == topic.retention_ms == 7 * 24 * 3_600_000
-    assert topic.retention_bytes == -1
-    assert topic.max_message_bytes == 1_048_588
-    assert topic.index_interval_bytes == 4096
-    assert topic.min_insync_replicas == 1
-    assert topic.message_timestamp_after_max_ms == 3_600_000  # KIP-1030
-    assert topic.unclean_leader_election_enable is False
-    assert topic.compression_type == "producer"
-    assert (topic.compacts, topic.deletes, topic.log_append_time) == (False, True, False)
 
 
 # --- Values ---
@@ -289,19 +274,6 @@ def test_a_required_setting_that_is_missing_is_named(name: str) -> None:
 
 def test_unknown_settings_are_kept_aside() -> None:
     assert BrokerConfig(REQUIRED | {"zz": "1", "node.id": "2"}).unknown == ["node.id", "zz"]
-
-
-def test_values_are_had_by_type() -> None:
-    settings = config(broker_rack="a", auto_create_topics_enable="false")
-    assert settings.integer("broker.id") == 1
-    assert settings.flag("auto.create.topics.enable") is False
-    assert settings.string("listeners") == "PLAINTEXT://:9092"
-    assert settings.optional_string("broker.rack") == "a"
-    assert settings.optional_string("advertised.listeners") is None
-
-
-def test_the_largest_value_means_never() -> None:
-    assert config().topic({}).flush_messages == INT64_MAX
 
 
 # --- Properties ---
