@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.waiting import settle
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker
+from tests.unit.broker.api.test_fetch import request
 from tests.unit.broker.log.transactional import transactional_batch
 
 from mainstem_broker.api import write_txn_markers
@@ -44,14 +44,7 @@ def codes(body: Body) -> list[str]:
 
 
 def fetch(offset: int = 0, *, level: int = 1, **more: int) -> dict[str, Any]:
-    partitions = [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
-    limits: Mapping[str, Any] = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, **more}
-    return {
-        "replica_id": -1,
-        "isolation_level": level,
-        "topics": [{"topic": "t", "partitions": partitions}],
-        **limits,
-    }
+    return request({0: offset}, isolation_level=level, **more)
 
 
 def fetched(body: Body) -> tuple[int, list[tuple[int, int]] | None]:
@@ -181,12 +174,9 @@ async def test_list_offsets_answers_the_stable_offset_to_read_committed(broker: 
 
     async def offset(level: int, timestamp: int) -> int:
         item = {"partition_index": 0, "timestamp": timestamp}
-        request = {
-            "replica_id": -1,
-            "isolation_level": level,
-            "topics": [{"name": "t", "partitions": [item]}],
-        }
-        body = await broker.answer("ListOffsets", 7, request)
+        topics = [{"name": "t", "partitions": [item]}]
+        asked = {"replica_id": -1, "isolation_level": level, "topics": topics}
+        body = await broker.answer("ListOffsets", 7, asked)
         (answer,) = body["topics"][0]["partitions"]
         return int(answer["offset"])
 
