@@ -11,15 +11,13 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.serial import entity_reader
 from kio.static.primitive import i32Timedelta
-from tests.unit.broker.api.brokers import context_of
+from tests.unit.broker.api.brokers import context_of, read_by_client
 from tests.unit.broker.group.local_coordinator import LocalCoordinator
 from tests.unit.broker.protocol.schema_strategies import (
     encode_request,
     entities,
     request_schema,
-    response_schema,
     unknown_fields,
 )
 
@@ -31,8 +29,8 @@ from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAs
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC
-from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
-from mainstem_broker.protocol.wire import Body, Entity
+from mainstem_broker.protocol.codec import decode_header, decode_request
+from mainstem_broker.protocol.wire import Entity
 from mainstem_broker.replica.manager import ReplicaManager
 from mainstem_broker.replica.partition_state import PartitionState
 
@@ -111,15 +109,6 @@ class GroupBroker:
         assert isinstance(body, dict)
         assert unknown_fields(key, body) == []
         return read_by_client(key, version, body)
-
-
-def read_by_client(key: int, version: int, body: Body) -> Entity:
-    frame = b"".join(part for part in encode_response(key, version, 1, body) if isinstance(part, bytes))
-    schema = response_schema(key, version)
-    _, header_bytes = entity_reader(schema.__header_schema__)(memoryview(frame), 4)
-    entity, body_bytes = entity_reader(schema)(memoryview(frame), 4 + header_bytes)
-    assert 4 + header_bytes + body_bytes == len(frame)
-    return entity
 
 
 @st.composite
