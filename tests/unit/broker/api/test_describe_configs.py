@@ -410,35 +410,3 @@ def test_loggers_are_not_changed_by_replacing_all_that_is_set(broker: LocalBroke
         "invalid_request",
         "The level of a logger is changed by IncrementalAlterConfigs only.",
     )
-
-
-# --- Settings without effect ---
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "setting", "value"),
-    [
-        (BROKER, "1", "num.io.threads", "16"),
-        (BROKER, "", "log.cleaner.threads", "2"),
-        (BROKER, "", "remote.log.reader.threads", "5"),
-        (BROKER, "", "log.cleaner.backoff.ms", "1000"),
-        (TOPIC, "t", "max.decompressed.message.bytes", "1000000"),
-        (TOPIC, "t", "errors.deadletterqueue.group.enable", "true"),
-        (TOPIC, "t", "cleanup.policy", ""),
-    ],
-)
-def test_what_apache_kafka_takes_while_it_runs_is_taken(
-    broker: LocalBroker, kind: int, name: str, setting: str, value: str
-) -> None:
-    broker.create("t")
-    assert run(alter(broker, kind, name, (setting, SET, value))) == ("none", "")
-    if name:
-        assert run(describe(broker, kind, name, [setting]))[1][setting]["value"] == value
-
-
-def test_what_would_be_missed_is_refused(broker: LocalBroker) -> None:
-    """Whoever cordons a directory or names a reporter relies on it."""
-    for setting in ("cordoned.log.dirs", "metric.reporters"):
-        code, message = run(alter(broker, BROKER, "1", (setting, SET, "x")))
-        assert code == "invalid_config"
-        assert f"Unknown broker config name: {setting}" in message

@@ -69,13 +69,19 @@ async def test_markers_end_transactions_and_partitions_fail_one_by_one(
     assert broker.partition("t").last_stable_offset == 2
 
 
-async def test_a_marker_is_answered_when_it_is_replicated(broker: LocalBroker) -> None:
+async def unreplicated_marker(broker: LocalBroker) -> asyncio.Task[Body]:
+    """A request whose marker broker 2, which is in sync, has not fetched."""
     broker.create("t")
     broker.set_state("t", 0, PartitionState(1, 0, (1, 2), 1, 1))
     send(broker, ONE)
     task = asyncio.create_task(broker.answer("WriteTxnMarkers", 1, markers(0)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+    return task
+
+
+async def test_a_marker_is_answered_when_it_is_replicated(broker: LocalBroker) -> None:
+    task = await unreplicated_marker(broker)
     assert not task.done()
     broker.set_state("t", 0, PartitionState(1, 0, (1,), 1, 2))
     assert codes(await task) == ["none"]
@@ -99,31 +105,13 @@ async def test_r12_a_partition_with_a_slow_replica_does_not_hold_up_the_answer_f
 
 
 async def test_a_leader_that_resigns_says_so_to_the_coordinator(broker: LocalBroker) -> None:
-    broker.create("t")
-    broker.set_state("t", 0, PartitionState(1, 0, (1, 2), 1, 1))
-    send(broker, ONE)
-    task = asyncio.create_task(broker.answer("WriteTxnMarkers", 1, markers(0)))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    task = await unreplicated_marker(broker)
     broker.set_state("t", 0, PartitionState(2, 1, (1, 2), 1, 2))
     (partition,) = (await task)["markers"][0]["topics"][0]["partitions"]
     assert partition["error_code"] == NotLeaderOrFollower.code
 
 
 # --- Readers ---
-
-
-async def test_r11_read_committed_ends_before_an_open_transaction(broker: LocalBroker) -> None:
-    broker.create("t")
-    broker.append("t", [b"a"])
-    send(broker, ONE)
-    broker.append("t", [b"b"])
-    (committed,) = (await broker.answer("Fetch", 11, fetch()))["responses"][0]["partitions"]
-    (uncommitted,) = (await broker.answer("Fetch", 11, fetch(level=0)))["responses"][0]["partitions"]
-    assert committed["last_stable_offset"] == uncommitted["last_stable_offset"] == 1
-    assert committed["high_watermark"] == 3
-    assert [answer["records"].size_bytes > 100 for answer in (committed, uncommitted)] == [False, True]
-    assert uncommitted["aborted_transactions"] is None
 
 
 @pytest.mark.parametrize("version", [4, 11, 12])

@@ -81,18 +81,6 @@ def test_rules_are_read_as_a_whole_or_not_at_all(data: bytes) -> None:
 processes = pytest.mark.processes
 
 
-@processes
-async def test_every_broker_hears_of_rules_that_one_writes(servers: str, shell: KazooClient) -> None:
-    async with joined(1, servers) as one, joined(2, servers) as two:
-        await one.administration.change_rules(ORDERS, lambda rules: rules | {READ})
-        await one.administration.change_rules(PREFIX, lambda rules: rules | {WRITE})
-        await two.until(lambda: two.view.acls == {ORDERS: {READ}, PREFIX: {WRITE}})
-        assert decode_rules(shell.get("/kafka-acl/Topic/orders")[0]) == {READ}
-        await two.administration.change_rules(ORDERS, lambda rules: rules - {READ})
-        await one.until(lambda: one.view.acls == {PREFIX: {WRITE}})
-        assert shell.exists("/kafka-acl/Topic/orders") is None
-
-
 def adding(rule: Rule) -> Callable[[frozenset[Rule]], frozenset[Rule]]:
     return lambda present: present | {rule}
 

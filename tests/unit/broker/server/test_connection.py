@@ -318,18 +318,6 @@ def segment(tmp_path: Path) -> Path:
     return path
 
 
-async def test_file_slices_and_bytes_leave_in_their_order(segment: Path) -> None:
-    content = segment.read_bytes()
-
-    with Peer(Script(segment).handle) as peer:
-        await peer.send("echo a", "slices 0:10,1000:2000", "slices 5:1", "echo b", "slices 0:3000000,9:9")
-        a, first, second, b, third = await peer.receive(5)
-        assert (a, b) == (b"a", b"b")
-        assert first == b"<" + content[:10] + b"|" + content[1000:3000] + b"|"
-        assert second == b"<" + content[5:6] + b"|"
-        assert third == b"<" + content[:3_000_000] + b"|" + content[9:18] + b"|"
-
-
 async def test_a_slice_and_the_bytes_around_it_come_at_once(segment: Path) -> None:
     """A client would be woken for each packet."""
 

@@ -496,21 +496,24 @@ async def test_clients_are_anonymous_where_no_certificate_is_demanded(tmp_path: 
         await client.close()
 
 
+DEMANDING = {"ssl.client.auth": "required", "ssl.truststore.certificates": AUTHORITY.trust}
+
+
+def alice(folder: Path) -> ssl.SSLContext:
+    """Of a client that shows a certificate of Alice."""
+    own = folder / "alice.pem"
+    own.write_text(AUTHORITY.issue("alice@example.com", common_name="Alice"))
+    return AUTHORITY.client_context(own)
+
+
 @pytest.mark.parametrize(
     ("rules", "principal"), [("DEFAULT", r"CN=Alice,OU=.*,O=Example"), ("RULE:^CN=(.*?),.*$/$1/L", "alice")]
 )
 async def test_a_client_certificate_names_the_principal_by_the_rules(
     tmp_path: Path, rules: str, principal: str
 ) -> None:
-    own = tmp_path / "alice.pem"
-    own.write_text(AUTHORITY.issue("alice@example.com", common_name="Alice"))
-    settings = {
-        "ssl.client.auth": "required",
-        "ssl.truststore.certificates": AUTHORITY.trust,
-        "ssl.principal.mapping.rules": rules,
-    }
-    with Encrypted(tmp_path, settings) as encrypted:
-        client = await encrypted.connect(AUTHORITY.client_context(own))
+    with Encrypted(tmp_path, DEMANDING | {"ssl.principal.mapping.rules": rules}) as encrypted:
+        client = await encrypted.connect(alice(tmp_path))
         await client.ask("echo x")
         (connection,) = encrypted.listener.connections
         assert re.fullmatch(principal, connection.principal.name)
@@ -518,15 +521,9 @@ async def test_a_client_certificate_names_the_principal_by_the_rules(
 
 
 async def test_a_subject_without_a_rule_is_refused(tmp_path: Path) -> None:
-    own = tmp_path / "alice.pem"
-    own.write_text(AUTHORITY.issue("alice@example.com", common_name="Alice"))
-    settings = {
-        "ssl.client.auth": "required",
-        "ssl.truststore.certificates": AUTHORITY.trust,
-        "ssl.principal.mapping.rules": "RULE:^CN=(bob),.*$/$1/",
-    }
+    settings = DEMANDING | {"ssl.principal.mapping.rules": "RULE:^CN=(bob),.*$/$1/"}
     with Encrypted(tmp_path, settings) as encrypted, capture_logs() as logs:
-        client = await encrypted.connect(AUTHORITY.client_context(own))
+        client = await encrypted.connect(alice(tmp_path))
         assert await client.end() == b""
         assert encrypted.open_count == 0
         await client.close()
@@ -549,8 +546,7 @@ async def test_clients_without_a_valid_certificate_are_refused_with_the_reason(
     if own is not None:
         path = tmp_path / "own.pem"
         path.write_text(own)
-    settings = {"ssl.client.auth": "required", "ssl.truststore.certificates": AUTHORITY.trust}
-    with Encrypted(tmp_path, settings) as encrypted, capture_logs() as logs:
+    with Encrypted(tmp_path, DEMANDING) as encrypted, capture_logs() as logs:
         try:  # with TLS 1.3 the client has finished before the server has seen its certificate
             client = await encrypted.connect(AUTHORITY.client_context(path))
             with pytest.raises((OSError, EOFError)):
