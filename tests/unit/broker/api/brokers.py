@@ -86,7 +86,7 @@ class PlayedCluster:
         self.outage: str | None = None
         self.controller_is_down = False
         self.failure: Exception | None = None
-        self.on_catch_up: Callable[[], None] | None = None
+        self.on_catch_up: Callable[[], object] | None = None
         self.times_caught_up = 0
         self.topics_per_call: list[int] = []
         self.removal_failure: ProtocolError | None = None
@@ -359,7 +359,11 @@ class LocalBroker:
 
     async def answer_or_none(self, name: str, version: int, request: Mapping[str, Any]) -> Body | None:
         (api,) = (api for api in APIS.values() if api.name == name)
-        frame = memoryview(encode_request(make(request_schema(api.key, version), request), 1, self.client_id))
+        return await self.answer_to(make(request_schema(api.key, version), request))
+
+    async def answer_to(self, request: Entity) -> Body | None:
+        api, version = APIS[int(request.__api_key__)], int(request.__version__)
+        frame = memoryview(encode_request(request, 1, self.client_id))
         header, position = decode_header(frame)
         entity = decode_request(header, frame, position, api.model_for(version))
         context = RequestContext(version, header.client_id, "127.0.0.1:1", LISTENER, self.principal)

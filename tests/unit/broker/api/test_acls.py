@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 from tests.unit.broker.api.brokers import LocalBroker
-from tests.unit.broker.api.test_access import ADMIN, ALICE, AUTHORIZER
+from tests.unit.broker.api.test_access import ADMIN, AUTHORIZER
 
 from mainstem_broker.errors import RequestTimedOut
 from mainstem_broker.security.acl import ResourcePattern, ResourceType
@@ -126,24 +126,6 @@ async def test_the_rules_of_one_pattern_are_bounded(secured: LocalBroker) -> Non
     many = [creation(principal=f"User:{number}") for number in range(2_001)]
     assert set(await create(secured, *many)) == {"invalid_request"}
     assert set(await create(secured, *many[:2_000])) == {"none"}
-
-
-async def test_a_created_rule_takes_effect(secured: LocalBroker) -> None:
-    secured.create("t")
-    request = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]}
-
-    async def code() -> str:
-        secured.principal = ALICE
-        answer = await secured.answer("ListOffsets", 7, request)
-        secured.principal = ADMIN
-        name: str = ErrorCode(answer["topics"][0]["partitions"][0]["error_code"]).name
-        return name
-
-    assert await code() == "topic_authorization_failed"
-    await create(secured, creation("t"))
-    assert await code() == "none"
-    await secured.answer("DeleteAcls", 2, {"filters": [filtered()]})
-    assert await code() == "topic_authorization_failed"
 
 
 async def test_a_write_that_fails_is_answered_for_its_rules(secured: LocalBroker) -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.unit.broker.api.brokers import LocalBroker, run
+
+from mainstem_broker.protocol.wire import Body
 
 Name = str | None
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -30,17 +33,24 @@ async def alter(
     return ErrorCode(entry["error_code"]).name, entry["error_message"] or ""
 
 
+async def answer_to(
+    broker: LocalBroker,
+    components: Sequence[tuple[str, int, Name]],
+    *,
+    strict: bool = False,
+    version: int = 1,
+) -> Body:
+    parts = [
+        {"entity_type": kind, "match_type": match_type, "match": name}
+        for kind, match_type, name in components
+    ]
+    return await broker.answer("DescribeClientQuotas", version, {"components": parts, "strict": strict})
+
+
 async def describe(
     broker: LocalBroker, *components: tuple[str, int, Name], strict: bool = False
 ) -> dict[tuple[tuple[str, Name], ...], dict[str, float]]:
-    request = {
-        "components": [
-            {"entity_type": kind, "match_type": match_type, "match": name}
-            for kind, match_type, name in components
-        ],
-        "strict": strict,
-    }
-    answer = await broker.answer("DescribeClientQuotas", 1, request)
+    answer = await answer_to(broker, components, strict=strict)
     assert answer["error_code"] == 0, answer["error_message"]
     return {
         tuple((part["entity_type"], part["entity_name"]) for part in entry["entity"]): {
@@ -155,23 +165,6 @@ def test_a_filter_that_cannot_be_meant_is_refused(
     broker: LocalBroker, components: list[tuple[str, int, Name]], error: str
 ) -> None:
     for version in (0, 1):
-        request = {
-            "components": [
-                {"entity_type": kind, "match_type": match_type, "match": name}
-                for kind, match_type, name in components
-            ],
-            "strict": False,
-        }
-        answer = run(broker.answer("DescribeClientQuotas", version, request))
+        answer = run(answer_to(broker, components, version=version))
         assert ErrorCode(answer["error_code"]).name == error
         assert answer["entries"] is None
-
-
-def test_users_have_no_scram_credentials(broker: LocalBroker) -> None:
-    """kafka-configs asks for them with every description of users."""
-    for users, count in ((None, 0), ([{"name": "alice"}], 1)):
-        answer = run(broker.answer("DescribeUserScramCredentials", 0, {"users": users}))
-        assert answer["error_code"] == 0
-        assert [ErrorCode(one["error_code"]).name for one in answer["results"]] == [
-            "resource_not_found"
-        ] * count

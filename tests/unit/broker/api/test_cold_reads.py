@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ import pytest
 from tests.support.record_batches import read_headers
 from tests.support.waiting import let_pass_async
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker
+from tests.unit.broker.api.test_fetch import request
 from tests.unit.broker.cold_files import ColdFiles, cold_files
 from tests.unit.broker.replica.replicas import LIFE, state_of
 
@@ -55,19 +57,7 @@ def forget_positions(broker: LocalBroker) -> None:
                 segment.time_index.write()
 
 
-def fetch(offsets: Mapping[int, int], **more: Any) -> dict[str, Any]:
-    partitions = [
-        {"partition": index, "fetch_offset": offset, "partition_max_bytes": 5_000}
-        for index, offset in offsets.items()
-    ]
-    return {
-        "replica_id": -1,
-        "max_wait": 0,
-        "min_bytes": 1,
-        "max_bytes": 1 << 20,
-        "topics": [{"topic": "t", "partitions": partitions}],
-        **more,
-    }
+fetch = partial(request, partition_max_bytes=5_000)
 
 
 def first_offsets(body: Body) -> dict[int, list[int]]:
@@ -157,13 +147,15 @@ async def test_a_lookup_by_time_waits_for_the_disk_alone(filled: LocalBroker, co
     assert (await history)["topics"][0]["partitions"][0]["offset"] == 60
 
 
-async def test_a_follower_gets_what_is_cached_while_the_rest_is_loaded(
-    filled: LocalBroker, cold_files: ColdFiles
-) -> None:
-    session_id = 0
+@dataclass
+class Follower:
+    """Broker 2, which fetches in one session."""
 
-    async def follow(epoch: int, offsets: Mapping[int, int], wait_ms: int = 0) -> dict[int, list[int]]:
-        nonlocal session_id
+    broker: LocalBroker
+    session_id: int = 0
+
+    async def fetch(self, epoch: int, offsets: Mapping[int, int], wait_ms: int = 0) -> dict[int, list[int]]:
+        """The first offsets of the batches that it gets, by partition."""
         partitions = [
             {
                 "partition": index,
@@ -174,26 +166,28 @@ async def test_a_follower_gets_what_is_cached_while_the_rest_is_loaded(
             }
             for index, offset in offsets.items()
         ]
-        body = await filled.answer(
-            "Fetch",
-            17,
-            {
-                "replica_state": {"replica_id": FOLLOWER, "replica_epoch": LIFE},
-                "max_wait": wait_ms,
-                "min_bytes": 1,
-                "max_bytes": 1 << 20,
-                "session_id": session_id,
-                "session_epoch": epoch,
-                "topics": [{"topic_id": TOPIC_ID, "partitions": partitions}] if partitions else [],
-            },
-        )
-        session_id = body["session_id"]
+        request = {
+            "replica_state": {"replica_id": FOLLOWER, "replica_epoch": LIFE},
+            "max_wait": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "session_id": self.session_id,
+            "session_epoch": epoch,
+            "topics": [{"topic_id": TOPIC_ID, "partitions": partitions}],
+        }
+        body = await self.broker.answer("Fetch", 17, request)
+        self.session_id = body["session_id"]
         return {index: offsets for index, offsets in first_offsets(body).items() if offsets}
 
+
+async def test_a_follower_gets_what_is_cached_while_the_rest_is_loaded(
+    filled: LocalBroker, cold_files: ColdFiles
+) -> None:
+    follower = Follower(filled)
     await filled.answer("Fetch", 11, fetch({1: 20}))  # which caches that
     cold_files.disk.clear()
-    assert await follow(0, {0: 20, 1: 20}) == {1: [20, 21, 22, 23]}
-    waiting = asyncio.ensure_future(follow(1, {1: BATCHES}, wait_ms=10_000))
+    assert await follower.fetch(0, {0: 20, 1: 20}) == {1: [20, 21, 22, 23]}
+    waiting = asyncio.ensure_future(follower.fetch(1, {1: BATCHES}, wait_ms=10_000))
     await turns()
     assert not waiting.done()
     cold_files.disk.set()
@@ -201,35 +195,10 @@ async def test_a_follower_gets_what_is_cached_while_the_rest_is_loaded(
 
 
 async def test_a_follower_that_goes_away_leaves_nothing_behind(
-    filled: LocalBroker, cold_files: ColdFiles, tmp_path: Path
+    filled: LocalBroker, cold_files: ColdFiles
 ) -> None:
     cold_files.disk.clear()
-    await filled.answer(
-        "Fetch",
-        17,
-        {
-            "replica_state": {"replica_id": FOLLOWER, "replica_epoch": LIFE},
-            "max_wait": 0,
-            "min_bytes": 1,
-            "max_bytes": 1 << 20,
-            "session_id": 0,
-            "session_epoch": 0,
-            "topics": [
-                {
-                    "topic_id": TOPIC_ID,
-                    "partitions": [
-                        {
-                            "partition": 0,
-                            "current_leader_epoch": 0,
-                            "fetch_offset": 20,
-                            "last_fetched_epoch": 0,
-                            "partition_max_bytes": 5_000,
-                        }
-                    ],
-                }
-            ],
-        },
-    )
+    await Follower(filled).fetch(0, {0: 20})
     filled.context.follower_sessions.close(FOLLOWER)
     cold_files.disk.set()
     await let_pass_async(0.01, "the thread has ended")

@@ -83,20 +83,6 @@ def test_a_topic_tells_all_its_settings_with_where_they_come_from(broker: LocalB
     assert not any(config["read_only"] or config["is_sensitive"] for config in configs.values())
 
 
-def test_synonyms_go_from_the_most_to_the_least_specific(broker: LocalBroker) -> None:
-    broker.context.config = broker.context.config.with_dynamic({"log.segment.bytes": "2000"}, {})
-    broker.create("t", config={"segment.bytes": "1000"})
-    _, configs = run(describe(broker, TOPIC, "t", ["segment.bytes"], include_synonyms=True))
-    assert [
-        (synonym["name"], synonym["value"], Source(synonym["source"]))
-        for synonym in configs["segment.bytes"]["synonyms"]
-    ] == [
-        ("segment.bytes", "1000", Source.TOPIC),
-        ("log.segment.bytes", "2000", Source.DYNAMIC_BROKER),
-        ("log.segment.bytes", "1073741824", Source.DEFAULT),
-    ]
-
-
 async def test_synonyms_and_documentation_come_only_when_asked_for(broker: LocalBroker) -> None:
     broker.create("t")
 
@@ -294,18 +280,6 @@ async def test_trap_28_altering_without_increments_replaces_the_whole_set(broker
     assert broker.view.broker_configs["<default>"] == {"log.segment.bytes": "1048576"}
 
 
-@pytest.mark.parametrize("name", ["1", ""])
-async def test_trap_28_settings_of_brokers_are_altered_one_by_one(broker: LocalBroker, name: str) -> None:
-    """redpanda#2645, #935: tools expect it."""
-
-    await alter(broker, BROKER, name, ("log.retention.ms", SET, "9"))
-    assert await alter(broker, BROKER, name, ("log.segment.bytes", SET, "1048576")) == ("none", "")
-    assert broker.view.broker_configs[name or "<default>"] == {
-        "log.retention.ms": "9",
-        "log.segment.bytes": "1048576",
-    }
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "settings", "error", "message"),
     [
@@ -436,35 +410,3 @@ def test_loggers_are_not_changed_by_replacing_all_that_is_set(broker: LocalBroke
         "invalid_request",
         "The level of a logger is changed by IncrementalAlterConfigs only.",
     )
-
-
-# --- Settings without effect ---
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "setting", "value"),
-    [
-        (BROKER, "1", "num.io.threads", "16"),
-        (BROKER, "", "log.cleaner.threads", "2"),
-        (BROKER, "", "remote.log.reader.threads", "5"),
-        (BROKER, "", "log.cleaner.backoff.ms", "1000"),
-        (TOPIC, "t", "max.decompressed.message.bytes", "1000000"),
-        (TOPIC, "t", "errors.deadletterqueue.group.enable", "true"),
-        (TOPIC, "t", "cleanup.policy", ""),
-    ],
-)
-def test_what_apache_kafka_takes_while_it_runs_is_taken(
-    broker: LocalBroker, kind: int, name: str, setting: str, value: str
-) -> None:
-    broker.create("t")
-    assert run(alter(broker, kind, name, (setting, SET, value))) == ("none", "")
-    if name:
-        assert run(describe(broker, kind, name, [setting]))[1][setting]["value"] == value
-
-
-def test_what_would_be_missed_is_refused(broker: LocalBroker) -> None:
-    """Whoever cordons a directory or names a reporter relies on it."""
-    for setting in ("cordoned.log.dirs", "metric.reporters"):
-        code, message = run(alter(broker, BROKER, "1", (setting, SET, "x")))
-        assert code == "invalid_config"
-        assert f"Unknown broker config name: {setting}" in message

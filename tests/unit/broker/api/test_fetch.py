@@ -72,24 +72,6 @@ def test_whole_batches_are_answered_as_slices_of_a_file(broker: LocalBroker, ver
     assert (answer["high_watermark"], answer["last_stable_offset"], answer["log_start_offset"]) == (4, 4, 0)
 
 
-async def test_offsets_from_the_start_to_the_end_are_valid_and_no_others(broker: LocalBroker) -> None:
-    """redpanda#10799."""
-    broker.create("t")
-    broker.append("t", [b"a", b"b", b"c"])
-    broker.partition("t").delete_records_before(1)
-
-    for offset, expected in (
-        (0, "offset_out_of_range"),
-        (1, "none"),
-        (3, "none"),
-        (4, "offset_out_of_range"),
-    ):
-        answer = answers(await broker.answer("Fetch", 11, request({0: offset})))[0]
-        assert code(answer) == expected
-        assert (answer["high_watermark"] == -1) == (expected != "none")
-    assert answers(await broker.answer("Fetch", 11, request({0: 3})))[0]["records"] == b""
-
-
 @pytest.mark.parametrize(
     ("epoch", "expected"),
     [(4, "fenced_leader_epoch"), (5, "none"), (6, "unknown_leader_epoch"), (-1, "none")],
@@ -129,12 +111,6 @@ def test_a_request_to_make_a_session_is_answered_in_full_without_one_where_there
     body = run(broker.answer("Fetch", 11, request({0: 0}, session_id=0, session_epoch=0)))
     assert body["session_id"] == 0
     assert offsets_in(answers(body)[0]) == [(0, 0)]
-
-
-def test_a_session_that_was_never_made_is_not_found(broker: LocalBroker) -> None:
-    body = run(broker.answer("Fetch", 11, request({}, session_id=77, session_epoch=3)))
-    assert ErrorCode(body["error_code"]).name == "fetch_session_id_not_found"
-    assert (body["session_id"], tuple(body["responses"])) == (0, ())
 
 
 # --- Limits ---

@@ -7,21 +7,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.unit.broker.api.brokers import LocalBroker, run
+from tests.unit.broker.api.test_fetch import request
 
 NO_SUCH_SESSION = 77
 
 
 def fetch(session_id: int, epoch: int, *, names_topic: bool = True) -> dict[str, Any]:
-    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
-    return {
-        "replica_id": -1,
-        "max_wait": 0,
-        "min_bytes": 1,
-        "max_bytes": 1 << 20,
-        "session_id": session_id,
-        "session_epoch": epoch,
-        "topics": [{"topic": "t", "partitions": [partition]}] if names_topic else [],
-    }
+    named = request({0: 0}, session_id=session_id, session_epoch=epoch)
+    return named if names_topic else {**named, "topics": []}
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from typing import Any, cast
 
 import pytest
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest, OffsetCommitRequestTopic
-from kio.serial import entity_reader
 from tests.unit.broker.api.brokers import LocalBroker
 from tests.unit.broker.api.test_large_requests import Caller, frame_of
 from tests.unit.broker.api.test_produce import fetched_by_follower, replicated
-from tests.unit.broker.protocol.schema_strategies import response_schema
 from tests.unit.broker.server.peers import until
+from tests.unit.broker.server.test_router import response
 
 from mainstem_broker.api.api_table import OF_COMMITS
 from mainstem_broker.api.context import BrokerContext, RequestContext
@@ -81,10 +80,7 @@ async def answer_of(broker: LocalBroker, key: int) -> Any:
     while isinstance(held, Hold):
         await held.ready
         held = held.then()
-    schema = response_schema(key, version)
-    frame = b"".join(held)
-    _, header_bytes = entity_reader(schema.__header_schema__)(memoryview(frame), 4)
-    return entity_reader(schema)(memoryview(frame), 4 + header_bytes)[0]
+    return response(key, version, held)
 
 
 async def test_all_slices_share_one_timeout() -> None:

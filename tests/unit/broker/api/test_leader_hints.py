@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +15,6 @@ from mainstem_broker.errors import FencedLeaderEpoch, NotLeaderOrFollower
 from mainstem_broker.protocol.wire import Body
 
 TOPIC_ID = UUID(int=7)
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> LocalBroker:
-    broker = LocalBroker(tmp_path)
-    broker.set_live(1, 2, 3)
-    return broker
 
 
 def led_by(broker: LocalBroker, leader: int, epoch: int = 4, topic: str = "t") -> UUID:

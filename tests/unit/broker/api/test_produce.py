@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
-from tests.unit.broker.api.brokers import BROKER_ID, NOW_MS, LocalBroker, batch, run
+from tests.unit.broker.api.brokers import NOW_MS, LocalBroker, batch, run
 from tests.unit.broker.server.peers import until
 
 from mainstem_broker.cluster.znodes import TopicAssignment
@@ -84,12 +84,6 @@ def test_acks_may_be_only_none_one_or_all(broker: LocalBroker, acks: int) -> Non
     assert broker.partition("t").high_watermark == 0
 
 
-def test_acks_0_is_not_answered(broker: LocalBroker) -> None:
-    broker.create("t")
-    assert run(broker.answer_or_none("Produce", 9, request({0: batch([b"a"])}, acks=0))) is None
-    assert broker.partition("t").high_watermark == 1
-
-
 def test_a_failure_with_acks_0_closes_the_connection_after_the_others_were_written(
     broker: LocalBroker,
 ) -> None:
@@ -98,22 +92,6 @@ def test_a_failure_with_acks_0_closes_the_connection_after_the_others_were_writt
     with pytest.raises(InvalidRequestBytes, match=r"acks=0 failed, so its connection is closed: .*t-0"):
         run(broker.answer_or_none("Produce", 9, request({0: batch([b"a"]), 1: batch([b"b"])}, acks=0)))
     assert broker.partition("t", 1).high_watermark == 1
-
-
-async def test_acks_all_needs_min_insync_replicas_and_acks_one_does_not(broker: LocalBroker) -> None:
-    topic_id = broker.create("t", config={"min.insync.replicas": "2"})
-    assignment = TopicAssignment("t", topic_id, {0: (BROKER_ID, BROKER_ID + 1)}, version=1)
-    broker.view.set_topic(assignment, {"min.insync.replicas": "2"})
-    broker.set_state("t", 0, PartitionState(BROKER_ID, 0, (BROKER_ID,), 1, partition_epoch=1))
-    refused = await broker.answer("Produce", 9, request({0: batch([b"a"])}, acks=-1))
-    assert codes(refused) == {0: "not_enough_replicas"}
-    assert (
-        "1 in-sync replicas of the 2 that min.insync.replicas requires"
-        in answers(refused)[0]["error_message"]
-    )
-    assert broker.partition("t").high_watermark == 0, "refused before it was written"
-    taken = await broker.answer("Produce", 9, request({0: batch([b"a"])}, acks=1))
-    assert codes(taken) == {0: "none"}
 
 
 async def test_all_records_that_break_a_rule_are_named(broker: LocalBroker) -> None:
@@ -128,12 +106,6 @@ async def test_all_records_that_break_a_rule_are_named(broker: LocalBroker) -> N
         assert codes(body) == {0: "invalid_record"}
     assert [error["batch_index"] for error in answers(body)[0]["record_errors"]] == [0, 2]
     assert answers(body)[0]["error_message"]
-
-
-def test_a_batch_larger_than_the_topic_allows_is_refused(broker: LocalBroker) -> None:
-    broker.create("t", config={"max.message.bytes": "100"})
-    body = run(broker.answer("Produce", 9, request({0: batch([b"x" * 200])})))
-    assert codes(body) == {0: "message_too_large"}
 
 
 def test_the_brokers_clock_stamps_records_where_the_topic_asks_for_it(broker: LocalBroker) -> None:
@@ -185,14 +157,6 @@ async def test_acks_all_is_refused_when_the_time_is_over_and_nobody_waits_on(bro
     assert codes(body) == {0: "request_timed_out"}
     assert not broker.partition("t").acknowledgements
     assert broker.partition("t").log.log_end_offset == 1, "it may still be replicated"
-
-
-async def test_acks_all_is_refused_when_another_leader_is_elected_meanwhile(broker: LocalBroker) -> None:
-    replicated(broker, "t")
-    answering = asyncio.create_task(broker.answer("Produce", 9, request({0: batch([b"a"])})))
-    await until(lambda: broker.partition("t").log.log_end_offset == 1)
-    broker.set_state("t", 0, PartitionState(2, 1, (2,), 1, 1))
-    assert codes(await answering) == {0: "not_leader_or_follower"}
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])

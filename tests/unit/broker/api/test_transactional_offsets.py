@@ -137,15 +137,6 @@ async def test_a_member_that_is_removed_during_the_verification_commits_nothing(
     assert list(requests.broker.context.groups.unstable("g")) == []
 
 
-async def test_a_member_that_joined_again_does_not_commit_what_it_read_before(requests: Requests) -> None:
-    """A process that was paused: it is removed, and its client joins again under the same id."""
-    await requests.heartbeat("a", LEAVES)
-    epoch = await requests.heartbeat("a", 0)
-    assert epoch > 1
-    assert await requests.commit(5, epoch=1) == IllegalGeneration.code
-    assert await requests.commit(5, epoch=epoch) == 0
-
-
 @pytest.mark.parametrize(
     ("answered", "version", "expected"),
     [
@@ -165,9 +156,3 @@ async def test_offsets_that_are_not_part_of_the_open_transaction_are_refused(
     codes[OFFSETS_TOPIC, 0] = answered.code
     assert await requests.commit(5, version=version) == expected.code
     assert await requests.fetched() == (-1, 0)
-
-
-@pytest.mark.parametrize("version", [3, 5])
-async def test_the_producer_of_a_former_epoch_is_refused(requests: Requests, version: int) -> None:
-    assert await requests.commit(5, producer_epoch=1, version=version) == 0
-    assert await requests.commit(6, producer_epoch=0, version=version) == InvalidProducerEpoch.code

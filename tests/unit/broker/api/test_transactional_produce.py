@@ -147,15 +147,6 @@ async def test_r12_a_repeated_marker_of_the_second_protocol_leaves_the_next_tran
     assert await send(broker, transactional_batch(PRODUCER, epoch=1), version=12) == ["none"]
 
 
-async def test_kip_890_a_late_batch_of_an_ended_transaction_begins_none(broker: LocalBroker) -> None:
-    broker.create("t")
-    await send(broker, transactional_batch(PRODUCER), version=12)
-    end(broker, 1, raises_epoch=True)
-    late = await send(broker, transactional_batch(PRODUCER, 1), version=12)
-    assert late == ["invalid_producer_epoch"]
-    assert await send(broker, transactional_batch(PRODUCER, epoch=1), version=12) == ["none"]
-
-
 async def test_a_batch_that_is_sent_again_after_its_transaction_is_not_written_again(
     broker: LocalBroker,
 ) -> None:

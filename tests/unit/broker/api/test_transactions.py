@@ -284,12 +284,3 @@ async def test_transactions_wait_for_as_many_brokers_as_their_topic_has_replicas
     answer = await broker.answer("FindCoordinator", 3, {"key_type": 1, "key": "id"})
     assert answer["error_code"] == CoordinatorNotAvailable.code
     assert "transaction.state.log.replication.factor is 3" in answer["error_message"]
-
-
-@pytest.mark.parametrize("version", [3, 4])
-async def test_the_second_protocol_is_announced(broker: LocalBroker, version: int) -> None:
-    body = await broker.answer("ApiVersions", version, {})
-    levels = {feature["name"]: feature["max_version_level"] for feature in body["finalized_features"]}
-    assert levels["transaction.version"] == 2
-    assert body["finalized_features_epoch"] >= 0
-    assert ("supported_features" in body) is (version >= 4)

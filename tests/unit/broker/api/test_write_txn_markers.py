@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.waiting import settle
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker
+from tests.unit.broker.api.test_fetch import request
 from tests.unit.broker.log.transactional import transactional_batch
 
 from mainstem_broker.api import write_txn_markers
@@ -44,14 +44,7 @@ def codes(body: Body) -> list[str]:
 
 
 def fetch(offset: int = 0, *, level: int = 1, **more: int) -> dict[str, Any]:
-    partitions = [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
-    limits: Mapping[str, Any] = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, **more}
-    return {
-        "replica_id": -1,
-        "isolation_level": level,
-        "topics": [{"topic": "t", "partitions": partitions}],
-        **limits,
-    }
+    return request({0: offset}, isolation_level=level, **more)
 
 
 def fetched(body: Body) -> tuple[int, list[tuple[int, int]] | None]:
@@ -76,13 +69,19 @@ async def test_markers_end_transactions_and_partitions_fail_one_by_one(
     assert broker.partition("t").last_stable_offset == 2
 
 
-async def test_a_marker_is_answered_when_it_is_replicated(broker: LocalBroker) -> None:
+async def unreplicated_marker(broker: LocalBroker) -> asyncio.Task[Body]:
+    """A request whose marker broker 2, which is in sync, has not fetched."""
     broker.create("t")
     broker.set_state("t", 0, PartitionState(1, 0, (1, 2), 1, 1))
     send(broker, ONE)
     task = asyncio.create_task(broker.answer("WriteTxnMarkers", 1, markers(0)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+    return task
+
+
+async def test_a_marker_is_answered_when_it_is_replicated(broker: LocalBroker) -> None:
+    task = await unreplicated_marker(broker)
     assert not task.done()
     broker.set_state("t", 0, PartitionState(1, 0, (1,), 1, 2))
     assert codes(await task) == ["none"]
@@ -106,31 +105,13 @@ async def test_r12_a_partition_with_a_slow_replica_does_not_hold_up_the_answer_f
 
 
 async def test_a_leader_that_resigns_says_so_to_the_coordinator(broker: LocalBroker) -> None:
-    broker.create("t")
-    broker.set_state("t", 0, PartitionState(1, 0, (1, 2), 1, 1))
-    send(broker, ONE)
-    task = asyncio.create_task(broker.answer("WriteTxnMarkers", 1, markers(0)))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    task = await unreplicated_marker(broker)
     broker.set_state("t", 0, PartitionState(2, 1, (1, 2), 1, 2))
     (partition,) = (await task)["markers"][0]["topics"][0]["partitions"]
     assert partition["error_code"] == NotLeaderOrFollower.code
 
 
 # --- Readers ---
-
-
-async def test_r11_read_committed_ends_before_an_open_transaction(broker: LocalBroker) -> None:
-    broker.create("t")
-    broker.append("t", [b"a"])
-    send(broker, ONE)
-    broker.append("t", [b"b"])
-    (committed,) = (await broker.answer("Fetch", 11, fetch()))["responses"][0]["partitions"]
-    (uncommitted,) = (await broker.answer("Fetch", 11, fetch(level=0)))["responses"][0]["partitions"]
-    assert committed["last_stable_offset"] == uncommitted["last_stable_offset"] == 1
-    assert committed["high_watermark"] == 3
-    assert [answer["records"].size_bytes > 100 for answer in (committed, uncommitted)] == [False, True]
-    assert uncommitted["aborted_transactions"] is None
 
 
 @pytest.mark.parametrize("version", [4, 11, 12])
@@ -181,12 +162,9 @@ async def test_list_offsets_answers_the_stable_offset_to_read_committed(broker: 
 
     async def offset(level: int, timestamp: int) -> int:
         item = {"partition_index": 0, "timestamp": timestamp}
-        request = {
-            "replica_id": -1,
-            "isolation_level": level,
-            "topics": [{"name": "t", "partitions": [item]}],
-        }
-        body = await broker.answer("ListOffsets", 7, request)
+        topics = [{"name": "t", "partitions": [item]}]
+        asked = {"replica_id": -1, "isolation_level": level, "topics": topics}
+        body = await broker.answer("ListOffsets", 7, asked)
         (answer,) = body["topics"][0]["partitions"]
         return int(answer["offset"])
 

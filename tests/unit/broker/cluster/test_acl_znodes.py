@@ -9,7 +9,6 @@ from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 from tests.unit.broker.cluster.members import joined
 
-from mainstem_broker.cluster import acl_znodes
 from mainstem_broker.cluster.acl_znodes import acl_path, decode_rules, encode_rules, is_storable, pattern_at
 from mainstem_broker.errors import UnknownServerError
 from mainstem_broker.security.acl import (
@@ -82,18 +81,6 @@ def test_rules_are_read_as_a_whole_or_not_at_all(data: bytes) -> None:
 processes = pytest.mark.processes
 
 
-@processes
-async def test_every_broker_hears_of_rules_that_one_writes(servers: str, shell: KazooClient) -> None:
-    async with joined(1, servers) as one, joined(2, servers) as two:
-        await one.administration.change_rules(ORDERS, lambda rules: rules | {READ})
-        await one.administration.change_rules(PREFIX, lambda rules: rules | {WRITE})
-        await two.until(lambda: two.view.acls == {ORDERS: {READ}, PREFIX: {WRITE}})
-        assert decode_rules(shell.get("/kafka-acl/Topic/orders")[0]) == {READ}
-        await two.administration.change_rules(ORDERS, lambda rules: rules - {READ})
-        await one.until(lambda: one.view.acls == {PREFIX: {WRITE}})
-        assert shell.exists("/kafka-acl/Topic/orders") is None
-
-
 def adding(rule: Rule) -> Callable[[frozenset[Rule]], frozenset[Rule]]:
     return lambda present: present | {rule}
 
@@ -129,8 +116,3 @@ async def test_rules_are_loaded_at_the_start_and_what_cannot_be_read_is_named(
                 await member.administration.change_rules(broken, lambda rules: rules)
     named = [line for line in lines if line.get("path") == "/kafka-acl/Group/broken"]
     assert named[0]["log_level"] == "error"
-
-
-def test_every_type_of_resource_and_pattern_has_a_folder() -> None:
-    folders = [folder for of_root in acl_znodes.FOLDERS.values() for folder in of_root]
-    assert len(folders) == len(ResourceType) * len(PatternType)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from uuid import UUID, uuid4
+from collections.abc import Mapping
+from uuid import uuid4
 
 import pytest
 from kazoo.client import KazooClient
@@ -10,117 +10,14 @@ from tests.unit.broker.cluster.members import Member, joined
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.znodes import TopicAssignment
-from mainstem_broker.cluster.zookeeper import Node
 from mainstem_broker.errors import (
     InvalidConfig,
-    InvalidPartitions,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
 )
 
 pytestmark = pytest.mark.processes
 
 
-async def test_a_topic_is_created_once_however_many_ask(servers: str) -> None:
-    async with joined(1, servers) as one, joined(2, servers) as two:
-        results = await asyncio.gather(
-            *(member.create("t", [1], {"retention.ms": "5"}) for member in (one, two) * 3),
-            return_exceptions=True,
-        )
-        made = [result for result in results if isinstance(result, UUID)]
-        refused = [result for result in results if isinstance(result, TopicAlreadyExists)]
-        assert (len(made), len(refused)) == (1, 5)
-        await two.until(lambda: two.knows("t", made[0]))
-        assert two.view.topics["t"].config == {"retention.ms": "5"}
-
-
-async def test_a_topic_made_while_its_predecessor_vanishes_is_made(one: Member, shell: KazooClient) -> None:
-    """The settings were there when they were looked for and gone when they were written."""
-
-    shell.create("/config/topics/t", b"{}")
-    zookeeper = one._zookeeper
-    get = zookeeper.get
-
-    async def vanishing(path: str, on_change: Callable[[], None] | None = None) -> Node | None:
-        node = await get(path, on_change)
-        if path == "/config/topics/t" and node is not None:
-            shell.delete("/config/topics/t")
-        return node
-
-    zookeeper.get = vanishing  # type: ignore[method-assign]  # stands in between
-    await one.create("t", [1])
-    zookeeper.get = get  # type: ignore[method-assign]  # as it was
-    await one.until(lambda: one.knows("t"))
-
-
-async def test_growth_of_nothing_and_growth_that_comes_too_late_are_refused(one: Member) -> None:
-    with pytest.raises(UnknownTopicOrPartition, match="Topic 't' does not exist"):
-        await one.administration.grow_topic("t", {1: (1,)})
-    await one.create("t", [1])
-    results = await asyncio.gather(
-        *(one.administration.grow_topic("t", {1: (1,)}) for _ in range(4)), return_exceptions=True
-    )
-    refused = [result for result in results if isinstance(result, InvalidPartitions)]
-    assert (len(refused), results.count(None)) == (3, 1)
-    await one.until(lambda: one.knows("t") and len(one.states_of("t")) == 2)
-
-
 # --- Deletion ---
-
-
-async def markers(member: Member) -> list[str]:
-    return await member._zookeeper.children(znodes.DELETE_TOPICS)
-
-
-async def test_to_ask_for_a_deletion_twice_is_the_same_as_once(one: Member) -> None:
-    topic_id = await one.create("t", [1])
-    await one.until(lambda: one.knows("t"))
-    await asyncio.gather(*(one.administration.delete_topic("t", topic_id) for _ in range(4)))
-    await one.until(lambda: "t" not in one.view.topics)
-    assert await markers(one) == []
-
-
-async def test_a_deletion_that_comes_too_late_leaves_no_marker_for_the_next_topic_of_that_name(
-    servers: str,
-) -> None:
-    """It would be deleted, with its records, by whoever loads the cluster next."""
-
-    async with joined(1, servers) as member:
-        old = await member.create("t", [1])
-        await member.until(lambda: member.knows("t"))
-        await member.administration.delete_topic("t", old)
-        await member.until(lambda: "t" not in member.view.topics)
-        await member.administration.delete_topic("t", old)
-        assert await markers(member) == []
-        new = await member.create("t", [1])
-        await member.administration.delete_topic("t", old)
-        assert await markers(member) == []
-        await member.until(lambda: member.knows("t", new))
-    async with joined(2, servers) as later:
-        assert "t" in later.view.topics
-
-
-async def test_a_deletion_overtaken_by_another_leaves_no_marker(servers: str) -> None:
-    """The topic was there when it was looked for, and gone when the wish was written."""
-
-    async with joined(1, servers) as one, joined(2, servers) as two:
-        topic_id = await one.create("t", [1])
-        await one.until(lambda: one.knows("t"))
-        get_many = two._zookeeper.get_many
-        overtaken_once: list[bool] = []
-
-        async def overtaken(paths: Sequence[str]) -> list[Node | None]:
-            nodes = await get_many(paths)
-            if list(paths) == [znodes.deletion_path("t")] and not overtaken_once:  # read after the topic
-                overtaken_once.append(True)
-                await one.administration.delete_topic("t", topic_id)
-                await one.until(lambda: "t" not in one.view.topics)
-            return nodes
-
-        two._zookeeper.get_many = overtaken  # type: ignore[method-assign]  # stands in between
-        await two.administration.delete_topic("t", topic_id)
-        assert overtaken_once
-        assert await markers(one) == []
 
 
 async def test_a_deleted_topic_is_noted_until_every_holder_has_removed_its_files(servers: str) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.broker.cluster.planned_clusters import Life, carry_out, one_partition, plan, set_live, view_of
+from tests.unit.broker.cluster.planned_clusters import Life, carry_out, plan, set_live, view_of
 
 from mainstem_broker.cluster.controller import ElectionPolicy, is_trusted
 from mainstem_broker.cluster.view import ClusterView
@@ -113,11 +112,3 @@ def let_followers_in(
     }
     members = dict.fromkeys((*state.isr, *lives))
     view.set_state("t", partition, state.with_isr(members, lives, policy.min_insync_replicas))
-
-
-def test_the_state_that_follows_does_not_touch_the_one_before() -> None:
-    view = one_partition({2, 3}, (1, 2, 3), 1, (1, 2, 3))
-    before = view.topics["t"].states[0]
-    copy = replace(before)
-    plan(view)
-    assert before == copy

@@ -4,44 +4,9 @@ import pytest
 from kazoo.client import KazooClient
 from tests.unit.broker.cluster.members import Member, joined
 
-from mainstem_broker.cluster.zookeeper import Conflict, Create
 from mainstem_broker.replica.partition_state import NO_LEADER
 
 pytestmark = pytest.mark.processes
-
-
-async def test_there_is_one_controller_and_the_next_has_the_next_epoch(
-    servers: str, shell: KazooClient
-) -> None:
-    async with joined(2, servers) as two:
-        async with joined(1, servers) as one:
-            assert [member.is_controller for member in (one, two)] == [False, True]
-            await two.hold_back()
-            shell.delete("/controller")
-            await one.until(lambda: one.is_controller)
-            assert shell.get("/controller_epoch")[0] == b"2"
-            two.let_go()
-            await two.until(lambda: not two.is_controller and two.view.controller_id == 1)
-        await two.until(lambda: two.is_controller)
-        assert shell.get("/controller_epoch")[0] == b"3"
-
-
-async def test_a_controller_that_was_replaced_without_knowing_writes_nothing(
-    one: Member, servers: str, shell: KazooClient
-) -> None:
-    """Fencing: every write checks the version of /controller_epoch."""
-
-    await one.hold_back()
-    shell.delete("/controller")
-    async with joined(2, servers) as two:
-        assert two.is_controller
-        assert one.is_controller, "it has not heard of it"
-        with pytest.raises(Conflict, match="Check /controller_epoch"):
-            await one.controllership.write([Create("/written", b"")])
-        assert shell.exists("/written") is None
-        one.let_go()
-        await one.until(lambda: not one.is_controller)
-        assert two.is_controller
 
 
 async def test_states_that_another_wrote_first_are_read_and_planned_anew(

@@ -13,33 +13,6 @@ from mainstem_broker.cluster.zookeeper import Operation, ZooKeeperUnavailable
 pytestmark = pytest.mark.processes
 
 
-async def test_a_broker_that_lost_its_session_registers_anew_and_knows_what_it_missed(
-    servers: str, shell: KazooClient
-) -> None:
-    async with joined(1, servers) as one, joined(2, servers) as two:
-        topic_id = await one.create("t", [1, 2])
-        await two.until(lambda: two.knows("t"))
-        old_session, old_epoch = two.session_id, two.view.brokers[2].epoch
-        await end_session(two, servers)
-        await one.create("u", [1])
-        await until(lambda: is_registered(shell, two))
-        assert two.session_id != old_session
-        await two.until(lambda: two.knows("t", topic_id) and two.knows("u"))
-        await one.until(lambda: 2 in one.view.brokers and one.view.brokers[2].epoch > old_epoch)
-        await one.until(lambda: one.states_of("t")[1].leader == 2 and one.states_of("t")[1].leader_epoch >= 1)
-
-
-async def test_a_controller_that_lost_its_session_leads_no_more_and_may_be_elected_again(
-    one: Member, servers: str, shell: KazooClient
-) -> None:
-    await end_session(one, servers)
-    await until(lambda: shell.get("/controller_epoch")[0] == b"2")
-    await until(lambda: is_registered(shell, one) and one.is_controller)
-    await one.create("t", [1])
-    await one.until(lambda: one.knows("t"))
-    assert one.states_of("t")[0].controller_epoch == 2
-
-
 async def test_a_session_lost_just_after_the_registration_is_not_taken_for_registered(
     servers: str, shell: KazooClient
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -96,20 +96,6 @@ async def test_settings_that_come_or_go_meanwhile_do_not_stand_in_the_way() -> N
     assert len(session.multis) == 3
 
 
-async def test_after_an_outage_nothing_more_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TOPICS_PER_MULTI", 2)
-
-    def fail() -> None:
-        raise ZooKeeperUnavailable("no answer")
-
-    session, administration = await noting(empty_server())
-    session.before_multi = [lambda: None, fail]
-    errors = await administration.create_topics([new_topic(f"t{number}") for number in range(7)])
-    assert sorted(errors) == ["t2", "t3", "t4", "t5", "t6"]
-    assert {type(error) for error in errors.values()} == {ZooKeeperUnavailable}
-    assert len(session.multis) == 2
-
-
 # --- Deletion ---
 
 
@@ -161,18 +147,6 @@ async def test_a_topic_that_goes_while_others_are_deleted_gets_no_marker() -> No
     assert len(session.multis) == 2
 
 
-async def test_deletions_that_an_outage_interrupts_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TOPICS_PER_MULTI", 2)
-    server, session, administration = await with_topics(5)
-
-    def fail() -> None:
-        raise ZooKeeperUnavailable("no answer")
-
-    session.before_multi = [lambda: None, fail]
-    assert sorted(await administration.delete_topics(ids(5))) == ["t2", "t3", "t4"]
-    assert markers(server) == {"t0", "t1"}
-
-
 # --- Growth ---
 
 
@@ -219,13 +193,33 @@ async def test_a_topic_that_grows_meanwhile_fails_alone() -> None:
     assert (replicas_of(server, "t0")[1], replicas_of(server, "t1")[1]) == ((2,), (1,))
 
 
-async def test_growth_that_an_outage_interrupts_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+# --- Outages ---
+
+
+OUTAGES: dict[str, Callable[[Administration], Awaitable[Mapping[str, Exception]]]] = {
+    "create": lambda one: one.create_topics([new_topic(f"new{number}") for number in range(5)]),
+    "delete": lambda one: one.delete_topics(ids(5)),
+    "grow": lambda one: one.grow_topics({name: {1: (1,)} for name in ids(5)}),
+}
+
+
+@pytest.mark.parametrize("name", OUTAGES)
+async def test_after_an_outage_nothing_more_is_tried_and_the_rest_is_reported(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "TOPICS_PER_MULTI", 2)
-    server, session, administration = await with_topics(3)
+    server, session, administration = await with_topics(5)
 
     def fail() -> None:
         raise ZooKeeperUnavailable("no answer")
 
+    session.multis.clear()
     session.before_multi = [lambda: None, fail]
-    assert sorted(await administration.grow_topics({key: {1: (1,)} for key in ids(3)})) == ["t2"]
-    assert [len(replicas_of(server, name)) for name in ids(3)] == [2, 2, 1]
+    errors = await OUTAGES[name](administration)
+    assert sorted(one[-1] for one in errors) == ["2", "3", "4"]
+    assert {type(error) for error in errors.values()} == {ZooKeeperUnavailable}
+    assert len(session.multis) == 2
+    sizes = [len(replicas_of(server, topic)) for topic in ids(5)]
+    assert sizes == ([2, 2, 1, 1, 1] if name == "grow" else [1] * 5)
+    assert markers(server) == ({"t0", "t1"} if name == "delete" else set())
+    assert (server.get(znodes.topic_path("new1")) is not None) == (name == "create")

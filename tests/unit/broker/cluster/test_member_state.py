@@ -38,18 +38,6 @@ def test_an_event_that_comes_twice_changes_nothing_more(event: Event) -> None:
         assert (state.phase, state.due) == after
 
 
-def test_every_phase_can_be_reached_and_left() -> None:
-    reached = {Phase.OUTSIDE}
-    while True:
-        more = {row[phase].phase for row in TRANSITIONS.values() for phase in reached} - reached
-        if not more:
-            break
-        reached |= more
-    assert reached == set(Phase)
-    for phase in Phase:
-        assert any(row[phase].phase is not phase for row in TRANSITIONS.values())
-
-
 def test_every_step_is_in_a_pass_and_some_event_makes_it_due() -> None:
     assert set(READS) | set(WRITES) == set(Work)
     assert {work for row in TRANSITIONS.values() for each in row.values() for work in each.work} == set(Work)
@@ -64,13 +52,6 @@ def test_what_only_the_reads_can_find_is_done_by_the_writes_of_the_same_pass() -
 
 
 # --- What each phase means ---
-
-
-@pytest.mark.parametrize("phase", list(Phase), ids=lambda value: value.name)
-def test_the_phase_says_whether_the_connection_works_and_the_broker_is_registered(phase: Phase) -> None:
-    state = state_in(phase)
-    assert state.is_connected == (phase in (Phase.JOINING, Phase.MEMBER))
-    assert state.is_registered == (phase in (Phase.MEMBER, Phase.SUSPENDED))
 
 
 @pytest.mark.parametrize("phase", list(Phase), ids=lambda value: value.name)

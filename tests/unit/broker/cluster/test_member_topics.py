@@ -13,35 +13,6 @@ from mainstem_broker.replica.partition_state import NO_LEADER
 pytestmark = pytest.mark.processes
 
 
-async def test_a_topic_is_seen_by_all_from_its_creation_to_its_end(servers: str, shell: KazooClient) -> None:
-    async with joined(1, servers) as one, joined(2, servers) as two:
-        topic_id = await two.create("t", [1, 2], {"retention.ms": "5"})
-        for member in (one, two):
-            await member.until(lambda member=member: member.knows("t", topic_id))
-            assert {index: state.leader for index, state in member.states_of("t").items()} == {0: 1, 1: 2}
-            assert member.view.topics["t"].config == {"retention.ms": "5"}
-            assert member.told("t") == {0, 1}
-
-        await one.administration.grow_topic("t", {2: (2,)})
-        for member in (one, two):
-            await member.until(lambda member=member: len(member.states_of("t")) == 3)
-            assert member.told("t") == {0, 1, 2}
-
-        await two.administration.change_config("topics/t", lambda _: {"segment.ms": "7"})
-        for member in (one, two):
-            await member.until(lambda member=member: member.view.topics["t"].config == {"segment.ms": "7"})
-            assert any("topics/t" in delta.configs for delta in member.news)
-
-        await two.administration.delete_topic("t", topic_id)
-        for member in (one, two):
-            await member.until(lambda member=member: "t" not in member.view.topics)
-            assert ("t", topic_id) in [item for delta in member.news for item in delta.deleted]
-            assert member.view.pending_deletions == set()
-        assert shell.exists("/brokers/topics/t") is None
-        assert shell.exists("/config/topics/t") is None
-        assert shell.exists("/admin/delete_topics/t") is None
-
-
 async def lead_alone(leader: Member, other: Member) -> None:
     """Partition 0 of topic `t` has two replicas, of which one is in sync."""
     await other.until(lambda: leader.broker_id in other.view.brokers)
@@ -78,19 +49,6 @@ async def test_elections_go_by_settings_for_all_brokers_that_were_read_in_the_sa
     one.let_go()
     await one.until(lambda: 2 not in one.view.brokers)
     assert one.states_of("t")[0].leader == NO_LEADER
-
-
-async def test_the_partitions_of_a_dead_broker_lose_their_leader_and_get_it_back(
-    one: Member, servers: str
-) -> None:
-    async with joined(2, servers):
-        await one.create("t", [2])
-        await one.until(lambda: one.knows("t"))
-    await one.until(lambda: one.states_of("t")[0].leader == NO_LEADER)
-    assert one.states_of("t")[0].isr == (2,)
-    async with joined(2, servers) as two:
-        await two.until(lambda: two.knows("t"))
-        assert (two.states_of("t")[0].leader, two.states_of("t")[0].leader_epoch) == (2, 2)
 
 
 async def test_a_lone_broker_that_restarts_leads_on_at_once_under_a_new_epoch(

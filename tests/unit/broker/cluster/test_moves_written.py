@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServer
+from tests.cluster.simulated_zookeeper import SimulatedZooKeeper
+from tests.unit.broker.cluster.small_clusters import TOPIC_ID, empty_server, feed, session_with
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.administration import Administration
@@ -22,7 +21,6 @@ from mainstem_broker.cluster.zookeeper import Create, SetData
 from mainstem_broker.errors import UnknownTopicOrPartition
 from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
-TOPIC_ID = UUID(int=1)
 STATE = PartitionState(2, 4, (1, 2, 3), 1, 0, incarnations={1: 0, 2: 0, 3: 0})
 
 
@@ -30,10 +28,8 @@ class World:
     """Brokers 1 to 3 live, t-0 is led by 2 and held by `replicas`; broker 1 becomes controller."""
 
     def __init__(self, move: Move, state: PartitionState = STATE) -> None:
-        self.server = ZooKeeperServer()
-        for path in (*znodes.PERSISTENT_PATHS, znodes.partition_path("t", 0)):
-            self.server.ensure(path)
-        self.server.multi([Create(znodes.CONTROLLER_EPOCH, b"0")], 0)
+        self.server = empty_server()
+        self.server.ensure(znodes.partition_path("t", 0))
         for broker in (1, 2, 3):
             self.server.multi([Create(znodes.incarnation_path(broker), znodes.encode_incarnation(0))], 0)
         assignment = with_moves(TopicAssignment("t", TOPIC_ID, {0: ()}), {0: move})
@@ -59,15 +55,10 @@ class World:
 
     @property
     def feed(self) -> list[znodes.Change]:
-        nodes = [self.server.get(f"{znodes.CHANGES}/{name}") for name in self.server.children(znodes.CHANGES)]
-        return [znodes.Change.decode(node.data) for node in nodes if node is not None]
+        return feed(self.server)
 
     async def session(self) -> SimulatedZooKeeper:
-        running = asyncio.Event()
-        running.set()
-        zookeeper = SimulatedZooKeeper(self.server, random.Random(1), 1.0, lambda _: None, running)
-        await zookeeper.start(1)
-        return zookeeper
+        return await session_with(self.server)
 
     async def controller(self) -> Controllership:
         controllership = Controllership(await self.session(), 1, self.view, lambda _: ElectionPolicy())

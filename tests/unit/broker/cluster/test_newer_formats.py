@@ -18,7 +18,7 @@ from tests.unit.broker.cluster.small_clusters import (
     written_states,
 )
 
-from mainstem_broker.cluster import acl_znodes, config_entities, znodes
+from mainstem_broker.cluster import config_entities, znodes
 from mainstem_broker.cluster.administration import Administration
 from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.controllership import Controllership
@@ -207,12 +207,6 @@ async def test_a_claim_in_a_newer_format_elects_nobody() -> None:
     broker.announce(znodes.Change(claims=(("t", 0),)))
     await broker.read()
     assert broker.view.topics["t"].claims[0].keys() == {1}
-
-
-def test_rules_in_a_newer_format_are_not_read() -> None:
-    """They deny everything then: one of them may be a denial."""
-    with pytest.raises(ValueError, match="not known"):
-        acl_znodes.decode_rules(b'{"version": 2, "acls": []}')
 
 
 async def test_no_producer_id_is_given_from_a_block_in_a_newer_format() -> None:

@@ -63,14 +63,6 @@ async def test_the_next_block_is_taken_at_ninety_percent(servers: str, shell: Ka
         assert rest == list(range(BLOCK_IDS - PREFETCH_IDS + 1, BLOCK_IDS + 5))
 
 
-async def test_many_at_once_wait_for_one_block(servers: str, shell: KazooClient) -> None:
-    async with ids_of(servers) as ids:
-        result = await asyncio.gather(*(ids.take() for _ in range(50)))
-        assert sorted(result) == list(range(50))
-
-    assert block_in(shell)["block_end"] == "999"
-
-
 async def test_brokers_that_ask_at_once_get_blocks_of_their_own(servers: str) -> None:
     async with ids_of(servers, 1) as one, ids_of(servers, 2) as two, ids_of(servers, 3) as three:
         result = await asyncio.gather(*(ids.take() for ids in (one, two, three) * 400))

@@ -318,15 +318,3 @@ def test_through_any_wishes_and_deaths_a_move_is_safe_and_ends_when_its_target_l
         return
     assert cluster.move == Move(target)
     assert set(cluster.state.isr) == set(target)
-
-
-@pytest.mark.parametrize("target", [(4, 5, 6), (1,), (3, 2, 1), (1, 2, 3, 4)], ids=str)
-def test_a_move_takes_one_pass_to_end_once_everyone_is_in_sync(target: tuple[int, ...]) -> None:
-    cluster = Cluster((1, 2, 3), POLICY)
-    cluster.wish(target)
-    cluster.lead()
-    for broker in target:
-        cluster.catch_up(broker)
-    cluster.lead()
-    assert cluster.assignment.replicas == {0: target}
-    assert not moving_partitions(cluster.assignment)

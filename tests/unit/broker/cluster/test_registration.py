@@ -18,22 +18,6 @@ from mainstem_broker.errors import StartupError
 pytestmark = pytest.mark.processes
 
 
-async def test_a_broker_registers_is_elected_and_is_gone_when_it_leaves(
-    servers: str, shell: KazooClient
-) -> None:
-    async with joined(1, servers) as member:
-        registration = json.loads(shell.get("/brokers/ids/1")[0])
-        assert (registration["host"], registration["port"]) == ("127.0.0.1", 9091)
-        assert member.view.brokers[1].epoch == shell.get("/brokers/ids/1")[1].czxid
-        assert json.loads(shell.get("/controller")[0])["brokerid"] == 1
-        assert shell.get("/controller_epoch")[0] == b"1"
-        assert member.is_controller
-        assert member.view.controller_id == 1
-    assert shell.get_children("/brokers/ids") == []
-    assert shell.exists("/controller") is None
-    assert set(shell.get_children("/")) >= {"admin", "brokers", "cluster", "config", "consumers", "mainstem"}
-
-
 async def test_all_brokers_learn_the_id_that_the_first_one_gave_the_cluster(servers: str) -> None:
     async with joined(1, servers) as one, joined(2, servers) as two:
         assert one.view.cluster_id == two.view.cluster_id

@@ -106,13 +106,6 @@ def test_partitions_are_led_when_each_has_a_state_with_a_leader() -> None:
     assert not topic.all_led([2])
 
 
-def test_dynamic_settings_are_those_of_the_broker_and_those_of_all() -> None:
-    view = ClusterView(broker_configs={"1": {"a": "1"}, "<default>": {"b": "2"}})
-    assert view.dynamic_broker_config(1) == ({"a": "1"}, {"b": "2"})
-    assert view.dynamic_broker_config(2) == ({}, {"b": "2"})
-    assert ClusterView().dynamic_broker_config(1) == ({}, {})
-
-
 def test_settings_of_users_clients_and_groups_are_kept_until_there_are_none() -> None:
     view = ClusterView()
     view.set_config("users/alice", {"producer_byte_rate": "1"})

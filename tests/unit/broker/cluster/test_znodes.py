@@ -158,11 +158,6 @@ def test_the_controller_is_written_in_version_2() -> None:
     assert znodes.decode_controller(b'{"version":1,"brokerid":3,"timestamp":"1"}') == 3
 
 
-@given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=4))
-def test_settings_are_read_back(config: dict[str, str]) -> None:
-    assert znodes.decode_config(znodes.encode_config(config)) == config
-
-
 def test_settings_are_written_as_kafka_writes_them() -> None:
     assert znodes.encode_config({"b": "2", "a": "1"}) == b'{"version":1,"config":{"a":"1","b":"2"}}'
 
@@ -177,11 +172,6 @@ def test_the_cluster_id_has_22_characters_and_a_version_in_quotes() -> None:
 @given(st.uuids())
 def test_ids_are_read_back_from_their_text(value: UUID) -> None:
     assert znodes.decode_uuid(znodes.encode_uuid(value)) == value
-
-
-@given(st.text(max_size=10), st.frozensets(IDS, max_size=4))
-def test_a_deleted_topic_is_read_back(topic: str, brokers: frozenset[int]) -> None:
-    assert znodes.decode_deleted_topic(znodes.encode_deleted_topic(topic, brokers)) == (topic, brokers)
 
 
 NAMES = st.text(min_size=1, max_size=10)
@@ -208,11 +198,6 @@ def test_a_change_is_read_back(change: Change) -> None:
 def test_a_change_is_numbered_by_its_name(name: str, number: int) -> None:
     assert znodes.change_number(name) == number
     assert f"{znodes.CHANGE_PREFIX}{number:010d}".endswith("/" + name)
-
-
-def test_a_partition_has_its_node_below_its_topics() -> None:
-    assert znodes.partitions_path("t") == "/brokers/topics/t/partitions"
-    assert znodes.partition_path("t", 3) == "/brokers/topics/t/partitions/3"
 
 
 def test_a_node_without_content_has_no_settings() -> None:

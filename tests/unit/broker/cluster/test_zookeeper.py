@@ -274,21 +274,6 @@ async def test_if_one_operation_is_refused_none_is_done_and_the_one_is_named(
         assert await zookeeper.children("/") == ["a"]
 
 
-async def test_numbers_stay_dense_when_entries_are_removed_and_when_a_multi_is_refused(
-    zookeeper: ZooKeeper,
-) -> None:
-    """The feed of changes tells a gap by that."""
-
-    await zookeeper.ensure_paths(["/feed"])
-    for number in range(4):
-        ((path),) = await zookeeper.multi([Create("/feed/c_", b"", sequential=True)])
-        assert path == f"/feed/c_{number:010d}"
-        if number:
-            await zookeeper.multi([Delete(f"/feed/c_{number - 1:010d}")])
-        with pytest.raises(Conflict):
-            await zookeeper.multi([Create("/feed/c_", b"", sequential=True), Check("/none", 0)])
-
-
 # --- Outages (R41) ---
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainstem_broker.coordinator.key_placement import java_hash, partition_of_key
+from mainstem_broker.coordinator.key_placement import partition_of_key
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,3 @@ from mainstem_broker.coordinator.key_placement import java_hash, partition_of_ke
 )
 def test_a_key_has_the_partition_that_apache_kafka_gives_it(key: str, partition: int) -> None:
     assert partition_of_key(key, 50) == partition
-
-
-def test_the_hash_overflows_as_in_java() -> None:
-    assert java_hash("polygenelubricants") == -(2**31)
-    assert java_hash("hello world") == 1794106052

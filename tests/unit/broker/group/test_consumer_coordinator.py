@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.group.consumer.played_consumer_group import subscription
-from tests.unit.broker.group.local_coordinator import LocalCoordinator
+from tests.unit.broker.group.local_coordinator import LocalCoordinator, loaded
 
 from mainstem_broker.errors import (
     CoordinatorNotAvailable,
@@ -50,59 +50,51 @@ def commit(local: LocalCoordinator, epoch: int, offset: int = 5, version: int = 
 
 
 async def test_an_answer_waits_for_the_in_sync_replicas(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path, followers=True)
-    await local.load()
-    answer = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
-    assert not answer.done()
-    local.replicate()
-    assert (await answer).member_epoch == 1
-    await local.coordinator.shards.stop()
+    async with loaded(tmp_path, followers=True) as local:
+        answer = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
+        assert not answer.done()
+        local.replicate()
+        assert (await answer).member_epoch == 1
 
 
 async def test_with_too_few_replicas_members_are_told_to_ask_again_and_nothing_is_lost(
     tmp_path: Path,
 ) -> None:
-    local = LocalCoordinator(tmp_path, followers=True, min_insync_replicas=2)
-    await local.load()
-    local.isr = (1,)
-    local._set_state(1)
-    answer = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
-    assert (await answer).error_code == CoordinatorNotAvailable.code
-    local.isr = (1, 2)
-    local._set_state(1)
-    again = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
-    local.replicate()
-    assert len((await again).assignment or ()) == 4
-    await local.restart()
-    group = local.coordinator.group("g")
-    assert isinstance(group, ConsumerGroup)
-    assert set(group.members) == {"a"}
-    await local.coordinator.shards.stop()
+    async with loaded(tmp_path, followers=True, min_insync_replicas=2) as local:
+        local.isr = (1,)
+        local._set_state(1)
+        answer = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
+        assert (await answer).error_code == CoordinatorNotAvailable.code
+        local.isr = (1, 2)
+        local._set_state(1)
+        again = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
+        local.replicate()
+        assert len((await again).assignment or ()) == 4
+        await local.restart()
+        group = local.coordinator.group("g")
+        assert isinstance(group, ConsumerGroup)
+        assert set(group.members) == {"a"}
 
 
 async def test_who_waits_when_leadership_is_lost_is_sent_to_the_new_coordinator(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path, followers=True)
-    await local.load()
-    answer = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
-    local.follow()
-    assert (await answer).error_code == NotCoordinator.code
-    await local.coordinator.shards.stop()
+    async with loaded(tmp_path, followers=True) as local:
+        answer = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
+        local.follow()
+        assert (await answer).error_code == NotCoordinator.code
 
 
 async def test_records_that_one_batch_cannot_hold_are_written_in_several(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path, max_message_bytes=600_000, members_max=1_000)
-    await local.load()
-    names = [f"{number:03}" + "x" * 8_000 for number in range(50)]
-    for name in names:
-        await join(local, name)
-    local.topics.version += 1
-    local.topics.ids["t"] = local.topics.ids["u"]  # all targets change
-    await local.coordinator.consumer_heartbeat("g", heartbeat(names[0], 0))
-    await local.restart()
-    group = local.coordinator.group("g")
-    assert isinstance(group, ConsumerGroup)
-    assert set(group.members) == set(names)
-    await local.coordinator.shards.stop()
+    async with loaded(tmp_path, max_message_bytes=600_000, members_max=1_000) as local:
+        names = [f"{number:03}" + "x" * 8_000 for number in range(50)]
+        for name in names:
+            await join(local, name)
+        local.topics.version += 1
+        local.topics.ids["t"] = local.topics.ids["u"]  # all targets change
+        await local.coordinator.consumer_heartbeat("g", heartbeat(names[0], 0))
+        await local.restart()
+        group = local.coordinator.group("g")
+        assert isinstance(group, ConsumerGroup)
+        assert set(group.members) == set(names)
 
 
 async def test_a_session_ends_by_the_clock(local: LocalCoordinator) -> None:
@@ -135,21 +127,19 @@ async def test_a_group_with_members_is_not_deleted_nor_the_offsets_that_they_use
 
 
 async def test_offsets_of_an_empty_group_expire_and_then_the_group(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path, retention_ms=1_000)
-    await local.load()
-    await join(local)
-    await commit(local, 1)
-    shard = local.shard
-    local.now_ms += 5_000
-    await shard.expire(1_000)
-    assert local.committed("g") == 5
-    await local.coordinator.consumer_heartbeat("g", heartbeat("a", -1))
-    await shard.expire(1_000)
-    assert local.committed("g") == 5
-    local.now_ms += 1_000
-    await shard.expire(1_000)
-    assert not shard.groups
-    await local.coordinator.shards.stop()
+    async with loaded(tmp_path, retention_ms=1_000) as local:
+        await join(local)
+        await commit(local, 1)
+        shard = local.shard
+        local.now_ms += 5_000
+        await shard.expire(1_000)
+        assert local.committed("g") == 5
+        await local.coordinator.consumer_heartbeat("g", heartbeat("a", -1))
+        await shard.expire(1_000)
+        assert local.committed("g") == 5
+        local.now_ms += 1_000
+        await shard.expire(1_000)
+        assert not shard.groups
 
 
 async def test_a_group_whose_last_member_left_while_nothing_could_be_written_is_written_later(
@@ -157,27 +147,25 @@ async def test_a_group_whose_last_member_left_while_nothing_could_be_written_is_
 ) -> None:
     """Else the group would stay for ever, and the next coordinator would wait for a member that has gone."""
 
-    local = LocalCoordinator(tmp_path, followers=True, min_insync_replicas=2)
-    await local.load()
-    joined = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
-    local.replicate()
-    assert (await joined).error_code == 0
-    local.isr = (1,)
-    local._set_state(1)
-    left = local.coordinator.consumer_heartbeat("g", heartbeat("a", -1))
-    assert (await left).error_code == CoordinatorNotAvailable.code
-    local.isr = (1, 2)
-    local._set_state(1)
-    shard = local.shard
-    await shard.expire(1_000)
-    local.replicate()
-    await local.restart()
-    group = local.coordinator.group("g")
-    assert isinstance(group, ConsumerGroup)
-    assert not group.members
-    await local.shard.expire(1_000)
-    assert not local.shard.groups
-    await local.coordinator.shards.stop()
+    async with loaded(tmp_path, followers=True, min_insync_replicas=2) as local:
+        joined = local.coordinator.consumer_heartbeat("g", heartbeat("a", 0))
+        local.replicate()
+        assert (await joined).error_code == 0
+        local.isr = (1,)
+        local._set_state(1)
+        left = local.coordinator.consumer_heartbeat("g", heartbeat("a", -1))
+        assert (await left).error_code == CoordinatorNotAvailable.code
+        local.isr = (1, 2)
+        local._set_state(1)
+        shard = local.shard
+        await shard.expire(1_000)
+        local.replicate()
+        await local.restart()
+        group = local.coordinator.group("g")
+        assert isinstance(group, ConsumerGroup)
+        assert not group.members
+        await local.shard.expire(1_000)
+        assert not local.shard.groups
 
 
 @pytest.mark.usefixtures("assigning")
@@ -248,13 +236,11 @@ async def test_a_group_changes_its_kind_with_its_first_and_its_last_new_member(
 
 @pytest.mark.usefixtures("assigning")
 async def test_a_group_is_not_upgraded_where_that_is_not_allowed(tmp_path: Path) -> None:
-    local = LocalCoordinator(tmp_path, migration=MigrationPolicy.DISABLED)
-    await local.load()
-    old = await classic(local)
-    with pytest.raises(GroupIdNotFound, match="stop them first"):
-        local.coordinator.consumer_heartbeat("g", heartbeat("new", 0))
-    local.coordinator.heartbeat("g", old.member_id, None, old.generation)
-    await local.coordinator.shards.stop()
+    async with loaded(tmp_path, migration=MigrationPolicy.DISABLED) as local:
+        old = await classic(local)
+        with pytest.raises(GroupIdNotFound, match="stop them first"):
+            local.coordinator.consumer_heartbeat("g", heartbeat("new", 0))
+        local.coordinator.heartbeat("g", old.member_id, None, old.generation)
 
 
 async def test_an_empty_group_of_new_members_takes_classic_ones_and_keeps_its_offsets(

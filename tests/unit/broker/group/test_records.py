@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -18,6 +19,7 @@ from mainstem_broker.group.records import decode_key
 from mainstem_broker.protocol.records import Record
 
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
+MEMBER = MemberMetadata("i", None, "c", "/h", 60_000, 10_000, b"s", b"as")
 TEXT = st.text(max_size=20)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -34,35 +36,37 @@ MEMBERS = st.builds(
 )
 
 
-def test_an_offset_key_is_version_1_group_topic_and_partition() -> None:
-    key = OffsetKey("g", "tö", 7)
-    assert key.encode() == bytes.fromhex("0001 0001 67 0003 74c3b6 00000007")
-    assert decode_key(key.encode()) == key
+@pytest.mark.parametrize(
+    ("record", "encoded"),
+    [
+        (OffsetKey("g", "tö", 7), "0001 0001 67 0003 74c3b6 00000007"),
+        (GroupKey("g"), "0002 0001 67"),
+        (CommittedOffset(5, 2, "m", 9), "0003 0000000000000005 00000002 0001 6d 0000000000000009"),
+        (
+            CommittedOffset(5, -1, "m", 9, expire_ms=11),
+            "0001 0000000000000005 0001 6d 0000000000000009 000000000000000b",
+        ),
+        (
+            GroupMetadata("consumer", 4, "range", "i", 9, (MEMBER,)),
+            "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 69 0000000000000009 00000001"
+            "0001 69 ffff 0001 63 0002 2f68 0000ea60 00002710 00000001 73 00000002 6173",
+        ),
+        (
+            GroupMetadata("", 1, None, None, 9),
+            "0003 0000 00000001 ffff ffff 0000000000000009 00000000",
+        ),
+    ],
+)
+def test_keys_and_values_have_the_versions_and_fields_of_apache_kafka(
+    record: OffsetKey | GroupKey | CommittedOffset | GroupMetadata, encoded: str
+) -> None:
+    assert record.encode() == bytes.fromhex(encoded)
 
 
-def test_an_offset_key_of_version_0_is_read_too() -> None:
-    assert decode_key(bytes.fromhex("0000 0001 67 0001 74 00000007")) == OffsetKey("g", "t", 7)
-
-
-def test_a_group_key_is_version_2_and_the_group() -> None:
-    assert GroupKey("g").encode() == bytes.fromhex("0002 0001 67")
+def test_keys_of_earlier_versions_are_read_and_those_of_newer_kinds_skipped() -> None:
     assert decode_key(bytes.fromhex("0002 0001 67")) == GroupKey("g")
-
-
-def test_keys_of_newer_kinds_are_skipped() -> None:
+    assert decode_key(bytes.fromhex("0000 0001 67 0001 74 00000007")) == OffsetKey("g", "t", 7)
     assert decode_key(bytes.fromhex("0009 0001 67")) is None
-
-
-def test_an_offset_is_version_3_offset_epoch_metadata_and_time() -> None:
-    value = CommittedOffset(5, 2, "m", 9)
-    assert value.encode() == bytes.fromhex("0003 0000000000000005 00000002 0001 6d 0000000000000009")
-    assert CommittedOffset.decode(value.encode()) == value
-
-
-def test_an_offset_with_an_expiry_of_its_own_is_version_1() -> None:
-    value = CommittedOffset(5, -1, "m", 9, expire_ms=11)
-    assert value.encode() == bytes.fromhex("0001 0000000000000005 0001 6d 0000000000000009 000000000000000b")
-    assert CommittedOffset.decode(value.encode()) == value
 
 
 @pytest.mark.parametrize(
@@ -86,27 +90,12 @@ def test_the_topic_id_is_a_header_or_the_tagged_field_of_version_4() -> None:
     assert CommittedOffset.decode(tagged) == value
 
 
-def test_a_group_is_version_3_with_its_members() -> None:
-    member = MemberMetadata("i", None, "c", "/h", 60_000, 10_000, b"s", b"as")
-    group = GroupMetadata("consumer", 4, "range", "i", 9, (member,))
-    assert group.encode() == bytes.fromhex(
-        "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 69 0000000000000009 00000001"
-        "0001 69 ffff 0001 63 0002 2f68 0000ea60 00002710 00000001 73 00000002 6173"
-    )
-
-
-def test_an_empty_group_has_neither_protocol_nor_leader() -> None:
-    group = GroupMetadata("", 1, None, None, 9)
-    assert group.encode() == bytes.fromhex("0003 0000 00000001 ffff ffff 0000000000000009 00000000")
-    assert GroupMetadata.decode(group.encode()) == group
-
-
 def test_a_group_of_version_0_has_one_timeout_and_no_time() -> None:
     encoded = bytes.fromhex(
         "0000 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 69 00000001"
         "0001 69 0001 63 0002 2f68 00002710 00000001 73 00000002 6173"
     )
-    member = MemberMetadata("i", None, "c", "/h", 10_000, 10_000, b"s", b"as")
+    member = replace(MEMBER, rebalance_timeout_ms=10_000)
     assert GroupMetadata.decode(encoded) == GroupMetadata("consumer", 4, "range", "i", -1, (member,))
 
 

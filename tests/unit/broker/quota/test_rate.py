@@ -9,12 +9,6 @@ COUNT, WINDOW_MS = 11, 1_000
 START_MS = 1_750_000_000_000.0
 
 
-def test_nothing_recorded_is_nothing_to_wait_for() -> None:
-    rate = Rate(COUNT, WINDOW_MS)
-    assert rate.wait_ms(1, START_MS) == 0
-    assert rate.is_idle(START_MS)
-
-
 def test_whoever_was_idle_may_take_ten_windows_worth_at_once() -> None:
     """Kafka divides by all windows but the one that has just begun."""
     rate = Rate(COUNT, WINDOW_MS)

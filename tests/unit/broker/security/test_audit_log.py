@@ -38,16 +38,6 @@ async def test_a_record_that_repeats_is_written_once_and_then_counted() -> None:
         assert len(lines) == 4
 
 
-async def test_records_that_differ_cannot_fill_the_disk() -> None:
-    log = everything()
-    with capture_logs() as lines:
-        for number in range(audit_log.LINES_PER_INTERVAL_MAX + 7):
-            log.record(DENIED, principal=f"User:{number}")
-        assert len(lines) == audit_log.LINES_PER_INTERVAL_MAX
-        log._lines._end_interval()
-    assert lines[-1]["left_out"] == 7
-
-
 async def test_only_selected_categories_are_written() -> None:
     log = AuditLog(lambda: [ADMINISTRATION])
     with capture_logs() as lines:

@@ -69,7 +69,6 @@ def may(
 @pytest.mark.parametrize(
     ("rules", "allowed"),
     [
-        pytest.param([], False, id="no rule"),
         pytest.param([("orders", allow())], True, id="literal"),
         pytest.param([("*", allow())], True, id="wildcard"),
         pytest.param([("ord...", allow())], True, id="prefix"),
@@ -77,28 +76,14 @@ def may(
         pytest.param([("orders-...", allow())], False, id="longer prefix"),
         pytest.param([("*...", allow())], False, id="a star is no wildcard in a prefix"),
         pytest.param([("other", allow())], False, id="another name"),
-        pytest.param([("orders", allow(ALL))], True, id="all operations"),
-        pytest.param([("orders", allow(DESCRIBE))], False, id="another operation"),
-        pytest.param([("orders", allow(principal="User:*"))], True, id="every principal"),
         pytest.param([("orders", allow(principal="User:alic"))], False, id="another principal"),
         pytest.param([("orders", allow(principal="Group:alice"))], False, id="another kind of principal"),
-        pytest.param([("orders", allow(host="10.0.0.1"))], True, id="this host"),
-        pytest.param([("orders", allow(host="10.0.0.2"))], False, id="another host"),
-        pytest.param([("orders", allow()), ("orders", deny())], False, id="deny before allow"),
-        pytest.param(
-            [("orders", allow()), ("*", deny())], False, id="a general denial before a narrow allow"
-        ),
-        pytest.param([("orders", allow()), ("o...", deny(ALL))], False, id="all operations denied"),
-        pytest.param([("orders", allow()), ("orders", deny(WRITE))], True, id="another operation denied"),
-        pytest.param(
-            [("orders", allow()), ("orders", deny(host="10.0.0.2"))], True, id="another host denied"
-        ),
         pytest.param([("orders", allow()), ("x...", deny())], True, id="another prefix denied"),
         pytest.param([("orders", allow()), ("orders", UNREADABLE)], False, id="rules that cannot be read"),
     ],
 )
 def test_rules_decide(rules: list[tuple[str, Rule]], allowed: bool) -> None:
-    """R38"""
+    """R38; `test_decisions_are_those_of_the_definition_for_random_rules` has the rest."""
     assert may(authorizer(*rules)) is allowed
 
 
@@ -119,12 +104,6 @@ def test_super_users_may_do_what_is_denied() -> None:
     by = authorizer(("orders", deny(ALL)), super_users=["User:alice"])
     assert by.decide(ALICE, "h", READ, TOPIC, "orders") == Decision(True, "super user")
     assert not may(by, principal=Principal("alice", "Group"))
-
-
-def test_without_any_rule_everyone_may_if_so_set() -> None:
-    by = authorizer(("orders", allow(principal="User:bob")), allow_everyone=True)
-    assert may(by, name="other")
-    assert not may(by, name="orders")
 
 
 def test_a_decision_names_its_rule() -> None:

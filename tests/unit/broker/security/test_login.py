@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainstem_broker.security.exchanges import LoginFailed
-from mainstem_broker.security.login import API_VERSIONS_KEY, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY, Login
+from mainstem_broker.security.login import Login
 from mainstem_broker.security.plain import PlainServer, client_message, users_of
 from mainstem_broker.security.principals import Principal
 
@@ -51,42 +51,6 @@ class Case:
     def log_in(self, message: bytes = ALICE, now_s: float = 0.0, mechanism: str = "PLAIN") -> None:
         assert self.login.choose(mechanism, 1, now_s), self.failed
         self.login.respond(message)
-
-
-def test_before_the_handshake_only_it_and_api_versions_are_allowed() -> None:
-    login = Case().login
-    assert login.is_under_way
-    assert [key for key in range(100) if login.allows(key)] == [SASL_HANDSHAKE_KEY, API_VERSIONS_KEY]
-
-
-def test_after_the_handshake_only_the_mechanisms_messages_are_allowed() -> None:
-    login = Case().login
-    assert login.choose("PLAIN", 1, 0.0)
-    assert [key for key in range(100) if login.allows(key)] == [SASL_AUTHENTICATE_KEY]
-    assert not login.expects_raw_message
-
-
-def test_a_login_names_the_principal_and_is_over() -> None:
-    case = Case()
-    case.log_in()
-    assert case.logged_in == [(Principal("alice"), 0)]
-    assert not case.is_under_way()
-    assert not case.failed
-
-
-def test_after_a_handshake_of_version_0_messages_come_without_headers_until_the_login_is_done() -> None:
-    case = Case()
-    assert case.login.choose("PLAIN", 0, 0.0)
-    assert case.login.expects_raw_message
-    case.login.respond(ALICE)
-    assert not case.login.expects_raw_message
-
-
-def test_a_mechanism_that_is_not_enabled_fails_the_login() -> None:
-    case = Case()
-    assert not case.login.choose("GSSAPI", 1, 0.0)
-    assert case.failed == ["The mechanism 'GSSAPI' is not among sasl.enabled.mechanisms."]
-    assert case.is_under_way()
 
 
 def test_a_wrong_password_fails_the_login_and_logs_nobody_in() -> None:

@@ -162,14 +162,6 @@ def test_keys_of_unknown_kinds_are_left_out() -> None:
     assert key_id_of(token()) == "one"
 
 
-def test_a_session_ends_with_its_token() -> None:
-    ends: list[int] = []
-    login = Login({"OAUTHBEARER": server}, 3_600_000, lambda _, ms: ends.append(ms), lambda _: None)
-    assert login.choose("OAUTHBEARER", 1, 0.0)
-    assert login.respond(message(token())) == (b"", 60_000)
-    assert ends == [60_000]
-
-
 def test_a_token_that_is_accepted_though_it_has_expired_begins_no_session_without_end() -> None:
     """KAFKA-13848: a lifetime of zero means none."""
     failures: list[str] = []

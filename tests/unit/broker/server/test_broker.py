@@ -139,27 +139,6 @@ async def test_a_deleted_topic_is_forgotten_by_a_holder_that_never_opened_it(
         assert await broker._member.administration.deleted_topics() == {}
 
 
-async def test_settings_reach_the_broker_and_its_logs_while_it_runs(tmp_path: Path, servers: str) -> None:
-    async with running(tmp_path, servers) as broker:
-        await create(broker, "t")
-        await until(lambda: replica(broker, "t"))
-        partition = replica(broker, "t")
-        assert partition is not None
-        change = broker._member.administration.change_config
-        await change("brokers/1", lambda _: {"log.retention.ms": "5"})
-        await until(lambda: partition.log.config.retention_ms == 5)
-        await change("topics/t", lambda _: {"retention.ms": "6"})
-        await until(lambda: partition.log.config.retention_ms == 6)
-        with capture_logs() as lines:
-            await change("topics/t", lambda _: {"retention.ms": "soon"})
-            await until(lambda: partition.log.config.retention_ms == 5)
-            await change("brokers/1", lambda _: {"log.retention.ms": "soon"})
-            await until(lambda: "dynamic broker settings ignored" in [line["event"] for line in lines])
-        assert broker.context.config.topic({}).retention_ms == 5
-    async with running(tmp_path, servers) as broker:
-        assert broker.context.config.topic({}).retention_ms == 7 * 24 * 3_600_000
-
-
 # --- A stop while logs are recovered ---
 
 

@@ -205,12 +205,6 @@ def metered(handler: Any, broker: LocalBroker, muted_s: list[float]) -> Awaitabl
     return cast(Awaitable[Any], answer)
 
 
-def test_clients_that_no_quota_names_are_not_told_to_wait(broker: LocalBroker) -> None:
-    limit(broker, QuotaKind.PRODUCER_BYTE_RATE, 1, "another")
-    answer, muted = run(ask(broker, 0, 9, produce(9_000)))
-    assert (answer.throttle_time.total_seconds(), muted) == (0, [])
-
-
 async def test_what_a_handler_makes_its_client_wait_for_holds_for_the_connection(broker: LocalBroker) -> None:
     """KIP-599: of topics that exceed controller_mutation_rate."""
     limit(broker, QuotaKind.CONTROLLER_MUTATION_RATE, 0.01)

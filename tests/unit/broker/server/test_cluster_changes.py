@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 from uuid import UUID, uuid4
@@ -93,8 +93,10 @@ class Listening(LocalBroker):
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Listening:
-    return Listening(tmp_path)
+async def broker(tmp_path: Path) -> AsyncIterator[Listening]:
+    broker = Listening(tmp_path)
+    yield broker
+    await broker.stop()
 
 
 async def test_at_the_start_all_that_the_view_gives_to_this_broker_is_opened(broker: Listening) -> None:
@@ -103,7 +105,6 @@ async def test_at_the_start_all_that_the_view_gives_to_this_broker_is_opened(bro
     await broker.news.open()
     assert [repr(partition) for partition in broker.replicas] == ["ours-0"]
     assert broker.partition("ours").log.config.retention_ms == 5
-    await broker.stop()
 
 
 async def test_at_the_start_logs_of_deleted_topics_go_and_those_that_nobody_knows_are_set_aside(
@@ -196,7 +197,6 @@ async def test_of_what_is_set_for_all_brokers_only_what_makes_no_sense_is_left_o
     assert broker.context.config.topic({}).retention_ms == 7 * 24 * 3_600_000
     (line,) = [item["reason"] for item in logged if item["log_level"] == "error"]
     assert "log.retention.ms" in line
-    await broker.stop()
 
 
 async def test_throttles_follow_what_is_set_for_all_brokers(broker: Listening) -> None:
@@ -206,7 +206,6 @@ async def test_throttles_follow_what_is_set_for_all_brokers(broker: Listening) -
         broker.view.set_config("brokers/<default>", config)
         await broker.news.take(Delta(configs={"brokers/<default>"}))
         assert [throttle.is_limited for throttle in throttles] == [bool(config)] * 2
-    await broker.stop()
 
 
 class FullDisk:
@@ -352,7 +351,6 @@ async def test_changes_of_many_partitions_are_carried_out_in_turns(
     await broker.take(Delta(partitions={("t", index) for index in range(count)}))
     assert turns.most == ITEMS_PER_TURN
     turns.stop()
-    await broker.stop()
 
 
 async def test_topic_settings_are_worked_out_once_for_all_partitions(
@@ -378,7 +376,6 @@ async def test_topic_settings_are_worked_out_once_for_all_partitions(
     await broker.take(Delta(configs={"topics/t"}, partitions={("t", index) for index in range(20)}))
     assert times == 1
     assert {partition.log.config.retention_ms for partition in broker.replicas} == {7}
-    await broker.stop()
 
 
 # --- Newer formats ---
@@ -399,7 +396,6 @@ async def test_replicas_of_a_stopped_topic_have_no_role_and_keep_their_logs(brok
     await broker.take(Delta(partitions={("t", 0)}))
     broker.partition("t").require_leader()
     assert broker.partition("t").log.log_end_offset == 1
-    await broker.stop()
 
 
 async def test_at_the_start_logs_of_a_stopped_topic_are_left_where_they_are(broker: Listening) -> None:
@@ -409,7 +405,6 @@ async def test_at_the_start_logs_of_a_stopped_topic_are_left_where_they_are(brok
     await broker.news.open()
     assert list(broker.logs.logs) == [("t", 0)]
     assert list(broker.replicas) == []
-    await broker.stop()
 
 
 # --- A new registration ---
@@ -434,7 +429,6 @@ async def test_a_lease_begins_between_the_leaderships_that_end_and_those_that_be
     assert seen == [(1, 0)]
     assert broker.partition("won").is_leader
     assert broker.partition("won").log.epochs.latest_epoch == 1, "it has begun the epoch"
-    await broker.stop()
 
 
 @pytest.mark.parametrize(("epoch", "kept_epoch"), [(1, 0), (2, -1)])
@@ -463,7 +457,6 @@ async def test_r40_leaderships_begin_in_turns_after_the_lease_and_replaced_ones_
     await broker.news.take(Delta(partitions={(name, 0) for name in names}), begin_lease)
     assert seen == [[kept_epoch] * len(names), [epoch] * ITEMS_PER_TURN + [kept_epoch]]
     assert all(broker.partition(name).is_leader for name in names)
-    await broker.stop()
 
 
 async def test_a_lease_that_cannot_begin_leaves_its_leaderships_to_the_next_try(broker: Listening) -> None:
@@ -482,7 +475,6 @@ async def test_a_lease_that_cannot_begin_leaves_its_leaderships_to_the_next_try(
     await broker.news.take(delta, lambda: broker.replicas.lease.begin(LIFE + 1))
     assert broker.partition("t").leader_epoch == 1
     assert broker.partition("t").is_leader
-    await broker.stop()
 
 
 # --- In-sync sets ---
@@ -501,7 +493,6 @@ async def test_a_change_of_brokers_has_the_in_sync_sets_looked_at(broker: Listen
     await broker.news.take(Delta(brokers=True))
     await until(lambda: written)
     assert written[0][2].isr == (1, 2)
-    await broker.stop()
 
 
 # --- Claims (see `controller.py`) ---
@@ -534,7 +525,6 @@ async def test_when_the_whole_set_stopped_uncleanly_each_says_once_how_far_its_l
     await broker.news.take(Delta(partitions={("t", 0)}))
     await broker.news.stop()
     assert len(broker.states.claims) == 1
-    await broker.stop()
 
 
 async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(broker: Listening) -> None:
@@ -554,7 +544,6 @@ async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(b
     await broker.try_again()
     await broker.news.stop()
     assert len(broker.states.claims) == 2
-    await broker.stop()
 
 
 async def test_background_work_that_fails_is_told(tmp_path: Path) -> None:
@@ -579,4 +568,3 @@ async def test_quotas_follow_the_news(broker: Listening) -> None:
     broker.view.set_config("users/alice", {})
     await broker.news.take(Delta(configs={"users/alice"}))
     assert not broker.context.quotas.are_set
-    await broker.stop()

@@ -76,13 +76,6 @@ async def test_a_large_frames_buffer_is_let_go_and_a_common_ones_kept() -> None:
         assert len(peer.connection._frame) == 0
 
 
-async def test_an_announcement_of_a_large_frame_costs_no_memory() -> None:
-    with Peer(Script().handle, request_bytes_max=1 << 30) as peer:
-        await peer.send_raw(struct.pack(">i", 1 << 30) + b"a few bytes")
-        await peer.settle()
-        assert len(peer.connection._frame) <= FRAME_BUFFER_KEPT_BYTES_MAX
-
-
 @settings(max_examples=60)
 @given(
     requests=st.lists(
@@ -323,18 +316,6 @@ def segment(tmp_path: Path) -> Path:
     path = tmp_path / "segment"
     path.write_bytes(random.Random(7).randbytes(4 * 1024 * 1024))
     return path
-
-
-async def test_file_slices_and_bytes_leave_in_their_order(segment: Path) -> None:
-    content = segment.read_bytes()
-
-    with Peer(Script(segment).handle) as peer:
-        await peer.send("echo a", "slices 0:10,1000:2000", "slices 5:1", "echo b", "slices 0:3000000,9:9")
-        a, first, second, b, third = await peer.receive(5)
-        assert (a, b) == (b"a", b"b")
-        assert first == b"<" + content[:10] + b"|" + content[1000:3000] + b"|"
-        assert second == b"<" + content[5:6] + b"|"
-        assert third == b"<" + content[:3_000_000] + b"|" + content[9:18] + b"|"
 
 
 async def test_a_slice_and_the_bytes_around_it_come_at_once(segment: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -74,8 +74,10 @@ class Gate:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Working:
-    return Working(tmp_path)
+async def broker(tmp_path: Path) -> AsyncIterator[Working]:
+    broker = Working(tmp_path)
+    yield broker
+    await broker.worker.stop()
 
 
 async def test_logs_are_created_in_threads_and_those_that_are_led_here_first(broker: Working) -> None:
@@ -88,7 +90,6 @@ async def test_logs_are_created_in_threads_and_those_that_are_led_here_first(bro
     assert len(broker.logs.logs) == 60
     assert [topic for topic, _ in broker.created] == ["led"] * 30 + ["followed"] * 30
     assert not broker.context.opening
-    await broker.worker.stop()
 
 
 async def test_who_waits_for_a_log_goes_on_when_it_is_created(
@@ -106,7 +107,6 @@ async def test_who_waits_for_a_log_goes_on_when_it_is_created(
     gate.open()
     await waiting
     assert broker.created == [("t", 0)]
-    await broker.worker.stop()
 
 
 async def test_who_waits_for_a_log_gives_up_in_time(broker: Working) -> None:
@@ -148,7 +148,6 @@ async def test_a_topic_that_is_created_anew_while_its_log_is_created_gets_a_log_
     await broker.worker.idle()
     assert broker.logs.topic_id("t", 0) == later_id
     assert broker.created == [("t", 0)]
-    await broker.worker.stop()
 
 
 async def test_a_log_is_created_after_that_of_an_earlier_topic_of_its_name_is_deleted(
@@ -168,7 +167,6 @@ async def test_a_log_is_created_after_that_of_an_earlier_topic_of_its_name_is_de
     await broker.worker.idle()
     assert broker.logs.topic_id("t", 0) == later_id
     assert broker.deleted == [first_id]
-    await broker.worker.stop()
 
 
 async def test_a_log_that_the_disk_keeps_is_deleted_later_and_reported_once(

@@ -4,6 +4,7 @@ import asyncio
 import struct
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import thread_time
 from typing import Any, Final, cast
@@ -72,11 +73,6 @@ def response(key: int, version: int, answer: Answer) -> Any:
     return entity
 
 
-def test_a_request_goes_to_its_handler_and_its_answer_has_its_correlation_id(broker: LocalBroker) -> None:
-    answer = response(60, 0, handle(broker, request(60, 0)))
-    assert answer.cluster_id == "the-cluster"
-
-
 def test_a_handler_is_given_the_principal_of_the_connection(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,15 +97,6 @@ async def test_a_request_without_its_right_gets_neither_to_its_handler_nor_to_zo
     assert answer.error_code == ErrorCode.cluster_authorization_failed
     assert answer.error_message == "User:alice may not DescribeConfigs Cluster:kafka-cluster."
     assert secured.cluster.times_caught_up == 0
-
-
-async def test_an_asynchronous_handler_is_awaited(broker: LocalBroker) -> None:
-    held = handle(broker, request(44, 1, {"resources": []}))
-    assert isinstance(held, Hold)
-    await held.ready
-    answer = held.then()
-    assert isinstance(answer, Later)
-    assert response(44, 1, answer.encode(await answer.body)).responses == ()
 
 
 @pytest.mark.parametrize(
@@ -175,11 +162,7 @@ def list_offsets(index: int) -> bytes:
 async def test_a_request_for_a_partition_not_led_here_first_hears_the_news(broker: LocalBroker) -> None:
     held = handle(broker, list_offsets(0))
     assert isinstance(held, Hold)
-
-    def hear() -> None:
-        broker.create("t")
-
-    broker.cluster.on_catch_up = hear
+    broker.cluster.on_catch_up = partial(broker.create, "t")
     await held.ready
     (topic,) = response(2, 9, held.then()).topics
     assert topic.partitions[0].error_code == ErrorCode.none
@@ -193,11 +176,7 @@ async def test_a_request_about_the_cluster_first_hears_the_news(broker: LocalBro
     grown = {"name": "t", "count": 1, "assignments": None}
     held = handle(broker, request(37, 3, {"topics": [grown]}))
     assert isinstance(held, Hold)
-
-    def hear() -> None:
-        broker.create("t")
-
-    broker.cluster.on_catch_up = hear
+    broker.cluster.on_catch_up = partial(broker.create, "t")
     await held.ready
     answer = held.then()
     assert isinstance(answer, Later)
@@ -221,14 +200,6 @@ async def test_what_is_produced_after_the_news_is_what_was_sent_though_the_buffe
     fetched = broker.partition("t").log.read(0, 1_000, 1, True)
     assert fetched.slice is not None
     assert b"sent" in fetched.slice.read()
-
-
-async def test_a_partition_that_nobody_knows_is_refused_after_the_news(broker: LocalBroker) -> None:
-    held = handle(broker, list_offsets(0))
-    assert isinstance(held, Hold)
-    await held.ready
-    (topic,) = response(2, 9, held.then()).topics
-    assert topic.partitions[0].error_code == ErrorCode.unknown_topic_or_partition
 
 
 HANDLED_S_MAX: Final = 0.5

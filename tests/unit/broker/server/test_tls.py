@@ -279,14 +279,6 @@ async def plain_listener() -> AsyncIterator[tuple[str, int]]:
     listener.close()
 
 
-async def test_tls_on_a_plain_listener_is_refused_with_one_line_in_the_log() -> None:
-    async with plain_listener() as address:
-        with capture_logs() as logs, pytest.raises((OSError, EOFError)):
-            await asyncio.open_connection(*address, ssl=AUTHORITY.client_context())
-    (reason,) = reasons(logs, "connection closed")
-    assert reason.startswith("The client speaks TLS, and this listener does not")
-
-
 @pytest.mark.parametrize("version", [b"\x03\x01", b"\x03\x03"], ids=["as OpenSSL", "as Java"])
 async def test_tls_is_known_by_any_version_of_its_first_record(version: bytes) -> None:
     async with plain_listener() as address:
@@ -504,21 +496,24 @@ async def test_clients_are_anonymous_where_no_certificate_is_demanded(tmp_path: 
         await client.close()
 
 
+DEMANDING = {"ssl.client.auth": "required", "ssl.truststore.certificates": AUTHORITY.trust}
+
+
+def alice(folder: Path) -> ssl.SSLContext:
+    """Of a client that shows a certificate of Alice."""
+    own = folder / "alice.pem"
+    own.write_text(AUTHORITY.issue("alice@example.com", common_name="Alice"))
+    return AUTHORITY.client_context(own)
+
+
 @pytest.mark.parametrize(
     ("rules", "principal"), [("DEFAULT", r"CN=Alice,OU=.*,O=Example"), ("RULE:^CN=(.*?),.*$/$1/L", "alice")]
 )
 async def test_a_client_certificate_names_the_principal_by_the_rules(
     tmp_path: Path, rules: str, principal: str
 ) -> None:
-    own = tmp_path / "alice.pem"
-    own.write_text(AUTHORITY.issue("alice@example.com", common_name="Alice"))
-    settings = {
-        "ssl.client.auth": "required",
-        "ssl.truststore.certificates": AUTHORITY.trust,
-        "ssl.principal.mapping.rules": rules,
-    }
-    with Encrypted(tmp_path, settings) as encrypted:
-        client = await encrypted.connect(AUTHORITY.client_context(own))
+    with Encrypted(tmp_path, DEMANDING | {"ssl.principal.mapping.rules": rules}) as encrypted:
+        client = await encrypted.connect(alice(tmp_path))
         await client.ask("echo x")
         (connection,) = encrypted.listener.connections
         assert re.fullmatch(principal, connection.principal.name)
@@ -526,15 +521,9 @@ async def test_a_client_certificate_names_the_principal_by_the_rules(
 
 
 async def test_a_subject_without_a_rule_is_refused(tmp_path: Path) -> None:
-    own = tmp_path / "alice.pem"
-    own.write_text(AUTHORITY.issue("alice@example.com", common_name="Alice"))
-    settings = {
-        "ssl.client.auth": "required",
-        "ssl.truststore.certificates": AUTHORITY.trust,
-        "ssl.principal.mapping.rules": "RULE:^CN=(bob),.*$/$1/",
-    }
+    settings = DEMANDING | {"ssl.principal.mapping.rules": "RULE:^CN=(bob),.*$/$1/"}
     with Encrypted(tmp_path, settings) as encrypted, capture_logs() as logs:
-        client = await encrypted.connect(AUTHORITY.client_context(own))
+        client = await encrypted.connect(alice(tmp_path))
         assert await client.end() == b""
         assert encrypted.open_count == 0
         await client.close()
@@ -557,8 +546,7 @@ async def test_clients_without_a_valid_certificate_are_refused_with_the_reason(
     if own is not None:
         path = tmp_path / "own.pem"
         path.write_text(own)
-    settings = {"ssl.client.auth": "required", "ssl.truststore.certificates": AUTHORITY.trust}
-    with Encrypted(tmp_path, settings) as encrypted, capture_logs() as logs:
+    with Encrypted(tmp_path, DEMANDING) as encrypted, capture_logs() as logs:
         try:  # with TLS 1.3 the client has finished before the server has seen its certificate
             client = await encrypted.connect(AUTHORITY.client_context(path))
             with pytest.raises((OSError, EOFError)):

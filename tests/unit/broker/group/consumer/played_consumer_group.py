@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from mainstem_broker.coordinator.record_primitives import INT16, INT32, string
@@ -161,42 +162,14 @@ class PlayedConsumerGroup:
         member_id: str,
         *,
         topics: tuple[str, ...] | None = ("t",),
-        regex: str | None = None,
-        instance_id: str | None = None,
         rebalance_ms: int = REBALANCE_MS,
-        assignor: str | None = None,
+        **how: Any,
     ) -> int:
-        return self.ask(
-            member_id,
-            0,
-            owned=frozenset(),
-            topics=topics,
-            regex=regex,
-            instance_id=instance_id,
-            rebalance_ms=rebalance_ms,
-            assignor=assignor,
-        )
+        """Send the first heartbeat of a member; `how` are other arguments of `ask`."""
+        return self.ask(member_id, 0, owned=frozenset(), topics=topics, rebalance_ms=rebalance_ms, **how)
 
-    def join(
-        self,
-        member_id: str,
-        *,
-        topics: tuple[str, ...] | None = ("t",),
-        regex: str | None = None,
-        instance_id: str | None = None,
-        rebalance_ms: int = REBALANCE_MS,
-        assignor: str | None = None,
-    ) -> HeartbeatAnswer:
-        return self.heard(
-            self.ask_join(
-                member_id,
-                topics=topics,
-                regex=regex,
-                instance_id=instance_id,
-                rebalance_ms=rebalance_ms,
-                assignor=assignor,
-            )
-        )
+    def join(self, member_id: str, **how: Any) -> HeartbeatAnswer:
+        return self.heard(self.ask_join(member_id, **how))
 
     def leave(self, member_id: str, *, instance_id: str | None = None, epoch: int = -1) -> HeartbeatAnswer:
         return self.heard(self.ask(member_id, epoch, instance_id=instance_id))

@@ -125,11 +125,6 @@ def test_keys_are_the_kind_the_group_and_the_member() -> None:
     assert ConsumerGroupKey(CURRENT_KEY, "g", "m").encode() == bytes.fromhex("0008 0001 67 0001 6d")
 
 
-def test_kinds_that_are_found_anew_are_passed_over() -> None:
-    assert decode_key(bytes.fromhex("0004 0001 67")) is None
-    assert decode_key(bytes.fromhex("0010 0001 67 0001 72")) is None
-
-
 def test_the_last_record_of_each_key_counts_and_spoilt_ones_do_not() -> None:
     loaded = LoadedGroups()
     group, member = ConsumerGroupKey(GROUP_KEY, "g"), ConsumerGroupKey(TARGET_KEY, "g", "m")

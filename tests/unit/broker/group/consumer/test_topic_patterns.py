@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem_broker.errors import InvalidRegularExpression
-from mainstem_broker.group.consumer.pattern_parser import ALPHABET
 from mainstem_broker.group.consumer.topic_patterns import TopicPattern
 
 NAMES = st.text("abcAB01._-", max_size=8)
@@ -99,7 +98,3 @@ def test_a_pattern_that_makes_others_backtrack_takes_no_time() -> None:
 def test_repeating_nothing_takes_no_time() -> None:
     """One heartbeat with such a pattern must not stop the broker."""
     assert TopicPattern("(" * 20 + "){1000}" * 20).matches("")
-
-
-def test_names_have_the_characters_that_topics_may_have() -> None:
-    assert len(ALPHABET) == 65
