@@ -1,5 +1,5 @@
-"""The manifests of a BrokerCluster, as they are applied: one file to read in `golden/`, and what of it is another
-for other BrokerClusters.
+"""The manifests of a BrokerCluster, as they are applied: a whole file to read in `golden/`, and how those of
+others differ from it.
 
 After a change that is meant, `pytest tests/unit/operator --rewrite-golden` writes them anew.
 """

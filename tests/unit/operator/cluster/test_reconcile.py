@@ -207,10 +207,7 @@ async def test_a_volume_of_a_lost_node_is_replaced_and_no_other(operator: Runnin
         kubernetes.add_node(f"node-{index}")
     kubernetes.apply(cluster())
     await operator.condition("brokerclusters", "events", "Stable", "True")
-    claims = {
-        claim["metadata"]["name"]: claim["metadata"]["uid"]
-        for claim in kubernetes.find("persistentvolumeclaims")
-    }
+    claims = claim_uids(kubernetes)
     for index in range(3):
         kubernetes.tie_volume(f"data-events-broker-{index}", f"node-{index}")
     # The machine of broker 1 is gone for good: its pod can be placed nowhere.
