@@ -54,6 +54,22 @@ def test_an_iceberg_table_is_loaded_by_one_option(tmp_path: Path, capsys: pytest
     assert answer.to_pylist() == [{"a": 1, "b": 2}]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--catalog", "http://x"], "Delta tables are in no catalog"),
+        (["--format", "iceberg", "--catalog", "x"], "is named by its URL"),
+        (["--format", "iceberg", "--catalog-namespace", ""], "No namespace can be called ''"),
+    ],
+)
+def test_a_catalog_that_cannot_be_is_said_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    arguments = ["t", "--bootstrap-servers", "localhost:1", "--warehouse", str(tmp_path), *options]
+    assert command.main(arguments) == 1
+    assert words in capsys.readouterr().err
+
+
 def test_an_error_is_one_sentence_and_an_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
+from tests.support.running_operator import RunningOperator
 
 from mainstem_operator.api.resources import Images, cluster_of
 from mainstem_operator.certificates.apply import put_certificates
@@ -40,3 +41,10 @@ async def applied_secured(kubernetes: Kubernetes, kube: Kube, spec: Mapping[str,
     assert parsed.security is not None
     await put_certificates(kube, parsed, parsed.security, ())
     return cluster
+
+
+async def brought_up(operator: RunningOperator, manifest: Manifest) -> Kubernetes:
+    """Apply the BrokerCluster `events`, and wait until nothing of it is left to do."""
+    operator.kubernetes.apply(manifest)
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    return operator.kubernetes

@@ -16,6 +16,7 @@ from tests.unit.operator.cluster.settings.played_settings import (
     stable,
     told,
 )
+from tests.unit.operator.played_context import brought_up
 
 
 @with_operator
@@ -94,9 +95,7 @@ async def test_a_broker_that_has_the_old_value_in_its_file_is_restarted_and_one_
 async def test_an_idle_look_asks_once_and_writes_nothing(
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster(log_retention_ms=60_000))
-    await stable(operator)
+    kubernetes = await brought_up(operator, cluster(log_retention_ms=60_000))
     await operator.until(lambda: defaults.values != {}, "it is put")
     writes, questions, requested = len(kubernetes.writes), defaults.questions, len(kubernetes.requests)
     kubernetes.set_ready("events-broker-0", True)

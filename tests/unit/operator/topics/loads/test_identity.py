@@ -244,14 +244,24 @@ async def test_what_no_topic_asks_for_any_more_has_no_rights(played: Scene) -> N
     assert {user for user, rules in played.acls.rules.items() if rules} == {load_user("resident-loader")}
 
 
-async def test_the_resident_loader_waits_while_brokers_refuse_its_rights(played: Scene) -> None:
+@pytest.mark.parametrize(
+    ("settings", "plural", "name"),
+    [
+        ({"schedule": "*/5 * * * *"}, "cronjobs", "clicks-load"),
+        ({"freshness": "60s"}, "statefulsets", "events-resident-loader"),
+    ],
+)
+async def test_loads_wait_while_brokers_refuse_their_rights(
+    played: Scene, settings: dict[str, str], plural: str, name: str
+) -> None:
+    """Else the first run would fail, and use up what it may try."""
     played.acls.acls_refusal = "There is no authorizer."
-    played.kubernetes.apply(topic(freshness="60s"))
+    played.kubernetes.apply(topic(**settings))
     status = await played.look()
     assert status is not None
     assert status.waits
     assert "There is no authorizer." in status.conditions[0].message
-    assert ("statefulsets", "default", "events-resident-loader") not in played.kubernetes.objects
+    assert (plural, "default", name) not in played.kubernetes.objects
 
 
 async def test_without_authorization_nobody_is_asked_for_acls(
@@ -264,17 +274,6 @@ async def test_without_authorization_nobody_is_asked_for_acls(
         assert status is not None
         assert not status.waits
         assert played.secret()["load.pem"]
-
-
-async def test_a_load_waits_while_brokers_refuse_its_rights(played: Scene) -> None:
-    """Else its first run would fail, and use up what it may try."""
-    played.acls.acls_refusal = "There is no authorizer."
-    played.kubernetes.apply(topic())
-    status = await played.look()
-    assert status is not None
-    assert status.waits
-    assert "There is no authorizer." in status.conditions[0].message
-    assert ("cronjobs", "default", "clicks-load") not in played.kubernetes.objects
 
 
 async def test_a_secret_of_others_is_never_changed(played: Scene) -> None:
