@@ -1,11 +1,11 @@
-"""Record batches (version 2, KIP-98) built and read one record at a time: slow, plain, and beyond doubt."""
+"""Record batches (version 2, KIP-98) built one record at a time: slow, plain, and beyond doubt."""
 
 from __future__ import annotations
 
 import gzip
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cramjam
 from crc32c import crc32c
@@ -123,41 +123,3 @@ def raw_batch(
 def control_batch(offset: int, producer_id: int, commit: bool) -> bytes:
     marker = Record(offset, 0, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0))
     return batch_bytes([marker], attributes=CONTROL | TRANSACTIONAL, producer_id=producer_id)
-
-
-def read_batch(batch: bytes) -> list[Record]:
-    """All records of an uncompressed batch, one by one."""
-    base, _, _, _, _, attributes, _, base_ms, max_ms, _, _, _, count = HEADER.unpack_from(batch)
-    records: list[Record] = []
-    position = HEADER.size
-    for _ in range(count):
-        _, position = _read_varint(batch, position)
-        timestamp_delta, position = _read_varint(batch, position + 1)
-        offset_delta, position = _read_varint(batch, position)
-        key, position = _read_bytes(batch, position)
-        value, position = _read_bytes(batch, position)
-        header_count, position = _read_varint(batch, position)
-        headers: list[tuple[bytes, bytes | None]] = []
-        for _ in range(header_count):
-            name, position = _read_bytes(batch, position)
-            content, position = _read_bytes(batch, position)
-            headers.append((name or b"", content))
-        record = Record(base + offset_delta, base_ms + timestamp_delta, key, value, tuple(headers))
-        records.append(replace(record, timestamp_ms=max_ms) if attributes & LOG_APPEND_TIME else record)
-    return records
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    raw = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), position
-
-
-def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
-    length, position = _read_varint(data, position)
-    return (None, position) if length < 0 else (data[position : position + length], position + length)

@@ -51,11 +51,11 @@ def traced_files(table_format: TableFormat) -> set[str | None]:
 
 
 class Lines:
-    """Counts the lines that are executed, and ends the process at one of them."""
+    """Counts the lines of some files that are executed, and ends the process at one of them."""
 
-    def __init__(self, table_format: TableFormat, die_at: int | None) -> None:
+    def __init__(self, files: set[str | None], die_at: int | None) -> None:
         self.count = 0
-        self._files = traced_files(table_format)
+        self._files = files
         self._die_at = die_at
 
     def trace(self, frame: FrameType, event: str, _: object) -> Any:
@@ -79,7 +79,7 @@ def main(order: dict[str, Any]) -> None:
         spark_master="local[2]" if order["spark"] else None,
         max_rejected_share=1,
     )
-    lines = Lines(table_format, order.get("die_at_line"))
+    lines = Lines(traced_files(table_format), order.get("die_at_line"))
     if "die_at_line" in order:
         sys.settrace(lines.trace)
 

@@ -142,36 +142,6 @@ def test_what_cannot_be_a_double_keeps_its_type_and_a_note_says_why(
     assert len(report.warnings) == (1 if note is None else 2)
 
 
-def test_whole_numbers_of_the_same_load_are_not_rounded_either(loads: Loads) -> None:
-    loads.send({"n": 1})
-    loads.load()
-    loads.send({"n": 0.5}, {"n": 2**53 + 1})
-    assert loads.load().dead_lettered == 0
-    assert loads.rows("n", "_rest") == [
-        {"n": 1, "_rest": None},
-        {"n": None, "_rest": '{"n": 0.5}'},
-        {"n": 2**53 + 1, "_rest": None},
-    ]
-
-
-def test_values_of_a_new_column_stay_in_the_rest_if_moving_them_costs_too_much(
-    loads: Loads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loads.send({"tags": []})
-    loads.load()
-    monkeypatch.setattr(adaptation, "REWRITTEN_BYTES_MAX", 0)
-    loads.send({"tags": ["x"]})
-    (note,) = loads.load().warnings
-    assert note.startswith(
-        "Earlier rows may have values of tags in the column _rest, and they stay there, because 1"
-    )
-    assert "mainstem load backfill TOPIC --all --replace" in note
-    assert loads.rows("tags", "_rest") == [
-        {"tags": None, "_rest": '{"tags":[]}'},
-        {"tags": ["x"], "_rest": None},
-    ]
-
-
 def test_iceberg_tables_keep_values_in_the_rest(cluster: FakeCluster, tmp_path: Path) -> None:
     loads = Loads(cluster, tmp_path, TableFormat.ICEBERG)
     loads.send({"n": 1, "tags": []})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ from mainstem_loader.load_topic import LoadOutcome
 from mainstem_loader.ranges import deletable_ends
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as running:
-        yield running
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from tests.unit.loader.batch_bytes import TRANSACTIONAL, Record, batch_bytes, control_batch
+from tests.unit.loader.batch_bytes import TRANSACTIONAL, Record, control_batch
 from tests.unit.loader.fake_cluster import FETCH, FakeCluster, FakePartition
 
 from mainstem_loader import load_topic as job
@@ -170,16 +170,6 @@ def test_records_become_rows_with_their_place_time_and_key(loads: Loads) -> None
     ]
 
 
-def test_a_second_load_takes_only_what_came_since(loads: Loads) -> None:
-    loads.send(*({"n": n} for n in range(5)))
-    assert loads.load().loaded == 5
-    again = loads.load()
-    assert (again.outcome, again.loaded, again.files) == (LoadOutcome.UP_TO_DATE, 0, 0)
-    loads.send({"n": 5}, {"n": 6})
-    assert loads.load().loaded == 2
-    assert [row["n"] for row in loads.rows("n")] == list(range(7))
-
-
 def test_an_empty_topic_starts_no_executor(loads: Loads) -> None:
     class NoExecutor(InProcessExecutor):
         def __enter__(self) -> Self:
@@ -217,16 +207,6 @@ def test_a_first_load_begins_at_the_oldest_record_and_reports_what_expired(loads
     loads.topic.partitions[0].log_start = 4
     with pytest.raises(OffsetsLostError, match="Offsets 3 to 3 of partition 0"):
         loads.load()
-
-
-def test_a_first_load_of_nothing_but_expired_records_reports_them(loads: Loads) -> None:
-    loads.send({"n": 0}, {"n": 1})
-    loads.topic.partitions[0].log_start = 2
-    with pytest.raises(OffsetsLostError):
-        loads.load(on_gap=GapPolicy.FAIL)
-    report = loads.load()
-    assert (report.read, report.gaps) == (0, (OffsetRange(0, 0, 2),))
-    assert report.warnings
 
 
 def test_a_gap_between_the_steps_of_a_first_load_fails(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,14 +269,6 @@ def test_what_does_not_parse_is_kept_with_its_reason(loads: Loads) -> None:
     ]
 
 
-def test_a_topic_of_nothing_but_dead_letters_still_moves(loads: Loads) -> None:
-    loads.send(b"x", b"y")
-    assert loads.load().dead_lettered == 2
-    assert loads.load().outcome is LoadOutcome.UP_TO_DATE
-    assert loads.rows("_offset") == []
-    assert len(loads.dead()) == 2
-
-
 def test_late_data_lands_in_its_own_day(loads: Loads) -> None:
     """R30."""
     loads.send({"at": "2013-06-01T00:00:00Z"}, {"at": "2013-05-01"}, {"at": 1357016400000})
@@ -340,32 +312,6 @@ def test_timestamps_that_no_table_can_hold_are_dead_and_kept(loads: Loads) -> No
     assert [row["timestamp_ms"] for row in loads.dead()] == [2**62, -5]
 
 
-def test_new_fields_become_columns(loads: Loads) -> None:
-    loads.send({"a": 1})
-    loads.load()
-    loads.send({"a": 2, "b": "x", "s": {"k": 1}})
-    loads.load()
-    loads.send({"b": "y", "s": {"k": 2, "l": True}})
-    loads.load()
-    assert loads.rows("a", "b", "s") == [
-        {"a": 1, "b": None, "s": None},
-        {"a": 2, "b": "x", "s": {"k": 1, "l": None}},
-        {"a": None, "b": "y", "s": {"k": 2, "l": True}},
-    ]
-
-
-def test_a_column_keeps_its_type(loads: Loads) -> None:
-    loads.send({"a": 1})
-    loads.load()
-    loads.send({"a": "x"}, {"a": 2})
-    assert loads.load().dead_lettered == 0
-    assert loads.rows("a", "_rest") == [
-        {"a": 1, "_rest": None},
-        {"a": None, "_rest": '{"a": "x"}'},
-        {"a": 2, "_rest": None},
-    ]
-
-
 def test_tasks_that_learned_different_types_run_again(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each task learns by itself: integers give way to doubles, else the first in order is right."""
     limit_tasks(monkeypatch, 2)
@@ -402,32 +348,11 @@ def test_headers_are_kept_when_asked_for(loads: Loads) -> None:
     ]
 
 
-def test_a_capped_run_leaves_the_rest_for_the_next(loads: Loads) -> None:
-    for partition in (0, 1):
-        for n in range(10):
-            loads.send({"n": n}, partition=partition)
-    assert [loads.load(max_records=8).loaded for _ in range(4)] == [8, 8, 4, 0]
-    assert len(loads.rows("n")) == 20
-
-
 def test_a_run_capped_by_bytes_reads_about_as_much(loads: Loads) -> None:
     for n in range(100):
         loads.send({"n": n})
     size = len(b"".join(loads.topic.partitions[0].batches))
     assert 30 <= loads.load(max_bytes=size // 3).loaded <= 36
-
-
-def test_ranges_that_are_cut_inside_of_batches_load_each_record_once(
-    loads: Loads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit_tasks(monkeypatch, 7)
-    for partition in (0, 1):
-        for first in range(0, 50, 10):
-            loads.send(*({"n": first + n} for n in range(10)), partition=partition)
-    report = loads.load()
-    assert report.loaded == 100
-    assert report.tries == 15
-    assert [row["n"] for row in loads.rows("n")] == [*range(50), *range(50)]
 
 
 def test_fetches_smaller_than_a_batch_still_get_there(loads: Loads) -> None:
@@ -478,20 +403,6 @@ def test_a_flipped_byte_is_never_loaded(loads: Loads) -> None:
     assert loads.files() == before
 
 
-def test_a_gap_fails_the_run_or_is_recorded(loads: Loads) -> None:
-    loads.send({"n": 0})
-    loads.load()
-    for n in range(1, 5):
-        loads.send({"n": n})
-    loads.topic.partitions[0].log_start = 3
-    with pytest.raises(OffsetsLostError, match="Offsets 1 to 2 of partition 0"):
-        loads.load()
-    report = loads.load(on_gap=GapPolicy.SKIP)
-    assert report.gaps == (OffsetRange(0, 1, 3),)
-    assert [row["n"] for row in loads.rows("n")] == [0, 3, 4]
-    assert loads.load().outcome is LoadOutcome.UP_TO_DATE
-
-
 def test_a_topic_cut_short_fails_and_one_made_anew_starts_at_its_beginning(loads: Loads) -> None:
     loads.send({"n": 0}, {"n": 1})
     loads.load()
@@ -503,14 +414,6 @@ def test_a_topic_cut_short_fails_and_one_made_anew_starts_at_its_beginning(loads
     loads.send({"n": 9})
     assert loads.load().loaded == 1
     assert sorted(row["n"] for row in loads.rows("n")) == [0, 1, 9]
-
-
-def test_a_partition_that_is_added_is_loaded_from_its_beginning(loads: Loads) -> None:
-    loads.send({"n": 0})
-    loads.load()
-    loads.topic.partitions[2] = FakePartition()
-    loads.send({"n": 1}, partition=2)
-    assert loads.load().loaded == 1
 
 
 class Meddling(InProcessExecutor):
@@ -724,19 +627,6 @@ def test_a_load_whose_columns_another_load_defined_is_planned_anew(loads: Loads)
     ]
 
 
-def test_a_failed_task_fails_the_run_and_leaves_no_files(
-    loads: Loads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit_tasks(monkeypatch, 1)
-    loads.send({"a": 1})
-    loads.send({"a": 2})
-    loads.cluster.errors[FETCH] = deque([ErrorCode.none, ErrorCode.offset_out_of_range])
-    with pytest.raises(OffsetsLostError):
-        loads.load()
-    assert loads.files() == set()
-    assert loads.load().loaded == 2
-
-
 def test_a_warehouse_that_cannot_be_made_is_said_in_one_sentence(
     loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -882,14 +772,6 @@ def test_a_task_that_lies_about_its_rows_is_caught(loads: Loads) -> None:
     loads.send({"a": 1})
     with pytest.raises(LoaderError, match="wrote other rows than it read"):
         loads.load(Forgetful())
-
-
-def test_a_batch_twice_in_a_fetch_is_damage(loads: Loads) -> None:
-    loads.send({"a": 1})
-    loads.topic.partitions[0].batches.append(batch_bytes([Record(0, 0, None, b"{}")]))
-    loads.topic.partitions[0].end = 2
-    with pytest.raises(CorruptBatchError):
-        loads.load()
 
 
 def test_a_transaction_that_ends_while_its_age_is_looked_up_is_no_warning(

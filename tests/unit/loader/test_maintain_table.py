@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.table.commits import CommitOutcome, LoadCommit, WarehouseTable
 from mainstem_loader.table.delta import open_table
 from mainstem_loader.table.folder import Folder
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as running:
-        yield running
 
 
 @pytest.fixture
@@ -78,15 +71,6 @@ def test_small_files_become_one_for_each_day_and_no_row_changes(loads: Loads) ->
     assert read == [(10, 20)]
     again = upkeep(loads)
     assert (again.days, again.files_before) == ((), 0)
-
-
-def test_a_load_after_a_merge_continues(loads: Loads) -> None:
-    load_often(loads)
-    upkeep(loads)
-    loads.send({"n": 5})
-    assert loads.load().loaded == 1
-    assert loads.load().outcome is LoadOutcome.UP_TO_DATE
-    assert [row["n"] for row in loads.rows("n")] == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("widens", [False, True])

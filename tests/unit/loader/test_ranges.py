@@ -120,44 +120,47 @@ def test_a_cap_gives_every_partition_its_share() -> None:
     assert [part.offset_count for part in plan.ranges] == [100, 100, 100, 100, 10]
 
 
-def test_repeated_capped_runs_load_everything() -> None:
-    committed: dict[int, int | None] = {0: None, 1: None, 2: None}
-    ends = {0: 5, 1: 90, 2: 1}
-    for _ in range(100):
-        offsets = [PartitionOffsets(p, committed[p], 0, ends[p]) for p in committed]
-        for part in plan_load("t", offsets, ReadLimits(run_records=2)).ranges:
-            assert part.start == (committed[part.partition] or 0)
-            committed[part.partition] = part.end
-    assert committed == ends
-
-
 def test_a_large_partition_is_shared_by_all_cores_and_a_small_load_is_one_task() -> None:
     bounds = ReadLimits(parallelism=4)
     assert len(plan_load("t", [PartitionOffsets(0, None, 0, 4_000_000)], bounds).tasks) == 4
     assert len(plan_load("t", [PartitionOffsets(p, None, 0, 100) for p in range(9)], bounds).tasks) == 1
 
 
-def test_offsets_deleted_before_they_were_loaded_fail_the_run_by_default() -> None:
-    with pytest.raises(OffsetsLostError, match=r"Offsets 5 to 19 of partition 3 of topic t .*skip"):
-        plan_load("t", [PartitionOffsets(3, 5, 20, 30)], ReadLimits())
+@pytest.mark.parametrize(
+    ("offsets", "policy", "error", "words"),
+    [
+        (
+            (3, 5, 20, 30),
+            GapPolicy.FAIL,
+            OffsetsLostError,
+            r"Offsets 5 to 19 of partition 3 of topic t .*skip",
+        ),
+        ((3, None, 20, 20), GapPolicy.FAIL, OffsetsLostError, r"Offsets 0 to 19 .* before the first load"),
+        ((0, 8, 0, 7), GapPolicy.SKIP, TopicRecreatedError, "ends at offset 7, but .* loaded it up to 8"),
+    ],
+)
+def test_offsets_that_were_lost_fail_the_run(
+    offsets: tuple[int, int | None, int, int], policy: GapPolicy, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        plan_load("t", [PartitionOffsets(*offsets)], ReadLimits(), policy)
 
 
-def test_a_gap_is_recorded_and_skipped_when_asked() -> None:
-    plan = plan_load("t", [PartitionOffsets(3, 5, 20, 30)], ReadLimits(), GapPolicy.SKIP)
-    assert plan.gaps == (OffsetRange(3, 5, 20),)
-    assert plan.ranges == (OffsetRange(3, 20, 30),)
-
-
-def test_a_gap_up_to_the_end_moves_the_offset_though_there_is_nothing_to_read() -> None:
-    plan = plan_load("t", [PartitionOffsets(3, 5, 20, 20)], ReadLimits(), GapPolicy.SKIP)
-    assert plan.ranges == (OffsetRange(3, 20, 20),)
-    assert plan.tasks == ()
-    assert plan.gaps == (OffsetRange(3, 5, 20),)
-
-
-def test_a_topic_that_ends_before_what_was_loaded_fails_loudly() -> None:
-    with pytest.raises(TopicRecreatedError, match=r"ends at offset 7, but the table has loaded it up to 8"):
-        plan_load("t", [PartitionOffsets(0, 8, 0, 7)], ReadLimits(), GapPolicy.SKIP)
+@pytest.mark.parametrize(
+    ("offsets", "gap", "left"),
+    [
+        ((3, 5, 20, 30), OffsetRange(3, 5, 20), OffsetRange(3, 20, 30)),
+        ((3, 5, 20, 20), OffsetRange(3, 5, 20), OffsetRange(3, 20, 20)),
+        ((3, None, 20, 20), OffsetRange(3, 0, 20), OffsetRange(3, 20, 20)),
+    ],
+    ids=["in the midst", "up to the end", "before the first load"],
+)
+def test_a_gap_is_recorded_and_skipped_when_asked(
+    offsets: tuple[int, int | None, int, int], gap: OffsetRange, left: OffsetRange
+) -> None:
+    """The offset moves though there may be nothing to read."""
+    plan = plan_load("t", [PartitionOffsets(*offsets)], ReadLimits(), GapPolicy.SKIP)
+    assert (plan.gaps, plan.ranges, bool(plan.tasks)) == ((gap,), (left,), left.offset_count > 0)
 
 
 def test_offsets_are_remembered_by_the_topics_id() -> None:
@@ -176,15 +179,6 @@ def test_new_partitions_that_a_cap_leaves_no_share_get_an_offset() -> None:
     plan = plan_load("t", offsets, ReadLimits(run_records=1))
     assert [part.partition for part in plan.ranges] == [0, 1, 2]
     assert plan.offset_count == 1
-
-
-def test_records_that_expired_before_the_first_load_are_a_gap() -> None:
-    expired = [PartitionOffsets(3, None, 20, 20)]
-    with pytest.raises(OffsetsLostError, match=r"Offsets 0 to 19 of partition 3 .* before the first load"):
-        plan_load("t", expired, ReadLimits())
-    plan = plan_load("t", expired, ReadLimits(), GapPolicy.SKIP)
-    assert plan.gaps == (OffsetRange(3, 0, 20),)
-    assert plan.ranges == (OffsetRange(3, 20, 20),)
 
 
 def test_what_a_load_left_is_readable_or_waits_for_a_transaction() -> None:

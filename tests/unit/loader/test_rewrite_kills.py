@@ -1,8 +1,12 @@
-"""Rewrites that are killed between any two lines (R29, R33): a table is as it was or as it is to be."""
+"""Rewrites, merges and loads through a transform that are killed between any two lines (R29, R30, R33, R34).
+
+A table is as it was or as it is to be.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -14,6 +18,7 @@ import pytest
 from tests.unit.loader import rewriting_process
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_load_topic import DAY_MS, NEW_YEAR_MS, Loads
+from tests.unit.loader.test_transformed_loads import Topics
 
 from mainstem_loader.table.commits import WarehouseTable
 from mainstem_loader.table.delta import open_table
@@ -21,8 +26,9 @@ from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.query import query
 
 KILLS = 4
+REPOSITORY = Path(__file__).parents[3]
 
-State = tuple[list[tuple[int, str]], list[int]]
+State = tuple[tuple[list[tuple[int, str]], int], list[int]]
 
 
 def rewrite(cluster: FakeCluster, warehouse: Path, job: str, die_at_line: int | None) -> tuple[int, int]:
@@ -33,93 +39,87 @@ def rewrite(cluster: FakeCluster, warehouse: Path, job: str, die_at_line: int | 
         "job": job,
         "die_at_line": die_at_line,
     }
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     arguments = [sys.executable, rewriting_process.__file__, json.dumps(order)]
-    ended = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    ended = subprocess.run(
+        arguments,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     return ended.returncode, int(ended.stdout or 0)
 
 
-def state(warehouse: Path) -> State:
-    """Rows and dead letters by offset."""
+def state(warehouse: Path, job: str) -> State:
+    """Rows by offset, for a merge with the number of their files, and dead letters by offset."""
     rows = query(warehouse, "SELECT _offset, day FROM t ORDER BY _offset").to_pylist()
     dead = query(warehouse, "SELECT _offset FROM dead_letters ORDER BY _offset").to_pylist()
-    return [(row["_offset"], str(row["day"])) for row in rows], [row["_offset"] for row in dead]
+    table = open_table(Folder.of(warehouse) / "t")
+    assert table is not None
+    files = len(table.file_uris()) if job == "merge" else 0
+    return ([(row["_offset"], str(row["day"])) for row in rows], files), [row["_offset"] for row in dead]
+
+
+def prepare(cluster: FakeCluster, warehouse: Path, job: str) -> list[int]:
+    """Make the table on which the job is done; the offsets of its rows."""
+    if job == "transform":
+        topics = Topics(cluster, warehouse)
+        topics.send({"n": 0}, {"n": 1}, b"nonsense", {"n": 4})
+        topics.load(rewriting_process.doubled_evens)
+        topics.send({"n": 5}, {"n": 6}, b"nonsense")
+        topics.send({"n": 8}, b"nonsense", {"n": 9}, partition=1)
+        return [0, 0, 3, 3]
+    loads = Loads(cluster, warehouse)
+    if job == "merge":
+        for number in range(5):
+            loads.send({"at": NEW_YEAR_MS + number}, b"nonsense")
+            loads.load(event_time_field="at", max_rejected_share=1)
+        return [0, 2, 4, 6, 8]
+    for day in range(2):
+        at_s = (NEW_YEAR_MS + day * DAY_MS) // 1000
+        loads.send(*({"at": at_s * 1000}, {"at": at_s + 1}, b"nonsense", {"at": at_s * 1000 + 3}))
+    loads.load(event_time_field="at", max_rejected_share=1)
+    table = open_table(Folder.of(warehouse) / "t")
+    assert table is not None
+    table.delete("_offset = 4")
+    return [0, 3, 7]
 
 
 @pytest.mark.processes
 @pytest.mark.trial
-@pytest.mark.parametrize("job", ["append", "replace", "rewind", "replay"])
-def test_a_rewrite_that_is_killed_anywhere_happens_once_or_not_at_all(
+@pytest.mark.parametrize("job", ["append", "replace", "rewind", "replay", "merge", "transform"])
+def test_a_job_that_is_killed_anywhere_happens_once_or_not_at_all(
     cluster: FakeCluster, tmp_path: Path, job: str
 ) -> None:
     """After the kill the table has either all of the change or nothing, and what follows completes it."""
     seed = random.SystemRandom().randrange(2**32)
     chance = random.Random(seed)
-    loads = Loads(cluster, tmp_path / "first")
-    for day in range(2):
-        at_s = (NEW_YEAR_MS + day * DAY_MS) // 1000
-        loads.send(*({"at": at_s * 1000}, {"at": at_s + 1}, b"nonsense", {"at": at_s * 1000 + 3}))
-    loads.load(event_time_field="at", max_rejected_share=1)
-    table = open_table(Folder.of(loads.warehouse) / "t")
-    assert table is not None
-    table.delete("_offset = 4")
-    before = state(loads.warehouse)
-    assert before == ([(0, "2013-01-01"), (3, "2013-01-01"), (7, "2013-01-02")], [1, 2, 5, 6])
-
-    whole = tmp_path / "whole"
-    shutil.copytree(loads.warehouse, whole)
+    first, whole = tmp_path / "first", tmp_path / "whole"
+    offsets = prepare(cluster, first, job)
+    before = state(first, job)
+    assert [offset for offset, _ in before[0][0]] == offsets
+    shutil.copytree(first, whole)
     code, lines = rewrite(cluster, whole, job, None)
     assert code == 0
-    after = state(whole)
+    after = state(whole, job)
     assert after != before
+    assert job != "merge" or after == ((before[0][0], 1), before[1])
 
     for number in range(KILLS):
         warehouse = tmp_path / str(number)
-        shutil.copytree(loads.warehouse, warehouse)
+        shutil.copytree(first, warehouse)
         line = chance.randrange(1, lines)
         note = f"{job}, killed at line {line} of {lines}, seed {seed}"
         code, _ = rewrite(cluster, warehouse, job, line)
         assert code == -signal.SIGKILL, note
-        rows, dead = state(warehouse)
+        rows, dead = state(warehouse, job)
         # Dead letters follow the commit, at the latest when the next run begins.
         assert (rows, dead) in (before, after, (after[0], before[1])), note
         WarehouseTable(warehouse, "t").deliver_dead_letters()
-        assert state(warehouse) in (before, after), note
+        assert state(warehouse, job) in (before, after), note
         if job != "rewind" or rows == before[0]:
             code, _ = rewrite(cluster, warehouse, job, None)
             assert code == 0, note
-        assert state(warehouse) == after, note
-
-
-@pytest.mark.processes
-@pytest.mark.trial
-@pytest.mark.timeout(300)
-def test_a_merge_that_is_killed_anywhere_changes_no_row(cluster: FakeCluster, tmp_path: Path) -> None:
-    """The next maintenance completes it."""
-    seed = random.SystemRandom().randrange(2**32)
-    chance = random.Random(seed)
-    loads = Loads(cluster, tmp_path / "first")
-    for number in range(5):
-        loads.send({"at": NEW_YEAR_MS + number}, b"nonsense")
-        loads.load(event_time_field="at", max_rejected_share=1)
-    before = state(loads.warehouse)
-    assert len(before[0]) == 5
-
-    def file_count(warehouse: Path) -> int:
-        table = open_table(Folder.of(warehouse) / "t")
-        assert table is not None
-        return len(table.file_uris())
-
-    whole = tmp_path / "whole"
-    shutil.copytree(loads.warehouse, whole)
-    code, lines = rewrite(cluster, whole, "merge", None)
-    assert (code, state(whole), file_count(whole)) == (0, before, 1)
-    for number in range(KILLS):
-        warehouse = tmp_path / str(number)
-        shutil.copytree(loads.warehouse, warehouse)
-        line = chance.randrange(1, lines)
-        note = f"killed at line {line} of {lines}, seed {seed}"
-        code, _ = rewrite(cluster, warehouse, "merge", line)
-        assert (code, state(warehouse)) == (-signal.SIGKILL, before), note
-        assert file_count(warehouse) in (5, 1), note
-        code, _ = rewrite(cluster, warehouse, "merge", None)
-        assert (code, state(warehouse), file_count(warehouse)) == (0, before, 1), note
+        assert state(warehouse, job) == after, note

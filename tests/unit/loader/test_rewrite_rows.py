@@ -257,29 +257,6 @@ def test_of_two_backfills_at_once_the_second_plans_again(
     assert places(loads) == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_rows_that_another_program_merges_meanwhile_are_not_doubled(
-    loads: Loads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """delta-rs takes a commit that removes merged files again, and keeps the file they were merged to."""
-    for n in range(3):
-        loads.send({"n": n})
-        loads.load()
-    plain = WarehouseTable.rewrite
-    merges: list[object] = []
-
-    def after_a_merge(table: WarehouseTable, commit: LoadCommit) -> CommitOutcome:
-        if not merges:
-            merged = open_table(Folder.of(loads.warehouse) / "t")
-            assert merged is not None
-            merges.append(merged.optimize.compact())
-        return plain(table, commit)
-
-    monkeypatch.setattr(WarehouseTable, "rewrite", after_a_merge)
-    assert fill(loads, replace_rows=True).loaded == 3
-    assert len(merges) == 1
-    assert places(loads) == [(0, 0), (0, 1), (0, 2)]
-
-
 def test_a_live_load_that_was_planned_before_a_rewind_loads_nothing(
     loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,16 +143,6 @@ def test_rows_that_are_left_out_are_loaded_all_the_same(topics: Topics) -> None:
     assert topics.ask("SELECT n FROM t ORDER BY n") == [{"n": number} for number in range(0, 10, 2)]
 
 
-def test_a_record_may_become_several_rows(topics: Topics) -> None:
-    topics.send({"n": 1}, {"n": 2})
-    report = topics.load(doubled)
-    assert (report.loaded, report.rows) == (2, 4)
-    assert topics.ask("SELECT _offset, count(*) AS c FROM t GROUP BY 1 ORDER BY 1") == [
-        {"_offset": 0, "c": 2},
-        {"_offset": 1, "c": 2},
-    ]
-
-
 def test_an_aggregate_covers_what_one_load_reads(topics: Topics) -> None:
     topics.send({"n": 1}, {"n": 2})
     topics.load(total)
@@ -190,14 +180,6 @@ def test_a_load_of_nothing_but_dead_letters_does_not_run_the_transform(topics: T
     assert (report.dead_lettered, report.warnings) == (1, ())
 
 
-def test_steps_of_a_large_backlog_each_run_the_transform(topics: Topics) -> None:
-    topics.send(*({"n": number} for number in range(10)))
-    report = topics.load(total, max_records=4)
-    report = topics.load(total)
-    assert report.steps == 1
-    assert sum(row["total"] for row in topics.ask("SELECT total FROM t")) == 45
-
-
 @pytest.mark.parametrize(
     "function",
     [
@@ -228,12 +210,6 @@ def test_a_result_whose_columns_changed_says_which(topics: Topics) -> None:
         topics.load(lambda views: even(views).set_column(0, "n", [["four"]]))
     topics.load(lambda views: even(views).append_column("twice", [[8]]))
     assert topics.ask("SELECT n, twice FROM t ORDER BY n") == [{"n": 2, "twice": None}, {"n": 4, "twice": 8}]
-
-
-def test_staged_files_are_gone_after_the_load(topics: Topics) -> None:
-    topics.send({"n": 2}, b"no json")
-    topics.load(even)
-    assert topics.files() == []
 
 
 def test_other_topics_and_tables_are_views(topics: Topics) -> None:

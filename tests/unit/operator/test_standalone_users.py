@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.unit.operator.played_users import PlayedUsers
 
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.users import AclRule
 from mainstem_operator.brokers.admin import Brokers
-from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.standalone import Applied, Statuses, apply_manifests
 
 READ = AclRule("topic", "clicks", False, "read", True, "*")
@@ -23,42 +22,6 @@ SECRET = {
     "metadata": {"name": "of-alice"},
     "stringData": {"password": "a-good-password"},
 }
-
-
-class PlayedUsers:
-    """What brokers have of users."""
-
-    def __init__(self) -> None:
-        self.passwords: dict[str, str] = {}
-        self.rules: dict[str, frozenset[AclRule]] = {}
-        self.limits: dict[str, dict[str, float | None]] = {}
-        self.refusal = ""
-
-    async def with_password(self) -> set[str]:
-        return set(self.passwords)
-
-    async def acls(self) -> dict[str, frozenset[AclRule]]:
-        if self.refusal:
-            raise BrokersRefused("REFUSED", self.refusal)
-        return self.rules
-
-    async def quotas(self) -> dict[str, dict[str, float | None]]:
-        return self.limits
-
-    async def set_password(self, user: str, password: str) -> None:
-        self.passwords[user] = password
-
-    async def delete_password(self, user: str) -> None:
-        del self.passwords[user]
-
-    async def add_acls(self, user: str, rules: Collection[AclRule]) -> None:
-        self.rules[user] = self.rules.get(user, frozenset()) | frozenset(rules)
-
-    async def remove_acls(self, user: str, rules: Collection[AclRule]) -> None:
-        self.rules[user] -= frozenset(rules)
-
-    async def change_quotas(self, user: str, changes: Mapping[str, float | None]) -> None:
-        self.limits[user] = {**self.limits.get(user, {}), **changes}
 
 
 def user(**spec: Any) -> dict[str, Any]:
@@ -105,7 +68,7 @@ def test_a_user_gets_what_its_manifest_says_with_the_password_of_a_secret(tmp_pa
 def test_what_the_manifest_does_not_name_is_taken_away(tmp_path: Path) -> None:
     users = PlayedUsers()
     users.passwords["alice"] = "set-before"
-    users.rules["alice"] = frozenset({READ, AclRule("topic", "more", True, "write", True, "*")})
+    users.rules["alice"] = {READ, AclRule("topic", "more", True, "write", True, "*")}
     (applied,) = apply(users, tmp_path, user())
     assert applied.changes == ("ACL removed: allow write on topic more* from *",)
     assert users.passwords == {"alice": "set-before"}
@@ -129,7 +92,7 @@ def test_a_user_with_a_certificate_gets_its_rights(tmp_path: Path) -> None:
 
 def test_brokers_that_refuse_to_show_acls_are_quoted(tmp_path: Path) -> None:
     users = PlayedUsers()
-    users.refusal = "There is no authorizer."
+    users.acls_refusal = "There is no authorizer."
     (applied,) = apply(users, tmp_path, user(authentication={"type": "tls"}, quotas={"producerByteRate": 9}))
     assert applied.ready["reason"] == "AclsRefused"
     assert "There is no authorizer." in applied.ready["message"]

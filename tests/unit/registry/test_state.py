@@ -46,24 +46,6 @@ def shown(state: RegistryState) -> list[tuple[str, int, int, SchemaText, bool]]:
     ]
 
 
-def test_a_version_keeps_its_schema_whatever_a_former_leader_writes_later() -> None:
-    state = replayed([version("s", 1, 1, "A")])
-    assert not state.apply(version("s", 1, 2, "B"))
-    assert [item.schema for item in state.versions("s")] == [text("A")]
-    assert state.highest_id == 2
-    assert state.repairs() == [version("s", 1, 1, "A")]
-
-
-def test_an_id_keeps_its_schema_and_the_record_that_contradicts_is_to_be_removed() -> None:
-    state = replayed([version("s", 1, 1, "A")])
-    assert not state.apply(version("t", 1, 1, "B"))
-    assert state.schema(1) == text("A")
-    assert state.repairs() == [Record(VersionKey("t", 1), None)]
-    for repair in state.repairs():
-        state.apply(repair)
-    assert state.repairs() == []
-
-
 def test_soft_deletion_keeps_the_id_and_hard_deletion_ends_it_but_not_its_number() -> None:
     state = replayed([version("s", 1, 7, "A"), Record(DeleteSubjectKey("s"), DeleteSubjectValue(1))])
     assert [item.is_deleted for item in state.versions("s")] == [True]

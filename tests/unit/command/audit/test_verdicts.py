@@ -49,60 +49,63 @@ def sent(
     return ProducerCounts(produced, produced - failed if delivered is None else delivered, failed, posted_ms)
 
 
-def test_a_window_whose_records_all_arrived_is_complete() -> None:
-    one = verdict(sent(10), StoredCounts(10, 10), LoadedCounts(9, 1))
-    assert (one.state, one.missing, one.duplicates, one.completeness) == (WindowState.COMPLETE, 0, 0, 1.0)
-    assert verdict(sent(10), StoredCounts(10, 10)).state is WindowState.COMPLETE
+COMPLETE, MISSING, DUPLICATES, OPEN = (
+    {"state": state}
+    for state in (WindowState.COMPLETE, WindowState.MISSING, WindowState.DUPLICATES, WindowState.OPEN)
+)
+RECENT = sent(10, 6, posted_ms=NOW_MS - GRACE_MS + 1)
+VERDICTS: dict[str, tuple[ProducerCounts | None, StoredCounts, LoadedCounts | None, dict[str, Any]]] = {
+    "all arrived": (
+        sent(10), StoredCounts(10, 10), LoadedCounts(9, 1),
+        {**COMPLETE, "missing": 0, "duplicates": 0, "completeness": 1.0},
+    ),
+    "all arrived, without a table": (sent(10), StoredCounts(10, 10), None, COMPLETE),
+    "not stored": (
+        sent(10, 6), StoredCounts(6, 6), LoadedCounts(6),
+        {**MISSING, "missing_in_log": 4, "missing_in_table": 0, "producers": ("p",), "completeness": 0.6},
+    ),
+    # The application received the error.
+    "failed": (sent(10, failed=3), StoredCounts(7, 7), None, {**COMPLETE, "produced": 7, "failed": 3}),
+    "under way": (RECENT, StoredCounts(6, 6), None, OPEN),
+    "under way and not stored": (RECENT, StoredCounts(5, 5), None, {"missing_in_log": 1}),
+    "not loaded": (
+        sent(10), StoredCounts(10, 10), LoadedCounts(8, 1),
+        {**MISSING, "missing_in_log": 0, "missing_in_table": 1, "producers": ()},
+    ),
+    "still to load": (
+        sent(10), StoredCounts(10, 4), LoadedCounts(4),
+        {**OPEN, "pending": 6, "missing": 0, "completeness": 1.0},
+    ),
+    "stored twice": (
+        sent(10), StoredCounts(11, 11), LoadedCounts(11),
+        {**DUPLICATES, "duplicates": 1, "completeness": 1.1},
+    ),
+    "loaded twice": (
+        sent(10), StoredCounts(10, 10), LoadedCounts(12), {**DUPLICATES, "duplicates": 2, "producers": ()},
+    ),
+    "not counted": (
+        None, StoredCounts(5, 5), LoadedCounts(5), {"state": WindowState.UNAUDITED, "completeness": None},
+    ),
+    "not counted and not loaded": (None, StoredCounts(5, 5), LoadedCounts(4), {"missing_in_table": 1}),
+    # R32: the first record that remains is of an earlier window than records before it.
+    "out of order and deleted by retention": (
+        sent(10), StoredCounts(6, 6), LoadedCounts(10, expired=4),
+        {**COMPLETE, "stored": 10, "missing": 0, "duplicates": 0},
+    ),
+}  # fmt: skip
 
 
-def test_records_that_were_produced_and_not_stored_are_missing_in_the_log() -> None:
-    one = verdict(sent(10, 6), StoredCounts(6, 6), LoadedCounts(6))
-    assert (one.state, one.missing_in_log, one.missing_in_table) == (WindowState.MISSING, 4, 0)
-    assert (one.producers, one.completeness) == (("p",), 0.6)
+@pytest.mark.parametrize(("counts", "stored", "loaded", "expected"), VERDICTS.values(), ids=VERDICTS)
+def test_a_window_is_judged_by_the_counts_of_all_sides(
+    counts: ProducerCounts | None, stored: StoredCounts, loaded: LoadedCounts | None, expected: dict[str, Any]
+) -> None:
+    one = verdict(counts, stored, loaded)
+    assert {name: getattr(one, name) for name in expected} == expected
 
 
 def test_a_window_of_which_nothing_was_stored_is_missing() -> None:
     """A producer that dies before flushing has posted its first count."""
     assert verdict(sent(50, 0)).missing_in_log == 50
-
-
-def test_records_that_failed_are_not_missing() -> None:
-    """The application received the error."""
-    one = verdict(sent(10, failed=3), StoredCounts(7, 7))
-    assert (one.state, one.produced, one.failed) == (WindowState.COMPLETE, 7, 3)
-
-
-def test_records_that_are_under_way_are_not_missing_yet() -> None:
-    recent = sent(10, 6, posted_ms=NOW_MS - GRACE_MS + 1)
-    assert verdict(recent, StoredCounts(6, 6)).state is WindowState.OPEN
-    assert verdict(recent, StoredCounts(5, 5)).missing_in_log == 1
-
-
-def test_records_that_were_stored_and_not_loaded_are_missing_in_the_table() -> None:
-    one = verdict(sent(10), StoredCounts(10, 10), LoadedCounts(8, 1))
-    assert (one.state, one.missing_in_log, one.missing_in_table) == (WindowState.MISSING, 0, 1)
-    assert one.producers == ()
-
-
-def test_records_that_are_still_to_load_are_pending() -> None:
-    one = verdict(sent(10), StoredCounts(10, 4), LoadedCounts(4))
-    assert (one.state, one.pending, one.missing, one.completeness) == (WindowState.OPEN, 6, 0, 1.0)
-
-
-def test_more_records_than_were_produced_are_duplicates_and_show_in_the_completeness() -> None:
-    one = verdict(sent(10), StoredCounts(11, 11), LoadedCounts(11))
-    assert (one.state, one.duplicates, one.completeness) == (WindowState.DUPLICATES, 1, 1.1)
-
-
-def test_rows_that_the_log_does_not_have_are_duplicates() -> None:
-    one = verdict(sent(10), StoredCounts(10, 10), LoadedCounts(12))
-    assert (one.state, one.duplicates, one.producers) == (WindowState.DUPLICATES, 2, ())
-
-
-def test_without_posts_only_the_table_is_compared() -> None:
-    assert verdict(None, StoredCounts(5, 5), LoadedCounts(5)).state is WindowState.UNAUDITED
-    assert verdict(None, StoredCounts(5, 5), LoadedCounts(4)).missing_in_table == 1
-    assert verdict(None, StoredCounts(5, 5)).completeness is None
 
 
 @pytest.mark.parametrize(
@@ -120,12 +123,6 @@ def test_what_retention_has_deleted_is_judged_by_the_table(
 ) -> None:
     one = verdict(sent(10), StoredCounts(3, 3), loaded, expired_before_ms=WINDOW_MS)
     assert (one.state, one.missing) == (state, missing)
-
-
-def test_records_out_of_order_that_retention_has_deleted_are_not_missing_in_later_windows() -> None:
-    """R32: the first record that remains is of an earlier window than records before it."""
-    one = verdict(sent(10), StoredCounts(6, 6), LoadedCounts(10, expired=4))
-    assert (one.state, one.stored, one.missing, one.duplicates) == (WindowState.COMPLETE, 10, 0, 0)
 
 
 @pytest.mark.parametrize("loaded", [None, LoadedCounts(10)])

@@ -48,14 +48,6 @@ def test_each_way_says_where_every_partition_goes_on(target: Target, after: list
     assert [change.before for change in changes] == [180, 20]
 
 
-def test_an_offset_that_a_partition_does_not_hold_becomes_its_nearer_end_and_is_reported() -> None:
-    low, high = plan_reset(StartPoint(Kind.OFFSET, 60), TWO, {})
-    assert (low.after, low.requested, low.clamped) == (100, 60, True)
-    assert (high.after, high.requested, high.clamped) == (50, 60, True)
-    within, _ = plan_reset(StartPoint(Kind.OFFSET, 120), TWO, {})
-    assert not within.clamped
-
-
 def test_a_time_after_the_last_record_is_the_end_and_no_clamp() -> None:
     _, second = plan_reset(StartPoint(Kind.TIME, 1), TWO, {})
     assert (second.after, second.clamped) == (50, False)

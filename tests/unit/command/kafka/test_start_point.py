@@ -40,27 +40,6 @@ def test_a_time_ago_before_1970_is_1970() -> None:
     assert parse_start("5000w", NOW_MS) == StartPoint(Kind.TIME, 0)
 
 
-@pytest.mark.parametrize(
-    ("start", "at_time", "offset"),
-    [
-        (StartPoint(Kind.BEGINNING), None, 100),
-        (StartPoint(Kind.END), None, 200),
-        (StartPoint(Kind.OFFSET, 150), None, 150),
-        (StartPoint(Kind.OFFSET, 5), None, 100),
-        (StartPoint(Kind.OFFSET, 500), None, 200),
-        (StartPoint(Kind.LAST, 10), None, 190),
-        (StartPoint(Kind.LAST, 1000), None, 100),
-        (StartPoint(Kind.TIME, NOW_MS), 130, 130),
-        (StartPoint(Kind.TIME, NOW_MS), None, 200),
-    ],
-    ids=str,
-)
-def test_a_start_becomes_an_offset_of_the_partition(
-    start: StartPoint, at_time: int | None, offset: int
-) -> None:
-    assert offset_to_start_at(start, earliest=100, latest=200, at_time=at_time) == offset
-
-
 @given(
     st.sampled_from([Kind.BEGINNING, Kind.END, Kind.OFFSET, Kind.LAST]),
     st.integers(0, 2**62),

@@ -18,7 +18,6 @@ from mainstem.local.child_process import ChildProcess, last_error_in
 pytestmark = pytest.mark.processes
 
 RUNS_UNTIL_STOPPED = "import signal; print('ready', flush=True); signal.pause()"
-STOPPED_LINE = '{"event": "stopped", "level": "info"}'
 IGNORES_SIGTERM = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {RUNS_UNTIL_STOPPED}"
 
 

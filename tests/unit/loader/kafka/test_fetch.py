@@ -195,12 +195,6 @@ def test_errors_that_stay_end_the_run(
         open_reader.fetch(0, 5, 100)
 
 
-def test_an_offset_that_is_gone_is_never_jumped_over(cluster: FakeCluster) -> None:
-    cluster.topics["t"].partitions[0].log_start = 7
-    with reader(cluster) as open_reader, pytest.raises(OffsetsLostError, match="Offset 3 of partition 0"):
-        open_reader.fetch(0, 3, 100)
-
-
 def test_a_topic_made_anew_during_the_run_is_refused(cluster: FakeCluster) -> None:
     with reader(cluster) as open_reader:
         open_reader.offsets()

@@ -20,7 +20,6 @@ from mainstem_loader.payload.event_time import (
 )
 
 AT = EventTimes("at")
-NO_TOMBSTONES = np.zeros(1, dtype=np.bool_)
 ZERO = np.zeros(1, dtype=np.int64)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mainstem_loader.columns import COLUMNS_MAX, MEMBERS_MAX, Columns
 from mainstem_loader.payload import json_payload
 from mainstem_loader.payload.json_payload import JsonPayload
-from mainstem_loader.payload.readers import ParsedPayload, RawPayload
+from mainstem_loader.payload.readers import ParsedPayload
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -37,12 +37,6 @@ def rows(parsed: ParsedPayload) -> dict[int, dict[str, object]]:
 
 def reasons(parsed: ParsedPayload) -> dict[int, str]:
     return dict(parsed.dead)
-
-
-def test_objects_become_rows() -> None:
-    parsed = parse(b'{"a":1,"b":"x"}', b'{"b":"y","c":[true]}')
-    assert rows(parsed) == {0: {"a": 1, "b": "x", "c": None}, 1: {"a": None, "b": "y", "c": [True]}}
-    assert not parsed.dead
 
 
 @pytest.mark.parametrize(
@@ -181,12 +175,6 @@ def test_tombstones_are_rows_without_payload() -> None:
     parsed = parse(b'{"a":1}', None, b"x", None)
     assert rows(parsed) == {0: {"a": 1}, 1: {"a": None}, 3: {"a": None}}
     assert rows(parse(None, None)) == {0: {}, 1: {}}
-
-
-def test_empty_objects_and_blocks_are_fine() -> None:
-    assert rows(parse(b"{}", b"{}")) == {0: {}, 1: {}}
-    assert rows(parse()) == {}
-    assert rows(parse(b"{}", b'{"a":1}', b"{}")) == {0: {"a": None}, 1: {"a": 1}, 2: {"a": None}}
 
 
 def test_whitespace_around_and_line_breaks_inside_do_not_matter() -> None:
@@ -489,14 +477,6 @@ def test_many_bad_ones_among_many_good_ones_are_found(seed: int) -> None:
     if loaded:
         numbers = [None if block[index] in bad else index for index in loaded]
         assert parsed.columns.column("a").to_pylist() == numbers, f"seed {seed}"
-
-
-def test_raw_values_are_kept_as_they_are() -> None:
-    values = pa.array([b"\xff\0", None, b""], pa.binary())
-    parsed = RawPayload().parse(values)
-    assert parsed.columns.column("value").to_pylist() == [b"\xff\0", None, b""]
-    assert parsed.rows.tolist() == [0, 1, 2]
-    assert not parsed.dead
 
 
 @pytest.mark.parametrize("space", ["", " \n"])

@@ -10,6 +10,7 @@ import pytest
 from mainstem_loader.payload.learned_types import with_learned_types
 
 STRINGS = pa.list_(pa.string())
+NUMBER = pa.struct([("n", pa.int64())])
 
 
 def adapted(learned: dict[str, pa.DataType], **columns: Any) -> list[dict[str, Any]]:
@@ -35,26 +36,26 @@ def test_what_does_not_fit_stays_as_it_was(text: str) -> None:
     assert adapted({"tags": STRINGS}, _rest=pa.array([text])) == [{"_rest": text, "tags": None}]
 
 
-def test_names_are_compared_as_json_not_as_text() -> None:
-    assert adapted({"tags": STRINGS}, _rest=pa.array(['{ "t\\u0061gs" : [] }'])) == [
-        {"_rest": None, "tags": []}
-    ]
-
-
-def test_fields_that_are_called_like_columns_of_every_table_find_their_column() -> None:
-    assert adapted({"payload_day": STRINGS}, _rest=pa.array(['{"day":[]}'])) == [
-        {"_rest": None, "payload_day": []}
-    ]
+@pytest.mark.parametrize(
+    ("learned", "text", "row"),
+    [
+        ({"tags": STRINGS}, '{ "t\\u0061gs" : [] }', {"_rest": None, "tags": []}),
+        ({"payload_day": STRINGS}, '{"day":[]}', {"_rest": None, "payload_day": []}),
+        ({"o": NUMBER}, '{"o":{"n":1,"tags":[]}}', {"_rest": '{"o":{"tags":[]}}', "o": {"n": 1}}),
+    ],
+    ids=["names are JSON", "a name of every table", "a part without a type"],
+)
+def test_a_field_finds_its_column(learned: dict[str, pa.DataType], text: str, row: dict[str, Any]) -> None:
+    assert adapted(learned, _rest=pa.array([text])) == [row]
 
 
 def test_parts_are_put_where_they_were() -> None:
     """Into objects, and into items of arrays by their place."""
-    known = pa.struct([("n", pa.int64())])
     whole = pa.struct([("n", pa.int64()), ("tags", STRINGS)])
     rows = adapted(
         {"o": whole, "l": pa.list_(whole)},
-        o=pa.array([{"n": 1}, {"n": 2}, None], known),
-        l=pa.array([[{"n": 1}, None, {"n": 3}], [], None], pa.list_(known)),
+        o=pa.array([{"n": 1}, {"n": 2}, None], NUMBER),
+        l=pa.array([[{"n": 1}, None, {"n": 3}], [], None], pa.list_(NUMBER)),
         _rest=pa.array(['{"o":{"tags":[]},"l":[null,null,{"tags":[null]}]}', None, '{"o":{"tags":[]}}']),
     )
     assert rows == [
@@ -65,13 +66,6 @@ def test_parts_are_put_where_they_were() -> None:
         },
         {"o": {"n": 2, "tags": None}, "l": [], "_rest": None},
         {"o": {"n": None, "tags": []}, "l": None, "_rest": None},
-    ]
-
-
-def test_parts_whose_type_is_still_unknown_stay() -> None:
-    column = pa.struct([("n", pa.int64())])
-    assert adapted({"o": column}, _rest=pa.array(['{"o":{"n":1,"tags":[]}}'])) == [
-        {"_rest": '{"o":{"tags":[]}}', "o": {"n": 1}}
     ]
 
 
@@ -96,8 +90,7 @@ def test_no_number_is_rounded() -> None:
 
 def test_values_with_more_than_their_column_stay_whole() -> None:
     text = '{"o":{"n":1,"more":"x"}}'
-    column = pa.struct([("n", pa.int64())])
-    assert adapted({"o": column, "tags": STRINGS}, _rest=pa.array([text, '{"tags":[]}'])) == [
+    assert adapted({"o": NUMBER, "tags": STRINGS}, _rest=pa.array([text, '{"tags":[]}'])) == [
         {"_rest": text, "o": None, "tags": None},
         {"_rest": None, "o": None, "tags": []},
     ]

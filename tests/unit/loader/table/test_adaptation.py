@@ -125,6 +125,7 @@ def test_what_costs_too_much_is_left(table: Table, monkeypatch: pytest.MonkeyPat
     planned, (note,) = table.plan(TAGS)
     assert (planned.columns, planned.days) == (TAGS, ())
     assert note.startswith("Earlier rows may have values of tags in the column _rest, and they stay there")
+    assert "mainstem load backfill TOPIC --all --replace" in note
 
 
 def test_small_files_count_as_what_it_costs_to_open_them(

@@ -26,15 +26,6 @@ from mainstem_loader.table.query import query, tables
 from mainstem_loader.table.sweep import COMMIT_WITHIN_HOURS
 
 
-def test_a_commit_makes_rows_and_offsets_visible(tables: Tables) -> None:
-    table = tables.open()
-    assert table.committed(TOPIC_ID, 0) is None
-    assert table.commit(load(table, "a", None, 3)) is CommitOutcome.COMMITTED
-    assert table.committed(TOPIC_ID, 0) == 3
-    assert tables.open().committed(TOPIC_ID, 0) == 3
-    assert tables.offsets() == [0, 1, 2]
-
-
 def test_a_commit_without_rows_moves_the_offsets(tables: Tables) -> None:
     """A range may hold nothing but control batches."""
     table = tables.open()

@@ -10,19 +10,10 @@ from deltalake import DeltaTable, Transaction
 from tests.unit.loader.table.commits_of_loads import Tables, dead_offsets, load, write_letters
 
 from mainstem_loader.errors import WarehouseError
-from mainstem_loader.table.commits import CommitOutcome, WarehouseTable
+from mainstem_loader.table.commits import WarehouseTable
 from mainstem_loader.table.dead_letters import DEAD_LETTER_SCHEMA
 from mainstem_loader.table.delta import add_of_json, commit_files, create_table, json_of_add, open_table
 from mainstem_loader.table.parquet_files import WrittenFile
-
-
-def test_dead_letters_of_a_committed_run_are_delivered_once(tables: Tables) -> None:
-    table = tables.open()
-    table.commit(load(table, "a", None, 3, dead=[1]))
-    for _ in range(3):
-        table.deliver_dead_letters()
-        tables.open().deliver_dead_letters()
-    assert tables.dead_offsets() == [1]
 
 
 def test_dead_letters_of_runs_killed_before_delivery_are_delivered_by_the_next(tables: Tables) -> None:
@@ -37,14 +28,6 @@ def test_dead_letters_of_runs_killed_before_delivery_are_delivered_by_the_next(t
     table.commit(load(table, "last", 30, 31, dead=[30]))
     table.deliver_dead_letters()
     assert tables.dead_offsets() == [0, 9, 18, 27, 30]
-
-
-def test_dead_letters_of_a_superseded_run_are_never_delivered(tables: Tables) -> None:
-    one, other = tables.open(), tables.open()
-    one.commit(load(one, "a", None, 3, dead=[1]))
-    assert other.commit(load(other, "b", None, 3, dead=[2])) is CommitOutcome.SUPERSEDED
-    other.deliver_dead_letters()
-    assert tables.dead_offsets() == [1]
 
 
 def test_two_tables_share_the_dead_letters(tables: Tables) -> None:
@@ -68,10 +51,7 @@ def test_dead_letters_whose_names_were_forgotten_are_told(tmp_path: Path) -> Non
     table = WarehouseTable(tmp_path, "t")
     table.commit(load(table, "a", None, 3, dead=[1]))
     table.commit(load(table, "b", 3, 4))
-    log = DeltaTable(tmp_path / "t")
-    log.create_checkpoint()
-    for commit in sorted((tmp_path / "t" / "_delta_log").glob("*.json"))[:-1]:
-        commit.unlink()
+    forget_old_commits(tmp_path / "t")
     table.reload()
     with pytest.raises(WarehouseError, match="no longer names the dead letters of its run 1"):
         table.deliver_dead_letters()

@@ -72,14 +72,6 @@ def test_a_property_that_lets_the_library_repeat_commits_changes_nothing(own: Ta
     assert own.offsets() == [0, 1, 2, 3, 4]
 
 
-def test_offsets_survive_that_others_rewrite_all_files(own: Tables) -> None:
-    commit(own, "a", None, 3)
-    rewrite_rows_as_others_do(own)
-    assert own.open().committed(TOPIC_ID, 0) == 3
-    assert commit(own, "b", 3, 5) is CommitOutcome.COMMITTED
-    assert own.offsets() == [0, 1, 2, 3, 4]
-
-
 def test_a_commit_of_others_between_plan_and_commit_does_not_disturb(own: Tables) -> None:
     commit(own, "a", None, 3)
     table = own.open()
@@ -98,13 +90,6 @@ def test_offsets_survive_that_others_rewrite_all_files_and_expire_the_loads(own:
     assert own.offsets() == [0, 1, 2, 3, 4]
 
 
-def test_rows_that_others_deleted_stay_deleted(own: Tables) -> None:
-    commit(own, "a", None, 3)
-    own.iceberg().delete("_offset = 1")
-    assert commit(own, "b", 3, 5) is CommitOutcome.COMMITTED
-    assert own.offsets() == [0, 2, 3, 4]
-
-
 def test_rows_deleted_and_loads_expired_by_others_need_a_person(own: Tables) -> None:
     commit(own, "a", None, 3)
     own.iceberg().delete("_offset = 1")
@@ -117,16 +102,6 @@ def test_rows_deleted_and_loads_expired_by_others_need_a_person(own: Tables) -> 
         change.set_properties({ACCEPTED: str(head)})
     assert commit(own, "b", 3, 5) is CommitOutcome.COMMITTED
     assert own.offsets() == [0, 2, 3, 4]
-
-
-def test_an_older_snapshot_that_somebody_restored_is_loaded_on_from_its_own_offsets(own: Tables) -> None:
-    commit(own, "a", None, 3)
-    commit(own, "b", 3, 5)
-    restore(own, 0)
-    assert own.offsets() == [0, 1, 2]
-    assert own.open().committed(TOPIC_ID, 0) == 3
-    assert commit(own, "c", 3, 7) is CommitOutcome.COMMITTED
-    assert own.offsets() == list(range(7))
 
 
 def test_a_restore_between_plan_and_commit_refuses_the_commit(own: Tables) -> None:
@@ -188,15 +163,6 @@ def test_files_of_a_commit_whose_answer_was_lost_are_kept_when_it_was_expired(
     monkeypatch.setattr(IcebergSnapshot, "commit", lose_the_answer)
     assert table.commit(planned) is CommitOutcome.COMMITTED
     assert own.offsets() == [0, 1, 2, 3, 4, 5]
-
-
-def test_a_table_that_was_dropped_and_made_anew_is_loaded_from_the_beginning(own: Tables) -> None:
-    commit(own, "a", None, 3)
-    IcebergCatalog().open(Folder.of(own.warehouse)).drop_table(("mainstem", "t"))
-    table = own.open()
-    assert table.committed(TOPIC_ID, 0) is None
-    assert table.commit(load(table, "b", None, 2)) is CommitOutcome.COMMITTED
-    assert own.offsets() == [0, 1]
 
 
 def test_a_table_dropped_and_made_anew_between_plan_and_commit_refuses_the_commit(own: Tables) -> None:

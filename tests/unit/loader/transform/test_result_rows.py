@@ -71,17 +71,25 @@ def test_a_row_of_a_record_that_was_not_read_is_refused(partition: int, offset: 
         rows({"_partition": [0, partition], "_offset": [10, offset]}, PLACE)
 
 
-@pytest.mark.parametrize("place", [(0, None), (None, 10)])
-def test_half_a_place_is_refused(place: tuple[int | None, int | None]) -> None:
-    with pytest.raises(TransformError, match="only one of _partition and _offset"):
-        rows({"_partition": [place[0]], "_offset": [place[1]]}, PLACE)
-
-
-@pytest.mark.parametrize("name", ["day", "_timestamp"])
-def test_a_row_without_a_day_is_refused(name: str) -> None:
-    kind = pa.date32() if name == "day" else TIMESTAMP_TYPE
-    with pytest.raises(TransformError, match=f"1 rows whose {name} is null"):
-        rows({name: [None]}, {name: kind})
+@pytest.mark.parametrize(
+    ("columns", "schema", "reason"),
+    [
+        ({"_partition": [0], "_offset": [None]}, PLACE, "only one of _partition and _offset"),
+        ({"_partition": [None], "_offset": [10]}, PLACE, "only one of _partition and _offset"),
+        ({"day": [None]}, {"day": pa.date32()}, "1 rows whose day is null"),
+        ({"_timestamp": [None]}, {"_timestamp": TIMESTAMP_TYPE}, "1 rows whose _timestamp is null"),
+        (
+            {"_partition": [2**40], "_offset": [1]},
+            {"_partition": pa.int64(), "_offset": pa.int64()},
+            "column _partition",
+        ),
+    ],
+)
+def test_what_is_no_place_or_day_is_refused(
+    columns: dict[str, Any], schema: dict[str, pa.DataType], reason: str
+) -> None:
+    with pytest.raises(TransformError, match=reason):
+        rows(columns, schema)
 
 
 def test_a_day_outside_of_the_calendar_is_refused() -> None:
@@ -89,11 +97,6 @@ def test_a_day_outside_of_the_calendar_is_refused() -> None:
     batch = pa.record_batch([far], names=["day"])
     with pytest.raises(TransformError, match="years 1 to 9999"):
         rows_of_batch(batch, result_columns(batch.schema, {}), STAMP)
-
-
-def test_a_number_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(TransformError, match="column _partition"):
-        rows({"_partition": [2**40], "_offset": [1]}, {"_partition": pa.int64(), "_offset": pa.int64()})
 
 
 def test_an_empty_batch_has_no_rows() -> None:

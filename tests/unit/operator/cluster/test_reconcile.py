@@ -9,6 +9,7 @@ import pytest
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
+from tests.unit.operator.played_context import brought_up
 
 from mainstem_operator.brokers.admin import Brokers
 
@@ -32,9 +33,7 @@ def restarted(kubernetes: Kubernetes, pod: str, before: dict[str, str]) -> bool:
 
 @with_operator
 async def test_a_cluster_comes_up_and_then_nothing_is_written(operator: RunningOperator) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, cluster())
     await operator.condition("brokerclusters", "events", "Ready", "True")
     assert list(pods(kubernetes, "broker")) == ["events-broker-0", "events-broker-1", "events-broker-2"]
     assert len(pods(kubernetes, "zookeeper")) == 3
@@ -86,9 +85,7 @@ async def test_racks_are_not_asked_for_while_brokers_answer_and_none_is_ready(
 async def test_changed_settings_roll_one_broker_at_a_time_with_the_controller_last(
     operator: RunningOperator,
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, cluster())
     before = pods(kubernetes, "broker")
     kubernetes.kubelet = lambda pod: False  # new pods become ready when this test says so
     kubernetes.apply(cluster(config={"num.partitions": 7}))
@@ -107,9 +104,7 @@ async def test_changed_settings_roll_one_broker_at_a_time_with_the_controller_la
 
 @with_operator
 async def test_a_broker_that_may_not_stop_is_not_stopped(operator: RunningOperator) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, cluster())
     before = pods(kubernetes, "broker")
     operator.health.changes[1] = {"may_stop": False, "blockers": ("clicks-0: min.insync.replicas",)}
     kubernetes.apply(cluster(config={"num.partitions": 7}))
@@ -124,9 +119,7 @@ async def test_a_broker_that_may_not_stop_is_not_stopped(operator: RunningOperat
 
 @with_operator
 async def test_what_is_deleted_is_made_again(operator: RunningOperator) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, cluster())
     lost = [
         ("configmaps", "events-broker"),
         ("services", "events-bootstrap"),
@@ -140,9 +133,7 @@ async def test_what_is_deleted_is_made_again(operator: RunningOperator) -> None:
 
 @with_operator
 async def test_a_paused_cluster_is_left_alone(operator: RunningOperator) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, cluster())
     kubernetes.annotate("brokerclusters", "events", {"mainstem.dev/pause-reconciliation": "true"})
     await operator.condition("brokerclusters", "events", "Paused", "True")
     kubernetes.apply(cluster(replicas=4))
@@ -207,10 +198,7 @@ async def test_a_volume_of_a_lost_node_is_replaced_and_no_other(operator: Runnin
         kubernetes.add_node(f"node-{index}")
     kubernetes.apply(cluster())
     await operator.condition("brokerclusters", "events", "Stable", "True")
-    claims = {
-        claim["metadata"]["name"]: claim["metadata"]["uid"]
-        for claim in kubernetes.find("persistentvolumeclaims")
-    }
+    claims = claim_uids(kubernetes)
     for index in range(3):
         kubernetes.tie_volume(f"data-events-broker-{index}", f"node-{index}")
     # The machine of broker 1 is gone for good: its pod can be placed nowhere.
@@ -238,9 +226,7 @@ async def test_a_volume_of_a_lost_node_is_replaced_and_no_other(operator: Runnin
 async def test_with_plan_only_the_plan_is_shown_and_nothing_is_written_but_the_status(
     operator: RunningOperator,
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, cluster())
     kubernetes.annotate("brokerclusters", "events", {"mainstem.dev/plan-only": "true"})
     await operator.condition("brokerclusters", "events", "Stable", "True")
     before = {
@@ -280,9 +266,7 @@ async def test_no_broker_is_restarted_for_a_setting_that_it_ignores_nor_for_othe
     operator: RunningOperator,
 ) -> None:
     """R25: nobody would look for a misspelled name after a roll that ended well."""
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster(1))
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, cluster(1))
     told: list[bool] = []
 
     def note(method: str, key: tuple[str, str, str], _: Any) -> int:

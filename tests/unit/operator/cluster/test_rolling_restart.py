@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.operator.snapshots import cluster, snapshot, with_pod, with_report, without_report
+from tests.unit.operator.snapshots import cluster, snapshot, with_pod, without_report
 
 from mainstem_operator.cluster.rolling_restart import plan_broker_roll, plan_zookeeper_roll
 from mainstem_operator.proofs import PodDeletion, Refusal
@@ -101,13 +101,6 @@ def test_zookeepers_leader_goes_last() -> None:
         servers = with_pod(servers, index, revision="old")
     roll = plan_zookeeper_roll(cluster(), replace(seen, zookeeper=servers))
     assert [item.pod.index for item in roll.restarts] == [0, 2, 1]
-
-
-def test_a_broker_that_catches_up_holds_the_next_one_back() -> None:
-    seen = with_report(snapshot(), 1, catching_up=2)
-    roll = plan_broker_roll(cluster(), seen, "other")
-    assert isinstance(roll.step, Refusal)
-    assert "still catching up on events-broker-1" in roll.step.reason
 
 
 def test_a_restart_annotation_that_is_removed_requests_nothing() -> None:

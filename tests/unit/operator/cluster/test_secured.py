@@ -8,6 +8,7 @@ from typing import Any
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
+from tests.unit.operator.played_context import brought_up
 
 from mainstem_operator.api.secret_data import decoded
 from mainstem_operator.certificates.issuing import KeyPair, is_issued
@@ -42,9 +43,7 @@ def data_of(kubernetes: Kubernetes, name: str) -> dict[str, str]:
 async def test_a_secured_cluster_comes_up_with_its_keys_and_then_nothing_is_written(
     operator: RunningOperator,
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(secured())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, secured())
     assert {item["metadata"]["name"] for item in kubernetes.find("secrets")} == SECRETS
     brokers, authority = data_of(kubernetes, "events-broker-tls"), data_of(kubernetes, "events-ca")
     issuer = KeyPair("", authority["ca.crt"])
@@ -70,9 +69,7 @@ async def test_a_secured_cluster_comes_up_with_its_keys_and_then_nothing_is_writ
 
 @with_operator
 async def test_keys_that_are_lost_are_made_anew_and_no_broker_is_restarted(operator: RunningOperator) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(secured())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, secured())
     pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
     before = data_of(kubernetes, "events-broker-tls")
     kubernetes.delete("secrets", "events-broker-tls")
@@ -162,9 +159,7 @@ async def rolled(operator: RunningOperator, before: dict[str, str]) -> None:
 
 @with_operator
 async def test_a_running_cluster_becomes_secured_and_open_again_by_rolls(operator: RunningOperator) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(changed())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, changed())
     assert "BROKERS" not in filed(kubernetes)["listeners"]
     seen = []
     for listeners, end in (([INTERNAL, {"name": "tls", "port": 9093}], "BROKERS"), ([], "INTERNAL")):
@@ -182,9 +177,7 @@ async def test_a_running_cluster_becomes_secured_and_open_again_by_rolls(operato
 
 @with_operator
 async def test_a_cluster_that_clients_could_not_follow_is_left_as_it_is(operator: RunningOperator) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(changed())
-    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kubernetes = await brought_up(operator, changed())
     before, pods = filed(kubernetes), uids(kubernetes)
     kubernetes.apply(changed({"name": "tls", "port": 9093}))
     condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")

@@ -65,31 +65,27 @@ def test_a_volume_without_affinity_is_never_lost() -> None:
     assert affinity_of({"spec": {"nodeAffinity": {}}}) is None
 
 
-def test_a_volume_is_on_the_node_that_carries_its_hostname_whatever_the_node_is_called() -> None:
-    tied = affinity(labels("kubernetes.io/hostname", "In", "machine-7"))
-    assert not tied.is_lost({"ip-10-0-0-7": NODE})
-    assert tied.is_lost({"ip-10-0-0-8": {"kubernetes.io/hostname": "machine-8"}})
+TIED, ZONED = labels("kubernetes.io/hostname", "In", "machine-7"), labels("zone", "In", "a")
+UNKNOWN = {
+    "matchExpressions": TIED["matchExpressions"] + labels("zone", "Matches", "a.*")["matchExpressions"]
+}
 
 
-def test_a_node_of_the_right_name_with_another_hostname_still_stands_for_the_machine() -> None:
-    """Somebody has changed its label: the volume cannot be mounted, and its data are still there."""
-    tied = affinity(labels("kubernetes.io/hostname", "In", "machine-7"))
-    assert not tied.is_lost({"machine-7": {"kubernetes.io/hostname": "renamed"}})
-
-
-def test_a_volume_that_is_restricted_to_a_zone_outlives_its_machines() -> None:
-    assert not affinity(labels("zone", "In", "a")).is_lost({})
-    either = affinity(labels("kubernetes.io/hostname", "In", "machine-7"), labels("zone", "In", "a"))
-    assert not either.is_lost({})
-
-
-def test_an_operator_that_is_not_known_gives_nothing_up() -> None:
-    unknown = affinity(
-        {
-            "matchExpressions": [
-                *labels("kubernetes.io/hostname", "In", "machine-7")["matchExpressions"],
-                *labels("zone", "Matches", "a.*")["matchExpressions"],
-            ]
-        }
-    )
-    assert not unknown.is_lost({"node-7": NODE})
+@pytest.mark.parametrize(
+    ("terms", "nodes", "is_lost"),
+    [
+        ([TIED], {"ip-10-0-0-7": NODE}, False),
+        ([TIED], {"ip-10-0-0-8": {"kubernetes.io/hostname": "machine-8"}}, True),
+        # Somebody has changed its label: the volume cannot be mounted, and its data are still there.
+        ([TIED], {"machine-7": {"kubernetes.io/hostname": "renamed"}}, False),
+        ([ZONED], {}, False),
+        ([TIED, ZONED], {}, False),
+        ([UNKNOWN], {"node-7": NODE}, False),
+    ],
+    ids=["there", "gone", "renamed", "of a zone", "of a machine or a zone", "an unknown operator"],
+)
+def test_a_volume_is_lost_with_the_only_machine_on_which_it_can_be(
+    terms: list[dict[str, Any]], nodes: dict[str, dict[str, str]], is_lost: bool
+) -> None:
+    """Whatever its node is called."""
+    assert affinity(*terms).is_lost(nodes) is is_lost

@@ -5,26 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Key, Kubernetes, Manifest
 from tests.support.manifests import resource
+from tests.unit.operator.played_context import applied_secured, context_with
+from tests.unit.operator.played_groups import PlayedGroups
 
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.api.resources import Images, cluster_of, topic_of
+from mainstem_operator.api.resources import topic_of
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
-from mainstem_operator.brokers.topic_state import GroupState, PartitionState, TopicPartition, TopicState
-from mainstem_operator.certificates.apply import put_certificates
 from mainstem_operator.groups.reconcile import reconcile_groups
 from mainstem_operator.kubernetes.client import Kube, Refused
-from mainstem_operator.kubernetes.observe import Observer, ServiceAddresses
-from mainstem_operator.proofs import OffsetMove
 from mainstem_operator.runtime.alone import Alone
-from mainstem_operator.runtime.context import Context
-from mainstem_operator.runtime.metrics import Metrics
 from mainstem_operator.topics.loads.apply import bring_about_loads, delete_gone_loads
 from mainstem_operator.topics.loads.plan import maintenance_name
 from mainstem_operator.topics.reconcile import reconcile_topics
@@ -71,21 +66,6 @@ def test_what_concerns_all_objects_ends_the_look(error: Exception) -> None:
     assert alone.refused == set()
 
 
-async def _always() -> bool:
-    return True
-
-
-async def _no_page(pod_ip: str) -> None:
-    return None
-
-
-def context_with(kube: Kube, brokers: Any = None) -> Context:
-    observer = cast(Observer, SimpleNamespace(loads=_no_page))
-    context = Context(kube, observer, ServiceAddresses(), Images(), Metrics(), _always, "ops")
-    context.brokers = lambda *_: brokers  # type: ignore[method-assign]
-    return context
-
-
 def fails_for(*requests: tuple[str, Key, str]) -> Callable[[str, Key, str], int]:
     """Refuses these requests, as they are refused of an object that somebody else changes meanwhile."""
     return lambda method, key, subresource: 409 if (method, key, subresource) in requests else 0
@@ -130,11 +110,7 @@ async def test_a_status_that_may_not_be_written_holds_up_no_other_one(
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A secured BrokerCluster with a warehouse."""
     async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
-        cluster = kubernetes.apply(resource("BrokerCluster", "events", CLUSTER_SPEC))
-        parsed = cluster_of(cluster)
-        assert parsed.security is not None
-        await put_certificates(kube, parsed, parsed.security, ())
-        yield kubernetes, kube, cluster
+        yield kubernetes, kube, await applied_secured(kubernetes, kube, CLUSTER_SPEC)
 
 
 def topics_of(kubernetes: Kubernetes, topic_names: Iterable[str], **warehouse: Any) -> list[Manifest]:
@@ -192,33 +168,6 @@ async def test_a_load_that_is_gone_and_may_not_be_deleted_holds_up_no_other_one(
 # --- Resets ---
 
 
-class PlayedBrokers:
-    """Groups without members that have consumed ten records of `clicks`."""
-
-    def __init__(self, refuses: str) -> None:
-        self._refuses = refuses
-        self.put: list[str] = []
-
-    async def groups(self, group_names: Iterable[str]) -> dict[str, GroupState | str]:
-        return {name: GroupState(name, "EMPTY", 0, {("clicks", 0): 10}) for name in group_names}
-
-    async def topics(self, topic_names: Iterable[str]) -> dict[str, TopicState]:
-        partitions = {0: PartitionState(0, (0,), frozenset({0}))}
-        return {name: TopicState(name, "id", partitions) for name in topic_names}
-
-    async def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, 0)
-
-    async def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, 10)
-
-    async def put_offsets(self, proof: OffsetMove) -> dict[TopicPartition, str]:
-        if proof.group == self._refuses:
-            raise BrokersRefused("COORDINATOR_NOT_AVAILABLE", "No broker coordinates the group.")
-        self.put.append(proof.group)
-        return {}
-
-
 READY: Manifest = {**resource("BrokerCluster", "events", CLUSTER_SPEC), "status": {"brokersReady": 1}}
 
 
@@ -231,10 +180,10 @@ async def test_a_group_whose_status_may_not_be_written_holds_up_no_reset(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:
     """Nor is its own reset carried out: it has to be noted first."""
-    manifests, brokers = resets(kubernetes), PlayedBrokers(refuses="")
+    manifests, brokers = resets(kubernetes), PlayedGroups()
     kubernetes.fails = fails_for(("PATCH", ("consumergroups", "default", "first"), "status"))
     pause = await reconcile_groups(context_with(kube, brokers), "default", "events", manifests, READY)
-    assert brokers.put == ["second"]
+    assert [group for group, _ in brokers.put] == ["second"]
     assert kubernetes.get("consumergroups", "second")["status"]["lastReset"]["state"] == "Done"
     assert pause is not None
 
@@ -242,9 +191,9 @@ async def test_a_group_whose_status_may_not_be_written_holds_up_no_reset(
 async def test_a_group_whose_offsets_brokers_refuse_holds_up_no_reset(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:
-    manifests, brokers = resets(kubernetes), PlayedBrokers(refuses="first")
+    manifests, brokers = resets(kubernetes), PlayedGroups(refuses="first")
     pause = await reconcile_groups(context_with(kube, brokers), "default", "events", manifests, READY)
-    assert brokers.put == ["second"]
+    assert [group for group, _ in brokers.put] == ["second"]
     assert reasons(kubernetes, "consumergroups") == {"first": "NotTold", "second": "Observed"}
     first = kubernetes.get("consumergroups", "first")["status"]
     assert first["lastReset"]["state"] == "Started", "what was noted is kept"

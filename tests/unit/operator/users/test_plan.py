@@ -11,7 +11,7 @@ from tests.unit.operator.snapshots import NOW, cluster
 from mainstem_operator.api.fields import InvalidSpec
 from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.api.users import AclRule, UserSpec, user_of
-from mainstem_operator.certificates.issuing import KeyPair, expiry_of, is_issued, new_authority
+from mainstem_operator.certificates.issuing import expiry_of, is_issued, new_authority
 from mainstem_operator.users.plan import (
     UserSeen,
     checked_password,
@@ -184,7 +184,3 @@ def test_a_user_with_a_certificate_gets_its_key_and_no_password() -> None:
     renewed = plan_key(spec, result, authority, NOW + dt.timedelta(days=310))
     assert expiry_of(renewed) > expiry_of(pair)
     assert plan_key(spec, {**result, "user.key": "nonsense"}, authority, NOW) != pair
-
-
-def test_no_key_is_in_a_text_form() -> None:
-    assert "secret-key" not in repr(KeyPair("secret-key", "certificate"))

@@ -3,91 +3,29 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import structlog.testing
 from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
+from tests.unit.operator.played_context import applied_secured, context_with
+from tests.unit.operator.played_users import OperatorEnded, PlayedUsers
 
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import Images, cluster_of
 from mainstem_operator.api.secret_data import decoded
 from mainstem_operator.api.timestamps import written
 from mainstem_operator.api.users import AclRule
-from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
-from mainstem_operator.certificates.apply import put_certificates
 from mainstem_operator.kubernetes.client import Kube
-from mainstem_operator.kubernetes.observe import Observer, ServiceAddresses
-from mainstem_operator.runtime.context import Context
-from mainstem_operator.runtime.metrics import Metrics
 from mainstem_operator.users.reconcile import reconcile_users
 
 READ = AclRule("topic", "clicks", False, "read", True, "*")
 DENIED = AclRule("topic", "clicks", False, "read", False, "10.0.0.7")
-
-
-class Refusing(Exception):
-    """For tests that end the operator at a step."""
-
-
-class PlayedUsers:
-    """What brokers have of users. `refuses` names users of whom everything is refused."""
-
-    def __init__(self) -> None:
-        self.passwords: dict[str, str] = {}
-        self.rules: dict[str, set[AclRule]] = {}
-        self.limits: dict[str, dict[str, float]] = {}
-        self.refuses: set[str] = set()
-        self.reachable = True
-        self.changes: list[str] = []
-        self.ends_after: int | None = None
-
-    async def with_password(self) -> set[str]:
-        if not self.reachable:
-            raise BrokersUnreachable("No broker answered.")
-        return set(self.passwords)
-
-    async def acls(self) -> dict[str, frozenset[AclRule]]:
-        return {user: frozenset(rules) for user, rules in self.rules.items()}
-
-    async def quotas(self) -> dict[str, dict[str, float]]:
-        return {user: dict(result) for user, result in self.limits.items()}
-
-    def _changed(self, user: str, what: str) -> None:
-        if user in self.refuses:
-            raise BrokersRefused("REFUSED", f"{user} is refused.")
-        if self.ends_after is not None:
-            if self.ends_after == 0:
-                raise Refusing
-            self.ends_after -= 1
-        self.changes.append(what)
-
-    async def set_password(self, user: str, password: str) -> None:
-        self._changed(user, "password")
-        self.passwords[user] = password
-
-    async def delete_password(self, user: str) -> None:
-        self._changed(user, "no password")
-        del self.passwords[user]
-
-    async def add_acls(self, user: str, rules: Collection[AclRule]) -> None:
-        self._changed(user, "allow" if all(rule.allows for rule in rules) else "deny")
-        self.rules.setdefault(user, set()).update(rules)
-
-    async def remove_acls(self, user: str, rules: Collection[AclRule]) -> None:
-        self._changed(user, "remove")
-        self.rules[user] -= set(rules)
-
-    async def change_quotas(self, user: str, changes: Mapping[str, float | None]) -> None:
-        self._changed(user, "quotas")
-        results = {**self.limits.get(user, {}), **changes}
-        self.limits[user] = {name: value for name, value in results.items() if value is not None}
 
 
 class Scene:
@@ -97,10 +35,7 @@ class Scene:
         self.kubernetes = kubernetes
         self.users = PlayedUsers()
         self.cluster: Manifest | None = None
-        observer = cast(Observer, None)
-        self.context = Context(kube, observer, ServiceAddresses(), Images(), Metrics(), _always, "ops")
-        brokers = SimpleNamespace(users=lambda: self.users)
-        self.context.brokers = lambda *_: brokers  # type: ignore[method-assign,assignment]
+        self.context = context_with(kube, SimpleNamespace(users=lambda: self.users))
 
     async def look(self) -> float | None:
         manifests = self.kubernetes.find("users")
@@ -120,10 +55,6 @@ class Scene:
         return result["status"], result["reason"], result["message"]
 
 
-async def _always() -> bool:
-    return True
-
-
 def user(name: str = "alice", **spec: Any) -> Manifest:
     return resource(
         "User",
@@ -141,20 +72,13 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **spec: Any) ->
     async with connected(tmp_path, monkeypatch) as (kubernetes, kube):
         result = Scene(kubernetes, kube)
         listeners = [{"name": "tls", "port": 9093}, {"name": "mutual", "port": 9095, "authentication": "tls"}]
-        manifest = resource(
-            "BrokerCluster",
-            "events",
-            {
-                "brokers": {"replicas": 1},
-                "listeners": {"clients": listeners},
-                "authorization": {"type": "acl"},
-                **spec,
-            },
-        )
-        result.cluster = {**kubernetes.apply(manifest), "status": {"brokersReady": 1}}
-        parsed = cluster_of(result.cluster)
-        assert parsed.security is not None
-        await put_certificates(kube, parsed, parsed.security, ())
+        base = {
+            "brokers": {"replicas": 1},
+            "listeners": {"clients": listeners},
+            "authorization": {"type": "acl"},
+        }
+        cluster = await applied_secured(kubernetes, kube, {**base, **spec})
+        result.cluster = {**cluster, "status": {"brokersReady": 1}}
         yield result
 
 
@@ -199,7 +123,7 @@ async def test_an_operator_that_ends_between_two_steps_is_followed_by_one_that_c
     await played.look()
     played.users.ends_after = steps
     if steps < 3:
-        with pytest.raises(Refusing):
+        with pytest.raises(OperatorEnded):
             await played.look()
     played.users.ends_after = None
     await played.look()
@@ -216,20 +140,10 @@ async def test_an_operator_that_ends_before_a_password_is_changed_is_followed_by
     await played.settle()
     played.kubernetes.delete("secrets", "events-user-alice")
     played.users.ends_after = 0
-    with pytest.raises(Refusing):
+    with pytest.raises(OperatorEnded):
         await played.look()
     played.users.ends_after = None
     await played.look()
-    assert played.users.passwords == {"alice": played.secret()["password"]}
-
-
-async def test_a_secret_that_is_deleted_gives_the_user_another_password(played: Scene) -> None:
-    played.kubernetes.apply(user())
-    await played.settle()
-    before = played.secret()["password"]
-    played.kubernetes.delete("secrets", "events-user-alice")
-    await played.look()
-    assert played.secret()["password"] != before
     assert played.users.passwords == {"alice": played.secret()["password"]}
 
 
@@ -329,15 +243,6 @@ async def test_a_secret_of_somebody_else_is_never_overwritten(played: Scene) -> 
     assert played.users.passwords == {}
 
 
-async def test_a_user_with_a_certificate_has_one_of_the_clients_authority(played: Scene) -> None:
-    played.kubernetes.apply(user(authentication={"type": "tls"}))
-    await played.settle()
-    assert played.ready()[0] == "True"
-    assert played.users.passwords == {}
-    assert played.secret()["bootstrap.servers"].endswith(":9095")
-    assert "certificateExpires" in played.kubernetes.get("users", "alice")["status"]
-
-
 async def test_a_user_that_changes_to_a_certificate_has_its_password_no_more(played: Scene) -> None:
     played.kubernetes.apply(user())
     await played.settle()
@@ -346,6 +251,8 @@ async def test_a_user_that_changes_to_a_certificate_has_its_password_no_more(pla
     assert played.users.passwords == {}
     assert "password" not in played.secret()
     assert "user.crt" in played.secret()
+    assert played.secret()["bootstrap.servers"].endswith(":9095")
+    assert "certificateExpires" in played.kubernetes.get("users", "alice")["status"]
     writes = len(played.kubernetes.writes)
     await played.look()
     assert len(played.kubernetes.writes) == writes

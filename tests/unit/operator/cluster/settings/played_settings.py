@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator
+from tests.unit.operator.played_context import brought_up
 
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 
@@ -128,8 +129,6 @@ async def running(
     operator: RunningOperator, defaults: PlayedBrokers, manifest: Manifest | None = None
 ) -> Kubernetes:
     """Where a cluster has come up, and its brokers say what they started with."""
-    kubernetes = operator.kubernetes
-    kubernetes.apply(manifest or cluster())
-    await stable(operator)
+    kubernetes = await brought_up(operator, manifest or cluster())
     defaults.of(kubernetes)
     return kubernetes

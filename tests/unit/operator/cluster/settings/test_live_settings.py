@@ -16,6 +16,7 @@ from tests.unit.operator.cluster.settings.played_settings import (
     stable,
     told,
 )
+from tests.unit.operator.played_context import brought_up
 
 
 @with_operator
@@ -94,9 +95,7 @@ async def test_a_broker_that_has_the_old_value_in_its_file_is_restarted_and_one_
 async def test_an_idle_look_asks_once_and_writes_nothing(
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster(log_retention_ms=60_000))
-    await stable(operator)
+    kubernetes = await brought_up(operator, cluster(log_retention_ms=60_000))
     await operator.until(lambda: defaults.values != {}, "it is put")
     writes, questions, requested = len(kubernetes.writes), defaults.questions, len(kubernetes.requests)
     kubernetes.set_ready("events-broker-0", True)
@@ -105,27 +104,3 @@ async def test_an_idle_look_asks_once_and_writes_nothing(
     assert kubernetes.writes[writes:] == []
     assert defaults.questions <= questions + 2  # the look may have been one of two
     assert len(defaults.changes) == 1
-
-
-@with_operator
-async def test_of_an_edit_of_both_kinds_the_live_part_comes_first_and_the_rest_rolls(
-    operator: RunningOperator, defaults: PlayedBrokers
-) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await stable(operator)
-    before, restarts_at_change = broker_uids(kubernetes), list[int]()
-
-    def says(changes: Mapping[str, str | None]) -> str:
-        restarts_at_change.append(len(events(kubernetes, "RestartingPod")))
-        return ""
-
-    defaults.says = says
-    kubernetes.apply(cluster(log_retention_ms=60_000, num_partitions=7))
-    await operator.until(lambda: not before & broker_uids(kubernetes), "each is restarted")
-    await stable(operator)
-    assert set(restarts_at_change) == {0}, "asked and put before"
-    assert len(events(kubernetes, "RestartingPod")) == 3
-    settings = kubernetes.get("configmaps", "events-broker")["data"]["broker-0.properties"]
-    assert "num.partitions=7\n" in settings
-    assert "log.retention.ms=60000\n" in settings

@@ -403,20 +403,6 @@ def test_in_any_history_a_broker_runs_with_what_the_manifest_said_or_says_and_in
     assert set(world.status["managedSettings"]) == live_settings(world.config).keys()
 
 
-def test_a_retention_in_another_unit_holds_once_all_run_with_it_and_the_old_one_until_then() -> None:
-    world = World({})
-    world.edit({"log.retention.ms": "5"})
-    world.rest()
-    world.edit({"log.retention.hours": "3"})
-    world.acts_left, rounds = 10**6, []
-    for _ in range(6):
-        rest = world.look()
-        rounds.append(("log.retention.ms" in world.defaults, world.restarted))
-        if rest:
-            break
-    assert rounds == [(True, 1), (True, 2), (True, 3), (False, 3), (False, 3), (False, 3)]
-
-
 # --- What is told ---
 
 

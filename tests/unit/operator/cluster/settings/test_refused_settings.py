@@ -16,6 +16,7 @@ from tests.unit.operator.cluster.settings.played_settings import (
     stable,
     told,
 )
+from tests.unit.operator.played_context import brought_up
 
 
 @pytest.mark.parametrize("code", ["INVALID_CONFIG", "INVALID_REQUEST"])
@@ -26,9 +27,7 @@ async def test_what_brokers_refuse_is_told_and_nothing_of_the_edit_is_done(
     """A broker that started with it would not come back."""
     defaults.code = code
     sentence = "Invalid value 'soon' for log.retention.ms: it must be of type long."
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await stable(operator)
+    kubernetes = await brought_up(operator, cluster())
     before, files = broker_uids(kubernetes), settings_in(kubernetes)
     defaults.says = lambda changes: sentence if changes.get("log.retention.ms") == "soon" else ""
     kubernetes.apply(cluster(log_retention_ms="soon", log_segment_bytes=1_048_576, num_partitions=7))
@@ -62,9 +61,7 @@ async def test_what_brokers_refuse_is_told_and_nothing_of_the_edit_is_done(
 async def test_an_answer_that_is_no_refusal_of_a_value_is_waited_out(
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster())
-    await stable(operator)
+    kubernetes = await brought_up(operator, cluster())
     before = broker_uids(kubernetes)
     defaults.code, defaults.says = ("REQUEST_TIMED_OUT", lambda changes: "ZooKeeper did not answer in time.")
     kubernetes.apply(cluster(log_retention_ms=60_000, num_partitions=7))
@@ -119,9 +116,7 @@ async def test_while_paused_nothing_is_put_and_what_was_noted_stays(
 async def test_while_no_broker_answers_nothing_is_decided_and_nobody_is_restarted(
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster(log_retention_ms=60_000))
-    await stable(operator)
+    kubernetes = await brought_up(operator, cluster(log_retention_ms=60_000))
     before = broker_uids(kubernetes)
     defaults.reachable = False
     kubernetes.apply(cluster(log_retention_ms=70_000))
@@ -139,9 +134,7 @@ async def test_while_brokers_run_and_none_is_ready_files_get_no_new_value(
     operator: RunningOperator, defaults: PlayedBrokers
 ) -> None:
     """As while ZooKeeper is away: a typo would be in the files of whichever broker starts next."""
-    kubernetes = operator.kubernetes
-    kubernetes.apply(cluster(log_retention_ms=60_000))
-    await stable(operator)
+    kubernetes = await brought_up(operator, cluster(log_retention_ms=60_000))
     names = {f"events-broker-{broker}" for broker in range(3)}
     operator.health.starting = names
     for name in names:

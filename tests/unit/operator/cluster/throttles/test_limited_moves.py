@@ -14,7 +14,7 @@ from tests.unit.operator.snapshots import cluster
 
 from mainstem_operator.api.fields import Object
 from mainstem_operator.brokers.topic_state import MoveState, TopicPartition
-from mainstem_operator.cluster.throttles.plan import ALL_BROKERS, RATES, RECEIVERS, SENDERS, Changes, items_of
+from mainstem_operator.cluster.throttles.plan import ALL_BROKERS, RECEIVERS, SENDERS, Changes, items_of
 from mainstem_operator.kubernetes.client import Refused
 
 
@@ -45,26 +45,6 @@ async def test_without_a_limit_nobody_waits_for_another_look(monkeypatch: pytest
     assert brokers.under_way.keys() == {CLICKS}
     may_answer.set()
     await limited
-
-
-def test_while_moves_run_nothing_is_written_again_and_at_their_end_all_is_gone() -> None:
-    brokers, operator = played(5000)
-    operator.look({CLICKS: (1, 2), VIEWS: (0, 3)})
-    assert brokers.is_limited(CLICKS)
-    assert brokers.is_limited(VIEWS)
-    writes = brokers.writes
-    operator.look()
-    operator.look(at_topics=True)
-    assert brokers.writes == writes
-    brokers.end(CLICKS)
-    operator.look(at_topics=True)
-    assert brokers.settings["clicks"] == {}
-    assert brokers.is_limited(VIEWS)
-    brokers.end(VIEWS)
-    operator.look()
-    assert brokers.settings == {ALL_BROKERS: {}, "clicks": {}, "views": {}}
-    assert brokers.config_map is None
-    assert not operator.moves.is_noted
 
 
 def test_looks_at_the_cluster_and_at_its_topics_wait_for_each_other() -> None:
@@ -113,22 +93,6 @@ def test_a_move_whose_limit_is_not_taken_does_not_begin(monkeypatch: pytest.Monk
     assert brokers.under_way == {}
 
 
-def test_a_topic_whose_limit_is_refused_holds_back_its_own_moves_alone() -> None:
-    brokers, operator = played(5000)
-    brokers.refused_settings = {"clicks"}
-    refused = operator.look({CLICKS: (1, 2), VIEWS: (1, 2)})
-    assert refused == {CLICKS: "Its move can't be limited: clicks: It is full."}
-    assert brokers.under_way.keys() == {VIEWS}
-    assert brokers.is_limited(VIEWS)
-    brokers.refused_settings = set()
-    assert operator.look({CLICKS: (1, 2)}) == {}
-    assert brokers.is_limited(CLICKS)
-    brokers.end(CLICKS)
-    brokers.end(VIEWS)
-    operator.look()
-    assert brokers.settings == {ALL_BROKERS: {}, "clicks": {}, "views": {}}
-
-
 def test_what_another_tool_changes_while_it_is_noted_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look and the change lies a write to Kubernetes, which may take long."""
     brokers, operator = played(5000)
@@ -148,37 +112,6 @@ def test_what_another_tool_changes_while_it_is_noted_is_not_undone(monkeypatch: 
     brokers.end(CLICKS)
     operator.look()
     assert brokers.settings["clicks"] == {SENDERS: "8:8", RECEIVERS: "8:8"}
-
-
-def test_throttles_whose_note_is_lost_go_in_the_end_but_for_the_rates_which_are_told() -> None:
-    brokers, operator = played(5000)
-    operator.look({CLICKS: (1, 2)})
-    brokers.config_map = None
-    operator.start()
-    brokers.limit = 9000
-    operator.look()
-    rates = dict.fromkeys(RATES, "5000")
-    assert operator.moves.rates_of_others == rates
-    brokers.end(CLICKS)
-    operator.look()
-    assert brokers.settings == {ALL_BROKERS: rates, "clicks": {}, "views": {}}
-    assert brokers.config_map is None
-
-
-def test_where_nothing_may_be_put_throttles_go_with_their_moves_and_none_come() -> None:
-    """As while a BrokerCluster is paused."""
-    brokers, operator = played(5000)
-    operator.look({CLICKS: (1, 2), VIEWS: (0, 3)})
-    brokers.end(CLICKS)
-    brokers.limit = 9000
-    operator.look(may_put=False)
-    assert brokers.settings["clicks"] == {}
-    assert brokers.settings[ALL_BROKERS] == dict.fromkeys(RATES, "5000")
-    assert brokers.is_limited(VIEWS)
-    brokers.end(VIEWS)
-    operator.look(may_put=False)
-    assert brokers.settings == {ALL_BROKERS: {}, "clicks": {}, "views": {}}
-    assert brokers.config_map is None
 
 
 def test_a_move_whose_throttles_are_not_shown_does_not_begin() -> None:

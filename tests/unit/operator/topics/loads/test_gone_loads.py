@@ -52,14 +52,6 @@ async def look(kube: Kube, topics: list[Manifest], cluster: Manifest, *, may_act
     await reconcile_topics(cast(Context, context), "default", "events", topics, cluster)
 
 
-async def test_loads_go_with_their_cluster_without_an_operator(kubernetes: Kubernetes) -> None:
-    """A release that is uninstalled takes its BrokerCluster along, and leaves its Topics."""
-    applied_load(kubernetes, applied_cluster(kubernetes), "clicks")
-    kubernetes.delete("brokerclusters", "events")
-    assert loads_in(kubernetes) == []
-    assert ("topics", "default", "clicks") in kubernetes.objects
-
-
 async def test_loads_of_topics_that_are_gone_are_deleted_even_if_no_broker_is_ready(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from cryptography import x509
 from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
+from tests.unit.operator.played_context import applied_secured, context_with
+from tests.unit.operator.played_users import PlayedUsers
 
-from mainstem_operator.api.resources import Images, cluster_of, topic_of
+from mainstem_operator.api.resources import topic_of
 from mainstem_operator.api.secret_data import decoded
 from mainstem_operator.api.users import AclRule
-from mainstem_operator.brokers.errors import BrokersRefused
-from mainstem_operator.certificates.apply import put_certificates
 from mainstem_operator.certificates.issuing import SERVER_DAYS, SERVER_RENEWAL_DAYS, KeyPair, new_authority
 from mainstem_operator.kubernetes.client import Kube
-from mainstem_operator.kubernetes.observe import Observer, ServiceAddresses
 from mainstem_operator.runtime.alone import Alone
-from mainstem_operator.runtime.context import Context
-from mainstem_operator.runtime.metrics import Metrics
 from mainstem_operator.topics.loads.apply import bring_about_loads
 from mainstem_operator.topics.loads.identity import (
     MOUNT_PATH,
@@ -42,36 +39,14 @@ NOW = dt.datetime(2026, 11, 23, 12, 0, tzinfo=dt.UTC)
 READ = AclRule("topic", "clicks", False, "read", True, "*")
 
 
-class PlayedAcls:
-    """The ACLs that brokers have."""
-
-    def __init__(self) -> None:
-        self.rules: dict[str, set[AclRule]] = {}
-        self.refusal = ""
-
-    async def acls(self) -> dict[str, frozenset[AclRule]]:
-        if self.refusal:
-            raise BrokersRefused("REFUSED", self.refusal)
-        return {user: frozenset(rules) for user, rules in self.rules.items() if rules}
-
-    async def add_acls(self, user: str, rules: Collection[AclRule]) -> None:
-        self.rules.setdefault(user, set()).update(rules)
-
-    async def remove_acls(self, user: str, rules: Collection[AclRule]) -> None:
-        self.rules[user] -= set(rules)
-
-
 class Scene:
     """A secured BrokerCluster with a warehouse, and the loads of its Topics."""
 
     def __init__(self, kubernetes: Kubernetes, kube: Kube, cluster: Manifest) -> None:
         self.kubernetes = kubernetes
         self.cluster = cluster
-        self.acls = PlayedAcls()
-        observer = cast(Observer, SimpleNamespace(loads=_no_page))
-        self.context = Context(kube, observer, ServiceAddresses(), Images(), Metrics(), _always, "ops")
-        brokers = SimpleNamespace(users=lambda: self.acls)
-        self.context.brokers = lambda *_: brokers  # type: ignore[method-assign,assignment]
+        self.acls = PlayedUsers()
+        self.context = context_with(kube, SimpleNamespace(users=lambda: self.acls))
 
     async def look(self) -> LoadStatus | None:
         """The status of the loads of the Topic `clicks`."""
@@ -82,14 +57,6 @@ class Scene:
 
     def secret(self) -> dict[str, str]:
         return decoded(self.kubernetes.get("secrets", "clicks-load-identity"))
-
-
-async def _always() -> bool:
-    return True
-
-
-async def _no_page(pod_ip: str) -> None:
-    return None
 
 
 def topic(name: str = "clicks", *, warehouse: bool = True, **settings: Any) -> Manifest:
@@ -116,12 +83,7 @@ async def scene(
         }
         if authorization:
             spec["authorization"] = {"type": "acl"}
-        manifest = resource("BrokerCluster", "events", spec)
-        cluster = kubernetes.apply(manifest)
-        parsed = cluster_of(cluster)
-        assert parsed.security is not None
-        await put_certificates(kube, parsed, parsed.security, ())
-        yield Scene(kubernetes, kube, cluster)
+        yield Scene(kubernetes, kube, await applied_secured(kubernetes, kube, spec))
 
 
 @pytest.fixture
@@ -282,37 +244,36 @@ async def test_what_no_topic_asks_for_any_more_has_no_rights(played: Scene) -> N
     assert {user for user, rules in played.acls.rules.items() if rules} == {load_user("resident-loader")}
 
 
-async def test_the_resident_loader_waits_while_brokers_refuse_its_rights(played: Scene) -> None:
-    played.acls.refusal = "There is no authorizer."
-    played.kubernetes.apply(topic(freshness="60s"))
+@pytest.mark.parametrize(
+    ("settings", "plural", "name"),
+    [
+        ({"schedule": "*/5 * * * *"}, "cronjobs", "clicks-load"),
+        ({"freshness": "60s"}, "statefulsets", "events-resident-loader"),
+    ],
+)
+async def test_loads_wait_while_brokers_refuse_their_rights(
+    played: Scene, settings: dict[str, str], plural: str, name: str
+) -> None:
+    """Else the first run would fail, and use up what it may try."""
+    played.acls.acls_refusal = "There is no authorizer."
+    played.kubernetes.apply(topic(**settings))
     status = await played.look()
     assert status is not None
     assert status.waits
     assert "There is no authorizer." in status.conditions[0].message
-    assert ("statefulsets", "default", "events-resident-loader") not in played.kubernetes.objects
+    assert (plural, "default", name) not in played.kubernetes.objects
 
 
 async def test_without_authorization_nobody_is_asked_for_acls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with scene(tmp_path, monkeypatch, authorization=False) as played:
-        played.acls.refusal = "There is no authorizer."
+        played.acls.acls_refusal = "There is no authorizer."
         played.kubernetes.apply(topic())
         status = await played.look()
         assert status is not None
         assert not status.waits
         assert played.secret()["load.pem"]
-
-
-async def test_a_load_waits_while_brokers_refuse_its_rights(played: Scene) -> None:
-    """Else its first run would fail, and use up what it may try."""
-    played.acls.refusal = "There is no authorizer."
-    played.kubernetes.apply(topic())
-    status = await played.look()
-    assert status is not None
-    assert status.waits
-    assert "There is no authorizer." in status.conditions[0].message
-    assert ("cronjobs", "default", "clicks-load") not in played.kubernetes.objects
 
 
 async def test_a_secret_of_others_is_never_changed(played: Scene) -> None:
