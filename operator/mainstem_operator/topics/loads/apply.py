@@ -286,12 +286,24 @@ class _Loads:
                 of its name, nothing is granted.
         """
         kube = self._context.kube
-        config_map, workload = resident_manifests(topics, self._cluster, self._context.images)
+        config_map, workload = resident_manifests(
+            topics, self._cluster, self._context.images, await self._credentials()
+        )
         live_config_map, live = await kube.own(config_map, None), await kube.own(workload, None)
         key = await self._key_of(workload, live)
         await self._put_rules(names.RESIDENT_LOADER, resident_acls(topics))
         await kube.apply(config_map, live_config_map)
         await self._put_identity(await kube.apply(workload, live), names.RESIDENT_LOADER, key)
+
+    async def _credentials(self) -> Mapping[str, str] | None:
+        """What the Secret of the warehouse holds; None while there is none."""
+        location = self._cluster.warehouse
+        if location is None or location.credentials_secret is None:
+            return None
+        secret = await self._context.kube.get(
+            "v1", "Secret", self._cluster.namespace, location.credentials_secret
+        )
+        return None if secret is None else (secret.get("data") or {})
 
     async def read_rules(self) -> None:
         if self._requests is None:
