@@ -2,7 +2,7 @@
 
 Its settings are environment variables: WATCH_NAMESPACES (comma separated; empty for all), LOG_LEVEL,
 BROKER_IMAGE, ZOOKEEPER_IMAGE, SPARK_IMAGE, IMAGE_PULL_SECRETS (names of Secrets, comma separated),
-POD_NAMESPACE, POD_NAME and LEASE_NAME (for the Lease), RESYNC_S, LEADER_ELECTION (true when there are several
+IMAGE_PULL_POLICY, POD_NAMESPACE, POD_NAME and LEASE_NAME (for the Lease), RESYNC_S, LEADER_ELECTION (true when there are several
 replicas), HTTP_PORT (8080; /healthz and /metrics). Log lines
 are JSON on standard error. Exit code 1 if it could not start, or lost what it needs.
 """
@@ -73,6 +73,7 @@ class Options:
                 get("ZOOKEEPER_IMAGE") or Images().zookeeper,
                 get("SPARK_IMAGE") or Images().spark,
                 _names(get("IMAGE_PULL_SECRETS", "")),
+                get("IMAGE_PULL_POLICY", ""),
             ),
             resync_seconds=_seconds("RESYNC_S", get("RESYNC_S") or str(_RESYNC_SECONDS)),
             leader_election=get("LEADER_ELECTION", "").lower() == "true",

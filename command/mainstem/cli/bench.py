@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mainstem.cli.number_options import decimal, integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -36,11 +37,11 @@ from mainstem.trials.temporary_topic import temporary_topic
 
 app = typer.Typer(no_args_is_help=True, help="Measure throughput and latency of this cluster.")
 
-Records = Annotated[int, typer.Option("--records", min=1, help="How many records.")]
-Size = Annotated[int, typer.Option("--size", min=1, help="Bytes of each record's value.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Largest batch in bytes.")]
+Records = Annotated[int, typer.Option("--records", **integer(1), help="How many records.")]
+Size = Annotated[int, typer.Option("--size", **integer(1), help="Bytes of each record's value.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", **integer(1), help="Largest batch in bytes.")]
 Linger = Annotated[
-    float, typer.Option("--linger-ms", min=0, help="Milliseconds that a batch waits to be filled.")
+    float, typer.Option("--linger-ms", **decimal(0), help="Milliseconds that a batch waits to be filled.")
 ]
 BenchTopic = Annotated[
     str | None,
@@ -93,7 +94,9 @@ def produce(
 def consume(
     records: Annotated[
         int | None,
-        typer.Option("--records", min=1, help="How many records. Default: a million, or all of --topic."),
+        typer.Option(
+            "--records", **integer(1), help="How many records. Default: a million, or all of --topic."
+        ),
     ] = None,
     size: Size = 100,
     compression: CompressionChoice = Compression.NONE,

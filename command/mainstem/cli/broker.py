@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -66,7 +67,7 @@ def list_all(
 def describe(
     broker: Annotated[
         int,
-        typer.Argument(metavar="ID", help="Id of the broker.", autocompletion=complete_brokers),
+        typer.Argument(**integer(), metavar="ID", help="Id of the broker.", autocompletion=complete_brokers),
     ],
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     client_properties: ClientProperties = None,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -36,7 +37,10 @@ def reassign(
     replication_factor: Annotated[
         int | None,
         typer.Option(
-            "--replication-factor", "-r", min=1, help="Replicas of each partition; unchanged by default."
+            "--replication-factor",
+            "-r",
+            **integer(1),
+            help="Replicas of each partition; unchanged by default.",
         ),
     ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Execute the plan.")] = False,

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -73,7 +74,13 @@ TopicOption = Annotated[
 ]
 BrokerOption = Annotated[
     int | None,
-    typer.Option("--broker", metavar="ID", help="Settings of this broker.", autocompletion=complete_brokers),
+    typer.Option(
+        "--broker",
+        **integer(),
+        metavar="ID",
+        help="Settings of this broker.",
+        autocompletion=complete_brokers,
+    ),
 ]
 AllBrokersOption = Annotated[
     bool, typer.Option("--all-brokers", help="Settings of every broker that has no value of its own.")

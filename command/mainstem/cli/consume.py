@@ -14,6 +14,7 @@ import typer
 from confluent_kafka import Message
 from confluent_kafka.admin import OffsetSpec
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -49,7 +50,7 @@ def consume(
         ),
     ] = "beginning",
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Read only this partition.")
+        int | None, typer.Option("--partition", **integer(0), help="Read only this partition.")
     ] = None,
     group: Annotated[
         str | None,
@@ -71,7 +72,7 @@ def consume(
         ),
     ] = None,
     max_records: Annotated[
-        int | None, typer.Option("--max-records", "-n", min=1, help="Stop after this many records.")
+        int | None, typer.Option("--max-records", "-n", **integer(1), help="Stop after this many records.")
     ] = None,
     with_fields: Annotated[
         str,

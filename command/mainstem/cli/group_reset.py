@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -61,7 +62,9 @@ def reset_offsets(
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", help="Records to move forward, or, if negative, back."),
+        typer.Option(
+            "--shift-by", **integer(), metavar="N", help="Records to move forward, or, if negative, back."
+        ),
     ] = None,
     from_file: Annotated[
         Path | None,

@@ -31,6 +31,7 @@ from mainstem.cli.load_run import (
     load_settings,
     run_job,
 )
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -79,7 +80,8 @@ Offsets = Annotated[
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that was loaded.")]
 Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", min=0, metavar="N", help="Only this partition; repeatable.")
+    list[int] | None,
+    typer.Option("--partition", **integer(0), metavar="N", help="Only this partition; repeatable."),
 ]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from mainstem.cli.load_run import FormatChoice, TableFormatChoice, catalog_of, run_job
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import OutputChoice, TableName, TopicName
 from mainstem.cli.output import Output, OutputFormat, facts
 from mainstem.cli.sql import DEFAULT_NAMESPACE, DEFAULT_WAREHOUSE, Catalog, CatalogNamespace, Warehouse
@@ -26,7 +27,9 @@ def maintain(
     catalog_namespace: CatalogNamespace = DEFAULT_NAMESPACE,
     keep_hours: Annotated[
         int,
-        typer.Option(min=24, help="Delete files that no commit names, or that left the table, when older."),
+        typer.Option(
+            **integer(24), help="Delete files that no commit names, or that left the table, when older."
+        ),
     ] = KEEP_HOURS,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

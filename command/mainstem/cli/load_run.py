@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
+from mainstem.cli.number_options import decimal, integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -137,10 +138,10 @@ InputColumns = Annotated[
 ]
 WithHeaders = Annotated[bool, typer.Option("--with-headers", help="Keep headers, as _headers.")]
 MaxRejectedPercent = Annotated[
-    float, typer.Option(min=0, max=100, help="Fail if more of the records cannot be loaded.")
+    float, typer.Option(**decimal(0, 100), help="Fail if more of the records cannot be loaded.")
 ]
 Cores = Annotated[
-    int | None, typer.Option(min=1, help="Number of parallel tasks; by default the number of cores.")
+    int | None, typer.Option(**integer(1), help="Number of parallel tasks; by default the number of cores.")
 ]
 
 
@@ -167,7 +168,8 @@ def run(
         ),
     ] = None,
     max_records: Annotated[
-        int | None, typer.Option("--max-records", "-n", min=1, help="Load about this many records, at most.")
+        int | None,
+        typer.Option("--max-records", "-n", **integer(1), help="Load about this many records, at most."),
     ] = None,
     max_rejected_percent: MaxRejectedPercent = 5.0,
     cores: Cores = None,

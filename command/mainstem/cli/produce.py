@@ -15,6 +15,7 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -76,14 +77,17 @@ def produce(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", min=0, help="Send all records to this partition. Default: by key."),
+        typer.Option(
+            "--partition", **integer(0), help="Send all records to this partition. Default: by key."
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option("--header", metavar="NAME=VALUE", help="A header of every record; repeatable."),
     ] = None,
     skip: Annotated[
-        int, typer.Option("--skip", metavar="LINES", min=0, help="Skip this many lines, to resume a run.")
+        int,
+        typer.Option("--skip", **integer(0), metavar="LINES", help="Skip this many lines, to resume a run."),
     ] = 0,
     compression: CompressionChoice = Compression.NONE,
     audit: Annotated[

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import ClientProperties, Confirmed, OutputChoice
 from mainstem.cli.output import Column, Output, OutputFormat, print_line, table
 from mainstem.cli.registry_access import REGISTRY_VARIABLE, registry_access
@@ -135,7 +136,7 @@ def show(
     ] = None,
     version: Annotated[str, typer.Option("--version", "-V", help="Version: a number, or latest.")] = "latest",
     schema_id: Annotated[
-        int | None, typer.Option("--id", min=1, help="Show the schema with this id instead.")
+        int | None, typer.Option("--id", **integer(1), help="Show the schema with this id instead.")
     ] = None,
     registry: Registry = None,
     client_properties: ClientProperties = None,

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mainstem.cli.cluster_status import UNHEALTHY_EXIT_CODE
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import OutputChoice
 from mainstem.cli.output import Output, OutputFormat
 from mainstem.cli.up import DEFAULT_PORT, DataDirectory, stack_tables
@@ -99,9 +100,11 @@ def down(data: DataDirectory = DEFAULT_DATA_DIRECTORY) -> None:
 def doctor(
     data: DataDirectory = DEFAULT_DATA_DIRECTORY,
     brokers: Annotated[
-        int | None, typer.Option("--brokers", min=1, help="Number of brokers that `up` is to run.")
+        int | None, typer.Option("--brokers", **integer(1), help="Number of brokers that `up` is to run.")
     ] = None,
-    port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of broker 1.")] = DEFAULT_PORT,
+    port: Annotated[
+        int, typer.Option("--port", **integer(1, 65_535), help="Port of broker 1.")
+    ] = DEFAULT_PORT,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
     """Check this machine and the local stack, and show what to type for each problem.

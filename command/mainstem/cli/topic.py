@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -50,7 +51,7 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", "-p", min=1, help="Number of partitions; the broker's default otherwise."
+            "--partitions", "-p", **integer(1), help="Number of partitions; the broker's default otherwise."
         ),
     ] = None,
     replication_factor: Annotated[
@@ -58,7 +59,7 @@ def create(
         typer.Option(
             "--replication-factor",
             "-r",
-            min=1,
+            **integer(1),
             help="Replicas of each partition; the broker's default otherwise.",
         ),
     ] = None,
@@ -179,7 +180,7 @@ def alter(
     topic: TopicName,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="Increase to this number; it cannot decrease."),
+        typer.Option("--partitions", "-p", **integer(1), help="Increase to this number; it cannot decrease."),
     ] = None,
     config: TopicSettings = None,
     delete_config: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import BootstrapServers, ClientProperties, OutputChoice, complete_topics, connect
 from mainstem.cli.output import Column, Output, OutputFormat, facts, table
 from mainstem.errors import BadInput
@@ -115,9 +116,12 @@ def abort(
         str | None,
         typer.Option(help="Abort a hanging transaction in this topic.", autocompletion=complete_topics),
     ] = None,
-    partition: Annotated[int | None, typer.Option(help="The partition of the hanging transaction.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(**integer(0), help="The partition of the hanging transaction.")
+    ] = None,
     start_offset: Annotated[
-        int | None, typer.Option(help="First offset of the transaction there, as `find-hanging` shows.")
+        int | None,
+        typer.Option(**integer(0), help="First offset of the transaction there, as `find-hanging` shows."),
     ] = None,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     client_properties: ClientProperties = None,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import BOOTSTRAP_VARIABLE, OutputChoice, settings_of
 from mainstem.cli.output import Column, Output, OutputFormat, facts, short_path, table
 from mainstem.errors import BadInput, StackError
@@ -61,20 +62,19 @@ def up(
         int | None,
         typer.Option(
             "--brokers",
-            min=1,
+            **integer(1),
             help="Number of brokers. Default: the number of brokers with data in the folder, or 1.",
         ),
     ] = None,
     port: Annotated[
         int,
-        typer.Option("--port", min=1, max=65_535, help="Port of broker 1; others use the next ports."),
+        typer.Option("--port", **integer(1, 65_535), help="Port of broker 1; others use the next ports."),
     ] = DEFAULT_PORT,
     zookeeper_port: Annotated[
         int | None,
         typer.Option(
             "--zookeeper-port",
-            min=1,
-            max=65_535,
+            **integer(1, 65_535),
             help=f"Port of ZooKeeper. Default: {STANDARD_PORT} if it is free, else any free port.",
         ),
     ] = None,
@@ -92,7 +92,7 @@ def up(
         bool, typer.Option("--schema-registry", help="Run a schema registry, too; see `mainstem schema`.")
     ] = False,
     schema_registry_port: Annotated[
-        int, typer.Option("--schema-registry-port", min=1, max=65_535, help="Port of the schema registry.")
+        int, typer.Option("--schema-registry-port", **integer(1, 65_535), help="Port of the schema registry.")
     ] = REGISTRY_PORT,
     detach: Annotated[
         bool, typer.Option("--detach", help="Run in the background; `mainstem down` stops it.")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import BootstrapServers, ClientProperties, Confirmed, OutputChoice, connect
 from mainstem.cli.output import Column, Output, OutputFormat, table
 from mainstem.errors import BadInput
@@ -47,9 +48,8 @@ IterationsOption = Annotated[
     int,
     typer.Option(
         "--iterations",
+        **integer(4096, 16_384),
         help="Number of hashes that a login costs, and each guess at the password.",
-        min=4096,
-        max=16_384,
     ),
 ]
 PasswordFileOption = Annotated[

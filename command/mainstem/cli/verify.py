@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -35,7 +36,8 @@ class Unfaithful(CommandError):
 
 def verify(
     records: Annotated[
-        int | None, typer.Option("--records", min=1, help=f"How many records to send. Default: {_RECORDS:,}.")
+        int | None,
+        typer.Option("--records", **integer(1), help=f"How many records to send. Default: {_RECORDS:,}."),
     ] = None,
     duration: Annotated[
         str | None,
@@ -44,7 +46,8 @@ def verify(
         ),
     ] = None,
     rate: Annotated[
-        int | None, typer.Option("--rate", min=1, help="Records per second, at most; unlimited by default.")
+        int | None,
+        typer.Option("--rate", **integer(1), help="Records per second, at most; unlimited by default."),
     ] = None,
     partitions: TemporaryTopicPartitions = 6,
     replication_factor: TemporaryTopicReplicas = None,

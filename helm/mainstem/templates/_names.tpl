@@ -86,13 +86,26 @@ older chart: their first use would fail without saying what to do, or what is on
 {{- end }}
 {{- end -}}
 
-{{/* Where the pods of hooks run: they go where the operator's pods may. */}}
+{{/* What the metadata of hooks' pods has of the operator's. Labels of the operator itself would make them its own. */}}
+{{- define "mainstem.podLabels" -}}
+{{- range list .Values.commonLabels .Values.podLabels }}
+{{- with . }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Where the pods of hooks run: they go where the operator's pods may, beside whatever other pods are there. */}}
 {{- define "mainstem.placement" -}}
 {{- with .Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with get (default dict .Values.affinity) "nodeAffinity" }}
+affinity:
+  nodeAffinity: {{- toYaml . | nindent 4 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}

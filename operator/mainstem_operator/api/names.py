@@ -47,6 +47,7 @@ MANAGED: Final = f"{GROUP}/managed"  # "false" on a Topic: it is left alone, and
 DEFINITIONS_VERSION: Final = f"{GROUP}/definitions-version"  # on the definitions in crds/; grows with them
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"  # of the manifest as applied: no write when it is the same
 CONFIG_HASH: Final = f"{GROUP}/config-hash"  # of the settings that a pod started with
+CREDENTIALS_HASH: Final = f"{GROUP}/credentials-hash"  # of the Secret of the store that a pod started with
 TEMPLATE_HASH: Final = (
     f"{GROUP}/template-hash"  # on a run of a load: of the template that it was created from
 )

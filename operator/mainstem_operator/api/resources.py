@@ -325,12 +325,18 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The images of a BrokerCluster that names none, and the Secrets with which all its images are pulled."""
+    """The images of a BrokerCluster that names none, and how all its images are pulled.
+
+    Attributes:
+        pull_secrets: names of Secrets.
+        pull_policy: as Kubernetes calls it; empty for what Kubernetes takes by itself.
+    """
 
     broker: str = "mainstem/broker:dev"
     zookeeper: str = "mainstem/zookeeper:dev"
     spark: str = "mainstem/spark:dev"
     pull_secrets: tuple[str, ...] = ()
+    pull_policy: str = ""
 
 
 def identity_of(manifest: Object) -> Identity:

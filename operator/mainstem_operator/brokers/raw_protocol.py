@@ -22,7 +22,7 @@ class RawProtocol:
     async def describe_cluster(self) -> Any:
         """The live brokers (`nodes`) and the `controller`, None if there is none."""
         return await self._stock.one(
-            lambda admin: admin.describe_cluster(request_timeout=ADMIN_TIMEOUT_SECONDS)
+            lambda admin: admin.describe_cluster(request_timeout=ADMIN_TIMEOUT_SECONDS), is_lookup=True
         )
 
     async def ask_any(self, request: Any) -> Any:
@@ -35,9 +35,11 @@ class RawProtocol:
         controller = None if cluster.controller is None else cluster.controller.id
         for node in sorted(cluster.nodes, key=lambda node: node.id != controller):
             try:
-                return await self.ask(node, request, ADMIN_TIMEOUT_SECONDS)
+                answer = await self.ask(node, request, ADMIN_TIMEOUT_SECONDS)
             except OSError:
                 continue
+            self._stock.heard()
+            return answer
         self._stock.forget("no broker answered at the addresses that it has")
         raise BrokersUnreachable(f"No broker of {self._stock.bootstrap_servers} answered.")
 

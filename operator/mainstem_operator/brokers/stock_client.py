@@ -34,6 +34,7 @@ class StockClient:
         self.properties: Mapping[str, str] = {}
         self._lock = threading.Lock()  # calls come from several threads
         self._admin: AdminClient | None = None
+        self._is_silent = False  # the last call found no broker
 
     def connect_to(self, bootstrap_servers: str, properties: Mapping[str, str]) -> None:
         """Let the next call connect there, with these settings of encryption and login."""
@@ -42,18 +43,21 @@ class StockClient:
                 self.bootstrap_servers, self.properties = bootstrap_servers, dict(properties)
                 self._admin = None
 
-    async def call(self, action: Any) -> Any:
+    async def call(self, action: Any, *, is_lookup: bool = False) -> Any:
         """The result of one call of the client, made in a thread.
+
+        Args:
+            is_lookup: it only asks where brokers are, so its answer does not say that these can be reached.
 
         Raises:
             BrokersUnreachable: no broker answered.
             BrokersRefused: a broker answered with an error.
         """
-        return await asyncio.to_thread(self._call, action)
+        return await asyncio.to_thread(self._call, action, is_lookup)
 
-    async def one(self, action: Any) -> Any:
+    async def one(self, action: Any, *, is_lookup: bool = False) -> Any:
         """The result of the future that `action` returns."""
-        return await self.call(lambda admin: action(admin).result())
+        return await self.call(lambda admin: action(admin).result(), is_lookup=is_lookup)
 
     async def each(self, action: Any) -> dict[Any, Any]:
         """The result of each of the futures that `action` returns; a refusal is a result."""
@@ -87,7 +91,9 @@ class StockClient:
         return {key: result for key, result in results.items() if isinstance(result, BrokersRefused)}
 
     def forget(self, reason: str, admin: AdminClient | None = None) -> None:
-        """Let the next call start from the bootstrap servers.
+        """Let the next call start from the bootstrap servers, since no broker has answered.
+
+        While none does, calls end so every half minute; only the first one is logged.
 
         Args:
             admin: the client that failed, which another call may have replaced already; None for any.
@@ -96,20 +102,34 @@ class StockClient:
             if self._admin is None or admin not in (None, self._admin):
                 return
             self._admin = None
-        logger.warning("admin client replaced", servers=self.bootstrap_servers, reason=reason)
+            is_known, self._is_silent = self._is_silent, True
+        if not is_known:
+            logger.warning("no broker answers", servers=self.bootstrap_servers, reason=reason)
 
-    def _call(self, action: Any) -> Any:
+    def heard(self) -> None:
+        """A broker has answered."""
+        with self._lock:
+            is_news, self._is_silent = self._is_silent, False
+        if is_news:
+            logger.warning("brokers answer again", servers=self.bootstrap_servers)
+
+    def _call(self, action: Any, is_lookup: bool) -> Any:
         try:
             admin = self._client()
         except KafkaException as exception:  # keys that cannot be used
             raise _error_of(exception, self.bootstrap_servers) from exception
         try:
-            return action(admin)
+            result = action(admin)
         except KafkaException as exception:
             error = _error_of(exception, self.bootstrap_servers)
             if isinstance(error, BrokersUnreachable):
                 self.forget(str(exception.args[0]), admin)
+            else:
+                self.heard()
             raise error from exception
+        if not is_lookup:
+            self.heard()
+        return result
 
     def _client(self) -> AdminClient:
         with self._lock:

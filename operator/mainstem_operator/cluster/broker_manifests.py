@@ -24,6 +24,7 @@ from mainstem_operator.kubernetes.manifests import (
     headless_service,
     manifest,
     pull_secrets_of,
+    pulled,
     service,
     stateful_set,
 )
@@ -344,7 +345,7 @@ def _read(file: str) -> dict[str, str]:
 def _container(cluster: ClusterSpec, images: Images) -> Manifest:
     container: Manifest = {
         "name": names.BROKER,
-        "image": cluster.brokers.image or images.broker,
+        **pulled(cluster.brokers.image or images.broker, images),
         "args": [f"{_CONFIG_PATH}/broker-$(POD_INDEX).properties"],
         "env": [
             POD_INDEX_ENV,

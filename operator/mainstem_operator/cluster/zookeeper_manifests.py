@@ -18,6 +18,7 @@ from mainstem_operator.kubernetes.manifests import (
     headless_service,
     manifest,
     pull_secrets_of,
+    pulled,
     service,
     stateful_set,
 )
@@ -114,7 +115,7 @@ def connect_string(cluster: ClusterSpec) -> str:
 def _container(cluster: ClusterSpec, images: Images) -> Manifest:
     container: Manifest = {
         "name": names.ZOOKEEPER,
-        "image": cluster.zookeeper.image or images.zookeeper,
+        **pulled(cluster.zookeeper.image or images.zookeeper, images),
         "env": [POD_INDEX_ENV],
         "ports": [{"name": name, "containerPort": port} for name, port in _PORTS.items()],
         "readinessProbe": _probe("ready", period_seconds=5, failures=3),

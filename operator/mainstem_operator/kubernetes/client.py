@@ -151,6 +151,28 @@ class Kube:
                 return objects
             query["continue"] = more
 
+    async def own(self, manifest: Manifest, live: Object | None) -> Object | None:
+        """The object that `manifest` is about, as it is now; None if there is none.
+
+        Whatever is done for an object that is not there yet, such as granting its rights, comes after this.
+
+        Args:
+            live: as it was found; one that was not found may be there with other labels, and is read.
+
+        Raises:
+            ForeignObject: the manifest has an owner, and the object that exists is not the owner's.
+        """
+        owner = controller_of(manifest)
+        if owner is None:
+            return live
+        if live is None:  # objects are often found by labels, which those of others do not have
+            metadata = manifest["metadata"]
+            version, kind = manifest["apiVersion"], manifest["kind"]
+            live = await self.get(version, kind, metadata.get("namespace"), metadata["name"])
+        if live is not None and not _is_of(live, owner):
+            raise ForeignObject(manifest, live)
+        return live
+
     # --- Writing ---
 
     async def apply(
@@ -165,14 +187,7 @@ class Kube:
         Raises:
             ForeignObject: the manifest has an owner, and the object that exists is not the owner's.
         """
-        owner = controller_of(manifest)
-        if owner is not None:
-            if live is None:  # objects are often found by labels, which those of others do not have
-                metadata = manifest["metadata"]
-                version, kind = manifest["apiVersion"], manifest["kind"]
-                live = await self.get(version, kind, metadata.get("namespace"), metadata["name"])
-            if live is not None and not _is_of(live, owner):
-                raise ForeignObject(manifest, live)
+        live = await self.own(manifest, live)
         manifest_digest = digest(manifest)
         if (
             live is not None

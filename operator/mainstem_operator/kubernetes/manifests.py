@@ -142,6 +142,20 @@ def placement(settings: PodSettings) -> Manifest:
     return {key: value for key, value in result.items() if value}
 
 
+def placement_beside(settings: PodSettings) -> Manifest:
+    """The same for pods that accompany those of `settings`: on the nodes where these may run.
+
+    They neither avoid nor seek other pods, so of an affinity only that to nodes is theirs.
+    """
+    to_nodes = (settings.affinity or {}).get("nodeAffinity")
+    return {**placement(settings), **({"affinity": {"nodeAffinity": to_nodes}} if to_nodes else {})}
+
+
+def pulled(image: str, images: Images) -> Manifest:
+    """An image and how it is pulled, as a part of a container."""
+    return {"image": image, **({"imagePullPolicy": images.pull_policy} if images.pull_policy else {})}
+
+
 def stateful_set(
     cluster: ClusterSpec,
     component: str,

@@ -41,13 +41,14 @@ class ExecutorPods:
         image: the loader's own.
         namespace, driver_pod, driver_ip: of the driver, whose pod owns them.
         pull_secrets: names of the Secrets with which the image is pulled.
+        pull_policy: when it is pulled, as Kubernetes calls it; empty for Spark's default.
         secret: whose keys become their environment, such as the credentials of the store; None for none.
         environment: settings of the store, without secrets.
         heap: of the JVM, as Spark writes it.
         identity: a Secret with what connections to brokers need, and where the driver has it mounted, so that
             the files that its client properties name are there in executors too; None for none.
         placement: where they may run and how urgent they are, as a part of a pod's spec: nodeSelector,
-            tolerations and priorityClassName.
+            tolerations, affinity and priorityClassName.
     """
 
     count_max: int
@@ -64,14 +65,15 @@ class ExecutorPods:
     heap: str = HEAP
     identity: tuple[str, str] | None = None
     placement: Mapping[str, Any] = field(default_factory=dict)
+    pull_policy: str = ""
 
 
 def pods_from_environment(
     environment: Mapping[str, str], count_max: int, records_min: int = RECORDS_PER_EXECUTOR_MIN
 ) -> ExecutorPods:
     """As a pod is told about itself: SPARK_IMAGE, POD_NAMESPACE, POD_NAME, POD_IP (downward API), and if need
-    be EXECUTOR_SECRET, EXECUTOR_PULL_SECRETS (comma separated), EXECUTOR_CORES, EXECUTOR_MEMORY_MIB,
-    EXECUTOR_IDENTITY_SECRET with EXECUTOR_IDENTITY_PATH, EXECUTOR_PLACEMENT (JSON).
+    be EXECUTOR_SECRET, EXECUTOR_PULL_SECRETS (comma separated), EXECUTOR_PULL_POLICY, EXECUTOR_CORES,
+    EXECUTOR_MEMORY_MIB, EXECUTOR_IDENTITY_SECRET with EXECUTOR_IDENTITY_PATH, EXECUTOR_PLACEMENT (JSON).
 
     Raises:
         SettingsError: something is missing, so this is no pod that can have executors.
@@ -97,6 +99,7 @@ def pods_from_environment(
         environment=tuple((name, environment[name]) for name in _STORE_SETTINGS if environment.get(name)),
         identity=_identity(environment),
         placement=json.loads(environment.get("EXECUTOR_PLACEMENT") or "{}"),
+        pull_policy=environment.get("EXECUTOR_PULL_POLICY", ""),
     )
 
 
@@ -148,6 +151,8 @@ def spark_settings(pods: ExecutorPods, count: int) -> dict[str, str]:
     }
     if pods.pull_secrets:
         settings["spark.kubernetes.container.image.pullSecrets"] = ",".join(pods.pull_secrets)
+    if pods.pull_policy:
+        settings["spark.kubernetes.container.image.pullPolicy"] = pods.pull_policy
     settings |= {f"spark.executorEnv.{name}": value for name, value in pods.environment}
     return settings
 

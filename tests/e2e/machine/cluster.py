@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -43,12 +43,20 @@ def use_kubectl_of(node_image: str, engine: Engine, places: Places) -> None:
 
 
 def stands(engine: Engine, places: Places) -> bool:
-    """Whether the cluster is there with every node ready; removes one of which not all nodes are."""
+    """Whether the cluster is there with every node ready; removes one of which not all nodes are.
+
+    Kubernetes calls a node ready for most of a minute after it has stopped, so the nodes are asked first.
+    """
     inside = environment(engine, places)
     if CLUSTER_NAME not in run(["kind", "get", "clusters", "--quiet"], environment=inside).split():
         return False
     try:
         run(["kind", "export", "kubeconfig", "--name", CLUSTER_NAME], environment=inside)
+        deadline = time.monotonic() + _STANDING_SECONDS_MAX
+        while fault := _fault(engine, places):
+            if time.monotonic() > deadline:
+                raise MachineError(fault)
+            time.sleep(0.5)
         _wait_for_nodes(engine, places, _STANDING_SECONDS_MAX)
     except MachineError as error:
         say(f"the cluster {CLUSTER_NAME} that is here does not work and is made anew: {error}")
@@ -56,6 +64,35 @@ def stands(engine: Engine, places: Places) -> bool:
         return False
     say(f"the cluster {CLUSTER_NAME} is there already")
     return True
+
+
+def _fault(engine: Engine, places: Places) -> str:
+    """Why the nodes of the cluster that is there cannot be used; empty if they can."""
+    nodes = _nodes(engine, places)
+    running = ["systemctl", "is-active", "--quiet", "kubelet"]
+    answering = [
+        node
+        for node in nodes
+        if _takes_images(engine, node) and succeeds(["docker", "exec", node, *running], engine.environment)
+    ]
+    return fault_of(nodes, answering, _worker_count())
+
+
+def fault_of(nodes: Collection[str], answering: Collection[str], worker_count: int) -> str:
+    """Why nodes cannot be used; empty if they can.
+
+    Args:
+        nodes: all that the cluster has.
+        answering: those whose containerd and kubelet run.
+        worker_count: how many workers there are to be.
+    """
+    workers = [node for node in nodes if not _is_control_plane(node)]
+    if len(workers) != worker_count:
+        return f"It has {len(workers)} workers, not {worker_count}."
+    if len(workers) == len(nodes):
+        return "It has no control plane."
+    silent = sorted(set(nodes) - set(answering))
+    return f"These nodes do not answer: {', '.join(silent)}." if silent else ""
 
 
 def create(engine: Engine, places: Places, node_image: str) -> None:
@@ -122,21 +159,36 @@ def load(engine: Engine, places: Places, cargo: Cargo, creating: Future[None]) -
 
 def _workers(engine: Engine, places: Places, creating: Future[None]) -> list[str]:
     """The workers, once their containerd answers; none where the cluster could not be made."""
-    configured = yaml.safe_load(_CONFIGURATION.read_text())["nodes"]
-    count = sum(node["role"] == "worker" for node in configured)
+    count = _worker_count()
     deadline = time.monotonic() + _NODES_SECONDS_MAX
-    asking = ["ctr", "--namespace=k8s.io", "images", "list", "--quiet"]
     while time.monotonic() < deadline:
-        nodes = run(["kind", "get", "nodes", "--name", CLUSTER_NAME], environment=environment(engine, places))
-        workers = [node for node in nodes.split() if not node.endswith("-control-plane")]
-        if len(workers) == count and all(
-            succeeds(["docker", "exec", node, *asking], engine.environment) for node in workers
-        ):
+        workers = [node for node in _nodes(engine, places) if not _is_control_plane(node)]
+        if len(workers) == count and all(_takes_images(engine, node) for node in workers):
             return workers
         if creating.done() and creating.exception() is not None:
             return []
         time.sleep(0.5)
     raise MachineError(f"The {count} workers did not start within {_NODES_SECONDS_MAX} s.")
+
+
+def _worker_count() -> int:
+    configured = yaml.safe_load(_CONFIGURATION.read_text())["nodes"]
+    return sum(node["role"] == "worker" for node in configured)
+
+
+def _nodes(engine: Engine, places: Places) -> list[str]:
+    listing = ["kind", "get", "nodes", "--name", CLUSTER_NAME]
+    return run(listing, environment=environment(engine, places)).split()
+
+
+def _is_control_plane(node: str) -> bool:
+    return node.endswith("-control-plane")
+
+
+def _takes_images(engine: Engine, node: str) -> bool:
+    """Whether the containerd of a node answers."""
+    asking = ["ctr", "--namespace=k8s.io", "images", "list", "--quiet"]
+    return succeeds(["docker", "exec", node, *asking], engine.environment)
 
 
 def _image_on(engine: Engine, node: str, image: str) -> str | None:

@@ -42,6 +42,18 @@ def test_values_are_required_that_have_fields_or_are_not_empty_by_default() -> N
     assert required == read | {name for name in names - lists if default_of(values, name)}
 
 
+def test_upgrades_as_documented_take_the_defaults_of_the_new_chart() -> None:
+    """`--reuse-values` keeps those of the old one, and fails where the new one has more values."""
+    commands = [
+        line.strip()
+        for page in sorted((CHART.parents[1] / "docs").rglob("*.md"))
+        for line in page.read_text().splitlines()
+        if line.strip().startswith("helm upgrade")
+    ]
+    assert commands
+    assert all(" --reset-then-reuse-values " in command for command in commands)
+
+
 def default_of(values: Any, name: str) -> Any:
     for part in name.split("."):
         values = values[part]

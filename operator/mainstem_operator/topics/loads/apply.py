@@ -259,7 +259,6 @@ class _Loads:
     async def bring_about_resident(self, topics: Sequence[TopicSpec]) -> None:
         """The resident loader for these Topics, and what it says of them."""
         try:
-            await self._put_rules(names.RESIDENT_LOADER, resident_acls(topics))
             await self._apply_resident(topics)
         except (NotUsable, BrokersRefused, ForeignObject) as error:
             self._resident_refusal = Refusal(str(error))
@@ -283,12 +282,28 @@ class _Loads:
         """Bring the objects of the resident loader about.
 
         Raises:
-            NotUsable, Refused: one of them cannot be had.
+            NotUsable, BrokersRefused, Refused: one of them cannot be had. If that is because others have one
+                of its name, nothing is granted.
         """
-        for wanted in resident_manifests(topics, self._cluster, self._context.images):
-            applied = await self._context.kube.apply(wanted, None)
-            if wanted["kind"] == "StatefulSet":
-                await self._put_identity(applied, names.RESIDENT_LOADER)
+        kube = self._context.kube
+        config_map, workload = resident_manifests(
+            topics, self._cluster, self._context.images, await self._credentials()
+        )
+        live_config_map, live = await kube.own(config_map, None), await kube.own(workload, None)
+        key = await self._key_of(workload, live)
+        await self._put_rules(names.RESIDENT_LOADER, resident_acls(topics))
+        await kube.apply(config_map, live_config_map)
+        await self._put_identity(await kube.apply(workload, live), names.RESIDENT_LOADER, key)
+
+    async def _credentials(self) -> Mapping[str, str] | None:
+        """What the Secret of the warehouse holds; None while there is none."""
+        location = self._cluster.warehouse
+        if location is None or location.credentials_secret is None:
+            return None
+        secret = await self._context.kube.get(
+            "v1", "Secret", self._cluster.namespace, location.credentials_secret
+        )
+        return None if secret is None else (secret.get("data") or {})
 
     async def read_rules(self) -> None:
         if self._requests is None:
@@ -422,12 +437,14 @@ class _Loads:
         Raises:
             Refused: an object has changed since it was read.
         """
-        load = load_name(spec.identity.name)
+        kube, load = self._context.kube, load_name(spec.identity.name)
         try:
+            # If others have a CronJob or a key of its name, nothing is granted.
+            live = await kube.own(dict(wanted), live)
+            key = await self._key_of(wanted, live)
             await self._give_rights()
             await self._put_rules(load, load_acls(spec))
-            cron_job = await self._context.kube.apply(dict(wanted), live)
-            await self._put_identity(cron_job, load)
+            await self._put_identity(await kube.apply(dict(wanted), live), load, key)
             await self._delete_outdated(wanted)
         except (NotUsable, BrokersRefused, ForeignObject) as error:
             return Refusal(str(error))
@@ -462,24 +479,44 @@ class _Loads:
         if missing := rules - present:
             await self._requests.add_acls(user, missing)
 
-    async def _put_identity(self, workload: Object, load: str) -> None:
+    async def _key_of(self, workload: Mapping[str, Any], live: Object | None) -> Object | None:
+        """The Secret with the key of a load of a secured BrokerCluster; None if there is none.
+
+        Args:
+            workload: whose pods log in with it.
+            live: the same as it is now, if it is there.
+
+        Raises:
+            NotUsable: the name is taken by a Secret of others.
+        """
+        if self._cluster.security is None:
+            return None
+        name = workload["metadata"]["name"]
+        secret = await self._context.kube.get(
+            "v1", "Secret", self._cluster.namespace, names.load_identity(name)
+        )
+        if secret is not None:
+            uid = "" if live is None else live["metadata"]["uid"]
+            require_owner(secret, uid, f"the {workload['kind']} {name}")
+        return secret
+
+    async def _put_identity(self, workload: Object, load: str, live: Object | None) -> None:
         """Make or renew the key of a load of a secured BrokerCluster, in a Secret that belongs to `workload`,
         whose pods log in with it.
 
+        Args:
+            live: the Secret as it is now.
+
         Raises:
-            NotUsable: the authority's Secret is missing, or the name is taken by a Secret of others.
+            NotUsable: the authority's Secret is missing.
         """
         if self._cluster.security is None:
             return
-        name, now = workload["metadata"]["name"], dt.datetime.now(dt.UTC)
+        now = dt.datetime.now(dt.UTC)
         brokers_authority = await self._secret(names.cluster_authority(self._cluster.name))
         authority = pair_in(await self._secret(names.clients_authority(self._cluster.name)))
         if authority is None or not trust_in(brokers_authority):
             raise NotUsable("The keys of the BrokerCluster are incomplete: they are created again soon.")
-        secret = names.load_identity(name)
-        live = await self._context.kube.get("v1", "Secret", self._cluster.namespace, secret)
-        if live is not None:
-            require_owner(live, workload["metadata"]["uid"], f"the {workload['kind']} {name}")
         present = {} if live is None else decoded(live)
         pair = plan_load_key(load, present, authority, now)
         data = identity_data(pair, trust_in(brokers_authority))

@@ -37,8 +37,9 @@ from mainstem_operator.kubernetes.manifests import (
     Manifest,
     digest,
     manifest,
-    placement,
+    placement_beside,
     pull_secrets_of,
+    pulled,
 )
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.snapshot import controller_of
@@ -360,7 +361,7 @@ def _pod(
     image = images.spark if transform is None or transform.image is None else transform.image
     container: Manifest = {
         "name": names.LOADER,
-        "image": image,
+        **pulled(image, images),
         "args": ["load", *_arguments(topic, warehouse, location, cluster, executors, arguments)],
         "env": _environment(cron_job, location, cluster, images, image, executors),
         "resources": warehouse.resources or (DEFAULT_RESOURCES if transform is None else TRANSFORM_RESOURCES),
@@ -392,7 +393,7 @@ def _pod(
         "securityContext": POD_SECURITY,
         "containers": [container],
         "volumes": volumes,
-        **placement(cluster.brokers.pod),
+        **placement_beside(cluster.brokers.pod),
     }
     if pull_secrets := pull_secrets_of(cluster.brokers.pod, images):
         pod["imagePullSecrets"] = pull_secrets
@@ -496,7 +497,9 @@ def _environment(
         values["SPARK_IMAGE"] = image
         if pull_secrets := pull_secrets_of(cluster.brokers.pod, images):
             values["EXECUTOR_PULL_SECRETS"] = ",".join(str(item["name"]) for item in pull_secrets)
-        if placed := placement(cluster.brokers.pod):
+        if images.pull_policy:
+            values["EXECUTOR_PULL_POLICY"] = images.pull_policy
+        if placed := placement_beside(cluster.brokers.pod):
             values["EXECUTOR_PLACEMENT"] = json.dumps(placed, sort_keys=True)
         if location.credentials_secret is not None:
             values["EXECUTOR_SECRET"] = location.credentials_secret

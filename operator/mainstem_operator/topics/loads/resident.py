@@ -25,9 +25,11 @@ from mainstem_operator.kubernetes.manifests import (
     CONTAINER_SECURITY,
     POD_SECURITY,
     Manifest,
+    digest,
     manifest,
-    placement,
+    placement_beside,
     pull_secrets_of,
+    pulled,
 )
 from mainstem_operator.topics.loads.identity import IDENTITY_MOUNT, identity_volume
 from mainstem_operator.topics.loads.plan import (
@@ -76,13 +78,20 @@ def is_resident(spec: TopicSpec) -> bool:
     return spec.warehouse is not None and spec.warehouse.freshness_seconds is not None
 
 
-def resident_manifests(topics: Iterable[TopicSpec], cluster: ClusterSpec, images: Images) -> list[Manifest]:
+def resident_manifests(
+    topics: Iterable[TopicSpec],
+    cluster: ClusterSpec,
+    images: Images,
+    credentials: Mapping[str, str] | None = None,
+) -> list[Manifest]:
     """The ConfigMap and the StatefulSet of the resident loader.
 
     Args:
         topics: those with `freshness` that can be loaded; if there are none, it has no pod.
         cluster: with a warehouse.
         images: see there.
+        credentials: what the Secret of the warehouse holds. The pod has it in its environment, so another
+            content replaces the pod.
     """
     location = cluster.warehouse
     assert location is not None
@@ -97,6 +106,10 @@ def resident_manifests(topics: Iterable[TopicSpec], cluster: ClusterSpec, images
     }
     data = {CONFIG_FILE: json.dumps({"topics": entries}, indent=1, sort_keys=True)}
     component = names.RESIDENT_LOADER
+    metadata: Manifest = {"labels": names.labels(cluster.name, component)}
+    if credentials is not None:  # with the uid, so that equal Secrets elsewhere cannot be found by it
+        mark = digest([cluster.identity.uid, dict(credentials)])
+        metadata["annotations"] = {names.CREDENTIALS_HASH: mark}
     spec: Manifest = {
         "serviceName": names.headless(cluster.name, component),
         "replicas": 1 if entries else 0,
@@ -105,7 +118,7 @@ def resident_manifests(topics: Iterable[TopicSpec], cluster: ClusterSpec, images
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": names.pod_labels(cluster.name, component)},
         "template": {
-            "metadata": {"labels": names.labels(cluster.name, component)},
+            "metadata": metadata,
             "spec": _pod(name, location, cluster, images),
         },
     }
@@ -118,7 +131,7 @@ def resident_manifests(topics: Iterable[TopicSpec], cluster: ClusterSpec, images
 def _pod(name: str, location: WarehouseLocation, cluster: ClusterSpec, images: Images) -> Manifest:
     container: Manifest = {
         "name": names.RESIDENT_LOADER,
-        "image": images.spark,
+        **pulled(images.spark, images),
         "args": ["resident", f"{CONFIG_FOLDER}/{CONFIG_FILE}", "--cores", str(CORES)],
         "env": store_environment(location),
         "ports": [{"name": "http", "containerPort": names.HTTP_PORT}],
@@ -156,7 +169,7 @@ def _pod(name: str, location: WarehouseLocation, cluster: ClusterSpec, images: I
         "securityContext": POD_SECURITY,
         "containers": [container],
         "volumes": volumes,
-        **placement(cluster.brokers.pod),
+        **placement_beside(cluster.brokers.pod),
     }
     if pull_secrets := pull_secrets_of(cluster.brokers.pod, images):
         pod["imagePullSecrets"] = pull_secrets

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from structlog.testing import capture_logs
 
 from mainstem_operator.brokers import raw_protocol, stock_client
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
@@ -72,10 +73,57 @@ async def test_brokers_that_answer_no_raw_request_are_looked_up_again(
     assert await raw.ask_any("request") == "answer"
 
 
-async def test_a_refusal_does_not_cost_the_connection(admins: list[PlayedAdmin]) -> None:
-    def refuse(admin: PlayedAdmin) -> None:
-        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+async def test_the_log_says_once_that_no_broker_answers_and_once_that_they_do_again(
+    admins: list[PlayedAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes may be lost for days, and a call ends every half minute (R25)."""
+    reachable = True
 
+    def ask(*_: Any, **__: Any) -> str:
+        if not reachable:
+            raise ConnectionRefusedError
+        return "answer"
+
+    monkeypatch.setattr(raw_protocol, "ask", ask)
+    client = StockClient("events:9092")
+    raw = RawProtocol(client)
+    with capture_logs() as lines:
+        for _ in range(2):
+            assert await client.call(lambda admin: admin.ask()) == "answer"
+            for _ in range(3):
+                with pytest.raises(BrokersUnreachable):
+                    await client.call(refuse_to_answer)
+            # The bootstrap server answers, and those that it names do not.
+            reachable = False
+            for _ in range(3):
+                with pytest.raises(BrokersUnreachable):
+                    await raw.ask_any("request")
+            reachable = True
+            for _ in range(3):
+                assert await raw.ask_any("request") == "answer"
+    events = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert events == ["no broker answers", "brokers answer again"] * 2
+
+
+async def test_a_refusal_is_an_answer(admins: list[PlayedAdmin]) -> None:
+    client = StockClient("events:9092")
+    with capture_logs() as lines:
+        with pytest.raises(BrokersUnreachable):
+            await client.call(refuse_to_answer)
+        with pytest.raises(BrokersRefused):
+            await client.call(refuse)
+    assert [line["event"] for line in lines] == ["no broker answers", "brokers answer again"]
+
+
+def refuse_to_answer(admin: PlayedAdmin) -> None:
+    raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+def refuse(admin: PlayedAdmin) -> None:
+    raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+
+async def test_a_refusal_does_not_cost_the_connection(admins: list[PlayedAdmin]) -> None:
     client = StockClient("events:9092")
     with pytest.raises(BrokersRefused):
         await client.call(refuse)

@@ -288,6 +288,35 @@ async def test_a_secret_of_others_is_never_changed(played: Scene) -> None:
     assert played.secret() == {"theirs": "x"}
 
 
+@pytest.mark.parametrize(
+    ("settings", "api_version", "kind", "name"),
+    [
+        ({}, "batch/v1", "CronJob", "clicks-load"),
+        ({}, "v1", "Secret", "clicks-load-identity"),
+        ({"freshness": "60s"}, "v1", "ConfigMap", "events-resident-loader"),
+        ({"freshness": "60s"}, "apps/v1", "StatefulSet", "events-resident-loader"),
+        ({"freshness": "60s"}, "v1", "Secret", "events-resident-loader-identity"),
+    ],
+)
+async def test_nothing_is_granted_or_created_for_a_load_whose_name_others_have(
+    played: Scene, settings: dict[str, Any], api_version: str, kind: str, name: str
+) -> None:
+    played.kubernetes.apply(
+        {
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": {"name": name, "namespace": "default", "labels": {"app": "theirs"}},
+            "spec": {"replicas": 0, "template": {}},
+        }
+    )
+    played.kubernetes.apply(topic(**settings))
+    before = set(played.kubernetes.objects)
+    status = await played.look()
+    assert status is not None
+    assert not any(played.acls.rules.values())
+    assert set(played.kubernetes.objects) == before
+
+
 def test_a_key_is_kept_until_it_comes_near_its_end_or_its_authority_is_another() -> None:
     authority = new_authority("Mainstem users", NOW)
     first = plan_load_key("clicks-load", {}, authority, NOW)
