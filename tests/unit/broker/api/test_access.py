@@ -733,6 +733,9 @@ def test_the_operations_on_topics_and_groups_are_those_that_are_allowed(secured:
     request = {"topics": [{"name": "t"}], "include_topic_authorized_operations": True}
     (topic,) = run(secured.answer("Metadata", 12, request))["topics"]
     assert topic["topic_authorized_operations"] == 1 << Operation.WRITE | 1 << Operation.DESCRIBE
+    request = {"topics": [{"name": "t"}]}
+    (topic,) = run(secured.answer("DescribeTopicPartitions", 0, request))["topics"]
+    assert topic["topic_authorized_operations"] == 1 << Operation.WRITE | 1 << Operation.DESCRIBE
     request = {"groups": ["g"], "include_authorized_operations": True}
     (group,) = run(secured.answer("DescribeGroups", 5, request))["groups"]
     assert group["authorized_operations"] == 1 << Operation.READ | 1 << Operation.DESCRIBE
