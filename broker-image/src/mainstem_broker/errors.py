@@ -435,6 +435,16 @@ class InconsistentTopicId(StorageError):
     code = 103
 
 
+class MismatchedEndpointType(ProtocolError):
+    """The client takes this broker for a controller of KRaft."""
+
+    code = 114
+
+
+class UnsupportedEndpointType(ProtocolError):
+    code = 115
+
+
 # --- Of groups of KIP-848 ---
 
 

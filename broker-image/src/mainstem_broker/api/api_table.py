@@ -136,9 +136,14 @@ def _each(*needs: tuple[Operation, ResourceType]) -> Access:
     return Access(each=needs)
 
 
-def _cluster(operation: Operation, refuse: Callable[[Entity, ProtocolError], Body] | None = None) -> Access:
+def _cluster(
+    operation: Operation,
+    refuse: Callable[[Entity, ProtocolError], Body] | None = None,
+    *,
+    instead: Operation | None = None,
+) -> Access:
     """On the cluster, for the request as a whole."""
-    return Access((Need(operation, ResourceType.CLUSTER),), refuse=refuse)
+    return Access((Need(operation, ResourceType.CLUSTER, instead=instead),), refuse=refuse)
 
 
 EVERYONE: Final = Access()
@@ -356,7 +361,7 @@ APIS: Final[Mapping[int, Api]] = {
             "WriteTxnMarkers",
             (1, 2),
             write_txn_markers.handle,
-            access=_cluster(Operation.CLUSTER_ACTION, write_txn_markers.refuse),
+            access=_cluster(Operation.CLUSTER_ACTION, write_txn_markers.refuse, instead=ALTER),
             partitions_of=write_txn_markers.partitions_of,
         ),
         _api(

@@ -57,11 +57,13 @@ def the_transactional_id(request: Entity) -> Iterable[str]:
 
 
 class Need(NamedTuple):
-    """An operation on the resources of a type that `names` finds in a request."""
+    """An operation on the resources of a type that `names` finds in a request. On the cluster, the right to
+    `instead` is enough, too."""
 
     operation: Operation
     resource: ResourceType
     names: NamesIn = _the_cluster
+    instead: Operation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ def refusal(
     if broker.authorizer is None:
         return None
     for need in access.whole:
+        if need.instead is not None and grants_on_cluster(broker, context, need.instead):
+            continue
         for name in need.names(request):
             if not allows(broker, context, need.operation, need.resource, name):
                 error = denial(context, need.operation, need.resource, name)

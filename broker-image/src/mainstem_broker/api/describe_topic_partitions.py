@@ -3,15 +3,16 @@
 Topics come in the order of their names, at most `response_partition_limit` partitions at once, and never
 more than max.request.partition.size.limit; the cursor says where the next page begins. No topics asked for
 means all. A page begins in the topic that the cursor names, or in the next one if that is gone.
-Topics that the client may not describe are left out
-of all topics. Eligible leaders are reported; the last known ones are not kept here.
+Topics that the client may not describe are left out of all topics. The operations that the client may do
+(KIP-430) are always answered, as in Apache Kafka: the request has no flag for them, and Java's admin client
+describes topics by this request. Eligible leaders are reported; the last known ones are not kept here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainstem_broker.api.authorization import allows, may_describe_topic
+from mainstem_broker.api.authorization import allows, authorized_operations, may_describe_topic
 from mainstem_broker.api.context import INTERNAL_TOPICS, BrokerContext, RequestContext
 from mainstem_broker.api.metadata import describe_partition
 from mainstem_broker.api.topics import check_topic_name
@@ -60,7 +61,8 @@ def handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest, conte
             continue
         indexes = [index for index in sorted(cluster_topic.assignment.replicas) if index >= begin]
         begin = 0
-        topics.append(_described(view, cluster_topic, indexes[:left]))
+        operations = authorized_operations(broker, context, ResourceType.TOPIC, name)
+        topics.append(_described(view, cluster_topic, indexes[:left], operations))
         if len(indexes) > left:
             next_cursor = {"topic_name": name, "partition_index": indexes[left]}
             break
@@ -68,7 +70,7 @@ def handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest, conte
     return {"throttle_time": 0, "topics": topics, "next_cursor": next_cursor}
 
 
-def _described(view: ClusterView, topic: Topic, indexes: list[int]) -> Body:
+def _described(view: ClusterView, topic: Topic, indexes: list[int], operations: int) -> Body:
     partitions = []
     for index in indexes:
         state = topic.states.get(index)
@@ -85,6 +87,7 @@ def _described(view: ClusterView, topic: Topic, indexes: list[int]) -> Body:
         "topic_id": topic.topic_id,
         "is_internal": topic.name in INTERNAL_TOPICS,
         "partitions": partitions,
+        "topic_authorized_operations": operations,
     }
 
 

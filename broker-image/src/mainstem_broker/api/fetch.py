@@ -17,9 +17,10 @@
   followers serve those consumers, below the high watermark that they know (KIP-392). Unlike in Apache Kafka,
   they serve no others. A consumer whose offset a follower does not have is answered OFFSET_OUT_OF_RANGE, and
   asks the leader.
-- v4 isolation level; v5 log start offset; v7 sessions; v9 leader epoch fencing; v10 zstd; v11 rack and
-  preferred read replica; v12 flexible; v13 topics by id; v16 hints at new leaders
-  (`leader_hints.py`). v17's directory ids are left out.
+- v4 isolation level; v5 log start offset; v6 KAFKA_STORAGE_ERROR, before that NOT_LEADER_OR_FOLLOWER; v7
+  sessions; v9 leader epoch fencing; v10 zstd, before that UNSUPPORTED_COMPRESSION_TYPE for a topic whose
+  compression.type it is; v11 rack and preferred read replica; v12 flexible; v13 topics by id; v16 hints at
+  new leaders (`leader_hints.py`). v17's directory ids are left out.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from mainstem_broker.api.authorization import allows, allows_on_cluster, denial,
 from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
 from mainstem_broker.errors import (
     ClusterAuthorizationFailed,
+    NotLeaderOrFollower,
     ProtocolError,
+    StorageError,
     UnknownTopicId,
+    UnsupportedCompressionType,
 )
 from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.quota.client_quotas import QuotaKind
@@ -48,6 +52,10 @@ from mainstem_broker.security.acl import Operation, ResourceType
 READ_COMMITTED: Final = 1
 TOPIC_IDS_VERSION: Final = 13
 """From this version on topics are given by id."""
+STORAGE_ERROR_VERSION: Final = 6
+"""From this version on clients know KAFKA_STORAGE_ERROR (KIP-112). Before, they give up at it."""
+ZSTD_VERSION: Final = 10
+"""From this version on clients can read zstd (KIP-110)."""
 NO_REPLICA: Final = -1
 
 
@@ -219,6 +227,7 @@ def _read(
     committed = request.isolation_level == READ_COMMITTED
     total_bytes = 0
     racks = _racks(broker, context) if _is_by_rack(broker, request) else None
+    reads_zstd = context.version >= ZSTD_VERSION
     failed = has_more = is_redirected = False
     watched: list[Partition] = []
     missing: list[NotCached] = []
@@ -234,6 +243,8 @@ def _read(
                 if refusals and name in refusals:
                     raise refusals[name]
                 partition = broker.find_replica(name, index)
+                if not reads_zstd and partition.log.config.compression_type == "zstd":
+                    raise UnsupportedCompressionType(f"zstd takes version {ZSTD_VERSION} of Fetch.")
                 if racks is not None and not partition.is_follower:
                     partition.require_leader(position.current_leader_epoch)
                     replica = partition.preferred_replica(position.fetch_offset, request.rack_id, racks)
@@ -253,7 +264,7 @@ def _read(
                 )
             except ProtocolError as error:
                 failed = True
-                partitions.append(_failure(index, error))
+                partitions.append(_failure(index, error, context.version))
                 continue
             except NotCached as raised:
                 missing.append(raised)
@@ -323,10 +334,11 @@ def _redirection(index: int, partition: Partition, replica: int) -> Body:
     }
 
 
-def _failure(index: int, error: ProtocolError) -> Body:
+def _failure(index: int, error: ProtocolError, version: int) -> Body:
+    is_unknown = isinstance(error, StorageError) and version < STORAGE_ERROR_VERSION
     return {
         "partition_index": index,
-        "error_code": error.code,
+        "error_code": NotLeaderOrFollower.code if is_unknown else error.code,
         "high_watermark": -1,
         "log_start_offset": -1,
         "aborted_transactions": None,

@@ -5,8 +5,8 @@ or the last stable offset for read_committed), -2 earliest, -3 the record with t
 (KIP-734), -4 earliest on local disk (the same as -2 here), -5 latest in remote storage (none). Others below 0
 are of later versions, and get UNSUPPORTED_VERSION. No record at or after the timestamp: offset -1, timestamp
 -1, no error. The leader epoch answered is that of the record found. Batches are decoded by another thread
-unless they are small, and loaded by another if they are not cached. v2 isolation level; v4 leader epochs; v6
-flexible; v7 -3; v8 -4; v9 -5.
+unless they are small, and loaded by another if they are not cached. v2 isolation level; v4 leader epochs; v5
+OFFSET_NOT_AVAILABLE, before that LEADER_NOT_AVAILABLE; v6 flexible; v7 -3; v8 -4; v9 -5.
 
 OffsetForLeaderEpoch says where the records of a leader epoch end (KIP-101, KIP-279), so that clients and
 followers notice that what they have was truncated (KIP-320).
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mainstem_broker.api.authorization import grants_on_cluster, require_topic
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.api.fetch import READ_COMMITTED
-from mainstem_broker.errors import ProtocolError, UnsupportedVersion
+from mainstem_broker.errors import LeaderNotAvailable, OffsetNotAvailable, ProtocolError, UnsupportedVersion
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.time_lookup import (
     Stretch,
@@ -49,6 +49,9 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_REMOTE: Final = -5
+
+OFFSET_NOT_AVAILABLE_VERSION: Final = 5
+"""From this version on clients know OFFSET_NOT_AVAILABLE (KIP-207). Before, they give up at it."""
 
 SPECIAL_TIMESTAMPS: Final = frozenset((LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_REMOTE))
 """Those that name an offset without a lookup by time."""
@@ -95,7 +98,7 @@ def handle_list_offsets(
             else:
                 lookups.append(_Lookup(answer, partition, item.timestamp))
         except ProtocolError as error:
-            answer["error_code"] = error.code
+            answer["error_code"] = _code(error, context.version)
         return answer
 
     body: Body = {
@@ -105,7 +108,7 @@ def handle_list_offsets(
             for topic in request.topics
         ],
     }
-    return _look_up(body, lookups, broker, context.peer, committed) if lookups else body
+    return _look_up(body, lookups, broker, context, committed) if lookups else body
 
 
 def _special_offset(partition: Partition, timestamp: int, committed: bool) -> Body:
@@ -122,12 +125,18 @@ def _offset(offset: int, timestamp: int, leader_epoch: int) -> Body:
     return {"offset": offset, "timestamp": timestamp, "leader_epoch": leader_epoch}
 
 
+def _code(error: ProtocolError, version: int) -> int:
+    if isinstance(error, OffsetNotAvailable) and version < OFFSET_NOT_AVAILABLE_VERSION:
+        return LeaderNotAvailable.code
+    return error.code
+
+
 async def _look_up(
-    body: Body, lookups: Sequence[_Lookup], broker: BrokerContext, client: str, committed: bool
+    body: Body, lookups: Sequence[_Lookup], broker: BrokerContext, context: RequestContext, committed: bool
 ) -> Body:
     for answer, partition, timestamp in lookups:
         try:
-            match = await _find_by_time(partition.log, timestamp, broker, client)
+            match = await _find_by_time(partition.log, timestamp, broker, context.peer)
             if match is None:
                 continue
             end_offset = partition.last_stable_offset if committed else partition.high_watermark
@@ -137,7 +146,7 @@ async def _look_up(
                 # A new leader may not know yet that the record is committed, and says so.
                 partition.latest_offset(committed=committed)
         except ProtocolError as error:
-            answer["error_code"] = error.code
+            answer["error_code"] = _code(error, context.version)
     return body
 
 

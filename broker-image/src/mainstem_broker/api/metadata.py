@@ -11,14 +11,15 @@
   created, where the client may not create it.
 - v5 offline replicas; v7 leader epoch; v8 to v10 authorized operations; v9 flexible; v10 topic ids; v12
   topics requested by id.
-- DescribeCluster names brokers and controller (KIP-700).
+- DescribeCluster names brokers and controller (KIP-700). A client that asks for controllers to connect to
+  (v1, KIP-919) is told that this is a broker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from mainstem_broker.api.authorization import (
@@ -36,11 +37,13 @@ from mainstem_broker.errors import (
     InvalidRequest,
     InvalidTopic,
     LeaderNotAvailable,
+    MismatchedEndpointType,
     ProtocolError,
     TopicAlreadyExists,
     TopicAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
+    UnsupportedEndpointType,
 )
 from mainstem_broker.protocol.wire import Body, Entity
 from mainstem_broker.quota.client_quotas import Mutations
@@ -49,6 +52,9 @@ from mainstem_broker.security.acl import Operation, ResourceType
 if TYPE_CHECKING:
     from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
     from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+
+BROKER_ENDPOINT: Final = 1
+CONTROLLER_ENDPOINT: Final = 2
 
 
 def handle(
@@ -278,6 +284,17 @@ def _failed(name: str | None, error: ProtocolError, topic_id: Any = None) -> Bod
 def handle_describe_cluster(
     broker: BrokerContext, request: DescribeClusterRequest, context: RequestContext
 ) -> Body:
+    try:
+        _check_endpoint_type(request.endpoint_type)
+    except ProtocolError as error:
+        return {
+            "throttle_time": 0,
+            "error_code": error.code,
+            "error_message": error.message,
+            "cluster_id": "",
+            "controller_id": -1,
+            "brokers": (),
+        }
     operations: Body = {}
     if request.include_cluster_authorized_operations:
         operations["cluster_authorized_operations"] = cluster_operations(broker, context)
@@ -293,3 +310,14 @@ def handle_describe_cluster(
             for broker_id, host, port, rack in _brokers(broker, context)
         ],
     }
+
+
+def _check_endpoint_type(endpoint_type: int) -> None:
+    """Raise if the client wants to talk to something else than brokers."""
+    if endpoint_type == CONTROLLER_ENDPOINT:
+        raise MismatchedEndpointType(
+            "This is a broker, and the cluster has no controllers to connect to: give its address as"
+            " bootstrap server, not as bootstrap controller."
+        )
+    if endpoint_type != BROKER_ENDPOINT:
+        raise UnsupportedEndpointType(f"There are no endpoints of type {endpoint_type}.")

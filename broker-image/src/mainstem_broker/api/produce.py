@@ -9,8 +9,9 @@
   whose tools repair them under that name. Where clients are authorized, its principal needs CLUSTER_ACTION,
   which brokers have.
 - Partitions fail one by one; one batch of format 2 per partition and request.
-- v3 batch format 2; v5 log start offset; v7 zstd; v8 errors by record; v9 flexible; v10 hints at the
-  new leader (`api/leader_hints.py`); v12 adds partitions to transactions (KIP-890).
+- v3 batch format 2; v4 KAFKA_STORAGE_ERROR, before that NOT_LEADER_OR_FOLLOWER; v5 log start offset; v7 zstd;
+  v8 errors by record; v9 flexible; v10 hints at the new leader (`api/leader_hints.py`); v12 adds partitions
+  to transactions (KIP-890).
 - v0 to v2 are announced because librdkafka up to 2.11.0 decides by them whether it may compress.
 - A batch whose topic makes the broker read the records (a codec of its own, compaction, bounds on timestamps)
   is decoded by another thread, before the request is handled; later requests of the connection wait for it.
@@ -37,8 +38,10 @@ from mainstem_broker.errors import (
     InvalidRequiredAcks,
     InvalidTimestamp,
     InvalidTopic,
+    NotLeaderOrFollower,
     ProtocolError,
     RequestTimedOut,
+    StorageError,
 )
 from mainstem_broker.protocol.batch_validation import ValidatedBatch, must_decode, validate_for_append
 from mainstem_broker.protocol.produce_codec import ProduceData, ProduceRequest, ProduceTopic
@@ -52,6 +55,8 @@ from mainstem_broker.security.acl import Operation, ResourceType
 logger = structlog.get_logger(__name__)
 
 _NOTHING_VERIFIED: Final[Verifications] = {}
+STORAGE_ERROR_VERSION: Final = 4
+"""From this version on clients know KAFKA_STORAGE_ERROR (KIP-112). Before, they give up at it."""
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """As Apache Kafka's AdminUtils names it."""
 _TIMED_OUT: Final = "The in-sync replicas did not have the records in time."
@@ -194,7 +199,7 @@ def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> B
                 partitions.append(answer)
             except ProtocolError as error:
                 failed = str(error)
-                partitions.append(_failure(data.index, error))
+                partitions.append(_failure(data.index, error, context.version))
         topics.append({"name": name, "partition_responses": partitions})
     if acks == 0:
         if failed:
@@ -263,14 +268,15 @@ def _await_acknowledgements(
     def settle(waited: Acknowledgement, error: ProtocolError | None) -> None:
         _, answer = waiting.pop(waited)
         if error is not None:
-            _refuse(answer, error)
+            _refuse(answer, error, context.version)
             _add_hints(broker, context, body)
         if not waiting and not everyone.done():
             everyone.set_result(body)
 
     def give_up() -> None:
         for _, answer in waiting.values():
-            _refuse(answer, RequestTimedOut(_TIMED_OUT if acks == -1 else _NOT_FLUSHED))
+            error = RequestTimedOut(_TIMED_OUT if acks == -1 else _NOT_FLUSHED)
+            _refuse(answer, error, context.version)
         if not everyone.done():
             everyone.set_result(body)
 
@@ -289,18 +295,19 @@ def _await_acknowledgements(
     return everyone
 
 
-def _refuse(answer: Body, error: ProtocolError) -> None:
-    answer.update(_failure(answer["index"], error))
+def _refuse(answer: Body, error: ProtocolError, version: int) -> None:
+    answer.update(_failure(answer["index"], error, version))
 
 
-def _failure(index: int, error: ProtocolError) -> dict[str, Any]:
+def _failure(index: int, error: ProtocolError, version: int) -> dict[str, Any]:
+    is_unknown = isinstance(error, StorageError) and version < STORAGE_ERROR_VERSION
     record_errors: list[Body] = []
     if isinstance(error, InvalidRecord | InvalidTimestamp):
         # The sentence is the response's, once; repeated for each record it would be most of the response.
         record_errors = [{"batch_index": index} for index in error.batch_indexes]
     return {
         "index": index,
-        "error_code": error.code,
+        "error_code": NotLeaderOrFollower.code if is_unknown else error.code,
         "base_offset": -1,
         "log_append_time": -1,
         "log_start_offset": -1,

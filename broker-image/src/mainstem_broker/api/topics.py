@@ -213,6 +213,7 @@ def _unified(name: str) -> str:
 def _plan(broker: BrokerContext, topic: CreatableTopic, taken_names: TakenNames) -> NewTopic:
     """What a CreateTopics request wants, checked. Raises ProtocolError if it cannot be."""
     check_topic_name(topic.name)
+    taken_names.check(topic.name)  # first: clients that only make sure of a topic take this for success
     manual = _manual_assignment(topic) if topic.assignments else None
     if manual is not None and (topic.num_partitions != -1 or topic.replication_factor != -1):
         raise InvalidRequest(
@@ -225,7 +226,6 @@ def _plan(broker: BrokerContext, topic: CreatableTopic, taken_names: TakenNames)
         broker.config.check_new_topic_overrides(overrides, {})
     except InvalidSetting as error:
         raise InvalidConfig(str(error)) from None
-    taken_names.check(topic.name)
     return plan_topic(
         broker,
         topic.name,

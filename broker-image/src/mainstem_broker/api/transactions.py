@@ -2,9 +2,10 @@
 EndTxn (26, 0 to 5).
 
 - AddPartitionsToTxn: all partitions of a transaction or none. A partition that does not exist is answered
-  UNKNOWN_TOPIC_OR_PARTITION, the others OPERATION_NOT_ATTEMPTED then. v3 flexible; v4 on are for brokers:
-  several transactions at once, each to be added (clients of the second protocol do not add partitions
-  themselves) or only verified (KIP-890); v5 TRANSACTION_ABORTABLE.
+  UNKNOWN_TOPIC_OR_PARTITION, one of the brokers' own topics TOPIC_AUTHORIZATION_FAILED, as in Apache Kafka,
+  the others OPERATION_NOT_ATTEMPTED then. v3 flexible; v4 on are for brokers: several transactions at once,
+  each to be added (clients of the second protocol do not add partitions themselves) or only verified
+  (KIP-890); v5 TRANSACTION_ABORTABLE.
 - AddOffsetsToTxn adds the partition of `__consumer_offsets` that holds the group.
 - EndTxn is answered when the outcome is certain; readers see it when the markers are written. v5 is the
   second protocol: the answer has the producer id and epoch that the client goes on with.
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mainstem_broker.api.authorization import allows, allows_on_cluster
-from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.api.context import INTERNAL_TOPICS, BrokerContext, RequestContext
 from mainstem_broker.coordinator.key_placement import partition_of_key
 from mainstem_broker.errors import (
     ClusterAuthorizationFailed,
@@ -124,7 +125,10 @@ async def handle_add_partitions(
 def _denied(
     broker: BrokerContext, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> dict[TopicPartition, int]:
-    """Error codes if the client may not write with this transactional id, or to one of the topics."""
+    """Error codes if the client may not write with this transactional id, or to one of the topics.
+
+    Nobody may write to the brokers' own topics, whose markers belong to what their coordinators wrote there.
+    """
     requested = _named_partitions(request.v3_and_below_topics)
     transactional_id = request.v3_and_below_transactional_id
     if not allows(broker, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
@@ -132,7 +136,8 @@ def _denied(
     denied = {
         topic.name
         for topic in request.v3_and_below_topics
-        if not allows(broker, context, Operation.WRITE, ResourceType.TOPIC, topic.name)
+        if topic.name in INTERNAL_TOPICS
+        or not allows(broker, context, Operation.WRITE, ResourceType.TOPIC, topic.name)
     }
     if not denied:
         return {}

@@ -10,6 +10,7 @@
   transaction.
 - In a partition of `__consumer_offsets` the marker is also the group coordinator's: the offsets that the
   transaction has committed count, or are dropped. While groups are loaded it is refused.
+- Administrators end a hanging transaction by it, with the right to ALTER the cluster (KIP-1037).
 - v1 flexible; v2 the version of transactions: from 2 on the marker has the epoch of the producer's next
   transaction (KIP-890).
 """
@@ -94,7 +95,7 @@ def handle(
 
 
 def refuse(request: WriteTxnMarkersRequest, error: ProtocolError) -> Body:
-    """The answer to a client that is no broker."""
+    """The answer to a client that may neither act as a broker nor alter the cluster."""
     return {
         "markers": [
             {

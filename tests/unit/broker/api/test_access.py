@@ -217,8 +217,9 @@ CLUSTER_OPERATIONS: Final = frozenset(OPERATIONS_ON[ResourceType.CLUSTER])
 ALSO_ENOUGH: Final[Mapping[str, set[Operation]]] = {
     "CreateTopics": {Operation.CREATE},
     "OffsetForLeaderEpoch": {Operation.CLUSTER_ACTION},
+    "WriteTxnMarkers": {Operation.ALTER},
 }
-"""Rights to the cluster that stand for those to each topic."""
+"""Rights to the cluster that stand for those to each topic, or for another one to the cluster."""
 FILTERED: Final = frozenset(("ListGroups", "ListTransactions"))
 """APIs that answer without an error, and leave out what the client may not see."""
 
@@ -385,6 +386,16 @@ async def test_each_of_the_rights_that_a_request_needs_together_is_asked_for(
     assert set(errors_in(await secured.answer(name, version, request))) & REFUSALS
     allow(secured, *missing, NAMES[missing[1]])
     assert not set(errors_in(await secured.answer(name, version, request))) & REFUSALS
+
+
+@pytest.mark.parametrize("operation", [Operation.CLUSTER_ACTION, Operation.ALTER])
+def test_who_may_alter_the_cluster_ends_hanging_transactions(
+    secured: LocalBroker, operation: Operation
+) -> None:
+    """KIP-1037: kafka-transactions abort, without the right to act as a broker."""
+    allow(secured, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+    body = run(secured.answer("WriteTxnMarkers", 1, REQUESTS["WriteTxnMarkers"]))
+    assert not set(errors_in(body)) & REFUSALS
 
 
 CHANGING: Final = (
@@ -657,6 +668,9 @@ def test_the_operations_on_topics_and_groups_are_those_that_are_allowed(secured:
     allow(secured, Operation.READ, ResourceType.GROUP, "g")
     request = {"topics": [{"name": "t"}], "include_topic_authorized_operations": True}
     (topic,) = run(secured.answer("Metadata", 12, request))["topics"]
+    assert topic["topic_authorized_operations"] == 1 << Operation.WRITE | 1 << Operation.DESCRIBE
+    request = {"topics": [{"name": "t"}]}
+    (topic,) = run(secured.answer("DescribeTopicPartitions", 0, request))["topics"]
     assert topic["topic_authorized_operations"] == 1 << Operation.WRITE | 1 << Operation.DESCRIBE
     request = {"groups": ["g"], "include_authorized_operations": True}
     (group,) = run(secured.answer("DescribeGroups", 5, request))["groups"]

@@ -150,6 +150,17 @@ def test_a_name_that_is_taken_is_refused_also_while_it_is_deleted(broker: LocalB
     assert refusal(broker, topic("t"))[1] == "Topic 't' already exists and is being deleted."
 
 
+@pytest.mark.parametrize(
+    "requested", [topic("t", configs={"x": "1"}), topic("t", assignments={1: [1]}), topic("t", -2)]
+)
+def test_that_a_topic_exists_is_told_before_all_that_is_wrong_with_the_request(
+    broker: LocalBroker, requested: dict[str, Any]
+) -> None:
+    """As in Apache Kafka: clients that only make sure of a topic take this error for success."""
+    broker.create("t")
+    assert refusal(broker, requested)[0] == "topic_already_exists"
+
+
 @pytest.mark.parametrize(("existing", "name"), [("a.b", "a_b"), ("a_b", "a.b"), ("a_b.c", "a.b_c")])
 def test_names_that_differ_only_in_dots_and_underscores_collide(
     broker: LocalBroker, existing: str, name: str

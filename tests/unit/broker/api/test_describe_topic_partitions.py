@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.broker.api.brokers import LocalBroker, run
 
 from mainstem_broker.replica.partition_state import PartitionState
+from mainstem_broker.security.acl import OPERATIONS_ON, ResourceType
 
 Cursor = tuple[str, int] | None
 
@@ -51,6 +52,14 @@ def test_pages_hold_what_was_asked_for_and_nothing_twice(topics: LocalBroker, li
         if cursor is None:
             break
     assert reports == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("c", 0), ("c", 1)]
+
+
+def test_a_topic_is_told_with_all_operations_where_nobody_is_authorized(broker: LocalBroker) -> None:
+    """KIP-430. The request has no flag for it, and Java's admin client describes topics by it."""
+    broker.create("t")
+    (topic,) = run(broker.answer("DescribeTopicPartitions", 0, {"topics": [{"name": "t"}]}))["topics"]
+    expected = sum(1 << operation for operation in OPERATIONS_ON[ResourceType.TOPIC])
+    assert topic["topic_authorized_operations"] == expected
 
 
 def test_a_page_begins_behind_a_topic_that_is_gone(topics: LocalBroker) -> None:

@@ -154,6 +154,31 @@ def listeners(broker: LocalBroker, index: int = 0) -> int:
     return len(broker.partition("t", index)._listeners)
 
 
+@pytest.mark.parametrize(("version", "error"), [(5, "not_leader_or_follower"), (6, "kafka_storage_error")])
+async def test_a_failed_disk_is_told_by_an_error_that_the_client_knows(
+    broker: LocalBroker, version: int, error: str
+) -> None:
+    """KIP-112: KAFKA_STORAGE_ERROR is of version 6, and clients give up at an error that they do not know."""
+    broker.create("t")
+    broker.replicas.fail(broker.partition("t").log.directory.parent)
+    assert code(answers(await broker.answer("Fetch", version, request({0: 0})))[0]) == error
+
+
+@pytest.mark.parametrize(
+    ("version", "compression_type", "error"),
+    [(9, "zstd", "unsupported_compression_type"), (10, "zstd", "none"), (9, "lz4", "none")],
+)
+async def test_a_client_that_cannot_read_zstd_is_told_so_and_gets_no_records(
+    broker: LocalBroker, version: int, compression_type: str, error: str
+) -> None:
+    """KIP-110, where the topic's setting is zstd; what producers compress is theirs, as in Apache Kafka."""
+    broker.create("t", config={"compression.type": compression_type})
+    broker.append("t", [b"x"])
+    answer = answers(await broker.answer("Fetch", version, request({0: 0})))[0]
+    assert code(answer) == error
+    assert isinstance(answer["records"], FileSlice) == (error == "none")
+
+
 async def test_an_append_wakes_a_fetch_that_waits(broker: LocalBroker) -> None:
     broker.create("t", (1, 1))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -9,6 +10,7 @@ from tests.support.record_batches import encode_batch
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker, run
 
 from mainstem_broker.api.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_REMOTE, MAX_TIMESTAMP
+from mainstem_broker.cluster.znodes import TopicAssignment
 from mainstem_broker.protocol.wire import Body
 from mainstem_broker.replica.client_batches import append_batch
 from mainstem_broker.replica.partition_state import PartitionState
@@ -108,6 +110,20 @@ def test_a_record_time_is_found_inside_its_batch(broker: LocalBroker) -> None:
 @pytest.mark.parametrize(("epoch", "error"), [(3, "fenced_leader_epoch"), (5, "unknown_leader_epoch")])
 def test_a_lookup_under_another_leader_epoch_is_refused(filled: LocalBroker, epoch: int, error: str) -> None:
     assert found(run(filled.answer("ListOffsets", 9, by_time({0: LATEST}, epoch=epoch)))) == {0: error}
+
+
+@pytest.mark.parametrize("timestamp", [LATEST, 0])
+@pytest.mark.parametrize(("version", "error"), [(4, "leader_not_available"), (5, "offset_not_available")])
+async def test_a_new_leader_without_a_high_watermark_says_so_by_an_error_that_the_client_knows(
+    broker: LocalBroker, timestamp: int, version: int, error: str
+) -> None:
+    """KIP-207: OFFSET_NOT_AVAILABLE is of version 5. Clients give up at an error that they do not know."""
+    broker.view.set_topic(TopicAssignment("t", uuid4(), {0: (1, 2)}), {})
+    broker.set_state("t", 0, PartitionState(1, 0, (1, 2), 1))
+    broker.append("t", [b"x"])
+    broker.set_state("t", 0, PartitionState(2, 1, (1, 2), 1, 1))
+    broker.set_state("t", 0, PartitionState(1, 2, (1, 2), 1, 2))
+    assert await find(broker, timestamp, version) == error
 
 
 # --- OffsetForLeaderEpoch ---

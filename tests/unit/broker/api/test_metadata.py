@@ -105,6 +105,19 @@ def test_brokers_without_the_listener_the_client_came_through_are_left_out(broke
     assert handle_describe_cluster(broker.context, request, context)["brokers"] == []
 
 
+@pytest.mark.parametrize(
+    ("endpoint_type", "error"),
+    [(1, "none"), (2, "mismatched_endpoint_type"), (0, "unsupported_endpoint_type")],
+)
+def test_a_client_that_takes_brokers_for_controllers_is_told_so(
+    broker: LocalBroker, endpoint_type: int, error: str
+) -> None:
+    """KIP-919: kafka-metadata-quorum and others with --bootstrap-controller."""
+    body = run(broker.answer("DescribeCluster", 1, {"endpoint_type": endpoint_type}))
+    assert ErrorCode(body["error_code"]).name == error
+    assert len(body["brokers"]) == (3 if error == "none" else 0)
+
+
 def test_authorized_operations_are_told_on_request_only(broker: LocalBroker) -> None:
     broker.create("t")
     body = run(ask(broker, 8, named("t")))

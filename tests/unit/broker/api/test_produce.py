@@ -75,6 +75,16 @@ async def test_partitions_fail_one_by_one(broker: LocalBroker) -> None:
     assert broker.partition("t", 2).high_watermark == 0
 
 
+@pytest.mark.parametrize(("version", "error"), [(3, "not_leader_or_follower"), (4, "kafka_storage_error")])
+async def test_a_failed_disk_is_told_by_an_error_that_the_client_knows(
+    broker: LocalBroker, version: int, error: str
+) -> None:
+    """KIP-112: KAFKA_STORAGE_ERROR is of version 4, and clients give up at an error that they do not know."""
+    broker.create("t")
+    broker.replicas.fail(broker.partition("t").log.directory.parent)
+    assert codes(await broker.answer("Produce", version, request({0: batch([b"a"])}))) == {0: error}
+
+
 @pytest.mark.parametrize("acks", [2, -2, 32767])
 def test_acks_may_be_only_none_one_or_all(broker: LocalBroker, acks: int) -> None:
     broker.create("t", (1, 1))

@@ -22,6 +22,7 @@ from mainstem_broker.errors import (
     OperationNotAttempted,
     ProducerFenced,
     ProtocolError,
+    TopicAuthorizationFailed,
     TransactionAbortable,
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
@@ -198,6 +199,17 @@ async def test_r12_a_record_that_is_not_replicated_holds_up_no_other_transaction
 async def test_partitions_are_added_together_or_not_at_all(requests: Requests) -> None:
     await requests.init()
     assert await requests.add(0, 0, 7) == [OperationNotAttempted.code, UnknownTopicOrPartition.code]
+    assert await requests.listed() == ["Empty"]
+
+
+@pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
+async def test_a_client_adds_no_topic_of_the_brokers_to_its_transaction(
+    requests: Requests, topic: str
+) -> None:
+    """As in Apache Kafka; a marker would be written there. Offsets are added by AddOffsetsToTxn."""
+    requests.broker.create(OFFSETS_TOPIC)
+    await requests.init()
+    assert await requests.add(0, 0, topic=topic) == [TopicAuthorizationFailed.code]
     assert await requests.listed() == ["Empty"]
 
 
