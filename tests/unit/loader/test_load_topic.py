@@ -283,7 +283,7 @@ def test_what_does_not_parse_is_kept_with_its_reason(loads: Loads) -> None:
             "table_name": "_iceberg.mainstem.events" if loads.catalog else "events",
             "_topic_id": report.topic_id,
             "_run": report.run_id,
-            "_headers": None,
+            "_headers": [],
         }
         for offset, value, error in ((1, b"nonsense", "not a JSON object"),)
     ]
