@@ -52,6 +52,7 @@ from mainstem_loader.columns import (
     RESERVED_NAMES,
     REST_COLUMN,
     RUN_COLUMN,
+    TOMBSTONE_COLUMN,
     TOPIC_ID_COLUMN,
     ColumnError,
     Columns,
@@ -219,10 +220,11 @@ class WarehouseTable:
         delivery.check_dead_letter_table(self.dead_letter_folder)
         names = {name.casefold(): name for name in self._columns()}
         of_rows = {TOPIC_ID_COLUMN, RUN_COLUMN}
-        # A table gets both columns at once, and `_rest` never before.
+        # A table gets both columns at once, and the others never before.
         complete = of_rows <= names.keys()
-        for name in sorted({*of_rows, REST_COLUMN} & names.keys()):
-            if not complete or names[name] != name or self._columns()[name] != pa.string():
+        types = {**dict.fromkeys({*of_rows, REST_COLUMN}, pa.string()), TOMBSTONE_COLUMN: pa.bool_()}
+        for name in sorted(types.keys() & names.keys()):
+            if not complete or names[name] != name or self._columns()[name] != types[name]:
                 raise WarehouseError(
                     f"Column {names[name]} of table {self.name} holds a field of the payload, written by an"
                     " earlier version; the name is the loader's own now. Load into another table (--table)."
