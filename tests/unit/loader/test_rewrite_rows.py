@@ -36,8 +36,8 @@ from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.spark.tasks import TaskResult
 from mainstem_loader.table import contents, delivery, delta
 from mainstem_loader.table.commits import CommitOutcome, LoadCommit, WarehouseTable
-from mainstem_loader.table.delta import commit_files, open_table
 from mainstem_loader.table.dead_letters import DEAD_LETTER_SCHEMA
+from mainstem_loader.table.delta import commit_files, open_table
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.task_runs import TaskRuns
 
