@@ -12,6 +12,8 @@ Every table has, beside its payload columns:
     _headers    array of struct of key and value; only when the load asks for headers
     _rest       string     a JSON object of the fields that fit no column, or whose type is not known yet;
                            only where there are some
+    _tombstone  boolean    true for a record whose value is null, which an empty object is not; null for
+                           others. Only where there are some, and not of raw values, which are a column
 
 A payload field with one of these names, in upper or lower case, becomes the column `payload_<name>`; so does
 a field that looks like the result of that, so no two fields meet in one column. Column names are compared
@@ -43,6 +45,7 @@ TOPIC_ID_COLUMN: Final = "_topic_id"
 RUN_COLUMN: Final = "_run"
 HEADERS_COLUMN: Final = "_headers"
 REST_COLUMN: Final = "_rest"
+TOMBSTONE_COLUMN: Final = "_tombstone"
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -55,6 +58,13 @@ RECORD_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     TOPIC_ID_COLUMN: pa.string(),
     RUN_COLUMN: pa.string(),
 }
+
+OPTIONAL_COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    HEADERS_COLUMN: HEADERS_TYPE,
+    REST_COLUMN: pa.string(),
+    TOMBSTONE_COLUMN: pa.bool_(),
+}
+"""A table has them only once a load has written some."""
 
 # Columns that Iceberg's readers add to every table. Spark refuses to read a table that has one of its own.
 _ICEBERG_METADATA_NAMES: Final = (
@@ -72,8 +82,7 @@ RESERVED_NAMES: Final = frozenset(
     {
         DAY_COLUMN,
         *RECORD_COLUMNS,
-        HEADERS_COLUMN,
-        REST_COLUMN,
+        *OPTIONAL_COLUMNS,
         ICEBERG_PARTITION_COLUMN,
         *_ICEBERG_METADATA_NAMES,
     }

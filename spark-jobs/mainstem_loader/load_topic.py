@@ -159,13 +159,13 @@ class _Load:
         run_id = new_run_id(started_s)
         with self._runs.stage(Stage.CONNECT):
             self.table.reload()
-            self.table.check_not_restored()
             self.table.deliver_dead_letters()
             with TopicReader(
                 self._runs.brokers, self._settings.topic, self._settings.isolation, self._topic_id
             ) as reader:
                 committed, plan = self._plan(reader)
                 self._topic_id = topic_id = reader.topic_id
+            planned_version = self.table.version
             self._check_transform(topic_id)
             payload = self._runs.payload_settings()
         self.totals.run_id = run_id
@@ -190,6 +190,7 @@ class _Load:
             columns=columns,
             metadata=self._metadata(topic_id, plan, results),
             is_transformed=self._settings.transform is not None,
+            planned_version=planned_version,
         )
         with self._runs.stage(Stage.COMMIT):
             try:
@@ -254,6 +255,8 @@ class _Load:
             self._high_watermarks = reader.high_watermarks()
         bounds = reader.offsets()
         committed = {partition: self.table.committed(reader.topic_id, partition) for partition in bounds}
+        if any(offset is not None for offset in committed.values()):
+            self.table.check_not_restored(reader.topic_id)
         partitions = [
             PartitionOffsets(partition, committed[partition], earliest, latest)
             for partition, (earliest, latest) in bounds.items()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mainstem_loader.chosen_offsets import Choice, ChosenOffsets, LoadedPartition, chosen_ranges
+from mainstem_loader.columns import HEADERS_COLUMN
 from mainstem_loader.errors import SettingsError
 from mainstem_loader.kafka.fetch import TopicReader
 from mainstem_loader.payload.rows import PayloadSettings
@@ -125,7 +126,7 @@ def plan_rewrite(
         moves=(),
         rewrites=table.rewrites,
         snapshot=Snapshot(table.delta.version(), None if letters is None else letters.version()),
-        payload=runs.payload_settings(),
+        payload=_with_headers_of_table(runs.payload_settings(), table),
     )
     return as_of_snapshot(plan, table) if kind is RewriteKind.REWIND else plan
 
@@ -143,6 +144,13 @@ def as_of_snapshot(plan: RewritePlan, table: WarehouseTable) -> RewritePlan:
         settled=ranges,
         moves=tuple(OffsetMove(part.partition, part.end, part.start) for part in ranges),
     )
+
+
+def _with_headers_of_table(payload: PayloadSettings, table: WarehouseTable) -> PayloadSettings:
+    """The rows that come again have headers where the table does, whether the settings ask for them or not:
+    the loads that brought them have kept theirs.
+    """
+    return replace(payload, with_headers=payload.with_headers or HEADERS_COLUMN in table.all_columns)
 
 
 def _check_transform(kind: RewriteKind, settings: LoadSettings, table: WarehouseTable, topic_id: str) -> None:

@@ -43,6 +43,7 @@ from mainstem_loader.spark.executors import TaskExecutor
 from mainstem_loader.spark.record_sources import RecordSource
 from mainstem_loader.spark.tasks import TaskResult, untyped_names
 from mainstem_loader.table.commits import CommitOutcome, LoadCommit
+from mainstem_loader.table.formats import COMPLETES
 from mainstem_loader.table.parquet_files import new_run_id
 from mainstem_loader.task_runs import TaskRuns, WorkSize
 
@@ -274,7 +275,13 @@ class _Rewrite:
             plan.choice.ranges,
             plan.choice.expired,
         )
-        if not plan.choice.ranges:
+        # Even if none is missing, which loads have to learn.
+        completes_rows = (
+            self._kind is RewriteKind.APPEND_MISSING
+            and self._completes_rows
+            and self._table.was_restored(plan.topic_id)
+        )
+        if not plan.choice.ranges and not completes_rows:
             return self._changed_nothing(report)
         if self._kind is RewriteKind.REWIND:
             with self._runs.stage(Stage.CONNECT):
@@ -310,7 +317,7 @@ class _Rewrite:
         read = sum(counts.read for result in results for counts in result.counts)
         dead = sum(counts.dead for result in results for counts in result.counts)
         report = replace(report, read=read, loaded=read - dead, dead_lettered=dead)
-        if self._is_nothing_to_commit(report):
+        if self._is_nothing_to_commit(report) and not completes_rows:
             self._runs.delete(results)
             return self._changed_nothing(report)
         self._check_rejected(report, results)
@@ -441,13 +448,20 @@ class _Rewrite:
             settled=plan.settled,
             is_transformed=self._settings.transform is not None,
             request_id=self._request_id,
+            planned_version=plan.snapshot.table,
         )
+
+    @property
+    def _completes_rows(self) -> bool:
+        """Whether all rows are there afterwards that the topic still has, or are loaded next."""
+        return self._kind is not RewriteKind.REPLAY_DEAD and self._chosen == ChosenOffsets()
 
     def _metadata(self, plan: RewritePlan, report: RewriteReport) -> dict[str, object]:
         return {
             "kind": str(self._kind),
             "topic": self._settings.topic,
             "topicId": plan.topic_id,
+            COMPLETES: self._completes_rows,
             "ranges": [
                 {"partition": part.partition, "start": part.start, "end": part.end}
                 for part in plan.choice.ranges

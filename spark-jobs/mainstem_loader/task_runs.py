@@ -21,9 +21,7 @@ from typing import Final, Self, TypeVar
 import pyarrow as pa
 
 from mainstem_loader.columns import (
-    HEADERS_COLUMN,
-    HEADERS_TYPE,
-    REST_COLUMN,
+    OPTIONAL_COLUMNS,
     Columns,
     are_of_types,
     column_of_field,
@@ -221,10 +219,8 @@ class TaskRuns:
         """
         with self.abandoning(tasks):
             results, columns = self.run_until_settled(tasks, settled, work)
-        if self._settings.with_headers:
-            columns[HEADERS_COLUMN] = HEADERS_TYPE
-        if any(REST_COLUMN in written.columns for result in results for written in result.files):
-            columns[REST_COLUMN] = pa.string()
+        written = {name for result in results for file in result.files for name in file.columns}
+        columns |= {name: kind for name, kind in OPTIONAL_COLUMNS.items() if name in written}
         return results, columns
 
     def run_copies(self, tasks: Sequence[CopyTask], work: WorkSize) -> list[TaskResult]:

@@ -22,7 +22,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from mainstem_loader.arrow_arrays import Array, Bytes, Flags, Int64s, cut_binary, of_numbers
+from mainstem_loader.arrow_arrays import (
+    Array,
+    Bytes,
+    Flags,
+    Int64s,
+    cut_binary,
+    null_flags,
+    of_numbers,
+    repeated,
+)
 from mainstem_loader.columns import HEADERS_TYPE
 from mainstem_loader.kafka.batches import Batch, Source, readable_batches, scan_batches
 from mainstem_loader.kafka.compression import NO_CODEC, DecompressionFailedError, Decompressor
@@ -49,9 +58,10 @@ BLOCK_RECORDS: Final = 32 * 1024
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
     """`blocks`: the wanted records, of `RECORD_SCHEMA`, followed by `headers` (`HEADERS_TYPE`) and
-    `timestamp_type` (int32) when requested; decoded while they are taken, once. `next_offset`: where the next
-    fetch begins; moved by every whole batch, also by one without records. `epochs`: the leader epochs of the
-    batches, rising.
+    `timestamp_type` (int32) when requested; decoded while they are taken, once. Where headers were not
+    requested and a record of the block has some, `header_bytes` keeps them for `headers_of`. `next_offset`:
+    where the next fetch begins; moved by every whole batch, also by one without records. `epochs`: the leader
+    epochs of the batches, rising.
     """
 
     blocks: Iterator[pa.RecordBatch]
@@ -202,7 +212,10 @@ def _decode_plain(
         schema = RECORD_SCHEMA
         if extras.headers:
             schema = schema.append(pa.field("headers", HEADERS_TYPE))
-            columns.append(_read_headers(plain, fields, source, offsets))
+            columns.append(_read_headers(_cut_headers(plain, fields), source, offsets))
+        elif fields.header_count.any():
+            schema = schema.append(pa.field("header_bytes", pa.binary()))
+            columns.append(_cut_headers(plain, fields))
         if extras.timestamp_type:
             schema = schema.append(pa.field("timestamp_type", pa.int32()))
             columns.append(of_numbers(per_batch.has_append_time[batch].astype(np.int32)))
@@ -330,24 +343,48 @@ def _mask(lengths: Int64s) -> Flags | None:
     return null if null.any() else None
 
 
-def _read_headers(plain: bytes, fields: _Fields, source: Source, offsets: Int64s) -> Array:
+def headers_of(block: pa.RecordBatch, source: Source) -> Array:
+    """The headers of the records of a block, or of some rows of it, whether they were requested or not.
+
+    Raises:
+        CorruptBatchError: the headers of a record do not fill it.
+    """
+    if "headers" in block.schema.names:
+        return block.column("headers")
+    if "header_bytes" not in block.schema.names:
+        return repeated([], HEADERS_TYPE, block.num_rows)
+    return _read_headers(block.column("header_bytes"), source, block.column("offset").to_numpy())
+
+
+def _cut_headers(plain: bytes, fields: _Fields) -> Array:
+    """The bytes of each record from the number of its headers on; null where that is 0."""
+    edges = np.empty((len(fields.value_end), 2), dtype=np.int32)
+    edges[:, 0] = fields.value_end
+    edges[:, 1] = fields.record_end
+    elements = np.arange(0, edges.size, 2, dtype=np.int32)
+    return cut_binary(plain, edges.reshape(-1)).take(of_numbers(elements, fields.header_count == 0))
+
+
+def _read_headers(header_bytes: Array, source: Source, offsets: Int64s) -> Array:
     """Headers, a list for each record. Few topics have them, so they are read record by record where there
     are.
     """
     keys: list[str] = []
     values: list[bytes | None] = []
-    counts = fields.header_count
-    for index in np.flatnonzero(counts).tolist():
-        position = int(fields.headers_begin[index])
-        end = int(fields.record_end[index])
+    counts = np.zeros(len(header_bytes), dtype=np.int64)
+    for index in np.flatnonzero(~null_flags(header_bytes)).tolist():
+        plain = header_bytes[index].as_py()
+        end = len(plain)
         try:
-            for _ in range(int(counts[index])):
+            raw, position = read_varint(plain, 0)
+            for _ in range(raw >> 1):
                 key, position = _bytes_at(plain, position, end)
                 value, position = _bytes_at(plain, position, end)
                 if key is None:
                     raise IndexError
                 keys.append(key.decode(errors="backslashreplace"))
                 values.append(value)
+            counts[index] = raw >> 1
         except IndexError:
             position = -1
         if position != end:

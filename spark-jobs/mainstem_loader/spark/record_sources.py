@@ -186,7 +186,11 @@ class RecordReader:
                 "key": records.column(KEY_COLUMN),
                 "value": records.column("value"),
             }
-            if self._with_headers:
-                columns["headers"] = records.column(HEADERS_COLUMN).cast(HEADERS_TYPE)
+            # Also for a table without them: letters that stay keep theirs. Earlier versions kept none.
+            columns["headers"] = (
+                records.column(HEADERS_COLUMN).cast(HEADERS_TYPE)
+                if HEADERS_COLUMN in records.column_names
+                else pa.nulls(len(chosen), HEADERS_TYPE)
+            )
             self._clock.spent_on("fetch")
             yield from pa.table(columns).to_batches()

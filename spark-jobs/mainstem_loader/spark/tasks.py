@@ -16,7 +16,7 @@ from datetime import date
 import numpy as np
 import pyarrow as pa
 
-from mainstem_loader.arrow_arrays import of_numbers, repeated
+from mainstem_loader.arrow_arrays import null_flags, of_numbers, repeated
 from mainstem_loader.columns import (
     HEADERS_COLUMN,
     KEY_COLUMN,
@@ -26,6 +26,7 @@ from mainstem_loader.columns import (
     RUN_COLUMN,
     TIMESTAMP_COLUMN,
     TIMESTAMP_TYPE,
+    TOMBSTONE_COLUMN,
     TOPIC_ID_COLUMN,
     Columns,
     TableFormat,
@@ -283,5 +284,8 @@ def _table(task: LoadTask, block: pa.RecordBatch, partition: int, divided: Divid
     }
     if task.payload.with_headers:
         arrays[HEADERS_COLUMN] = block.column("headers")
+    if task.payload.format is not PayloadFormat.RAW and block.column("value").null_count:
+        is_tombstone = null_flags(block.column("value"))
+        arrays[TOMBSTONE_COLUMN] = of_numbers(is_tombstone, ~is_tombstone)
     names = [*arrays, *divided.columns.column_names]
     return pa.Table.from_arrays([*arrays.values(), *divided.columns.columns], names=names)

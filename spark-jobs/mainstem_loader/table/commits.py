@@ -52,6 +52,7 @@ from mainstem_loader.columns import (
     RESERVED_NAMES,
     REST_COLUMN,
     RUN_COLUMN,
+    TOMBSTONE_COLUMN,
     TOPIC_ID_COLUMN,
     ColumnError,
     Columns,
@@ -72,6 +73,7 @@ from mainstem_loader.table.delta_store import DeltaSnapshot, DeltaStore
 from mainstem_loader.table.folder import Folder, unfit_character
 from mainstem_loader.table.formats import (
     DEAD_LETTER_RUNS,
+    PLANNED_VERSION,
     RUN_METADATA,
     Change,
     CommitConflictError,
@@ -130,6 +132,7 @@ class LoadCommit:
         request_id: of a rewrite that is to be carried out once; None for none.
         untyped: columns of which the files have values in `_rest` for want of a type, and the type that the
             table had for them then; `pa.null()` for none.
+        planned_version: of the table that the run was planned on; None for the snapshot at hand.
     """
 
     run_id: str
@@ -146,6 +149,7 @@ class LoadCommit:
     is_transformed: bool = False
     request_id: str | None = None
     untyped: Columns = field(default_factory=dict)
+    planned_version: int | None = None
 
 
 class WarehouseTable:
@@ -219,32 +223,33 @@ class WarehouseTable:
         delivery.check_dead_letter_table(self.dead_letter_folder)
         names = {name.casefold(): name for name in self._columns()}
         of_rows = {TOPIC_ID_COLUMN, RUN_COLUMN}
-        # A table gets both columns at once, and `_rest` never before.
+        # A table gets both columns at once, and the others never before.
         complete = of_rows <= names.keys()
-        for name in sorted({*of_rows, REST_COLUMN} & names.keys()):
-            if not complete or names[name] != name or self._columns()[name] != pa.string():
+        types = {**dict.fromkeys({*of_rows, REST_COLUMN}, pa.string()), TOMBSTONE_COLUMN: pa.bool_()}
+        for name in sorted(types.keys() & names.keys()):
+            if not complete or names[name] != name or self._columns()[name] != types[name]:
                 raise WarehouseError(
                     f"Column {names[name]} of table {self.name} holds a field of the payload, written by an"
                     " earlier version; the name is the loader's own now. Load into another table (--table)."
                 )
 
-    def check_not_restored(self) -> None:
+    def was_restored(self, topic_id: str) -> bool:
+        """Whether somebody has restored an older version of the table, so that rows of the topic may be
+        missing whose offsets count as loaded.
+        """
+        if self._table is None:
+            return False
+        with self._store.explaining_errors():
+            return self._table.was_restored(topic_id)
+
+    def check_not_restored(self, topic_id: str) -> None:
         """Whether the offsets are those of the rows.
 
         Raises:
-            WarehouseError: somebody has restored an older version of the table: the rows of later loads are
-                missing, and the next load would continue after them.
+            WarehouseError: they are not, and the next load would continue after the missing rows.
         """
-        if self._table is None:
-            return
-        with self._store.explaining_errors():
-            was_restored = self._table.was_restored()
-        if was_restored:
-            raise WarehouseError(
-                f"Table {self.name} was restored to an older version after its last load. Rows that were"
-                " loaded since are missing, and a load would continue after them, so nothing was loaded. Add"
-                " the missing rows with `mainstem load backfill TOPIC --all`, then load again."
-            )
+        if self.was_restored(topic_id):
+            raise self._restored()
 
     def check_store(self) -> None:
         """Whether the store keeps the conditions that commits rely on; tried before a table's first commit.
@@ -393,6 +398,11 @@ class WarehouseTable:
         return self._table.delta
 
     @property
+    def version(self) -> int:
+        """The version of the snapshot at hand; -1 if there is no table."""
+        return -1 if self._table is None else self._table.version
+
+    @property
     def exists(self) -> bool:
         """Whether there is a table."""
         return self._table is not None
@@ -441,10 +451,10 @@ class WarehouseTable:
         """
         _check_age(load)
         with self._store.explaining_errors():
-            planned_version = self._version()
+            planned_version = self.version
             try:
                 is_planned = self.rewrites == load.rewrites and self._is_as_planned(load)
-                if is_planned and self._still_has_files_of(load.replaced_days):
+                if is_planned and self._is_fit_for_rewrite(load):
                     self._append(load)
                     self.reload()
                     return CommitOutcome.COMMITTED
@@ -478,7 +488,7 @@ class WarehouseTable:
         """
         assert self._table is not None
         with self._store.explaining_errors():
-            planned_version = self._version()
+            planned_version = self.version
             counters = {REWRITES: self.rewrites + 1} if adaptation.days else {}
             run = {**metadata, "run": run_id}
             try:
@@ -501,7 +511,7 @@ class WarehouseTable:
                 The commit may have been made if the store broke down meanwhile.
         """
         with self._store.explaining_errors():
-            planned_version = self._version()
+            planned_version = self.version
             for _ in range(COMMIT_TRIES_MAX):
                 if not self._is_as_planned(load):
                     if self._holds_run(load.run_id, planned_version):
@@ -513,6 +523,10 @@ class WarehouseTable:
                         return CommitOutcome.COLUMNS_MOVED
                     # Preparing may have moved the snapshot past another load's commit.
                     if self._is_as_planned(load):
+                        if self._table is not None and self._table.was_restored_since(
+                            _planned(load, planned_version)
+                        ):
+                            raise self._restored()
                         self._append(load)
                         self.reload()
                         return CommitOutcome.COMMITTED
@@ -564,14 +578,18 @@ class WarehouseTable:
         """Whether the last sweep was long enough ago."""
         return self._table is not None and sweep.is_sweep_due(self._table, time.time())
 
+    def _restored(self) -> WarehouseError:
+        return WarehouseError(
+            f"Table {self.name} was restored to an older version after its last load. Rows that were"
+            " loaded since are missing, and a load would continue after them, so nothing was loaded. Add"
+            " the missing rows with `mainstem load backfill TOPIC --all`, then load again."
+        )
+
     def _changed_by_others(self) -> WarehouseError:
         return WarehouseError(
             f"Table {self.name} was changed by others {COMMIT_TRIES_MAX} times while this load tried to"
             " commit; run fewer jobs on it at once, then load again."
         )
-
-    def _version(self) -> int:
-        return -1 if self._table is None else self._table.version
 
     def _columns(self) -> dict[str, pa.DataType]:
         return {} if self._table is None else self._table.columns()
@@ -585,17 +603,20 @@ class WarehouseTable:
             return False  # Others made the table anew elsewhere, while files were written.
         return all(self.committed(load.topic_id, move.partition) == move.committed for move in load.moves)
 
-    def _still_has_files_of(self, days: Sequence[str]) -> bool:
-        """Whether the files of these days in the snapshot are still in the table.
+    def _is_fit_for_rewrite(self, load: LoadCommit) -> bool:
+        """Whether nobody has restored an older version since the plan, which knows nothing of the rows that
+        are missing now, and the files of the replaced days are still in the table.
 
         Another program may have merged them, and delta-rs takes a commit that removes them a second time if
         no row changed by the first (`dataChange` false). Every row would then be there twice.
         """
-        if not days:
-            return True
-        newest = self._store.open()
+        newest, days = self._store.open(), load.replaced_days
         if not isinstance(newest, DeltaSnapshot):
             return False
+        if newest.was_restored_since(_planned(load, self.version)):
+            return False
+        if not days:
+            return True
         present = {file.path for file in contents.files_of_days(self.folder, newest.delta, days)}
         return all(file.path in present for file in contents.files_of_days(self.folder, self.delta, days))
 
@@ -636,6 +657,7 @@ class WarehouseTable:
         }
         counters |= {name: value for name, value in self._checked.items() if table.counter(name) is None}
         run: dict[str, Any] = {**load.metadata, "run": load.run_id}
+        run[PLANNED_VERSION] = _planned(load, self.version)
         if load.is_transformed and not self.is_transformed(load.topic_id):
             counters[_TRANSFORMED + load.topic_id] = 1
         if load.request_id is not None:
@@ -659,7 +681,23 @@ class WarehouseTable:
                 "topicId": load.topic_id,
                 "ranges": [[part.partition, part.start, part.end] for part in settled],
             }
+        self._check_files(load)
         table.commit(Change(load.files, counters, run, load.replaced_days))
+
+    def _check_files(self, load: LoadCommit) -> None:
+        """Whether the files are still there. Other programs know of no file before it is committed, and may
+        remove it if they keep such files for less time than a run takes.
+
+        Raises:
+            WarehouseError: one is not.
+        """
+        for folder, files in ((self.folder, load.files), (self.dead_letter_folder, load.dead_files)):
+            if (missing := folder.first_missing([written.path for written in files])) is not None:
+                raise WarehouseError(
+                    f"File {missing} of table {folder.name}, which this run has written, was removed by"
+                    " another program before it was committed, so nothing was committed. Let VACUUM and the"
+                    f" like keep files for at least {sweep.ORPHAN_HOURS_MIN} hours, then run this again."
+                )
 
     def _reloaded(self, load: LoadCommit) -> tuple[OffsetRange, ...]:
         """The ranges of a load that were loaded before, until somebody restored an older snapshot. Their dead
@@ -677,6 +715,10 @@ def _store(warehouse: Folder, name: str, catalog: IcebergCatalog | None) -> Tabl
     from mainstem_loader.table.iceberg_store import IcebergStore
 
     return IcebergStore(warehouse, catalog, name)
+
+
+def _planned(load: LoadCommit, at_hand: int) -> int:
+    return at_hand if load.planned_version is None else load.planned_version
 
 
 def _request(request_id: str) -> str:

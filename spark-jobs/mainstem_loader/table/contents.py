@@ -26,10 +26,11 @@ from mainstem_loader.columns import (
 from mainstem_loader.errors import WarehouseError
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.table.dead_letters import TOPIC_COLUMN
-from mainstem_loader.table.delta import explaining_table_errors
+from mainstem_loader.table.delta import explaining_table_errors, open_table
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import FileOfDay
 from mainstem_loader.table.query import plain_types
+from mainstem_loader.table.sweep import ORPHAN_HOURS_MIN
 
 _TABLE: Final = "t"
 # As DataFusion's errors name an object of a store, local or not.
@@ -251,13 +252,20 @@ def quoted(name: str) -> str:
 
 
 @contextmanager
-def _explaining_missing_files(folder: Folder) -> Iterator[None]:
+def _explaining_missing_files(folder: Folder, table: DeltaTable) -> Iterator[None]:
     """Turns the errors of reading data files into the loader's."""
     try:
         yield
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         if (missing := _MISSING_FILE.search(reason)) is not None:
+            newest = open_table(folder)
+            if newest is not None and newest.version() > table.version() and not _names(newest, missing[1]):
+                raise WarehouseError(
+                    f"Another program has rewritten table {folder.name} meanwhile, and removed the file"
+                    f" {missing[1]}, which this has still read; nothing was committed. Let VACUUM keep files"
+                    f" for at least {ORPHAN_HOURS_MIN} hours, and run this again."
+                ) from error
             raise WarehouseError(
                 f"Table {folder.name} names the file {missing[1]}, which is not there. Restore it, or take it"
                 " out of the table (deltalake: DeltaTable.repair) and add its rows again (mainstem load"
@@ -267,6 +275,12 @@ def _explaining_missing_files(folder: Folder) -> Iterator[None]:
             f"The files of table {folder.name} cannot be read ({reason}). Restore those that are damaged,"
             " then run this again."
         ) from error
+
+
+def _names(table: DeltaTable, location: str) -> bool:
+    """Whether a table has the file at a location, as DataFusion's errors name it."""
+    name = location.rpartition("/")[2]
+    return any(uri.rpartition("/")[2] == name for uri in table.file_uris())
 
 
 def check_rows_may_be_removed(folder: Folder, table: DeltaTable) -> None:
@@ -306,7 +320,7 @@ def _ask(folder: Folder, table: DeltaTable, sql: str) -> Iterator[pa.Table]:
     Raises:
         WarehouseError: a file of the table is missing or damaged.
     """
-    with explaining_table_errors(folder), _explaining_missing_files(folder):
+    with explaining_table_errors(folder), _explaining_missing_files(folder, table):
         engine = QueryBuilder()
         engine.register(_TABLE, table)
         reader = pa.RecordBatchReader.from_stream(engine.execute(sql))

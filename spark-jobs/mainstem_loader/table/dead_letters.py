@@ -13,7 +13,7 @@ partitioned by topic:
     timestamp_ms  long     as the record has it, even if it is no time
     value         binary   the bytes as they were sent
     error         string   why the record is here
-    _headers      array    only if the load keeps headers; null otherwise
+    _headers      array    null where an earlier version rejected the record
 
 A run's dead letters become visible right after its rows (`warehouse`). Must not live here: what makes a
 record dead.
@@ -36,6 +36,8 @@ from mainstem_loader.columns import (
     RUN_COLUMN,
     TOPIC_ID_COLUMN,
 )
+from mainstem_loader.kafka.batches import Source
+from mainstem_loader.kafka.decode import headers_of
 from mainstem_loader.payload.rows import RejectedRecord
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import ParquetFile, WrittenFile
@@ -105,9 +107,7 @@ class DeadLetterFile:
                 "table_name": repeated(self._table_name, pa.string(), count),
                 TOPIC_ID_COLUMN: repeated(self._topic_id, pa.string(), count),
                 RUN_COLUMN: repeated(self._run_id, pa.string(), count),
-                HEADERS_COLUMN: rows.column("headers")
-                if "headers" in rows.schema.names
-                else pa.nulls(count, HEADERS_TYPE),
+                HEADERS_COLUMN: headers_of(rows, Source(self._topic, partition)),
             },
             schema=DEAD_LETTER_SCHEMA,
         )

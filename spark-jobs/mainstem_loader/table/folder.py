@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -168,6 +168,12 @@ class Folder:
         """Whether there is a file at `path` below here."""
         info = self._filesystem().get_file_info(self._inside(path))
         return bool(info.type == fs.FileType.File)
+
+    def first_missing(self, paths: Sequence[str]) -> str | None:
+        """The first of these paths below here that is not that of a file; None if all are."""
+        infos = self._filesystem().get_file_info([self._inside(path) for path in paths])
+        found = zip(paths, infos, strict=True)
+        return next((path for path, info in found if info.type != fs.FileType.File), None)
 
     def subfolders(self) -> list[str]:
         """Names of the folders right below, sorted; none if this one does not exist."""

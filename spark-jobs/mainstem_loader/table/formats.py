@@ -23,6 +23,10 @@ from mainstem_loader.table.parquet_files import WrittenFile
 
 RUN_METADATA: Final = "mainstem"
 """What commits say about runs is under this name."""
+PLANNED_VERSION: Final = "plannedVersion"
+"""What a run says of the version of the table that it was planned on."""
+COMPLETES: Final = "completes"
+"""What a run says of whether the rows of all offsets of its topic are there with it; true if missing."""
 DEAD_LETTER_RUNS: Final = "mainstem/dead-letters"
 """The counter of runs with dead letters."""
 DELIVERED_RUNS: Final = "mainstem/delivered"
@@ -111,10 +115,14 @@ class TableSnapshot(Protocol):
         """
         ...
 
-    def was_restored(self) -> bool:
-        """Whether somebody has restored an older version since the last load or rewrite, and the offsets did
-        not follow.
+    def was_restored(self, topic_id: str) -> bool:
+        """Whether somebody has restored an older version, the offsets did not follow, and no run since has
+        found or made the rows of the topic complete.
         """
+        ...
+
+    def was_restored_since(self, version: int) -> bool:
+        """Whether that was done after a version."""
         ...
 
     def recent_runs(self) -> list[RecordedRun]:

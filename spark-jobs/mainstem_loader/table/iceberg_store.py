@@ -155,8 +155,11 @@ class IcebergSnapshot:
                 append.append_data_file(self._data_file(schema, written))
         transaction.commit_transaction()
 
-    def was_restored(self) -> bool:
+    def was_restored(self, topic_id: str) -> bool:  # noqa: ARG002
         return False  # The offsets are restored together with the rows.
+
+    def was_restored_since(self, version: int) -> bool:  # noqa: ARG002
+        return False
 
     def recent_runs(self) -> list[RecordedRun]:
         runs: list[RecordedRun] = []

@@ -4,7 +4,8 @@ Columns that every table has keep their meaning where the result has them:
 
     _partition, _offset     name the record that a row comes from; both or neither
     _timestamp, _key        of that record
-    _headers, _rest         as in any load that has them
+    _headers, _rest, _tombstone
+                            as in any load that has them
     day                     the table's partition; of `_timestamp` where it is missing, and where that is
                             missing, too, the day of the load
 
@@ -27,9 +28,9 @@ from mainstem_loader.columns import (
     HEADERS_TYPE,
     KEY_COLUMN,
     OFFSET_COLUMN,
+    OPTIONAL_COLUMNS,
     PARTITION_COLUMN,
     RECORD_COLUMNS,
-    REST_COLUMN,
     RUN_COLUMN,
     TIMESTAMP_COLUMN,
     TIMESTAMP_TYPE,
@@ -47,8 +48,7 @@ _OWN_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     **{
         name: RECORD_COLUMNS[name] for name in (PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, KEY_COLUMN)
     },
-    HEADERS_COLUMN: HEADERS_TYPE,
-    REST_COLUMN: pa.string(),
+    **OPTIONAL_COLUMNS,
     DAY_COLUMN: pa.date32(),
 }
 _STAMPED: Final = frozenset({TOPIC_ID_COLUMN, RUN_COLUMN})
@@ -94,7 +94,7 @@ class ResultColumns:
         """The columns beyond the record's own, as a commit names them."""
         return {
             **self.others,
-            **{name: kind for name, kind in self.own.items() if name in (HEADERS_COLUMN, REST_COLUMN)},
+            **{name: kind for name, kind in self.own.items() if name in OPTIONAL_COLUMNS},
         }
 
     @property

@@ -17,13 +17,11 @@ from pyarrow import parquet
 from mainstem_loader.arrow_arrays import Array, repeated
 from mainstem_loader.columns import (
     DAY_COLUMN,
-    HEADERS_COLUMN,
-    HEADERS_TYPE,
     KEY_COLUMN,
     OFFSET_COLUMN,
+    OPTIONAL_COLUMNS,
     PARTITION_COLUMN,
     RECORD_COLUMNS,
-    REST_COLUMN,
     TIMESTAMP_COLUMN,
     Columns,
 )
@@ -112,7 +110,7 @@ def staged_records(
         part_count: how many tasks read them, if there are as many files.
     """
     own: dict[str, pa.DataType] = {name: RECORD_COLUMNS[name] for name in _OWN_NAMES}
-    own |= {HEADERS_COLUMN: HEADERS_TYPE, REST_COLUMN: pa.string(), DAY_COLUMN: pa.date32()}
+    own |= {**OPTIONAL_COLUMNS, DAY_COLUMN: pa.date32()}
     payload = {name: kind for name, kind in payload_columns.items() if name not in own}
     # The largest files first, each to the part that has least.
     sizes = [0] * max(1, min(part_count, len(files), _PARTS_MAX))

@@ -263,7 +263,7 @@ def test_what_does_not_parse_is_kept_with_its_reason(loads: Loads) -> None:
             "table_name": "_iceberg.mainstem.events" if loads.catalog else "events",
             "_topic_id": report.topic_id,
             "_run": report.run_id,
-            "_headers": None,
+            "_headers": [],
         }
         for offset, value, error in ((1, b"nonsense", "not a JSON object"),)
     ]
@@ -335,6 +335,40 @@ def test_named_types_are_used_from_the_first_record(loads: Loads) -> None:
     assert loads.rows("a", "at") == [{"a": 1.0, "at": datetime(2013, 1, 1, 5, tzinfo=UTC)}]
     with pytest.raises(SettingsError, match="Column a of table t is double already and cannot become string"):
         loads.load(columns={"a": pa.string()})
+
+
+@pytest.mark.parametrize("payload", [PayloadFormat.JSON, PayloadFormat.RAW])
+def test_tombstones_are_told_from_objects_without_fields(loads: Loads, payload: PayloadFormat) -> None:
+    """Also from one whose fields are all null; a raw value says it by itself, and needs no column."""
+    loads.send({"a": 1}, {})
+    loads.load(payload=payload)
+    assert "_tombstone" not in loads.table().all_columns
+    loads.send(None, {}, {"a": None})
+    loads.send({"a": 2}, None, partition=1)
+    loads.load(payload=payload)
+    if payload is PayloadFormat.RAW:
+        assert "_tombstone" not in loads.table().all_columns
+        values = [row["value"] for row in loads.rows("value")]
+        assert values == [b'{"a": 1}', b"{}", None, b"{}", b'{"a": null}', b'{"a": 2}', None]
+        return
+    assert [(row["a"], row["_tombstone"]) for row in loads.rows("a", "_tombstone")] == [
+        (1, None),
+        (None, None),
+        (None, True),
+        (None, None),
+        (None, None),
+        (2, None),
+        (None, True),
+    ]
+
+
+def test_a_field_called_as_the_mark_of_tombstones_moves_aside(loads: Loads) -> None:
+    loads.send({"_tombstone": "of a hero"}, None)
+    loads.load()
+    assert loads.rows("payload__tombstone", "_tombstone") == [
+        {"payload__tombstone": "of a hero", "_tombstone": None},
+        {"payload__tombstone": None, "_tombstone": True},
+    ]
 
 
 def test_headers_are_kept_when_asked_for(loads: Loads) -> None:

@@ -23,6 +23,7 @@ from mainstem_loader.kafka.fetch import TopicReader
 from mainstem_loader.load_status import PartitionStatus, load_status
 from mainstem_loader.load_topic import LoadOutcome
 from mainstem_loader.payload.event_time import TimeUnit
+from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.rewrite_rows import (
     RewriteReport,
@@ -35,6 +36,7 @@ from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.spark.tasks import TaskResult
 from mainstem_loader.table import contents, delivery, delta
 from mainstem_loader.table.commits import CommitOutcome, LoadCommit, WarehouseTable
+from mainstem_loader.table.dead_letters import DEAD_LETTER_SCHEMA
 from mainstem_loader.table.delta import commit_files, open_table
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.task_runs import TaskRuns
@@ -184,11 +186,54 @@ def test_dead_letters_of_other_tables_stay(loads: Loads) -> None:
     assert [row["table_name"] for row in loads.dead()] == ["other"]
 
 
-def test_dead_letters_keep_their_headers(loads: Loads) -> None:
+TRACE = ((b"trace", b"\1"), (b"trace", b"\2"), (b"empty", None))
+TRACE_OF_ROW = [
+    {"key": "trace", "value": b"\1"},
+    {"key": "trace", "value": b"\2"},
+    {"key": "empty", "value": None},
+]
+
+
+@pytest.mark.parametrize("with_headers", [True, False], ids=["kept as a column", "not kept"])
+def test_dead_letters_keep_their_headers(loads: Loads, with_headers: bool) -> None:
+    """R30: also where rows do not have them; and a letter that stays keeps them through a replay."""
+    good, bad = b'{"n": 1}', b"nonsense"
+    sent = [(good, TRACE), (bad, ()), (bad, TRACE), (good, ()), (bad, TRACE)]
+    batch = [Record(offset, NEW_YEAR_MS, None, *record) for offset, record in enumerate(sent)]
+    loads.topic.partitions[0].append(batch)
+    loads.load(with_headers=with_headers, max_rejected_share=1)
+    expected = [(1, []), (2, TRACE_OF_ROW), (4, TRACE_OF_ROW)]
+    assert [(row["_offset"], row["_headers"]) for row in loads.dead()] == expected
+    assert replay(loads, ChosenOffsets(ranges=(OffsetRange(0, 2, 3),)), payload=PayloadFormat.RAW).loaded == 1
+    assert replay(loads).loaded == 0
+    assert [(row["_offset"], row["_headers"]) for row in loads.dead()] == [expected[0], expected[2]]
+
+
+@pytest.mark.parametrize(("again", "rows"), [("replay", 2), ("replace", 2), ("append missing", 1)])
+def test_rows_that_come_again_have_headers_where_the_table_does(loads: Loads, again: str, rows: int) -> None:
+    """Whether the one who loads them again asks for headers or not."""
+    log = loads.topic.partitions[0]
+    log.append([Record(0, NEW_YEAR_MS, None, b'{"n": 0}', TRACE)])
+    loads.load(with_headers=True)
+    log.append([Record(1, NEW_YEAR_MS, None, b'{"at": %d}' % (NEW_YEAR_MS // 1000), TRACE)])
+    loads.load(event_time_field="at", max_rejected_share=1)
+    if again == "append missing":
+        remove_rows(loads, "_offset = 0")
+    report = replay(loads) if again == "replay" else fill(loads, replace_rows=again == "replace")
+    assert report.loaded
+    assert [row["_headers"] for row in loads.rows("_headers")] == [TRACE_OF_ROW] * rows
+
+
+def test_dead_letters_of_a_version_that_kept_no_headers_are_replayed(loads: Loads) -> None:
     loads.send({"at": NEW_YEAR_MS // 1000})
     loads.load(event_time_field="at", max_rejected_share=1, with_headers=True)
-    assert replay(loads, with_headers=True).loaded == 1
-    assert loads.rows("_headers") == [{"_headers": []}]
+    folder = loads.warehouse / "dead_letters"
+    earlier = pa.Table.from_pylist(
+        loads.dead(), pa.schema([field for field in DEAD_LETTER_SCHEMA if field.name != "_headers"])
+    ).append_column("topic", pa.array(["t"]))
+    write_deltalake(folder, earlier, mode="overwrite", schema_mode="overwrite", partition_by=["topic"])
+    assert replay(loads).loaded == 1
+    assert loads.rows("_offset", "_headers") == [{"_offset": 0, "_headers": None}]
 
 
 def test_after_a_rewind_the_next_load_brings_the_same_rows_again(loads: Loads) -> None:

@@ -117,7 +117,8 @@ def test_the_view_has_the_payload_and_all_columns_of_records_even_where_they_are
     topics.send({"n": 1})
     topics.load(look, columns={"later": pa.string()})
     assert seen[0].names == [
-        "later", "n", "_partition", "_offset", "_timestamp", "_key", "_headers", "_rest", "day",
+        "later", "n", "_partition", "_offset", "_timestamp", "_key", "_headers", "_rest", "_tombstone",
+        "day",
     ]  # fmt: skip
     (row,) = topics.ask("SELECT * FROM t")
     assert {name: value for name, value in row.items() if name not in ("_topic_id", "_run")} == {
@@ -129,6 +130,7 @@ def test_the_view_has_the_payload_and_all_columns_of_records_even_where_they_are
         "_key": b"key",
         "_headers": [],
         "_rest": None,
+        "_tombstone": None,
         "day": date(2013, 1, 1),
     }
     assert row["_topic_id"] and row["_run"]

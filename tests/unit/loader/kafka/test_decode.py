@@ -25,7 +25,7 @@ from tests.unit.loader.batch_bytes import (
 from mainstem_loader.errors import CorruptBatchError
 from mainstem_loader.kafka import decode
 from mainstem_loader.kafka.batches import Source
-from mainstem_loader.kafka.decode import DecodedRecords, decode_records
+from mainstem_loader.kafka.decode import DecodedRecords, decode_records, headers_of
 from mainstem_loader.kafka.fetch import AbortedTransaction, FetchedRecords
 
 SOURCE = Source("t", 0)
@@ -82,6 +82,19 @@ def test_decoded_records_equal_those_encoded_one_by_one(
     decoded = decode_records(fetched(*whole), SOURCE, first, last + 1, with_headers=True)
     assert records_of(decoded) == expected
     assert decoded.next_offset == last + 1
+
+
+@given(batches=record_runs())
+def test_headers_that_were_not_requested_are_there_for_those_who_ask(batches: list[list[Record]]) -> None:
+    """As for dead letters, whether a block has them or not."""
+    expected = [record.headers for batch in batches for record in batch]
+    whole = fetched(*map(batch_bytes, batches))
+    blocks = decode_records(whole, SOURCE, batches[0][0].offset, batches[-1][-1].offset + 1).blocks
+    assert [
+        tuple((header["key"].encode(), header["value"]) for header in of_record)
+        for block in blocks
+        for of_record in headers_of(block, SOURCE).to_pylist()
+    ] == expected
 
 
 @given(batches=record_runs(), data=st.data())

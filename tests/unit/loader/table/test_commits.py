@@ -252,6 +252,7 @@ def create_old_table(folder: Path, columns: Columns) -> None:
         ({"_Run": pa.string()}, "_Run"),
         ({"_rest": pa.string()}, "_rest"),
         ({"_topic_id": pa.string(), "_run": pa.int64()}, "_run"),
+        ({"_topic_id": pa.string(), "_run": pa.string(), "_tombstone": pa.string()}, "_tombstone"),
     ],
 )
 def test_payload_columns_of_earlier_versions_are_not_taken_for_the_loaders_own(

@@ -1,0 +1,296 @@
+"""Delta tables that other programs change at the worst moment: between a plan and its commit (R29).
+
+A run either goes on right, or stops with a sentence that says what to do. The others are delta-rs, which does
+to the files what Spark does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from tests.unit.loader.fake_cluster import FakeCluster
+from tests.unit.loader.test_load_topic import DAY_MS, NEW_YEAR_MS, Loads
+from tests.unit.loader.test_rewrite_rows import fill, places, replay
+
+from mainstem_loader import maintain_table, rewrite_rows
+from mainstem_loader.chosen_offsets import ChosenOffsets
+from mainstem_loader.errors import WarehouseError
+from mainstem_loader.load_topic import LoadOutcome
+from mainstem_loader.maintain_table import maintain
+from mainstem_loader.ranges import OffsetRange
+from mainstem_loader.rewrite_rows import rewind
+from mainstem_loader.table.commits import WarehouseTable
+
+RESTORED = r"was restored to an older version.*load backfill TOPIC --all"
+Act = Callable[[], object]
+
+
+@pytest.fixture
+def loads(cluster: FakeCluster, tmp_path: Any) -> Loads:
+    """Three loads of a record each, on three days."""
+    found = Loads(cluster, tmp_path)
+    for n in range(3):
+        found.send({"n": n}, time_ms=NEW_YEAR_MS + n * DAY_MS)
+        found.load()
+    return found
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
+    """Let others act right before the next commit of a load or a rewrite, once."""
+
+    def before_commit(act: Act) -> None:
+        left = [act]
+
+        def acting(plain: Callable[..., Any]) -> Callable[..., Any]:
+            def commit(table: WarehouseTable, *arguments: Any) -> Any:
+                if left:
+                    left.pop()()
+                return plain(table, *arguments)
+
+            return commit
+
+        for name in ("commit", "rewrite"):
+            monkeypatch.setattr(WarehouseTable, name, acting(getattr(WarehouseTable, name)))
+
+    return before_commit
+
+
+def delta(loads: Loads, name: str = "t") -> DeltaTable:
+    return DeltaTable(str(loads.warehouse / name))
+
+
+def restore(loads: Loads) -> None:
+    """Undo the newest commit."""
+    table = delta(loads)
+    table.restore(table.version() - 1)
+
+
+def vacuum(loads: Loads) -> None:
+    """As somebody does who wants the space at once."""
+    delta(loads).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+
+
+def all_rows(count: int) -> list[tuple[int, int]]:
+    return [(0, offset) for offset in range(count)]
+
+
+def test_a_load_stops_if_the_table_is_restored_before_it_commits(
+    loads: Loads, meanwhile: Callable[[Act], None]
+) -> None:
+    loads.send({"n": 3})
+    meanwhile(lambda: restore(loads))
+    with pytest.raises(WarehouseError, match=RESTORED):
+        loads.load()
+    assert places(loads) == all_rows(2)
+    assert fill(loads).loaded == 1
+    assert loads.load().loaded == 1
+    assert places(loads) == all_rows(4)
+
+
+def test_a_restore_that_a_commit_overtakes_at_the_last_moment_stops_the_next_load(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the load's last look and its commit, which delta-rs takes: the commit knows of no restore, so
+    it does not count as made after one.
+    """
+    loads.send({"n": 3})
+    with monkeypatch.context() as patch:
+        plain = WarehouseTable._append
+
+        def restore_and_append(table: WarehouseTable, load: Any) -> None:
+            restore(loads)
+            plain(table, load)
+
+        patch.setattr(WarehouseTable, "_append", restore_and_append)
+        loads.load()
+    loads.send({"n": 4})
+    with pytest.raises(WarehouseError, match=RESTORED):
+        loads.load()
+    assert fill(loads).loaded == 1
+    assert loads.load().loaded == 1
+    assert places(loads) == all_rows(5)
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["adds", "replaces"])
+def test_a_backfill_during_which_the_table_is_restored_is_planned_again(
+    loads: Loads, meanwhile: Callable[[Act], None], replaces: bool
+) -> None:
+    delta(loads).delete("_offset = 0")
+    meanwhile(lambda: delta(loads).restore(2))
+    fill(loads, replace_rows=replaces)
+    assert places(loads) == all_rows(3)
+    assert loads.load().outcome is LoadOutcome.UP_TO_DATE
+
+
+def test_only_what_adds_all_missing_rows_lets_loads_continue_after_a_restore(loads: Loads) -> None:
+    loads.send(b"nonsense")
+    loads.load(max_rejected_share=1)
+    delta(loads).restore(2)
+    assert replay(loads).loaded == 0
+    assert fill(loads, ChosenOffsets(ranges=(OffsetRange(0, 1, 2),))).loaded == 1
+    with pytest.raises(WarehouseError, match=RESTORED):
+        loads.load()
+    assert fill(loads).loaded == 1
+    assert loads.load().outcome is LoadOutcome.UP_TO_DATE
+    assert places(loads) == all_rows(3)
+
+
+def test_loads_continue_after_a_restore_that_took_no_row(loads: Loads) -> None:
+    """As one that undoes a merge of files: nothing is missing, and the backfill says so to the loads."""
+    loads.send({"n": 3})
+    delta(loads).optimize.compact()
+    version = delta(loads).version()
+    delta(loads).restore(version)
+    with pytest.raises(WarehouseError, match=RESTORED):
+        loads.load()
+    assert fill(loads).loaded == 0
+    assert loads.load().loaded == 1
+    assert places(loads) == all_rows(4)
+
+
+def test_a_restore_stops_only_the_topics_that_were_loaded_before(loads: Loads) -> None:
+    """Each until its own rows are complete: several topics may have one table."""
+    first = loads.topic
+    other = loads.cluster.topic("other", partitions=1)
+    loads.cluster.topics["t"] = other
+    loads.topic = other
+    loads.send({"n": 10})
+    loads.load()
+    restore(loads)
+    assert fill(loads).loaded == 1
+    assert loads.load().outcome is LoadOutcome.UP_TO_DATE
+    loads.cluster.topics["t"] = first
+    with pytest.raises(WarehouseError, match=RESTORED):
+        loads.load()
+    third = loads.cluster.topic("t", partitions=1)
+    loads.topic = third
+    loads.send({"n": 20})
+    assert loads.load().loaded == 1
+
+
+def test_rows_go_beside_what_others_put_in_the_place_of_the_table(
+    loads: Loads, meanwhile: Callable[[Act], None]
+) -> None:
+    """Others overwrite the rows, and leave a column away that the load has."""
+
+    def overwrite() -> None:
+        kept = delta(loads).to_pyarrow_table().drop(["n"]).slice(0, 1)
+        write_deltalake(delta(loads), kept, mode="overwrite", schema_mode="overwrite")
+
+    (kept,) = [row["_offset"] for row in loads.rows("_offset")][:1] or [None]
+    loads.send({"n": 3})
+    meanwhile(overwrite)
+    assert loads.load().loaded == 1
+    rows = loads.rows("_offset", "n")
+    assert len(rows) == 2 and rows[-1] == {"_offset": 3, "n": 3}
+    assert kept is not None and rows[0]["n"] is None
+    loads.send({"n": 4})
+    assert loads.load().loaded == 1
+
+
+def test_a_table_that_others_made_another_one_stops_the_load(
+    loads: Loads, meanwhile: Callable[[Act], None]
+) -> None:
+    def overwrite() -> None:
+        other = delta(loads).to_pyarrow_table().drop(["_offset"])
+        write_deltalake(delta(loads), other, mode="overwrite", schema_mode="overwrite")
+
+    loads.send({"n": 3})
+    meanwhile(overwrite)
+    with pytest.raises(WarehouseError, match=r"made by another program: it has no column _offset\."):
+        loads.load()
+
+
+@pytest.mark.parametrize("again", ["load", "replace", "rewind"])
+def test_days_that_others_delete_meanwhile_stay_deleted(
+    loads: Loads, meanwhile: Callable[[Act], None], again: str
+) -> None:
+    """Rows that a rewrite was about to copy do not come back, and the others are there once."""
+    loads.send({"n": 3}, time_ms=NEW_YEAR_MS + DAY_MS)
+    loads.load()
+    loads.send({"n": 4}, time_ms=NEW_YEAR_MS + DAY_MS)
+    chosen = ChosenOffsets(ranges=(OffsetRange(0, 3, 4),))
+    meanwhile(lambda: delta(loads).delete("day = '2013-01-02'"))
+    match again:
+        case "load":
+            loads.load()
+            expected = [0, 2, 4]
+        case "replace":
+            fill(loads, chosen, replace_rows=True)
+            expected = [0, 2, 3]
+        case _:
+            rewind(loads.settings(), chosen)
+            expected = [0, 2]
+    assert [offset for _, offset in places(loads)] == expected
+
+
+def test_files_that_a_vacuum_takes_before_they_are_committed_are_not_committed(
+    loads: Loads, meanwhile: Callable[[Act], None]
+) -> None:
+    """A vacuum without the usual age takes every file that the log does not name yet."""
+    loads.send({"n": 3}, b"nonsense")
+    meanwhile(lambda: vacuum(loads))
+    with pytest.raises(
+        WarehouseError, match=r"was removed by another program.* keep files for at least 24 h"
+    ):
+        loads.load(max_rejected_share=1)
+    assert places(loads) == all_rows(3)
+    assert loads.load(max_rejected_share=1).loaded == 1
+    assert (places(loads), len(loads.dead())) == (all_rows(4), 1)
+
+
+@pytest.mark.parametrize("again", ["backfill", "merge"])
+def test_files_of_the_plan_that_others_merge_and_vacuum_are_named_as_gone(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """The table is whole, so there is nothing to repair, only to run again."""
+    for n in range(3, 6):
+        loads.send({"n": n})
+        loads.load()
+    loads.send({"n": 6})
+
+    def merge_and_vacuum() -> None:
+        delta(loads).optimize.compact()
+        vacuum(loads)
+
+    module: Any = rewrite_rows if again == "backfill" else maintain_table.TaskRuns
+    name = "produce_rows" if again == "backfill" else "run_copies"
+    plain = getattr(module, name)
+
+    def act_and_run(*arguments: Any) -> Any:
+        merge_and_vacuum()
+        return plain(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, act_and_run)
+        with pytest.raises(WarehouseError, match=r"has rewritten table t meanwhile.* run this again"):
+            fill(loads) if again == "backfill" else maintain(loads.settings())
+    assert places(loads) == all_rows(6)
+    assert fill(loads).loaded == 0
+    assert loads.load().loaded == 1
+    assert places(loads) == all_rows(7)
+
+
+def test_a_checkpoint_and_a_shorter_log_by_others_change_nothing(
+    loads: Loads, meanwhile: Callable[[Act], None]
+) -> None:
+    """Offsets are in the checkpoint, and the files of the log before it may be gone."""
+
+    def shorten_log() -> None:
+        table = delta(loads)
+        table.create_checkpoint()
+        for path in (loads.warehouse / "t" / "_delta_log").glob("*.json"):
+            if path.stem.isdigit() and int(path.stem) < table.version():
+                path.unlink()
+
+    loads.send({"n": 3}, b"nonsense")
+    meanwhile(shorten_log)
+    assert loads.load(max_rejected_share=1).loaded == 1
+    loads.send({"n": 5})
+    assert loads.load().loaded == 1
+    assert [offset for _, offset in places(loads)] == [0, 1, 2, 3, 5]
+    assert len(loads.dead()) == 1
