@@ -118,6 +118,7 @@ def recover(
         _remove(kept)
         kept = []
         producers = None
+        epochs.clear()  # as in a truncation: it would report the epoch of a record that it has lost
     if not kept:
         kept = [Segment.create(directory, log_start_offset, config, now_ms)]
     for segment in kept[:-1]:

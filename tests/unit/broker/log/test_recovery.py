@@ -337,6 +337,7 @@ def test_a_log_that_ends_before_its_start_begins_afresh_there(tmp_path: Path) ->
     filled(tmp_path, 3)
     log = open_log(tmp_path, CONFIG, clean=False, log_start_offset=10)
     assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    assert log.epochs.entries == (), "as a follower it would report the epoch of a record that it lost"
     append(log, [b"x"])
     assert read_all(log) == [Stored(10, b"x")]
 
