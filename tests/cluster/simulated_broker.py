@@ -216,8 +216,7 @@ class SimulatedBroker:
         self.alive = self.joined = self.listening = False
         self._network.brokers.pop(self.broker_id, None)
         self.running.set()
-        for task in list(self.tasks):
-            task.cancel()
+        self.tasks.kill()
         self.tasks = Process()
 
     def spawn(self, work: Coroutine[Any, Any, T] | Any) -> asyncio.Task[T]:
