@@ -8,7 +8,7 @@ or slow, break, and be mended or replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
@@ -17,7 +17,7 @@ from tests.cluster.memory_segments import Disk, MemorySegment, MemorySegments, M
 
 from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import StorageError
-from mainstem_broker.log.leader_epochs import EpochCache
+from mainstem_broker.log.leader_epochs import EpochCache, EpochEntry
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.producers import Producers
 from mainstem_broker.log.recovery import RecoveredLog
@@ -38,7 +38,7 @@ class MemoryLog(PartitionLog):
         self.disk_failed = lambda: disk.on_failure(disk.directory)
         self._segments: MemorySegments = MemorySegments(cast(Any, recovered.segments), disk)
         self._snapshots: MemorySnapshots = cast(MemorySnapshots, recovered.snapshots)
-        self.written_epochs = recovered.epochs.entries
+        self.written_epochs: Sequence[EpochEntry] = ()
         self.written_start_offset = recovered.log_start_offset
         self.is_closed = False
         """Whether all of it is on the disk, and said to be."""
@@ -64,16 +64,17 @@ class MemoryLog(PartitionLog):
                             epochs.assign(header.partition_leader_epoch, header.base_offset)
         if segments[-1].next_offset < former.written_start_offset:
             segments = [MemorySegment(former.written_start_offset, former.disk)]
-            epochs.clear()
         start = max(former.written_start_offset, segments[0].base_offset)
         end = segments[-1].next_offset
-        epochs.truncate_from_end(end)
         epochs.truncate_from_start(start)
+        epochs.truncate_from_end(end)
         snapshots.remove_after(end)
         producers = snapshots.restore(segments, end)
         recovery_point = end if former.is_closed else min(former.recovery_point, end)
         recovered = RecoveredLog(segments, epochs, producers, snapshots, start, recovery_point)
-        return cls(former.topic, former.partition, former.config, former.disk, recovered)
+        log = cls(former.topic, former.partition, former.config, former.disk, recovered)
+        log.written_epochs = former.written_epochs
+        return log
 
     # --- For the tests ---
 
