@@ -1,7 +1,7 @@
 """Faults that replicated logs have had, to be put back one at a time: each must be found.
 
-The first five are classics of Kafka's history; the last four were in this broker until the simulation found
-them.
+The first five are classics of Kafka's history, and so is the last of `BUGS` (KAFKA-6975). The others were in
+this broker until the simulation found them.
 `put_back` patches the present process; use it in one that is thrown away.
 """
 
@@ -18,7 +18,10 @@ from mainstem_broker.cluster.controller import Brokers, ElectionPolicy
 from mainstem_broker.cluster.controllership import Controllership
 from mainstem_broker.cluster.znodes import Claim
 from mainstem_broker.cluster.zookeeper import Operation, SetData
-from mainstem_broker.errors import StorageError
+from mainstem_broker.errors import OffsetOutOfRange, StorageError
+from mainstem_broker.log.partition_log import AppendInfo, PartitionLog
+from mainstem_broker.protocol.batches import parse_batch_header
+from mainstem_broker.protocol.compression import Buffer
 from mainstem_broker.replica import partition
 from mainstem_broker.replica.follower_grants import FollowerGrants
 from mainstem_broker.replica.lease import Lease
@@ -127,6 +130,18 @@ def count_grants_of_a_follower_that_knows_a_later_epoch() -> None:
     FollowerGrants._present_until_s = present_until_s  # type: ignore[method-assign]  # the bug
 
 
+def refuse_a_batch_that_begins_below_an_empty_log() -> None:
+    """A leader whose log starts inside a batch sends that batch whole: no replica can begin there."""
+    append = PartitionLog.append_as_follower
+
+    def append_from_the_end_on(self: PartitionLog, records: Buffer, now_ms: int) -> AppendInfo:
+        if parse_batch_header(records).base_offset < self.log_end_offset:
+            raise OffsetOutOfRange("The batch begins below the log's end.")
+        return append(self, records, now_ms)
+
+    PartitionLog.append_as_follower = append_from_the_end_on  # type: ignore[method-assign]  # the bug
+
+
 BUGS: Final[Mapping[str, Callable[[], None]]] = {
     bug.__name__: bug
     for bug in (
@@ -138,6 +153,7 @@ BUGS: Final[Mapping[str, Callable[[], None]]] = {
         lead_in_a_later_life,
         go_on_in_the_same_epoch_when_replicas_go,
         count_any_refusal_as_a_grant,
+        refuse_a_batch_that_begins_below_an_empty_log,
     )
 }
 RARE_BUGS: Final[Mapping[str, Callable[[], None]]] = {

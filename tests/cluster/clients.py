@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 from tests.cluster.invariants import Ledger
-from tests.cluster.memory_log import BatchSlice
 from tests.cluster.network import CLIENT, Network
 from tests.cluster.simulated_broker import SimulatedBroker, fetch_request, rack_of
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 
 from mainstem_broker.errors import OffsetOutOfRange, PeerUnavailable, ProtocolError
+from mainstem_broker.protocol.batches import split_batches
 from mainstem_broker.protocol.fetch_codec import FetchPartition
 from mainstem_broker.protocol.wire import Body
 
 PAUSE_S_MAX = 0.2
 RETRY_S_MAX = 0.1
+MORE = Message(b"more")
+"""The records of a batch after the first."""
 
 
 def leaders(network: Network, topic: str, index: int) -> list[int]:
@@ -31,17 +34,26 @@ def leaders(network: Network, topic: str, index: int) -> list[int]:
 
 
 class Producer:
-    """Sends records of unique content, one after another, most of them with acks=all."""
+    """Sends batches of unique content, one after another, most of them with acks=all."""
 
     def __init__(
-        self, name: int, topic: str, index: int, network: Network, source: random.Random, ledger: Ledger
+        self,
+        name: int,
+        topic: str,
+        index: int,
+        network: Network,
+        source: random.Random,
+        ledger: Ledger,
+        records_max: int,
     ) -> None:
+        """`records_max` is that of a batch."""
         self._name = name
         self._topic = topic
         self._index = index
         self._network = network
         self._random = source
         self._ledger = ledger
+        self._records_max = records_max
         self._sent = 0
 
     async def run(self) -> None:
@@ -49,8 +61,11 @@ class Producer:
             await asyncio.sleep(self._random.random() * PAUSE_S_MAX)
             acks = 1 if self._random.random() < 0.15 else -1
             self._sent += 1
-            batch = encode_batch([Message(b"%d-%d" % (self._name, self._sent))])
-            await self._send(batch, acks)
+            await self._send(self._encode(), acks)
+
+    def _encode(self) -> bytes:
+        first = Message(b"%d-%d" % (self._name, self._sent))
+        return encode_batch([first, *[MORE] * (self._random.randint(1, self._records_max) - 1)])
 
     async def _send(self, batch: bytes, acks: int) -> None:
         leader_ids = leaders(self._network, self._topic, self._index)
@@ -107,7 +122,12 @@ class RackConsumer:
             topic = broker.member.view.topics[self._topic]
             position = FetchPartition(self._index, -1, self._offset, -1, -1, 10_000)
             positions = [(topic.topic_id, position)]
-            return await broker.fetch(fetch_request(positions, 0.2, max_bytes=10_000, rack=self._rack))
+            answer = await broker.fetch(fetch_request(positions, 0.2, max_bytes=10_000, rack=self._rack))
+            if answer["responses"][0]["partitions"][0]["error_code"] == OffsetOutOfRange.code:
+                partition = broker.context.find_replica(self._topic, self._index)
+                if partition.is_leader:
+                    answer["start_offset"] = partition.log.log_start_offset
+            return answer
 
         try:
             async with asyncio.timeout(2):
@@ -116,21 +136,23 @@ class RackConsumer:
             return False
         (topic,) = answer["responses"]
         (partition,) = topic["partitions"]
+        self._offset = max(self._offset, answer.get("start_offset", 0))
         if partition["error_code"] != 0:
             return False
         replica = partition.get("preferred_read_replica", -1)
         if replica >= 0:
             self._preferred = replica
-        records = partition["records"]
-        if isinstance(records, BatchSlice):
-            for stored in records.batches:
-                self._ledger.consumed_from_follower(self._index, stored)
-            self._offset = records.batches[-1].offset + 1
+        for header, batch in split_batches(partition["records"] or b""):
+            self._ledger.consumed_from_follower(self._index, header.base_offset, bytes(batch))
+            self._offset = header.next_offset
         return True
 
 
 class Consumer:
-    """Reads a partition from its beginning, wherever its leader is, and asks where it ends."""
+    """Reads a partition from its beginning, wherever its leader is, and asks where it ends.
+
+    Where records were deleted before it has read them, it goes on with the first one that is left.
+    """
 
     def __init__(
         self, topic: str, index: int, network: Network, source: random.Random, ledger: Ledger
@@ -162,7 +184,8 @@ class Consumer:
             answer = await broker.fetch(fetch_request([(topic.topic_id, position)], 0.2, max_bytes=10_000))
             if answer["responses"][0]["partitions"][0]["error_code"] == OffsetOutOfRange.code:
                 partition = broker.context.find_replica(self._topic, self._index)
-                self._ledger.out_of_range(self._index, self.offset, partition.leader_epoch)
+                self._ledger.out_of_range(self._index, self.offset, partition)
+                answer["start_offset"] = partition.log.log_start_offset
             return answer
 
         async def latest(broker: SimulatedBroker) -> None:
@@ -178,11 +201,59 @@ class Consumer:
                 answer = await self._network.call(CLIENT, leader, fetch)
         except (PeerUnavailable, ProtocolError, TimeoutError):
             return False
+        self.offset = max(self.offset, answer.get("start_offset", 0))
         (topic,) = answer["responses"]
         (partition,) = topic["partitions"]
-        records = partition["records"]
-        if isinstance(records, BatchSlice):
-            for stored in records.batches:
-                self._ledger.consumed(self._index, stored)
-            self.offset = records.batches[-1].offset + 1
+        for header, batch in split_batches(partition["records"] or b""):
+            self._ledger.consumed(self._index, self.offset, header, bytes(batch))
+            self.offset = header.next_offset
         return bool(partition["error_code"] == 0)
+
+
+class Trimmer:
+    """Deletes the beginning of a partition again and again, up to offsets inside batches and at their ends.
+
+    Not when all is to be well again: the next deletion could help a replica that cannot go on.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        network: Network,
+        source: random.Random,
+        ledger: Ledger,
+        pause_s_max: float,
+        limit: Callable[[], float],
+    ) -> None:
+        """Nothing is deleted at `limit()`, an offset, or beyond."""
+        self._topic = topic
+        self._index = index
+        self._network = network
+        self._random = source
+        self._ledger = ledger
+        self._pause_s_max = pause_s_max
+        self._limit = limit
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.random() * self._pause_s_max)
+            leader_ids = leaders(self._network, self._topic, self._index)
+            if leader_ids and not self._network.calm:
+                await self._delete(self._random.choice(leader_ids))
+
+    async def _delete(self, leader: int) -> None:
+        async def delete(broker: SimulatedBroker) -> None:
+            partition = broker.context.find_replica(self._topic, self._index)
+            start = partition.log.log_start_offset
+            end = min(partition.high_watermark, self._limit())
+            if start < end:
+                offset = self._random.choice((self._random.randint(start, int(end)), int(end)))
+                self._ledger.deleted(self._index, offset)
+                await broker.delete_records(self._topic, self._index, offset, 0.3)
+
+        try:
+            async with asyncio.timeout(1):
+                await self._network.call(CLIENT, leader, delete)
+        except (PeerUnavailable, ProtocolError, TimeoutError):
+            pass

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.cluster.memory_log import Disk
+from tests.cluster.memory_segments import Disk
 from tests.cluster.network import Network
 from tests.cluster.simulated_broker import SESSION_TIMEOUT_MS, SimulatedBroker
 from tests.cluster.simulated_zookeeper import ZooKeeperServer

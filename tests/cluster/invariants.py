@@ -7,16 +7,18 @@ that was found in sync, and on a disk that works.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tests.cluster.memory_log import MemoryLog, StoredBatch
+from tests.cluster.memory_log import MemoryLog
 from tests.cluster.simulated_zookeeper import ZooKeeperServer
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.reassignment import moving_partitions
+from mainstem_broker.protocol.batches import STAMP_BYTES, BatchHeader, parse_batch_header
 from mainstem_broker.replica.partition import Partition
 from mainstem_broker.replica.partition_state import PartitionState
 
@@ -34,6 +36,45 @@ class Violation(AssertionError):
     """An invariant does not hold."""
 
 
+class _Promise(NamedTuple):
+    """A batch that must be there: its offsets up to before `next_offset`, and its bytes after what leaders
+    stamp."""
+
+    next_offset: int
+    content: bytes
+
+
+@dataclass(slots=True)
+class _Promises:
+    """What was promised of one partition, from `floor` on: what lies before it may be deleted.
+
+    - `read`: the batches that the consumer has read, one after another, from the one that holds `floor` on.
+    - `read_end`: the offset after them.
+    - `read_contents`: their contents, by base offset.
+    - `others`: by base offset, what was acknowledged with acks=all, or read from a follower, and that the
+      consumer has not read yet.
+    """
+
+    floor: int = 0
+    read: bytearray = field(default_factory=bytearray)
+    read_end: int = 0
+    read_contents: dict[int, bytes] = field(default_factory=dict)
+    others: dict[int, _Promise] = field(default_factory=dict)
+
+    def raise_floor(self, offset: int) -> None:
+        self.floor = offset
+        gone_bytes = 0
+        while gone_bytes < len(self.read):
+            header = parse_batch_header(self.read, gone_bytes)
+            if header.next_offset > offset:
+                break
+            del self.read_contents[header.base_offset]
+            gone_bytes += header.size_bytes
+        del self.read[:gone_bytes]
+        self.read_end = max(self.read_end, offset)
+        self.others = {base: promise for base, promise in self.others.items() if promise.next_offset > offset}
+
+
 class Ledger:
     """All that was promised, and the checks of it. `partition` is the number within the one topic."""
 
@@ -41,10 +82,9 @@ class Ledger:
         self._server = server
         self.topic = topic
         self.brokers: Mapping[int, SimulatedBroker] = {}
-        self._acknowledged: dict[int, dict[int, bytes]] = {}
-        """By partition and offset: what was acknowledged with acks=all and not yet read."""
-        self._read: dict[int, list[StoredBatch]] = {}
-        """By partition: what the consumer has read, from offset 0 on without a gap."""
+        self._promises: defaultdict[int, _Promises] = defaultdict(_Promises)
+        self._high_watermarks: dict[tuple[int, int], tuple[Partition, int]] = {}
+        """By broker and partition: the highest of a replica in the broker's present life."""
         self._leaders: dict[tuple[int, int], int] = {}
         self._appended_epoch: dict[int, int] = {}
         self._latest: dict[int, int] = {}
@@ -78,7 +118,7 @@ class Ledger:
         partition = int(path.split("/")[-2])
         try:
             for broker in set(self._trusted(partition, new)).difference(old.isr):
-                self._has_all(partition, broker, self._stored(broker, partition))
+                self._has_all(partition, broker)
         except Violation as violation:
             self._violations.append(violation)
         if new.leader_epoch == old.leader_epoch:
@@ -118,39 +158,56 @@ class Ledger:
         self._appended_epoch[partition] = epoch
 
     def acknowledge(self, partition: int, offset: int, batch: bytes) -> None:
-        """A client received that the record is at `offset`, and safe."""
+        """A client received that the batch is at `offset`, and safe."""
         self.acknowledgements += 1
-        read = self._read.setdefault(partition, [])
-        if offset < len(read):
-            current = read[offset].batch
-        else:
-            current = self._acknowledged.setdefault(partition, {}).setdefault(offset, batch)
-        if current != batch:
-            raise Violation(f"{partition}: offset {offset} is acknowledged for a record, and has another one")
+        if not self._is_kept(partition, offset, batch):
+            raise Violation(f"{partition}: offset {offset} is acknowledged for a batch, and has another one")
 
-    def consumed(self, partition: int, stored: StoredBatch) -> None:
-        """The consumer has read the next record."""
+    def consumed_from_follower(self, partition: int, offset: int, batch: bytes) -> None:
+        """Another consumer has read this batch from a follower (KIP-392): no other may be there, ever."""
         self.reads += 1
-        read = self._read.setdefault(partition, [])
-        if stored.offset != len(read):
-            raise Violation(f"{partition}: offset {stored.offset} was read after {len(read) - 1}")
-        promised = self._acknowledged.setdefault(partition, {}).pop(stored.offset, stored.batch)
-        if promised != stored.batch:
+        if not self._is_kept(partition, offset, batch):
+            raise Violation(f"{partition}: a follower has another batch at offset {offset}")
+
+    def _is_kept(self, partition: int, offset: int, batch: bytes) -> bool:
+        """Take a promise; whether no other one contradicts it."""
+        promises = self._promises[partition]
+        next_offset = offset + parse_batch_header(batch).last_offset_delta + 1
+        if next_offset <= promises.floor:
+            return True
+        content = batch[STAMP_BYTES:]
+        if promises.read and offset < promises.read_end:
+            return promises.read_contents.get(offset) == content
+        promise = _Promise(next_offset, content)
+        return promises.others.setdefault(offset, promise) == promise
+
+    def consumed(self, partition: int, position: int, header: BatchHeader, batch: bytes) -> None:
+        """The consumer, which is at `position`, has read the next batch."""
+        self.reads += 1
+        if not header.base_offset <= position < header.next_offset:
+            raise Violation(f"{partition}: a batch from {header.base_offset} on was read at {position}")
+        promises = self._promises[partition]
+        if header.next_offset <= promises.floor:
+            return
+        if header.base_offset != promises.read_end and (
+            promises.read or not header.base_offset <= promises.read_end < header.next_offset
+        ):
             raise Violation(
-                f"{partition}: offset {stored.offset} was acknowledged for another record than is read"
+                f"{partition}: offset {header.base_offset} was read after {promises.read_end - 1}"
             )
-        read.append(stored)
+        promise = _Promise(header.next_offset, batch[STAMP_BYTES:])
+        if promises.others.pop(header.base_offset, promise) != promise:
+            raise Violation(
+                f"{partition}: offset {header.base_offset} was promised for another batch than is read"
+            )
+        promises.read += batch
+        promises.read_end = header.next_offset
+        promises.read_contents[header.base_offset] = promise.content
 
-    def consumed_from_follower(self, partition: int, stored: StoredBatch) -> None:
-        """Another consumer has read this record from a follower (KIP-392): no other may be there, ever."""
-        self.reads += 1
-        read = self._read.setdefault(partition, [])
-        if stored.offset < len(read):
-            promised = read[stored.offset].batch
-        else:
-            promised = self._acknowledged.setdefault(partition, {}).setdefault(stored.offset, stored.batch)
-        if promised != stored.batch:
-            raise Violation(f"{partition}: a follower has another record at offset {stored.offset}")
+    def deleted(self, partition: int, offset: int) -> None:
+        """A replica has deleted what lies before `offset`, as somebody asked, or by the topic's retention."""
+        if offset > self._promises[partition].floor:
+            self._promises[partition].raise_floor(offset)
 
     def latest(self, partition: int, offset: int, epoch: int) -> None:
         """A leader of `epoch` answers a consumer that the partition ends at `offset` (ListOffsets)."""
@@ -162,9 +219,9 @@ class Ledger:
             )
         self._latest[partition] = offset
 
-    def out_of_range(self, partition: int, offset: int, epoch: int) -> None:
-        """A leader of `epoch` answers a consumer that has read up to `offset` that it ends earlier."""
-        if not self._is_deposed(partition, epoch):
+    def out_of_range(self, partition: int, offset: int, leader: Partition) -> None:
+        """A leader answers a consumer that goes on at `offset` that it ends earlier, or starts later."""
+        if offset >= leader.log.log_start_offset and not self._is_deposed(partition, leader.leader_epoch):
             self._violations.append(Violation(f"{partition}: a consumer at offset {offset} was sent away"))
 
     def _is_deposed(self, partition: int, epoch: int) -> bool:
@@ -192,18 +249,21 @@ class Ledger:
             holders = self.replicas()[partition]
             if not set(state.isr + state.elr) <= set(holders):
                 raise Violation(f"{partition}: {state} names a broker that is not one of {holders}")
-            contents = {broker: self._stored(broker, partition) for broker in self._trusted(partition, state)}
-            for broker, batches in contents.items():
-                self._has_all(partition, broker, batches)
+            contents = {
+                broker: self._has_all(partition, broker) for broker in self._trusted(partition, state)
+            }
             self._agree(partition, contents)
+            for broker in holders:
+                self._check_offsets(partition, broker)
 
     def check_ends(self) -> None:
         """After all is well again: every replica has the same log, and in it all that was promised."""
         for partition, members in self.replicas().items():
+            contents = []
             for broker in members:
-                log = self._log(broker, partition)
-                self._has_all(partition, broker, log.batches)
-                if log.batches != self._log(members[0], partition).batches:
+                self._log(broker, partition)
+                contents.append(self._has_all(partition, broker))
+                if contents[-1] != contents[0]:
                     raise Violation(
                         f"{partition}: brokers {members[0]} and {broker} hold different logs at the end"
                     )
@@ -213,13 +273,13 @@ class Ledger:
             )
 
     def contents(self, partition: int) -> bytes:
-        """All of the leader's log."""
-        return b"".join(stored.batch for stored in self.log_of_leader(partition))
+        """All of the leader's log that no replica has deleted."""
+        return self.log_of_leader(partition).content_from(self._promises[partition].floor)
 
-    def log_of_leader(self, partition: int) -> Sequence[StoredBatch]:
+    def log_of_leader(self, partition: int) -> MemoryLog:
         state = self.state(partition)
         assert state is not None
-        return self._log(state.leader, partition).batches
+        return self._log(state.leader, partition)
 
     def all_in_sync(self) -> bool:
         """Whether no replica is being moved, and every partition is led and has all replicas in sync."""
@@ -230,12 +290,22 @@ class Ledger:
         )
 
     def all_level(self) -> bool:
-        """Whether all replicas have the same log: one as long may have another end, yet to be cut off."""
-        return all(
-            self._stored(broker, partition) == self._stored(members[0], partition)
-            for partition, members in self.replicas().items()
-            for broker in members
-        )
+        """Whether all replicas have the same log: one as long may have another end, yet to be cut off.
+
+        Followers delete what their leader has deleted.
+        """
+        for partition, members in self.replicas().items():
+            leader = self.log_of_leader(partition)
+            content = self.contents(partition)
+            for broker in members:
+                log = self._log(broker, partition)
+                if (
+                    log.log_end_offset != leader.log_end_offset
+                    or log.log_start_offset < leader.log_start_offset
+                    or self._content(broker, partition) != content
+                ):
+                    return False
+        return True
 
     def left_behind(self) -> list[tuple[int, int]]:
         """Partitions and brokers that have a log of them, though it was moved to others.
@@ -300,35 +370,71 @@ class Ledger:
             raise Violation(f"{partition}: broker {broker} has no log")
         return log
 
-    def _stored(self, broker: int, partition: int) -> list[StoredBatch]:
-        """What a replica has, from offset 0 on; nothing before its broker has opened the log.
+    def _content(self, broker: int, partition: int) -> bytes:
+        """What a replica has, from where no replica has deleted anything; nothing before its broker has
+        opened the log.
 
         The first in-sync set of a partition names brokers that have not heard of it yet.
         """
         log = self.brokers[broker].disks.logs.get((self.topic, partition))
-        return [] if log is None else log.batches
+        return b"" if log is None else log.content_from(self._promises[partition].floor)
 
-    def _has_all(self, partition: int, broker: int, batches: Sequence[StoredBatch]) -> None:
-        read = self._read.get(partition, [])
-        if batches[: len(read)] != read:
+    def _has_all(self, partition: int, broker: int) -> bytes:
+        """Check that a replica has all that was promised, and return its content."""
+        promises = self._promises[partition]
+        content = self._content(broker, partition)
+        if not content.startswith(promises.read):
             raise Violation(f"{partition}: in-sync broker {broker} misses a record that was read")
-        for offset, batch in self._acknowledged.get(partition, {}).items():
-            if offset >= len(batches) or batches[offset].batch != batch:
-                raise Violation(
-                    f"{partition}: in-sync broker {broker} misses offset {offset}, which was acknowledged;"
-                    f" its log ends at {len(batches)}"
-                )
+        if promises.others:
+            log = self.brokers[broker].disks.logs.get((self.topic, partition))
+            for offset, promise in promises.others.items():
+                batch = None if log is None else log.batch_at(offset)
+                if batch is None or batch[STAMP_BYTES:] != promise.content:
+                    raise Violation(
+                        f"{partition}: in-sync broker {broker} misses offset {offset}, which was"
+                        f" acknowledged; its log ends at {0 if log is None else log.log_end_offset}"
+                    )
+        return content
 
-    def _agree(self, partition: int, contents: Mapping[int, Sequence[StoredBatch]]) -> None:
-        """Logs of the in-sync set agree below the high watermark."""
-        marks = [
-            replica.high_watermark
+    def _agree(self, partition: int, contents: Mapping[int, bytes]) -> None:
+        """Logs of the in-sync set agree below the high watermark, from where nothing is deleted on."""
+        leaders = [
+            (replica.high_watermark, broker)
             for broker in contents
             if (replica := self.brokers[broker].replicas.find(self.topic, partition)) is not None
             and replica.is_leader
         ]
-        if not marks:
+        if not leaders:
             return
-        committed = [batches[: max(marks)] for batches in contents.values()]
-        if any(batches != committed[0] for batches in committed):
-            raise Violation(f"{partition}: in-sync logs differ below the high watermark {max(marks)}")
+        mark, leader = max(leaders)
+        above_bytes = len(self._log(leader, partition).content_from(mark))
+        size_bytes = max(len(contents[leader]) - above_bytes, 0)
+        committed = [content[:size_bytes] for content in contents.values()]
+        if any(content != committed[0] for content in committed):
+            raise Violation(f"{partition}: in-sync logs differ below the high watermark {mark}")
+
+    def _check_offsets(self, partition: int, broker: int) -> None:
+        """Log start <= high watermark <= log end. The first rises for a reason, the second never falls."""
+        log = self.brokers[broker].disks.logs.get((self.topic, partition))
+        if log is None:
+            return
+        start, end = log.log_start_offset, log.log_end_offset
+        if start > self._promises[partition].floor:
+            raise Violation(
+                f"{partition}: the log of broker {broker} starts at {start}, and nobody has deleted more than"
+                f" what lies before {self._promises[partition].floor}"
+            )
+        replica = self.brokers[broker].replicas.find(self.topic, partition)
+        if replica is None or not self.brokers[broker].joined:
+            return
+        mark = replica.high_watermark
+        if not start <= mark <= end:
+            raise Violation(
+                f"{partition}: the high watermark {mark} of broker {broker} is not in {start} to {end}"
+            )
+        known, highest = self._high_watermarks.get((broker, partition), (replica, 0))
+        if known is replica and mark < highest:
+            raise Violation(
+                f"{partition}: the high watermark of broker {broker} fell from {highest} to {mark}"
+            )
+        self._high_watermarks[broker, partition] = replica, mark

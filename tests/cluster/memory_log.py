@@ -1,184 +1,129 @@
-"""Logs in memory, with the parts of `PartitionLog`'s and `LogManager`'s interfaces that replicas use.
+"""Logs without files: the real `PartitionLog` over segments in memory, and the parts of `LogManager`'s
+interface that replicas use.
 
-A log remembers how far it was synced, so that a crash of the machine can take back what was not. A broker has
-two data directories, each on a disk of its own, which can be full or slow, break, and be mended or replaced.
+A log remembers what was written down of it, so that a crash can take back the rest, and a crash of the
+machine what was not flushed. A broker has two data directories, each on a disk of its own, which can be full
+or slow, break, and be mended or replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
+from tests.cluster.memory_segments import Disk, MemorySegment, MemorySegments, MemorySnapshots
+
 from mainstem_broker.config.topic_settings import TopicConfig
-from mainstem_broker.errors import OffsetOutOfRange, StorageError
-from mainstem_broker.log.leader_epochs import EpochCache
-from mainstem_broker.log.partition_log import AppendInfo
-from mainstem_broker.log.producer_snapshot_format import decode_snapshot, encode_snapshot
-from mainstem_broker.log.producer_state import RememberedBatch
+from mainstem_broker.errors import StorageError
+from mainstem_broker.log.leader_epochs import EpochCache, EpochEntry
+from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.producers import Producers
-from mainstem_broker.protocol.batches import BatchHeader, parse_batch_header
+from mainstem_broker.log.recovery import RecoveredLog
+from mainstem_broker.protocol.batches import BatchHeader
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
-    """A batch of one record: enough for what replicas may get wrong."""
+class MemoryLog(PartitionLog):
+    """One life's log. What outlives it are the segments, the snapshots, and what `written_*` say."""
 
-    offset: int
-    epoch: int
-    batch: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSlice:
-    """What a read found, in place of a slice of a file."""
-
-    batches: tuple[StoredBatch, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(len(stored.batch) for stored in self.batches)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryReadResult:
-    slice: BatchSlice | None
-    end_offset: int
-
-
-class Disk:
-    """What is wrong with the disk under a data directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.is_full = False
-        """Writes are refused until there is room again."""
-        self.is_slow = False
-        """Nothing gets from the page cache to the disk."""
-        self.is_broken = False
-        """Writes fail, which the broker notices: it takes the directory out of use."""
-        self.on_failure: Callable[[Path], None] = lambda _directory: None
-
-    def write(self) -> None:
-        """Raises StorageError: it cannot be written to."""
-        if self.is_broken:
-            self.on_failure(self.directory)
-            error = StorageError("the simulated disk broke")
-            error.is_failure = True
-            raise error
-        if self.is_full:
-            raise StorageError("the simulated disk is full")
-
-
-class MemoryLog:
-    """A list of batches on a disk."""
-
-    def __init__(self, config: TopicConfig, disk: Disk) -> None:
-        self.config = config
+    def __init__(
+        self, topic: str, partition: int, config: TopicConfig, disk: Disk, recovered: RecoveredLog
+    ) -> None:
+        """Use `create` or `recovered_from`."""
+        super().__init__(
+            disk.directory / f"{topic}-{partition}", config, recovered, 0, lambda _paths, _delay_ms: None
+        )
         self.disk = disk
-        self.batches: list[StoredBatch] = []
-        self.epochs = EpochCache()
-        self.producers = Producers()
-        self.log_start_offset = 0
-        self.synced_to = 0
+        self.disk_failed = lambda: disk.on_failure(disk.directory)
+        self._segments: MemorySegments = MemorySegments(cast(Any, recovered.segments), disk)
+        self._snapshots: MemorySnapshots = cast(MemorySnapshots, recovered.snapshots)
+        self.written_epochs: Sequence[EpochEntry] = ()
+        self.written_start_offset = recovered.log_start_offset
+        self.is_closed = False
+        """Whether all of it is on the disk, and said to be."""
 
-    @property
-    def log_end_offset(self) -> int:
-        return self.log_start_offset + len(self.batches)
+    @classmethod
+    def create(cls, topic: str, partition: int, config: TopicConfig, disk: Disk) -> MemoryLog:
+        segments: Any = [MemorySegment(0, disk)]
+        recovered = RecoveredLog(segments, EpochCache(), Producers(), cast(Any, MemorySnapshots()), 0, 0)
+        return cls(topic, partition, config, disk, recovered)
 
-    @property
-    def acknowledgeable_offset(self) -> int:
-        return self.log_end_offset
+    @classmethod
+    def recovered_from(cls, former: MemoryLog) -> MemoryLog:
+        """What the next life finds, as `recovery.recover` brings it in order."""
+        segments: list[Any] = list(former.segments)
+        epochs, snapshots = EpochCache(former.written_epochs), former._snapshots
+        if not former.is_closed:
+            snapshots.remove_after(max(former.recovery_point, segments[0].base_offset))
+            for segment in segments:
+                if segment is segments[-1] or segment.next_offset >= former.recovery_point:
+                    epochs.truncate_from_end(segment.base_offset)
+                    for header in segment.headers():
+                        if header.partition_leader_epoch != epochs.latest_epoch:
+                            epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if segments[-1].next_offset < former.written_start_offset:
+            segments = [MemorySegment(former.written_start_offset, former.disk)]
+        start = max(former.written_start_offset, segments[0].base_offset)
+        end = segments[-1].next_offset
+        epochs.truncate_from_start(start)
+        epochs.truncate_from_end(end)
+        snapshots.remove_after(end)
+        producers = snapshots.restore(segments, end)
+        recovery_point = end if former.is_closed else min(former.recovery_point, end)
+        recovered = RecoveredLog(segments, epochs, producers, snapshots, start, recovery_point)
+        log = cls(former.topic, former.partition, former.config, former.disk, recovered)
+        log.written_epochs = former.written_epochs
+        return log
 
-    def begin_epoch(self, leader_epoch: int) -> None:
-        self.epochs.assign(leader_epoch, self.log_end_offset)
+    # --- For the tests ---
 
-    def append_as_leader(
-        self, batch: bytes, header: BatchHeader, leader_epoch: int, now_ms: int
-    ) -> AppendInfo:
-        self.disk.write()
-        offset = self.log_end_offset
-        self.batches.append(StoredBatch(offset, leader_epoch, bytes(batch)))
-        self.epochs.assign(leader_epoch, offset)
-        if header.producer_id >= 0:
-            self.producers.update(header, offset, now_ms)
-        return AppendInfo(offset, offset, -1, -1, self.log_start_offset)
+    def batches(self) -> Iterator[BatchHeader]:
+        """The headers of what can be read, oldest first."""
+        for segment in self._memory_segments():
+            for header in segment.headers():
+                if header.last_offset >= self.log_start_offset:
+                    yield header
 
-    def repeated(self, _header: BatchHeader, batch: RememberedBatch) -> AppendInfo:
-        return AppendInfo(batch.first_offset, batch.last_offset, -1, -1, self.log_start_offset)
+    def content_from(self, offset: int) -> bytes:
+        """The batches from the one that holds `offset` on."""
+        return b"".join([segment.content_from(offset) for segment in self._memory_segments()])
 
-    def append_as_follower(self, batches: tuple[StoredBatch, ...], now_ms: int) -> AppendInfo:
-        self.disk.write()
-        for stored in batches:
-            if stored.offset != self.log_end_offset:
-                raise OffsetOutOfRange(f"{stored.offset} does not follow {self.log_end_offset}")
-            self.batches.append(stored)
-            self.epochs.assign(stored.epoch, stored.offset)
-            self._learn(stored, now_ms)
-        return AppendInfo(0, 0, -1, -1, self.log_start_offset)
+    def batch_at(self, base_offset: int) -> bytes | None:
+        """The batch that begins there, if one does."""
+        for segment in reversed(self._memory_segments()):
+            if segment.base_offset <= base_offset:
+                return segment.batch_at(base_offset)
+        return None
 
-    def _learn(self, stored: StoredBatch, now_ms: int) -> None:
-        header = parse_batch_header(stored.batch)
-        if header.producer_id >= 0:
-            self.producers.update(header, stored.offset, now_ms)
+    def _memory_segments(self) -> list[MemorySegment]:
+        return cast(list[MemorySegment], self._segments.all)
 
-    def reopen(self) -> None:
-        """What a start knows of producers: one batch of each, as from a snapshot."""
-        self._read_producers()
-        self.producers = decode_snapshot(encode_snapshot(self.producers))
+    def lose_unflushed(self) -> None:
+        """What a crash of the machine does."""
+        lost_from = self.recovery_point
+        segments = self._memory_segments()
+        segments[-1].lose_from(lost_from)
+        while len(segments) > 1 and segments[-1].base_offset >= lost_from:
+            segments.pop()
+            segments[-1].lose_from(lost_from)
+        self.log_end_offset = segments[-1].next_offset
 
-    def _read_producers(self) -> None:
-        self.producers = Producers()
-        for stored in self.batches:
-            self._learn(stored, 0)
+    # --- What files would do ---
 
-    def read(self, offset: int, max_bytes: int, upper_bound: int, min_one_batch: bool) -> MemoryReadResult:
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRange(f"{offset}")
-        first = offset - self.log_start_offset
-        last = max(min(upper_bound, self.log_end_offset) - self.log_start_offset, first)
-        result = tuple(self.batches[first:last][: max(max_bytes // 100, 1)])
-        return MemoryReadResult(BatchSlice(result) if result else None, offset + len(result))
+    def write_down_start(self) -> None:
+        self.written_start_offset = self.log_start_offset
 
-    def truncate_to(self, offset: int) -> None:
-        if offset >= self.log_end_offset:
-            self.epochs.truncate_from_end(self.log_end_offset)
-            return
-        self.disk.write()
-        self._cut(offset)
+    def write_epochs(self) -> None:
+        self.disk.grow()
+        self._epochs_changed = False
+        self.written_epochs = self.epochs.entries
 
-    def _cut(self, offset: int) -> None:
-        del self.batches[max(offset - self.log_start_offset, 0) :]
-        self.epochs.truncate_from_end(self.log_end_offset)
-        self.synced_to = min(self.synced_to, self.log_end_offset)
-        if not self.producers.truncate_to(self.log_end_offset):
-            self._read_producers()
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        self.disk.write()
-        self.batches.clear()
-        self.epochs.clear()
-        self.producers = Producers()
-        self.log_start_offset = self.synced_to = offset
-
-    def maybe_increment_log_start_offset(self, _offset: int) -> bool:
-        return False
+    def _flush_names(self) -> None:
+        self._segments.directory_changed = False
 
     def delete(self) -> None:
         self.disk.write()  # the directory is renamed
-
-    def update_config(self, config: TopicConfig) -> None:
-        self.config = config
-
-    def sync(self) -> None:
-        if not self.disk.is_slow:
-            self.synced_to = self.log_end_offset
-
-    def lose_unsynced(self) -> None:
-        """What a crash of the machine does."""
-        self._cut(self.synced_to)
 
 
 class NewMemoryLog(NamedTuple):
@@ -193,7 +138,7 @@ class NewMemoryLog(NamedTuple):
 
     def create(self, _now_ms: int) -> MemoryLog:
         self.disk.write()
-        return MemoryLog(self.config, self.disk)
+        return MemoryLog.create(self.topic, self.partition, self.config, self.disk)
 
 
 class DoomedMemoryLog(NamedTuple):
@@ -228,6 +173,7 @@ class MemoryLogs:
         self.logs |= self._out_of_use | self._doomed
         self._out_of_use, self._doomed = {}, {}
         self.failed = set()
+        self.logs = {key: MemoryLog.recovered_from(log) for key, log in self.logs.items()}
         for disk in self.disks.values():
             disk.on_failure = on_failure
             if disk.is_broken:
@@ -242,18 +188,27 @@ class MemoryLogs:
         """What had not reached the disk of this directory, or, as in a power cut, of all of them, is lost."""
         for log in (*self.logs.values(), *self._out_of_use.values(), *self._doomed.values()):
             if directory is None or log.disk.directory == directory:
-                log.lose_unsynced()
+                log.lose_unflushed()
 
     def sync(self) -> None:
-        """Flush, and write checkpoints, which go to every directory that is in use."""
+        """Flush every directory that is in use."""
+        for log in self._reachable():
+            log.mark_flushed(log.flush())
+
+    def write_down_starts(self) -> None:
+        """Write the checkpoints of log start offsets."""
+        for log in self._reachable():
+            log.write_down_start()
+
+    def _reachable(self) -> Iterator[MemoryLog]:
         for directory in self.usable_directories:
             try:
                 self.disks[directory].write()
             except StorageError:
                 continue  # the broker learns of it, if that is for good
             for log in self.logs.values():
-                if log.disk.directory == directory:
-                    log.sync()
+                if log.disk.directory == directory and not log.disk.is_slow:
+                    yield log
 
     def close(self) -> bool:
         """Flush everything, however long it takes; whether all of it is on the disks, and said to be."""
@@ -262,6 +217,9 @@ class MemoryLogs:
             disk.is_slow = False
             clean &= not disk.is_full and not disk.is_broken
         self.sync()
+        self.write_down_starts()
+        for log in self._reachable():
+            log.is_closed = clean
         return clean
 
     # --- The interface of the real ones ---
@@ -286,9 +244,7 @@ class MemoryLogs:
     ) -> MemoryLog:
         key = topic, partition
         self._topic_ids[key] = topic_id
-        log = self.logs[key]
-        log.reopen()
-        return log
+        return self.logs[key]
 
     def begin_creation(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> NewMemoryLog:
         directory = self._emptiest_directory()
@@ -307,7 +263,11 @@ class MemoryLogs:
         return True
 
     def write_truncations(self) -> None:
-        """Truncations are never lost here."""
+        for log in list(self.logs.values()):
+            if log.truncations_written != log.truncation_count:
+                log.disk.write()
+                log.write_epochs()
+                log.truncations_written = log.truncation_count
 
     def _emptiest_directory(self) -> Path:
         used = [log.disk.directory for log in self.logs.values()]

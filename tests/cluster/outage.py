@@ -20,6 +20,7 @@ from mainstem_broker.cluster.znodes import TopicAssignment
 SESSION_S = SESSION_TIMEOUT_MS / 1000
 BROKERS = (1, 2, 3)
 LOOK_INTERVAL_S = 0.1
+RECORDS_MAX = 4
 LOOK_AT_LEADERS_INTERVAL_S = 0.005
 """As long as a message to ZooKeeper takes: registering anew takes several times as long."""
 
@@ -70,7 +71,7 @@ async def _live(
         asyncio.create_task(client.run())
         for index in range(PARTITIONS)
         for client in (
-            Producer(index, TOPIC, index, network, source, ledger),
+            Producer(index, TOPIC, index, network, source, ledger, RECORDS_MAX),
             Consumer(TOPIC, index, network, source, ledger),
         )
     ]

@@ -19,19 +19,21 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from tests.cluster.invariants import Ledger
-from tests.cluster.memory_log import BatchSlice, MemoryLog, MemoryLogs
+from tests.cluster.memory_log import MemoryLog, MemoryLogs
+from tests.cluster.memory_segments import read_slice
 from tests.cluster.network import Network
 from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServer
 from tests.cluster.virtual_time import OWNER, Process
 
-from mainstem_broker.api import fetch, produce
+from mainstem_broker.api import delete_records, fetch, produce
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.cluster.member import BeginLease, ClusterMember
 from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.config.broker_settings import RACK_AWARE_REPLICA_SELECTOR
-from mainstem_broker.errors import PeerUnavailable
+from mainstem_broker.errors import PeerUnavailable, StorageError
+from mainstem_broker.log.files import FileSlice, TruncatedSlice
 from mainstem_broker.protocol.fetch_codec import (
     FetchPartition,
     FetchRequest,
@@ -216,8 +218,7 @@ class SimulatedBroker:
         self.alive = self.joined = self.listening = False
         self._network.brokers.pop(self.broker_id, None)
         self.running.set()
-        for task in list(self.tasks):
-            task.cancel()
+        self.tasks.kill()
         self.tasks = Process()
 
     def spawn(self, work: Coroutine[Any, Any, T] | Any) -> asyncio.Task[T]:
@@ -236,6 +237,17 @@ class SimulatedBroker:
                 self.disks.sync()
             if self._random.random() < 0.3:
                 self.disks.high_watermarks = self.replicas.high_watermarks()
+                self.disks.write_down_starts()
+            self._apply_retention()
+
+    def _apply_retention(self) -> None:
+        """What `server/maintenance.py` does."""
+        for partition in self.replicas:
+            try:
+                partition.apply_retention(self.now_ms())
+            except StorageError:
+                continue
+            self.ledger.deleted(partition.index, partition.log.log_start_offset)
 
     async def _probe_all(self) -> None:
         """What `server/failure_detector.py` does while ZooKeeper is away."""
@@ -301,7 +313,22 @@ class SimulatedBroker:
     async def fetch(self, request: Any) -> Body:
         answer = fetch.handle(self.context, request, _CONTEXT)
         body: Body = answer if isinstance(answer, dict) else await cast(Any, answer)
+        for topic in body["responses"]:
+            for partition in topic["partitions"]:
+                if isinstance(partition["records"], FileSlice):
+                    try:
+                        partition["records"] = read_slice(partition["records"])
+                    except TruncatedSlice as error:  # `server/connection.py` closes the connection then
+                        raise PeerUnavailable("the connection was closed") from error
         return body
+
+    async def delete_records(self, topic: str, index: int, offset: int, timeout_s: float) -> None:
+        """Answer a DeleteRecords for one partition."""
+        partitions = (SimpleNamespace(partition_index=index, offset=offset),)
+        request: Any = SimpleNamespace(
+            timeout=Duration(timeout_s), topics=(SimpleNamespace(name=topic, partitions=partitions),)
+        )
+        await delete_records.handle(self.context, request, _CONTEXT)
 
     # --- Following ---
 
@@ -395,7 +422,7 @@ def _fetched(body: Body) -> SimpleNamespace:
         high_watermark=body["high_watermark"],
         log_start_offset=body.get("log_start_offset", -1),
         diverging=None if diverging is None else (diverging["epoch"], diverging["end_offset"]),
-        records=records.batches if isinstance(records, BatchSlice) else b"",
+        records=records or b"",
     )
 
 

@@ -8,6 +8,7 @@ session over a link that delays, breaks before or after a write has happened, an
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -254,6 +255,8 @@ class SimulatedZooKeeper:
         self._timeout_s = session_timeout_s
         self._listener = listener
         self._running = running
+        self._context = contextvars.copy_context()
+        """The process's: what others begin here ends with it."""
         self._linked = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
         self._notice: asyncio.TimerHandle | None = None
@@ -281,14 +284,14 @@ class SimulatedZooKeeper:
         loop = asyncio.get_running_loop()
         self._broken_s = loop.time()
         notice_s = self._random.random() * self._timeout_s * SILENCE_SHARE_MAX
-        self._notice = loop.call_later(notice_s, self._suspend)
+        self._notice = loop.call_later(notice_s, self._suspend, context=self._context)
 
     def server_hangs(self) -> None:
         """The client gives up the connection when it has heard nothing for too long."""
         if self._linked.is_set() and not self._stopped:
             loop = asyncio.get_running_loop()
             given_up_s = self._heard_s + self._timeout_s * SILENCE_SHARE_MAX
-            self._notice = loop.call_at(max(given_up_s, loop.time()), self._give_up)
+            self._notice = loop.call_at(max(given_up_s, loop.time()), self._give_up, context=self._context)
 
     def _give_up(self) -> None:
         if self._server.is_hanging and self._linked.is_set() and not self._stopped:
@@ -298,14 +301,17 @@ class SimulatedZooKeeper:
     def mend(self) -> None:
         """The client reaches the server again, and learns whether its session is still there."""
         self._is_cut = False
-        self._reach()
+        self._reach_in(0.0)
 
     def server_is_back(self) -> None:
         loop = asyncio.get_running_loop()
         if self.session_id in self._server.sessions and (self._stopped or not self._linked.is_set()):
             self._heard_s = loop.time()
             self._let_expire()
-        loop.call_later(self._random.random() * self._timeout_s * RECONNECT_SHARE_MAX, self._reach)
+        self._reach_in(self._random.random() * self._timeout_s * RECONNECT_SHARE_MAX)
+
+    def _reach_in(self, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s, self._reach, context=self._context)
 
     def _reach(self) -> None:
         if self._linked.is_set() or self._stopped or self._is_cut or not self._server.is_up.is_set():
@@ -313,7 +319,7 @@ class SimulatedZooKeeper:
         if self._notice is not None:
             self._notice.cancel()
         if not self._running.is_set():
-            asyncio.get_running_loop().call_later(DELAY_S_MAX, self._reach)
+            self._reach_in(DELAY_S_MAX)
             return
         self._reconnect()
 
@@ -331,7 +337,7 @@ class SimulatedZooKeeper:
                 self._expiry.cancel()
             return
         self._linked.clear()
-        asyncio.get_running_loop().call_later(self._random.random() * 0.05, self._reach)
+        self._reach_in(self._random.random() * 0.05)
 
     def kill(self) -> None:
         """The process is gone; the server notices when the session runs out."""
@@ -345,7 +351,8 @@ class SimulatedZooKeeper:
             self._expiry.cancel()
         loop = asyncio.get_running_loop()
         at_s = max(self._heard_s + self._timeout_s, loop.time())
-        self._expiry = loop.call_at(at_s, self._server.expire, self.session_id)
+        # The server's: it goes off though the process of this client is killed.
+        self._expiry = loop.call_at(at_s, self._server.expire, self.session_id, context=contextvars.Context())
 
     def _suspend(self) -> None:
         if not self._suspended and not self._stopped:
@@ -430,7 +437,7 @@ class SimulatedZooKeeper:
         """The server has ended the session, of which the client learns by this answer."""
         self._linked.clear()
         self._broken_s = asyncio.get_running_loop().time()
-        asyncio.get_running_loop().call_soon(self._reach)
+        self._reach_in(0.0)
 
     def _later(self, on_change: Callable[[], None]) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
@@ -441,10 +448,11 @@ class SimulatedZooKeeper:
             if self._running.is_set():
                 on_change()
             else:
-                loop.call_later(DELAY_S_MAX, deliver)
+                loop.call_later(DELAY_S_MAX, deliver, context=self._context)
 
         def fire() -> None:
-            loop.call_later(self._random.random() * DELAY_S_MAX, deliver)
+            # The process that has changed something may end before others hear of it.
+            loop.call_later(self._random.random() * DELAY_S_MAX, deliver, context=self._context)
 
         return fire
 

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from tests.cluster.clients import Consumer, Producer, RackConsumer
+from tests.cluster.clients import Consumer, Producer, RackConsumer, Trimmer
 from tests.cluster.faults import Faults
 from tests.cluster.idempotent_client import IdempotentProducer
 from tests.cluster.invariants import Ledger, Violation
@@ -29,6 +30,8 @@ TROUBLE_S = 7.0
 CALM_S_MAX = 60.0
 STORY_S_MAX = 150.0
 CHECK_INTERVAL_S = 0.05
+SEGMENT_BYTES = 1_500
+RETAINED_BYTES = 4_000
 THREAD_S_MAX = 0.3
 """What creating or deleting a log may take, as on a busy disk."""
 
@@ -93,22 +96,37 @@ async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
     await asyncio.gather(*(broker.start() for broker in brokers.values()))
     replicas = {index: tuple(source.sample(sorted(brokers), 3)) for index in range(PARTITIONS)}
     assignment = TopicAssignment(TOPIC, UUID(int=source.getrandbits(128)), replicas)
-    await brokers[1].member.administration.create_topic(assignment, {})
+    records_max = source.choice((1, 4, 20))
+    trim_pause_s_max = source.choice((None, None, 4.0, 12.0))
+    # An idempotent producer whose records retention deletes has to begin anew (KIP-360).
+    is_retained = idempotent or source.random() < 0.85
+    settings = {
+        "segment.bytes": str(SEGMENT_BYTES),
+        "retention.bytes": str(-1 if is_retained else RETAINED_BYTES),
+        "retention.ms": "-1",
+    }
+    await brokers[1].member.administration.create_topic(assignment, settings)
     await until(ledger.all_in_sync, "the topic to begin")
 
     clients = [_check_all_the_time(ledger)]
     for index in range(PARTITIONS):
         clients += [
-            Producer(2 * index, TOPIC, index, network, source, ledger).run(),
-            Producer(2 * index + 1, TOPIC, index, network, source, ledger).run(),
+            Producer(2 * index, TOPIC, index, network, source, ledger, records_max).run(),
+            Producer(2 * index + 1, TOPIC, index, network, source, ledger, records_max).run(),
             Consumer(TOPIC, index, network, source, ledger).run(),
             RackConsumer(TOPIC, index, network, source, ledger).run(),
         ]
     numbering = [
-        IdempotentProducer(100 + index, TOPIC, index, network, source, ledger)
+        IdempotentProducer(100 + index, TOPIC, index, network, source, ledger, records_max)
         for index in range(PARTITIONS if idempotent else 0)
     ]
     clients += [producer.run() for producer in numbering]
+    if trim_pause_s_max is not None:
+        limits = [producer.deletable_offset for producer in numbering] or [lambda: math.inf] * PARTITIONS
+        clients += [
+            Trimmer(TOPIC, index, network, source, ledger, trim_pause_s_max, limit).run()
+            for index, limit in enumerate(limits)
+        ]
     tasks = [asyncio.create_task(client) for client in clients]
     faults = Faults(brokers, network, source, history, server)
     story = asyncio.create_task(_trouble_and_calm(faults, ledger))

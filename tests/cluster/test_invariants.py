@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
 from tests.cluster.invariants import Ledger, Violation
-from tests.cluster.memory_log import Disk, MemoryLog, StoredBatch
+from tests.cluster.memory_log import MemoryLog
+from tests.cluster.memory_segments import Disk
 from tests.cluster.simulated_zookeeper import ZooKeeperServer
+from tests.support.messages import Message
+from tests.support.record_batches import encode_batch
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.zookeeper import Create, SetData
-from mainstem_broker.config.topic_settings import TopicConfig
+from mainstem_broker.config.broker_config import BrokerConfig
+from mainstem_broker.protocol.batches import parse_batch_header
 from mainstem_broker.replica.partition_state import PartitionState
 
 TOPIC = "t"
 REPLICAS = (1, 2, 3)
-STORED = StoredBatch(0, 0, b"a record")
+CONFIG: Final = BrokerConfig({"broker.id": "1", "zookeeper.connect": "nowhere"}).topic({})
+
+
+def batch_of(value: bytes, count: int = 1, base_offset: int = 0) -> bytes:
+    """A batch as a leader of epoch 0 stores it."""
+    return encode_batch([Message(value)] * count, base_offset=base_offset, leader_epoch=0)
+
+
+STORED: Final = batch_of(b"a record")
 
 
 class Scene:
@@ -55,10 +67,16 @@ class Scene:
         data = znodes.encode_incarnation(last_unclean)
         self.server.multi([SetData(znodes.incarnation_path(broker), data, -1)], 0)
 
-    def store(self, broker: int, *batches: StoredBatch) -> None:
-        log = MemoryLog(cast(TopicConfig, None), Disk(Path("/disk-1")))
-        log.batches.extend(batches)
+    def store(self, broker: int, *batches: bytes) -> MemoryLog:
+        log = MemoryLog.create(TOPIC, 0, CONFIG, Disk(Path("/disk-1")))
+        for batch in batches:
+            log.append_as_follower(batch, 0)
         self.logs[broker][TOPIC, 0] = log
+        return log
+
+    def consume(self, batch: bytes) -> None:
+        header = parse_batch_header(batch)
+        self.ledger.consumed(0, header.base_offset, header, batch)
 
 
 @pytest.fixture
@@ -76,7 +94,7 @@ def test_a_member_without_a_log_breaks_the_promise_of_an_acknowledged_record(sce
     """R22."""
     scene.store(1, STORED)
     scene.store(2, STORED)
-    scene.ledger.acknowledge(0, 0, STORED.batch)
+    scene.ledger.acknowledge(0, 0, STORED)
     with pytest.raises(Violation, match="in-sync broker 3 misses offset 0, which was acknowledged"):
         scene.ledger.check()
 
@@ -85,7 +103,7 @@ def test_a_member_without_a_log_breaks_the_promise_of_a_record_that_was_read(sce
     """R20."""
     scene.store(1, STORED)
     scene.store(2, STORED)
-    scene.ledger.consumed(0, STORED)
+    scene.consume(STORED)
     with pytest.raises(Violation, match="in-sync broker 3 misses a record that was read"):
         scene.ledger.check()
 
@@ -103,7 +121,7 @@ def test_a_member_is_held_to_its_promise_in_a_life_that_follows_cleanly(scene: S
     assert scene.ledger.is_unbroken(scene.state, 3)
     for broker in (1, 2):
         scene.store(broker, STORED)
-    scene.ledger.acknowledge(0, 0, STORED.batch)
+    scene.ledger.acknowledge(0, 0, STORED)
     with pytest.raises(Violation, match="in-sync broker 3 misses offset 0"):
         scene.ledger.check()
 
@@ -114,7 +132,53 @@ def test_a_member_that_has_stopped_uncleanly_since_may_have_lost_records(scene: 
     assert not scene.ledger.is_unbroken(scene.state, 3)
     for broker in (1, 2):
         scene.store(broker, STORED)
-    scene.ledger.acknowledge(0, 0, STORED.batch)
+    scene.ledger.acknowledge(0, 0, STORED)
     scene.ledger.check()
     scene.begin_life(3, last_unclean=1)
     assert not scene.ledger.is_unbroken(scene.state, 3)
+
+
+def test_a_batch_that_a_deletion_cuts_into_is_still_promised(scene: Scene) -> None:
+    """R4, R19: records above the log start stay, and batches are stored whole."""
+    first, second = batch_of(b"first", 4), batch_of(b"second", 4, base_offset=4)
+    for broker in REPLICAS:
+        scene.store(broker, *[first, second][: 2 if broker < 3 else 1])
+    scene.consume(first)
+    scene.consume(second)
+    scene.ledger.deleted(0, 6)
+    with pytest.raises(Violation, match="in-sync broker 3 misses a record that was read"):
+        scene.ledger.check()
+    scene.ledger.deleted(0, 8)
+    scene.ledger.check()
+
+
+def test_replicas_are_compared_from_the_largest_log_start_on(scene: Scene) -> None:
+    first, second, other = batch_of(b"first", 4), batch_of(b"second", 4, 4), batch_of(b"other", 4)
+    scene.store(1, first, second)
+    scene.store(2, other, second)
+    scene.store(3, first, second)
+    scene.consume(first)
+    with pytest.raises(Violation, match="in-sync broker 2 misses a record that was read"):
+        scene.ledger.check()
+    scene.ledger.deleted(0, 4)
+    scene.ledger.check()
+
+
+def test_a_log_that_starts_later_than_anybody_has_deleted_has_lost_records(scene: Scene) -> None:
+    for broker in REPLICAS:
+        log = scene.store(broker, batch_of(b"x", 4))
+    log.maybe_increment_log_start_offset(3)
+    scene.ledger.deleted(0, 2)
+    with pytest.raises(Violation, match="the log of broker 3 starts at 3"):
+        scene.ledger.check()
+
+
+def test_a_consumer_goes_on_where_records_were_deleted_and_misses_none_after_that(scene: Scene) -> None:
+    batches = [batch_of(b"%d" % number, 4, 4 * number) for number in range(4)]
+    scene.consume(batches[0])
+    scene.ledger.deleted(0, 10)
+    header = parse_batch_header(batches[2])
+    scene.ledger.consumed(0, 10, header, batches[2])
+    with pytest.raises(Violation, match="offset 16 was read after 11"):
+        scene.consume(batch_of(b"4", 4, 16))
+    scene.consume(batches[3])

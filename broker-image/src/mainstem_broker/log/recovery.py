@@ -124,8 +124,9 @@ def recover(
         segment.release_file()
     _write_indexes(kept[-1])
     start, end = max(log_start_offset, kept[0].base_offset), kept[-1].next_offset
-    epochs.truncate_from_end(end)
+    # In this order: a log without records knows no epoch, which as a follower it would report.
     epochs.truncate_from_start(start)
+    epochs.truncate_from_end(end)
     snapshots.remove_after(end)
     if producers is None:
         producers = snapshots.restore(kept, end)

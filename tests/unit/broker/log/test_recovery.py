@@ -302,8 +302,18 @@ def test_a_log_that_ends_before_its_start_begins_afresh_there(tmp_path: Path) ->
     filled(tmp_path, 3)
     log = open_log(tmp_path, CONFIG, clean=False, log_start_offset=10)
     assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    assert log.epochs.entries == (), "as a follower it would report the epoch of a record that it lost"
     append(log, [b"x"])
     assert read_all(log) == [Stored(10, b"x")]
+
+
+def test_a_copy_that_has_just_begun_knows_no_epochs_after_a_crash(tmp_path: Path) -> None:
+    """The checkpoint still holds those of the records that it has dropped."""
+    log = filled(tmp_path, 3)
+    log.mark_flushed(log.flush())
+    log.truncate_fully_and_start_at(10)
+    log = open_log(tmp_path, CONFIG, clean=False, recovery_point=3)
+    assert (log.log_start_offset, log.log_end_offset, log.epochs.entries) == (10, 10, ())
 
 
 def test_files_that_are_not_of_the_log_are_left_alone(tmp_path: Path) -> None:
