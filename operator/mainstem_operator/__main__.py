@@ -2,9 +2,9 @@
 
 Its settings are environment variables: WATCH_NAMESPACES (comma separated; empty for all), LOG_LEVEL,
 BROKER_IMAGE, ZOOKEEPER_IMAGE, SPARK_IMAGE, IMAGE_PULL_SECRETS (names of Secrets, comma separated),
-IMAGE_PULL_POLICY, POD_NAMESPACE, POD_NAME and LEASE_NAME (for the Lease), RESYNC_S, LEADER_ELECTION (true when there are several
-replicas), HTTP_PORT (8080; /healthz and /metrics). Log lines
-are JSON on standard error. Exit code 1 if it could not start, or lost what it needs.
+IMAGE_PULL_POLICY, POD_NAMESPACE, POD_NAME and LEASE_NAME (for the Lease), RESYNC_S, LEADER_ELECTION (true
+when there are several replicas), HTTP_PORT (8080; /healthz and /metrics). Log lines are JSON on standard
+error. Exit code 1 if it could not start, or lost what it needs.
 """
 
 from __future__ import annotations

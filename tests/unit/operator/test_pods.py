@@ -128,6 +128,19 @@ PODS: Final[Mapping[str, Callable[[], Manifest]]] = {
 }
 SERVERS: Final = ("broker", "zookeeper")
 
+
+def guard(of: Manifest) -> Manifest:
+    """The security context of a pod's `spec` or of a container."""
+    context: Manifest = of["securityContext"]
+    return context
+
+
+def told(pod: Manifest, kind: str) -> Manifest:
+    """The `labels` or `annotations` of a pod."""
+    found: Manifest = pod.get("metadata", {}).get(kind, {})
+    return found
+
+
 ALL: Final = dict.fromkeys(PODS, "")
 BESIDE: Final = {name: "" if name in SERVERS else "Runs beside servers, not as one." for name in PODS}
 FRESH: Final = "Each run is a new pod, which reads all of them anew."
@@ -153,34 +166,34 @@ TABLE: Final[Mapping[str, tuple[Callable[[Manifest, Manifest], bool], Mapping[st
     "no needless token": (lambda pod, box: pod["spec"].get("automountServiceAccountToken") is False, {
         **ALL, **dict.fromkeys(("load", "request", "maintenance"), "It creates executors."),
     }),
-    "runAsNonRoot": (lambda pod, box: pod["spec"]["securityContext"]["runAsNonRoot"] is True, ALL),
+    "runAsNonRoot": (lambda pod, box: guard(pod["spec"])["runAsNonRoot"] is True, ALL),
     "seccompProfile": (
-        lambda pod, box: pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"},
+        lambda pod, box: guard(pod["spec"])["seccompProfile"] == {"type": "RuntimeDefault"},
         ALL,
     ),
-    "fsGroup": (lambda pod, box: pod["spec"]["securityContext"]["fsGroup"] == 10_001, ALL),
-    "readOnlyRootFilesystem": (lambda pod, box: box["securityContext"]["readOnlyRootFilesystem"] is True, ALL),
-    "no privileges": (lambda pod, box: box["securityContext"]["allowPrivilegeEscalation"] is False, ALL),
-    "no capabilities": (lambda pod, box: box["securityContext"]["capabilities"] == {"drop": ["ALL"]}, ALL),
-    "labels of the manifest": (lambda pod, box: pod.get("metadata", {}).get("labels", {}).get("team") == "a", {
+    "fsGroup": (lambda pod, box: guard(pod["spec"])["fsGroup"] == 10_001, ALL),
+    "readOnlyRootFilesystem": (lambda pod, box: guard(box)["readOnlyRootFilesystem"] is True, ALL),
+    "no privileges": (lambda pod, box: guard(box)["allowPrivilegeEscalation"] is False, ALL),
+    "no capabilities": (lambda pod, box: guard(box)["capabilities"] == {"drop": ["ALL"]}, ALL),
+    "labels of the manifest": (lambda pod, box: told(pod, "labels").get("team") == "a", {
         name: "" if name in SERVERS else "A Service of others that selects servers by them would lead to it."
         for name in PODS
     }),
     "annotations of the manifest": (
-        lambda pod, box: pod.get("metadata", {}).get("annotations", {}).get("mesh") == "off",
-        {name: "" if name in SERVERS else "They describe servers, as their ports to scrape." for name in PODS},
+        lambda pod, box: told(pod, "annotations").get("mesh") == "off",
+        {name: "" if name in SERVERS else "They describe servers, as ports to scrape." for name in PODS},
     ),
     "time to stop": (lambda pod, box: "terminationGracePeriodSeconds" in pod["spec"], {
-        name: "" if name in (*SERVERS, "resident loader") else "It may be killed at any time." for name in PODS
+        name: "" if name in (*SERVERS, "resident loader") else "It may be killed any time." for name in PODS
     }),
     "revision of what it reads once": (
         lambda pod, box: bool(
-            {names.CONFIG_HASH, names.CREDENTIALS_HASH} & pod.get("metadata", {}).get("annotations", {}).keys()
+            {names.CONFIG_HASH, names.CREDENTIALS_HASH} & told(pod, "annotations").keys()
         ),
         {name: "" if name in (*SERVERS, "resident loader") else FRESH for name in PODS},
     ),
 }  # fmt: skip
-"""By field: whether a pod, whose container is the second argument, has it; and for each pod why it does not."""
+"""By field: whether a pod, whose container is the second argument, has it, and for each pod why it has not."""
 
 
 @pytest.mark.parametrize("field", TABLE)
@@ -254,9 +267,7 @@ def expanded(text: str) -> str:
     helpers = (TEMPLATES / "_names.tpl").read_text()
     defined = dict(re.findall(r'define "([\w.]+)" -}}\n(.*?){{- end -}}\n', helpers, re.DOTALL))
     start = min(text.find(kind) % len(text) for kind in ("kind: Deployment", "kind: Job", "kind: Pod\n"))
-    return re.sub(
-        r'{{-? include "([\w.]+)"[^}]*}}', lambda found: defined.get(found[1], ""), text[start:]
-    )
+    return re.sub(r'{{-? include "([\w.]+)"[^}]*}}', lambda found: defined.get(found[1], ""), text[start:])
 
 
 @pytest.mark.parametrize("field", CHART_TABLE)
