@@ -193,7 +193,7 @@ TABLE: Final[Mapping[str, tuple[Callable[[Manifest, Manifest], bool], Mapping[st
         {name: "" if name in (*SERVERS, "resident loader") else FRESH for name in PODS},
     ),
 }  # fmt: skip
-"""By field: whether a pod, whose container is the second argument, has it, and for each pod why it has not."""
+"""By field: whether a pod (its container is the second argument) has it, and for each pod why not."""
 
 
 @pytest.mark.parametrize("field", TABLE)
