@@ -43,7 +43,7 @@ def codes(body: Body) -> list[str]:
     ]
 
 
-def fetch(offset: int = 0, *, level: int = 1, **more: int) -> dict[str, Any]:
+def fetch(offset: int = 0, *, level: int = 1, **more: Any) -> dict[str, Any]:
     return request({0: offset}, isolation_level=level, **more)
 
 
