@@ -97,6 +97,23 @@ def test_a_limit_that_is_taken_back_frees_moves_that_run() -> None:
     assert plan.after == {}
 
 
+def test_what_a_person_has_set_stays_beside_ours_and_after_it() -> None:
+    theirs = {ALL_BROKERS: {RATES[0]: "7"}, "clicks": {SENDERS: "4:1", RECEIVERS: "*"}}
+    plan = plan_throttles(5000, MOVE, {}, theirs)
+    assert texts(plan.puts) == {ALL_BROKERS: {RATES[1]: "5000"}, "clicks": {SENDERS: "0:1,0:3"}}
+    assert plan.rates_of_others == {RATES[0]: "7"}
+    assert plan.after == {
+        (ALL_BROKERS, RATES[1]): frozenset({"5000"}),
+        ("clicks", SENDERS): frozenset({"0:1", "0:3"}),
+    }
+    both = {
+        ALL_BROKERS: {RATES[0]: "7", RATES[1]: "5000"},
+        "clicks": {SENDERS: "4:1,0:1,0:3", RECEIVERS: "*"},
+    }
+    left = plan_throttles(5000, {}, plan.after, both)
+    assert texts(left.takes) == {ALL_BROKERS: {RATES[1]: None}, "clicks": {SENDERS: "0:1,0:3"}}
+
+
 def test_the_same_rate_set_by_a_person_before_stays_theirs() -> None:
     present = {ALL_BROKERS: {RATES[0]: "5000"}, "clicks": {}}
     plan = plan_throttles(5000, MOVE, {}, present)
