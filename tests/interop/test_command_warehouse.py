@@ -18,6 +18,7 @@ from tests.support.command_line import (
     mainstem_fails,
     mainstem_fails_here,
     mainstem_here,
+    mainstem_json,
     mainstem_json_here,
 )
 from tests.support.topics import TopicFactory
@@ -136,10 +137,10 @@ def test_many_small_files_are_merged_and_say_the_same(
             "produce", topic, "--timestamp-field", "at", cluster=local_stack, stdin=as_lines([event])
         )
         assert mainstem_json_here("load", topic, *place, cluster=local_stack)["loaded"] == 1
-    report = mainstem_json_here("load", "maintain", topic, *place, cluster=local_stack)
+    report = mainstem_json("load", "maintain", topic, *place, cluster=local_stack)
     assert (report["days"], report["files_before"], report["files_after"]) == (["2026-01-31"], 4, 1)
     assert rows_of(tmp_path, "SELECT count(*) AS n, sum(amount) AS s FROM purchases") == [{"n": 4, "s": 24}]
-    again = mainstem_here("load", "maintain", topic, *place, cluster=local_stack)
+    again = mainstem("load", "maintain", topic, *place, cluster=local_stack)
     assert "No small files of table purchases were worth a merge." in again.stderr.decode()
     assert "nothing to load" in mainstem_here("load", topic, *place, cluster=local_stack).stderr.decode()
     sentence = mainstem_fails("load", "maintain", "other", "--warehouse", tmp_path)
