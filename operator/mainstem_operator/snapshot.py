@@ -48,13 +48,19 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A StatefulSet; `template_size` is the size in its claim template."""
+    """A StatefulSet; `template_size` is the size in its claim template.
+
+    `version` is the resourceVersion, which changes with each of its pods that comes, goes or becomes ready.
+    `deletion_begun` says which pod or claim an operator has last begun to delete, by its uid, and when.
+    """
 
     name: str
     replicas: int
     update_revision: str
     up_to_date: bool
     template_size: str | None
+    version: str = ""
+    deletion_begun: tuple[str, dt.datetime] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +233,15 @@ def workload_of(stateful_set: Object) -> Workload:
         update_revision=status.get("updateRevision", ""),
         up_to_date=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         template_size=size,
+        version=metadata.get("resourceVersion", ""),
+        deletion_begun=_begun_in(annotations_of(stateful_set).get(names.DELETION_BEGUN, "")),
     )
+
+
+def _begun_in(text: str) -> tuple[str, dt.datetime] | None:
+    uid, _, time = text.partition(" ")
+    at = moment_noted(time)
+    return None if at is None else (uid, at)
 
 
 def claim_of(claim: Object, volume: Object | None) -> Claim:

@@ -56,6 +56,7 @@ PASSWORD_SET: Final = f"{GROUP}/password-set"  # on a User's Secret: which of it
 SECURITY_STEP: Final = (
     f"{GROUP}/security-step"  # how secured a broker's pod started, see cluster/security_steps.py
 )
+DELETION_BEGUN: Final = f"{GROUP}/deletion-begun"  # on a StatefulSet: the uid of what is deleted, and when
 LOST_SINCE: Final = f"{GROUP}/node-lost-since"  # on a claim: when the node of its volume was first missed
 
 BROKERS_PORT: Final = 9091  # between the brokers of a secured BrokerCluster, and for the operator

@@ -6,7 +6,11 @@ them.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
+from typing import Final
+
+import structlog
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
@@ -17,6 +21,7 @@ from mainstem_operator.cluster.disks import plan_disks
 from mainstem_operator.cluster.moves import Drain, replicas_held
 from mainstem_operator.cluster.status import Work
 from mainstem_operator.cluster.throttles.limited_moves import LimitedMoves
+from mainstem_operator.kubernetes.client import Refused
 from mainstem_operator.kubernetes.manifests import Manifest
 from mainstem_operator.proofs import (
     ClaimDeletion,
@@ -27,7 +32,12 @@ from mainstem_operator.proofs import (
     prove_server_deletion,
 )
 from mainstem_operator.runtime.context import Context
-from mainstem_operator.snapshot import Claim, Snapshot
+from mainstem_operator.snapshot import Claim, Component, Snapshot
+
+logger = structlog.get_logger(__name__)
+
+_TURN: Final = dt.timedelta(minutes=2)
+"""In which an operator that has begun a deletion has ended it, or does not: a request takes at most 30 s."""
 
 
 class IrreversibleSteps:
@@ -63,19 +73,53 @@ class IrreversibleSteps:
                 return ""
         if work.lost:
             return ""
-        for roll in (work.servers, work.brokers):
+        snapshot = self._snapshot
+        for roll, component in ((work.servers, snapshot.zookeeper), (work.brokers, snapshot.brokers)):
             if isinstance(roll.step, PodDeletion):
-                await self._delete_pod(roll.step)
+                await self._delete_pod(roll.step, component)
             if roll.restarts:
                 return ""
         return await self._drain(work.drain) if isinstance(work.drain, Drain) else ""
 
-    async def _delete_pod(self, proof: PodDeletion) -> None:
-        if not await self._context.may_act():
+    async def _delete_pod(self, proof: PodDeletion, component: Component) -> None:
+        if not (await self._context.may_act() and await self._may_begin(component, proof.uid)):
             return
         await self._context.event(self._manifest, "RestartingPod", proof.reason)
         self._context.metrics.steps.labels("delete_pod").inc()
         await self._kube.delete_pod(proof)
+
+    async def _may_begin(self, component: Component, uid: str) -> bool:
+        """Whether this operator is the one that deletes, of all that act now.
+
+        Without a Lease two may, for as long as the machine of one is cut off. Each would delete a pod that
+        can go, and together they would take two. So a deletion is noted at the StatefulSet before it, which
+        succeeds only if the StatefulSet and its pods are as the snapshot has them; and another one that is
+        noted there is waited for.
+        """
+        workload, now = component.workload, self._snapshot.now
+        if workload is None:
+            return False
+        if workload.deletion_begun is not None:
+            other, at = workload.deletion_begun
+            left = {pod.uid for pod in component.pods.values() if not pod.deleting}
+            left |= {claim.uid for claim in component.claims.values() if not claim.deleting}
+            if other in left - {uid} and now - at < _TURN:
+                return False
+        metadata = {
+            "namespace": self._cluster.namespace,
+            "name": workload.name,
+            "resourceVersion": workload.version,
+        }
+        stateful_set = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata}
+        note = {names.DELETION_BEGUN: f"{uid} {written(now)}"}
+        try:
+            await self._kube.annotate(stateful_set, note, unchanged=True)
+        except Refused as refused:
+            if not (refused.conflict or refused.missing):
+                raise
+            logger.info("not deleted, since its workload has changed", workload=workload.name)
+            return False
+        return True
 
     async def _mark_lost_volumes(self) -> None:
         snapshot = self._snapshot
@@ -88,11 +132,12 @@ class IrreversibleSteps:
                 await self._kube.annotate(_claim_manifest(self._cluster, claim), {names.LOST_SINCE: mark})
 
     async def _replace_volume(self, claim: Claim, proof: ClaimDeletion) -> None:
-        if not await self._context.may_act():
-            return
         snapshot = self._snapshot
         of_brokers = claim in snapshot.brokers.claims.values()
-        pod = (snapshot.brokers if of_brokers else snapshot.zookeeper).pods.get(claim.index)
+        component = snapshot.brokers if of_brokers else snapshot.zookeeper
+        if not (await self._context.may_act() and await self._may_begin(component, proof.uid)):
+            return
+        pod = component.pods.get(claim.index)
         prove = prove_broker_deletion if of_brokers else prove_server_deletion
         await self._context.event(
             self._manifest, "ReplacingVolume", f"{claim.name}: {proof.reason}", warning=True

@@ -234,9 +234,18 @@ class Kube:
         body = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
         await self._patch(_path_of(manifest), body, _MERGE)
 
-    async def annotate(self, manifest: Object, annotations: Mapping[str, str | None]) -> None:
-        """Set annotations; None takes one away."""
-        await self._patch(_path_of(manifest), {"metadata": {"annotations": dict(annotations)}}, _MERGE)
+    async def annotate(
+        self, manifest: Object, annotations: Mapping[str, str | None], *, unchanged: bool = False
+    ) -> None:
+        """Set annotations; None takes one away.
+
+        Args:
+            unchanged: refuse with 409 if the object has changed since it was read.
+        """
+        metadata: dict[str, Any] = {"annotations": dict(annotations)}
+        if unchanged:
+            metadata["resourceVersion"] = manifest["metadata"]["resourceVersion"]
+        await self._patch(_path_of(manifest), {"metadata": metadata}, _MERGE)
 
     async def grow_claim(self, namespace: str, name: str, size: str) -> None:
         body = {"spec": {"resources": {"requests": {"storage": size}}}}

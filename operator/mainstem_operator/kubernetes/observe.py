@@ -54,12 +54,11 @@ class Look:
     objects: Mapping[tuple[str, str], Object]
 
 
-_APPLIED_KINDS = (
+_CONFIGURATION_KINDS = (
     ("v1", "ConfigMap"),
     ("v1", "Service"),
     ("policy/v1", "PodDisruptionBudget"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
-    ("apps/v1", "StatefulSet"),
 )
 
 
@@ -78,13 +77,14 @@ class Observer:
             Refused: the API server does not tell.
         """
         selector = {names.CLUSTER_LABEL: cluster.name}
-        kinds = [*_APPLIED_KINDS, ("v1", "Pod"), ("v1", "PersistentVolumeClaim")]
+        # First, so that whatever happens to pods after they are listed changes the version that was seen.
+        workloads = await self._kube.find("apps/v1", "StatefulSet", cluster.namespace, selector)
+        by_kind: dict[str, Sequence[Object]] = {"StatefulSet": workloads}
+        kinds = [*_CONFIGURATION_KINDS, ("v1", "Pod"), ("v1", "PersistentVolumeClaim")]
         lists = await asyncio.gather(
             *(self._kube.find(version, kind, cluster.namespace, selector) for version, kind in kinds)
         )
-        by_kind: dict[str, Sequence[Object]] = {
-            kind: objects for (_, kind), objects in zip(kinds, lists, strict=True)
-        }
+        by_kind |= {kind: objects for (_, kind), objects in zip(kinds, lists, strict=True)}
         nodes = await self._nodes()
         zookeeper = await self._component(cluster, names.ZOOKEEPER, by_kind)
         members = await self._component(cluster, names.BROKER, by_kind)
@@ -103,7 +103,11 @@ class Observer:
                 nodes=nodes,
                 racks=racks,
             ),
-            {(kind, item["metadata"]["name"]): item for _, kind in _APPLIED_KINDS for item in by_kind[kind]},
+            {
+                (kind, item["metadata"]["name"]): item
+                for kind in ("StatefulSet", *(kind for _, kind in _CONFIGURATION_KINDS))
+                for item in by_kind[kind]
+            },
         )
 
     async def loads(self, pod_ip: str) -> Any:

@@ -4,6 +4,7 @@ played API server.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, cast
 
 import pytest
@@ -117,6 +118,32 @@ async def test_the_resident_loader_has_a_pod_while_a_topic_is_to_be_fresh(
     assert replicas(kubernetes) == [1]
     await bring_about_loads(context, there, [], [], Alone())
     assert replicas(kubernetes) == [0]
+
+
+async def test_other_credentials_of_the_store_restart_the_resident_loader(
+    context: Context, kubernetes: Kubernetes
+) -> None:
+    """It has them in its environment, which a running pod keeps. A scheduled load is a new pod each time."""
+    manifest = cluster()
+    manifest["spec"]["warehouse"]["credentialsSecret"] = "lake"
+    there = kubernetes.apply(manifest)
+    pairs = [pair("clicks", freshness="60s")]
+
+    async def template(key: str | None) -> Manifest:
+        if key is not None:
+            metadata = {"name": "lake", "namespace": "default"}
+            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"KEY": key}}
+            kubernetes.apply(secret)
+        await bring_about_loads(context, there, pairs, [], Alone())
+        (workload,) = kubernetes.find("statefulsets")
+        found: Manifest = workload["spec"]["template"]
+        return copy.deepcopy(found)
+
+    missing, first, second = await template(None), await template("b2xk"), await template("bmV3")
+    assert first not in (missing, second)
+    writes = len(kubernetes.writes)
+    assert await template(None) == second
+    assert len(kubernetes.writes) == writes, "it rests"
 
 
 async def test_a_table_is_maintained_for_as_long_as_its_topic_says_so(

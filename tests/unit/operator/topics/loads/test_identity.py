@@ -252,7 +252,7 @@ async def test_what_no_topic_asks_for_any_more_has_no_rights(played: Scene) -> N
     ],
 )
 async def test_loads_wait_while_brokers_refuse_their_rights(
-    played: Scene, settings: dict[str, str], plural: str, name: str
+    played: Scene, settings: dict[str, Any], plural: str, name: str
 ) -> None:
     """Else the first run would fail, and use up what it may try."""
     played.acls.acls_refusal = "There is no authorizer."
