@@ -6,6 +6,7 @@ Only this module and its callers in `table` know deltalake. Must not live here: 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -22,6 +23,8 @@ from mainstem_loader.table.parquet_files import WrittenFile
 
 # Long enough to look back, short enough that opening a table stays fast.
 _CONFIGURATION: Final = {"delta.logRetentionDuration": "interval 7 days"}
+# As delta-rs names it, local or in a bucket.
+_MISSING_COMMIT: Final = re.compile(r"not found:.*/_delta_log/([0-9]+\.json)", re.IGNORECASE)
 
 
 def open_table(folder: Folder) -> DeltaTable | None:
@@ -182,6 +185,11 @@ def explaining_table_errors(folder: Folder) -> Iterator[None]:
                 raise DiskFullError(
                     f"The disk of {folder} is full; nothing of this run was loaded. Free some room, then"
                     " load again."
+                ) from error
+            if (missing := _MISSING_COMMIT.search(reason)) is not None:
+                raise WarehouseError(
+                    f"Another program has removed {missing[1]} from the log of the table in {folder}, which"
+                    " this has still read. Run this again; if it fails again, restore the log."
                 ) from error
             raise WarehouseError(
                 f"The table in {folder} cannot be read or written ({reason}); check that it is a Delta table"

@@ -43,7 +43,6 @@ from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.formats import (
     COMPLETES,
     DEAD_LETTER_RUNS,
-    PLANNED_VERSION,
     RUN_METADATA,
     Change,
     CommitConflictError,
@@ -116,21 +115,15 @@ class DeltaSnapshot:
             raise CommitConflictError(str(error)) from error
 
     def was_restored(self, topic_id: str) -> bool:
-        # Restoring an older version leaves the versions of applications as they are. A run knows nothing of
-        # what was restored after it was planned: delta-rs takes its commit nevertheless.
+        # Restoring an older version leaves the versions of applications as they are.
         for page in _HISTORY_PAGES:
-            complete_version = -1
             for commit in self.delta.history(page):
-                version = int(commit["version"])
-                if version <= complete_version:
-                    return False
                 if commit.get("operation") == _RESTORE:
                     return True
                 # The run of a load or a rewrite, which a merge of files is not.
                 run = commit.get(RUN_METADATA, {})
                 if "topic" in run and run.get("topicId", topic_id) == topic_id and run.get(COMPLETES, True):
-                    # Earlier versions of the loader did not write what a run was planned on.
-                    complete_version = max(complete_version, run.get(PLANNED_VERSION, version - 1))
+                    return False
         return False
 
     def was_restored_since(self, version: int) -> bool:
