@@ -38,6 +38,7 @@ from mainstem_loader.table.delta import (
     explaining_table_errors,
     json_of_add,
     open_table,
+    panics_as_errors,
 )
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.formats import (
@@ -67,8 +68,9 @@ _CONFLICTS: Final = (CommitFailedError, SchemaMismatchError)
 class DeltaSnapshot:
     """See `formats.TableSnapshot`. `delta` is the table itself."""
 
-    def __init__(self, table: DeltaTable) -> None:
+    def __init__(self, table: DeltaTable, folder: Folder) -> None:
         self.delta = table
+        self._folder = folder
 
     @property
     def table_id(self) -> str:
@@ -83,7 +85,8 @@ class DeltaSnapshot:
         return (self.counter(DEAD_LETTER_RUNS) or 0) + 1
 
     def counter(self, name: str) -> int | None:
-        return self.delta.transaction_version(name)
+        with explaining_table_errors(self._folder):  # it may read the log
+            return self.delta.transaction_version(name)
 
     def columns(self) -> dict[str, pa.DataType]:
         return {field.name: field.type for field in arrow_schema(self.delta)}
@@ -96,7 +99,8 @@ class DeltaSnapshot:
 
     def add_columns(self, columns: Columns) -> None:
         try:
-            self.delta.alter.add_columns(list(Schema.from_arrow(pa.schema(list(columns.items()))).fields))
+            with panics_as_errors():
+                self.delta.alter.add_columns(list(Schema.from_arrow(pa.schema(list(columns.items()))).fields))
         except _CONFLICTS as error:
             raise CommitConflictError(str(error)) from error
 
@@ -191,11 +195,11 @@ class DeltaStore:
         check_layout(
             table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, "load into another table (--table)"
         )
-        return DeltaSnapshot(table)
+        return DeltaSnapshot(table, self._folder)
 
     def create(self, columns: Columns) -> DeltaSnapshot:
         fields = [*RECORD_COLUMNS.items(), *columns.items(), (DAY_COLUMN, pa.date32())]
-        return DeltaSnapshot(create_table(self._folder, pa.schema(fields), DAY_COLUMN))
+        return DeltaSnapshot(create_table(self._folder, pa.schema(fields), DAY_COLUMN), self._folder)
 
     def storable(self, column_type: pa.DataType) -> pa.DataType:
         return column_type

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from tests.support.small_disk import can_mount, small_disk
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_load_topic import Loads
@@ -16,6 +16,7 @@ from tests.unit.loader.test_rewrite_rows import EVERYTHING, fill, places
 
 from mainstem_loader.chosen_offsets import ChosenOffsets
 from mainstem_loader.errors import DiskFullError, WarehouseError
+from mainstem_loader.load_status import load_status
 from mainstem_loader.maintain_table import maintain
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.rewrite_rows import rewind
@@ -71,6 +72,68 @@ def test_a_damaged_data_file_is_a_reason_and_not_a_crash(loads: Loads) -> None:
         fill(loads)
     damaged.write_bytes(whole)
     assert fill(loads).read == 0
+
+
+class PanicException(BaseException):
+    """Named as that of PyO3, which cannot be imported."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "function", "act"),
+    [
+        (DeltaTable, "is_deltatable", Loads.load),
+        (DeltaTable, "__init__", Loads.load),
+        (DeltaTable, "history", Loads.load),
+        (DeltaTable, "transaction_version", Loads.load),
+        (DeltaTable, "create_write_transaction", Loads.load),
+        (DeltaTable, "get_add_actions", lambda loads: maintain(loads.settings())),
+        (QueryBuilder, "execute", fill),
+        (DeltaTable, "transaction_version", lambda loads: load_status(loads.settings())),
+    ],
+)
+def test_a_panic_of_the_delta_library_is_an_error_with_the_tables_name(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch, owner: Any, function: str, act: Callable[[Loads], object]
+) -> None:
+    """It passes `except Exception`, and would end the process that loads the tables of many topics."""
+
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("index out of bounds: the len is 0\nnote: run with RUST_BACKTRACE=1")
+
+    loads.send({"n": 3})
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, function, panic)
+        with pytest.raises(
+            WarehouseError, match=r"/t cannot be .*gave up: index out of bounds: the len is 0\)"
+        ):
+            act(loads)
+    assert loads.load().loaded == 1
+    assert places(loads) == [(0, n) for n in range(4)]
+
+
+def test_a_commit_that_panicked_after_it_was_made_is_recognised(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = DeltaTable.create_write_transaction
+
+    def panic(*arguments: Any, **more: Any) -> None:
+        plain(*arguments, **more)
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", plain)
+        raise PanicException("no answer")
+
+    loads.send({"n": 3})
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", panic)
+    assert loads.load().loaded == 1
+    assert places(loads) == [(0, n) for n in range(4)]
+
+
+def test_a_damaged_table_of_dead_letters_is_named(loads: Loads) -> None:
+    loads.send(b"nonsense")
+    loads.load(max_rejected_share=1)
+    for commit in (loads.warehouse / "dead_letters" / "_delta_log").glob("*.json"):
+        commit.write_text("garbage")
+    for act in (fill, lambda loads: load_status(loads.settings())):
+        with pytest.raises(WarehouseError, match=r"The table in .*/dead_letters cannot be read"):
+            act(loads)
 
 
 def test_an_append_only_table_is_loaded_and_its_rows_are_not_replaced(loads: Loads) -> None:
