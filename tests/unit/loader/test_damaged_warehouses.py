@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from tests.unit.loader.test_load_topic import Loads
 from tests.unit.loader.test_rewrite_rows import EVERYTHING, fill, places
 
 from mainstem_loader.chosen_offsets import ChosenOffsets
+from mainstem_loader.columns import TableFormat
 from mainstem_loader.errors import DiskFullError, WarehouseError
 from mainstem_loader.load_status import load_status
 from mainstem_loader.maintain_table import maintain
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.rewrite_rows import rewind
-from mainstem_loader.table import delivery
+from mainstem_loader.table import delivery, iceberg_catalog
 from mainstem_loader.table.commits import WarehouseTable
 from mainstem_loader.table.delta import commit_files
+from mainstem_loader.table.folder import Folder
 
 DISK_BYTES = 4 << 20
 
@@ -214,6 +217,35 @@ def test_what_a_full_disk_stopped_is_loaded_once_when_there_is_space(
     assert loads.load(max_rejected_share=1).loaded == 0
     assert [row["n"] for row in loads.rows("n")] == [0, 1, 3]
     assert [row["_offset"] for row in loads.dead()] == [2]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not can_mount(), reason="only root can mount the disk that this test makes read-only")
+@pytest.mark.parametrize("table_format", list(TableFormat))
+@pytest.mark.parametrize("holds", ["nothing", "the warehouse", "the table"])
+def test_a_read_only_disk_is_named_and_loads_continue_once_it_is_not(
+    cluster: FakeCluster, disk: Path, table_format: TableFormat, holds: str
+) -> None:
+    """Whatever is written first: a folder, the catalog, the table or its files."""
+    loads = Loads(cluster, disk / "tables", table_format)
+    loads.send({"n": 0})
+    match holds:
+        case "the warehouse":
+            loads.warehouse.mkdir()
+        case "the table":
+            loads.load()
+            loads.send({"n": 1})
+            if loads.catalog is not None:
+                # As a new process, which has no file open.
+                catalog: Any = loads.catalog.open(Folder.of(loads.warehouse))
+                catalog.engine.dispose()
+                iceberg_catalog._opened.cache_clear()
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(WarehouseError, match=r"^/.*/tables\S* is on a read-only file system.* mount it"):
+        loads.load()
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    loads.load()
+    assert [row["n"] for row in loads.rows("n")] == ([0, 1] if holds == "the table" else [0])
 
 
 def test_a_restored_table_is_not_loaded_on_before_its_missing_rows_are_added(loads: Loads) -> None:
