@@ -21,6 +21,7 @@ from typing import Final, Self, TypeVar
 import pyarrow as pa
 
 from mainstem_loader.columns import (
+    HEADERS_COLUMN,
     OPTIONAL_COLUMNS,
     Columns,
     are_of_types,
@@ -220,6 +221,9 @@ class TaskRuns:
         with self.abandoning(tasks):
             results, columns = self.run_until_settled(tasks, settled, work)
         written = {name for result in results for file in result.files for name in file.columns}
+        if self._settings.with_headers:
+            # Also if all records were rejected: when they are replayed, their headers have a place.
+            written.add(HEADERS_COLUMN)
         columns |= {name: kind for name, kind in OPTIONAL_COLUMNS.items() if name in written}
         return results, columns
 

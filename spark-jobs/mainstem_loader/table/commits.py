@@ -73,7 +73,6 @@ from mainstem_loader.table.delta_store import DeltaSnapshot, DeltaStore
 from mainstem_loader.table.folder import Folder, unfit_character
 from mainstem_loader.table.formats import (
     DEAD_LETTER_RUNS,
-    PLANNED_VERSION,
     RUN_METADATA,
     Change,
     CommitConflictError,
@@ -523,6 +522,7 @@ class WarehouseTable:
                         return CommitOutcome.COLUMNS_MOVED
                     # Preparing may have moved the snapshot past another load's commit.
                     if self._is_as_planned(load):
+                        # From an older snapshot delta-rs would refuse the commit, as files were removed.
                         if self._table is not None and self._table.was_restored_since(
                             _planned(load, planned_version)
                         ):
@@ -657,7 +657,6 @@ class WarehouseTable:
         }
         counters |= {name: value for name, value in self._checked.items() if table.counter(name) is None}
         run: dict[str, Any] = {**load.metadata, "run": load.run_id}
-        run[PLANNED_VERSION] = _planned(load, self.version)
         if load.is_transformed and not self.is_transformed(load.topic_id):
             counters[_TRANSFORMED + load.topic_id] = 1
         if load.request_id is not None:

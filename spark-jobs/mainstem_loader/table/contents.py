@@ -38,8 +38,13 @@ _MISSING_FILE: Final = re.compile(r"Object at location (\S+) not found")
 
 
 def snapshot(folder: Folder, version: int) -> DeltaTable:
-    """A table as it was at a version."""
-    return DeltaTable(folder.url, version=version, storage_options=folder.delta_options)
+    """A table as it was at a version.
+
+    Raises:
+        WarehouseError: it cannot be opened.
+    """
+    with explaining_table_errors(folder):
+        return DeltaTable(folder.url, version=version, storage_options=folder.delta_options)
 
 
 def offsets_of_rows(folder: Folder, table: DeltaTable, topic_id: str, part: OffsetRange) -> Int64s:

@@ -6,6 +6,7 @@ Only this module and its callers in `table` know deltalake. Must not live here: 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -22,16 +23,39 @@ from mainstem_loader.table.parquet_files import WrittenFile
 
 # Long enough to look back, short enough that opening a table stays fast.
 _CONFIGURATION: Final = {"delta.logRetentionDuration": "interval 7 days"}
+# As delta-rs names it, local or in a bucket.
+_MISSING_COMMIT: Final = re.compile(r"not found:.*/_delta_log/([0-9]+\.json)", re.IGNORECASE)
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Turns a panic, by which the library's Rust code gives up, into an error of the library.
+
+    PyO3 lets a panic pass every `except Exception`, and its class cannot be imported.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        reason = next(iter(str(error).splitlines()), "without a reason")
+        raise DeltaError(f"the Delta library gave up: {reason}") from error
 
 
 def open_table(folder: Folder) -> DeltaTable | None:
-    """The newest snapshot of the table in a folder; None if there is no table."""
+    """The newest snapshot of the table in a folder; None if there is no table.
+
+    Raises:
+        WarehouseError: it cannot be opened.
+    """
     options = folder.delta_options
-    if not DeltaTable.is_deltatable(folder.url, options):
-        return None
-    return DeltaTable(folder.url, storage_options=options)
+    with explaining_table_errors(folder):
+        if not DeltaTable.is_deltatable(folder.url, options):
+            return None
+        return DeltaTable(folder.url, storage_options=options)
 
 
+@panics_as_errors()
 def create_table(folder: Folder, schema: pa.Schema, partition_by: str) -> DeltaTable:
     """Create an empty table, or open the one that another load has just created."""
     try:
@@ -91,6 +115,7 @@ def check_layout(
     )
 
 
+@panics_as_errors()
 def commit_files(
     table: DeltaTable,
     adds: Sequence[AddAction],
@@ -174,7 +199,8 @@ def explaining_table_errors(folder: Folder) -> Iterator[None]:
     """Turns the errors of deltalake and of the file system under `folder` into the loader's."""
     with explaining_file_errors(folder):
         try:
-            yield
+            with panics_as_errors():
+                yield
         except DeltaError as error:
             # What follows the first line is a backtrace of the library.
             reason = str(error).splitlines()[0]
@@ -182,6 +208,11 @@ def explaining_table_errors(folder: Folder) -> Iterator[None]:
                 raise DiskFullError(
                     f"The disk of {folder} is full; nothing of this run was loaded. Free some room, then"
                     " load again."
+                ) from error
+            if (missing := _MISSING_COMMIT.search(reason)) is not None:
+                raise WarehouseError(
+                    f"Another program has removed {missing[1]} from the log of the table in {folder}, which"
+                    " this has still read. Run this again; if it fails again, restore the log."
                 ) from error
             raise WarehouseError(
                 f"The table in {folder} cannot be read or written ({reason}); check that it is a Delta table"

@@ -38,12 +38,12 @@ from mainstem_loader.table.delta import (
     explaining_table_errors,
     json_of_add,
     open_table,
+    panics_as_errors,
 )
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.formats import (
     COMPLETES,
     DEAD_LETTER_RUNS,
-    PLANNED_VERSION,
     RUN_METADATA,
     Change,
     CommitConflictError,
@@ -68,8 +68,9 @@ _CONFLICTS: Final = (CommitFailedError, SchemaMismatchError)
 class DeltaSnapshot:
     """See `formats.TableSnapshot`. `delta` is the table itself."""
 
-    def __init__(self, table: DeltaTable) -> None:
+    def __init__(self, table: DeltaTable, folder: Folder) -> None:
         self.delta = table
+        self._folder = folder
 
     @property
     def table_id(self) -> str:
@@ -84,7 +85,8 @@ class DeltaSnapshot:
         return (self.counter(DEAD_LETTER_RUNS) or 0) + 1
 
     def counter(self, name: str) -> int | None:
-        return self.delta.transaction_version(name)
+        with explaining_table_errors(self._folder):  # it may read the log
+            return self.delta.transaction_version(name)
 
     def columns(self) -> dict[str, pa.DataType]:
         return {field.name: field.type for field in arrow_schema(self.delta)}
@@ -97,7 +99,8 @@ class DeltaSnapshot:
 
     def add_columns(self, columns: Columns) -> None:
         try:
-            self.delta.alter.add_columns(list(Schema.from_arrow(pa.schema(list(columns.items()))).fields))
+            with panics_as_errors():
+                self.delta.alter.add_columns(list(Schema.from_arrow(pa.schema(list(columns.items()))).fields))
         except _CONFLICTS as error:
             raise CommitConflictError(str(error)) from error
 
@@ -116,21 +119,15 @@ class DeltaSnapshot:
             raise CommitConflictError(str(error)) from error
 
     def was_restored(self, topic_id: str) -> bool:
-        # Restoring an older version leaves the versions of applications as they are. A run knows nothing of
-        # what was restored after it was planned: delta-rs takes its commit nevertheless.
+        # Restoring an older version leaves the versions of applications as they are.
         for page in _HISTORY_PAGES:
-            complete_version = -1
             for commit in self.delta.history(page):
-                version = int(commit["version"])
-                if version <= complete_version:
-                    return False
                 if commit.get("operation") == _RESTORE:
                     return True
                 # The run of a load or a rewrite, which a merge of files is not.
                 run = commit.get(RUN_METADATA, {})
                 if "topic" in run and run.get("topicId", topic_id) == topic_id and run.get(COMPLETES, True):
-                    # Earlier versions of the loader did not write what a run was planned on.
-                    complete_version = max(complete_version, run.get(PLANNED_VERSION, version - 1))
+                    return False
         return False
 
     def was_restored_since(self, version: int) -> bool:
@@ -198,11 +195,11 @@ class DeltaStore:
         check_layout(
             table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, "load into another table (--table)"
         )
-        return DeltaSnapshot(table)
+        return DeltaSnapshot(table, self._folder)
 
     def create(self, columns: Columns) -> DeltaSnapshot:
         fields = [*RECORD_COLUMNS.items(), *columns.items(), (DAY_COLUMN, pa.date32())]
-        return DeltaSnapshot(create_table(self._folder, pa.schema(fields), DAY_COLUMN))
+        return DeltaSnapshot(create_table(self._folder, pa.schema(fields), DAY_COLUMN), self._folder)
 
     def storable(self, column_type: pa.DataType) -> pa.DataType:
         return column_type

@@ -98,7 +98,8 @@ class Folder:
         if not self.is_local:
             return
         try:
-            Path(self.url).mkdir(parents=True, exist_ok=True)
+            with explaining_file_errors(self):
+                Path(self.url).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise WarehouseError(
                 f"The folder {self} cannot be made ({error.strerror}); choose another place."

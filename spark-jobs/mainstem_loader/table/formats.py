@@ -23,8 +23,6 @@ from mainstem_loader.table.parquet_files import WrittenFile
 
 RUN_METADATA: Final = "mainstem"
 """What commits say about runs is under this name."""
-PLANNED_VERSION: Final = "plannedVersion"
-"""What a run says of the version of the table that it was planned on."""
 COMPLETES: Final = "completes"
 """What a run says of whether the rows of all offsets of its topic are there with it; true if missing."""
 DEAD_LETTER_RUNS: Final = "mainstem/dead-letters"

@@ -67,13 +67,18 @@ class IcebergCatalog:
             )
 
     def open(self, warehouse: Folder) -> Catalog:
-        """The catalog; the same object for the same settings.
+        """The catalog; the same object for the same settings, while it can be written.
 
         Raises:
             SettingsError: see `check`.
         """
         self.check(warehouse)
-        return _opened(self._uri_in(warehouse), warehouse)
+        uri = self._uri_in(warehouse)
+        file = Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+        if file is not None and file.exists() and not os.access(file, os.W_OK):
+            # SQLite opens such a file for reading, and would go on so when it can be written again.
+            return _opened.__wrapped__(uri, warehouse)
+        return _opened(uri, warehouse)
 
     def new_location(self, warehouse: Folder, table: str) -> str | None:
         """Where a new table is to be, at a place that no other table has had: catalogs of files may know

@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from mainstem_loader.arrow_arrays import fields_of
 from mainstem_loader.errors import QueryError, WarehouseError
+from mainstem_loader.table.delta import panics_as_errors
 from mainstem_loader.table.folder import Folder, unfit_character
 from mainstem_loader.table.iceberg_catalog import IcebergCatalog, explaining_catalog_errors
 
@@ -73,10 +74,18 @@ def iceberg_tables(warehouse: str | Path | Folder, catalog: IcebergCatalog | Non
 
 
 def _delta_tables(folder: Folder) -> list[str]:
-    options = folder.delta_options
     # No load makes a table with such a name; with some the library ends the process.
     names = [name for name in folder.subfolders() if unfit_character(name) is None]
-    return [name for name in names if DeltaTable.is_deltatable((folder / name).url, options)]
+    return [name for name in names if _is_delta_table(folder / name)]
+
+
+def _is_delta_table(folder: Folder) -> bool:
+    """Also if that cannot be found out: who opens the table gets to know why."""
+    try:
+        with panics_as_errors():
+            return DeltaTable.is_deltatable(folder.url, folder.delta_options)
+    except (DeltaError, OSError):
+        return True
 
 
 def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None) -> pa.Table:
@@ -115,15 +124,17 @@ def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None
             continue
         try:
             folder = place / name
-            opened[name] = DeltaTable(folder.url, storage_options=folder.delta_options)
-            engine.register(f'"{quoted}"', opened[name])
+            with panics_as_errors():
+                opened[name] = DeltaTable(folder.url, storage_options=folder.delta_options)
+                engine.register(f'"{quoted}"', opened[name])
         except (DeltaError, OSError) as error:
             if not is_named:
                 continue
             reason = str(error).splitlines()[0]
             raise QueryError(f"Table {name} cannot be opened ({reason}); check that it is whole.") from error
     try:
-        return plain_types(pa.table(engine.execute(sql).read_all()))
+        with panics_as_errors():
+            return plain_types(pa.table(engine.execute(sql).read_all()))
     except Exception as error:
         # The engine's errors have no common root: some are DeltaError, some ValueError, some bare Exception.
         columns = _columns_in(sql, opened) if _UNKNOWN_COLUMN in str(error) else ""
@@ -148,8 +159,9 @@ def _query_with_iceberg(
             for name in _delta_tables(warehouse):
                 if name not in identifiers and _names(sql, name):
                     folder = warehouse / name
-                    delta = DeltaTable(folder.url, storage_options=folder.delta_options)
-                    engine.register(name, delta.to_pyarrow_table())
+                    with panics_as_errors():
+                        delta = DeltaTable(folder.url, storage_options=folder.delta_options)
+                        engine.register(name, delta.to_pyarrow_table())
             return plain_types(pa.table(engine.sql(sql).arrow()))
         except (WarehouseError, DeltaError, OSError) as error:
             raise QueryError(str(error)) from error

@@ -87,7 +87,7 @@ def sweep_orphans(
         pass  # The next sweep does it.
     swept = _sweep(folder, DAY_COLUMN, table, None, now_s, older_than_hours)
     letters = open_table(dead_letters)
-    letter_table = None if letters is None else DeltaSnapshot(letters)
+    letter_table = None if letters is None else DeltaSnapshot(letters, dead_letters)
     swept += _sweep(dead_letters, TOPIC_COLUMN, letter_table, table_name, now_s, older_than_hours)
     try:
         table.commit(Change(counters={_SWEPT_AT: int(now_s // _HOUR_S)}))

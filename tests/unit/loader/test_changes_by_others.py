@@ -6,9 +6,12 @@ to the files what Spark does.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.unit.loader.fake_cluster import FakeCluster
@@ -91,28 +94,40 @@ def test_a_load_stops_if_the_table_is_restored_before_it_commits(
     assert places(loads) == all_rows(4)
 
 
-def test_a_restore_that_a_commit_overtakes_at_the_last_moment_stops_the_next_load(
-    loads: Loads, monkeypatch: pytest.MonkeyPatch
+def log_a_restore(loads: Loads) -> None:
+    """Undo the newest load as a program does that leaves the table's description as it is."""
+    table = delta(loads)
+    (path, size_bytes), *_ = sorted(
+        (str(row["path"]), int(row["size_bytes"]))
+        for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        if row["partition.day"] == date(2013, 1, 3)
+    )
+    removed = {"path": path, "size": size_bytes, "deletionTimestamp": 0, "dataChange": True}
+    actions = [{"commitInfo": {"timestamp": 0, "operation": "RESTORE"}}, {"remove": removed}]
+    log = loads.warehouse / "t" / "_delta_log" / f"{table.version() + 1:020}.json"
+    log.write_text("\n".join(map(json.dumps, actions)))
+
+
+@pytest.mark.parametrize("act", [restore, log_a_restore])
+def test_a_restore_at_the_last_moment_stops_the_load(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch, act: Callable[[Loads], None]
 ) -> None:
-    """Between the load's last look and its commit, which delta-rs takes: the commit knows of no restore, so
-    it does not count as made after one.
-    """
+    """Between the load's last look and its commit, which delta-rs refuses."""
     loads.send({"n": 3})
-    with monkeypatch.context() as patch:
-        plain = WarehouseTable._append
+    plain = WarehouseTable._append
+    left = [act]
 
-        def restore_and_append(table: WarehouseTable, load: Any) -> None:
-            restore(loads)
-            plain(table, load)
+    def act_and_append(table: WarehouseTable, load: Any) -> None:
+        if left:
+            left.pop()(loads)
+        plain(table, load)
 
-        patch.setattr(WarehouseTable, "_append", restore_and_append)
-        loads.load()
-    loads.send({"n": 4})
+    monkeypatch.setattr(WarehouseTable, "_append", act_and_append)
     with pytest.raises(WarehouseError, match=RESTORED):
         loads.load()
     assert fill(loads).loaded == 1
     assert loads.load().loaded == 1
-    assert places(loads) == all_rows(5)
+    assert places(loads) == all_rows(4)
 
 
 @pytest.mark.parametrize("replaces", [False, True], ids=["adds", "replaces"])
@@ -140,11 +155,10 @@ def test_only_what_adds_all_missing_rows_lets_loads_continue_after_a_restore(loa
 
 
 def test_loads_continue_after_a_restore_that_took_no_row(loads: Loads) -> None:
-    """As one that undoes a merge of files: nothing is missing, and the backfill says so to the loads."""
+    """As one that undoes a change of a property: the backfill finds nothing missing, and loads learn that."""
     loads.send({"n": 3})
-    delta(loads).optimize.compact()
-    version = delta(loads).version()
-    delta(loads).restore(version)
+    delta(loads).alter.set_table_properties({"delta.appendOnly": "false"})
+    restore(loads)
     with pytest.raises(WarehouseError, match=RESTORED):
         loads.load()
     assert fill(loads).loaded == 0
@@ -275,20 +289,24 @@ def test_files_of_the_plan_that_others_merge_and_vacuum_are_named_as_gone(
     assert places(loads) == all_rows(7)
 
 
-def test_a_checkpoint_and_a_shorter_log_by_others_change_nothing(
-    loads: Loads, meanwhile: Callable[[Act], None]
+@pytest.mark.parametrize("shortens", [False, True], ids=["checkpoint", "checkpoint and shorter log"])
+def test_a_checkpoint_by_others_keeps_the_offsets(
+    loads: Loads, meanwhile: Callable[[Act], None], shortens: bool
 ) -> None:
-    """Offsets are in the checkpoint, and the files of the log before it may be gone."""
+    """A load that still reads the log that they shorten is to be run again."""
 
-    def shorten_log() -> None:
+    def checkpoint() -> None:
         table = delta(loads)
         table.create_checkpoint()
         for path in (loads.warehouse / "t" / "_delta_log").glob("*.json"):
-            if path.stem.isdigit() and int(path.stem) < table.version():
+            if shortens and path.stem.isdigit() and int(path.stem) < table.version():
                 path.unlink()
 
     loads.send({"n": 3}, b"nonsense")
-    meanwhile(shorten_log)
+    meanwhile(checkpoint)
+    if shortens:
+        with pytest.raises(WarehouseError, match=r"removed 0+3\.json from the log of the table in .*again"):
+            loads.load(max_rejected_share=1)
     assert loads.load(max_rejected_share=1).loaded == 1
     loads.send({"n": 5})
     assert loads.load().loaded == 1

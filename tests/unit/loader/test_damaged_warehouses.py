@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from tests.support.small_disk import can_mount, small_disk
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_load_topic import Loads
 from tests.unit.loader.test_rewrite_rows import EVERYTHING, fill, places
 
 from mainstem_loader.chosen_offsets import ChosenOffsets
+from mainstem_loader.columns import TableFormat
 from mainstem_loader.errors import DiskFullError, WarehouseError
+from mainstem_loader.load_status import load_status
 from mainstem_loader.maintain_table import maintain
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.rewrite_rows import rewind
-from mainstem_loader.table import delivery
+from mainstem_loader.table import delivery, iceberg_catalog
 from mainstem_loader.table.commits import WarehouseTable
 from mainstem_loader.table.delta import commit_files
+from mainstem_loader.table.folder import Folder
 
 DISK_BYTES = 4 << 20
 
@@ -71,6 +75,68 @@ def test_a_damaged_data_file_is_a_reason_and_not_a_crash(loads: Loads) -> None:
         fill(loads)
     damaged.write_bytes(whole)
     assert fill(loads).read == 0
+
+
+class PanicException(BaseException):
+    """Named as that of PyO3, which cannot be imported."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "function", "act"),
+    [
+        (DeltaTable, "is_deltatable", Loads.load),
+        (DeltaTable, "__init__", Loads.load),
+        (DeltaTable, "history", Loads.load),
+        (DeltaTable, "transaction_version", Loads.load),
+        (DeltaTable, "create_write_transaction", Loads.load),
+        (DeltaTable, "get_add_actions", lambda loads: maintain(loads.settings())),
+        (QueryBuilder, "execute", fill),
+        (DeltaTable, "transaction_version", lambda loads: load_status(loads.settings())),
+    ],
+)
+def test_a_panic_of_the_delta_library_is_an_error_with_the_tables_name(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch, owner: Any, function: str, act: Callable[[Loads], object]
+) -> None:
+    """It passes `except Exception`, and would end the process that loads the tables of many topics."""
+
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("index out of bounds: the len is 0\nnote: run with RUST_BACKTRACE=1")
+
+    loads.send({"n": 3})
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, function, panic)
+        with pytest.raises(
+            WarehouseError, match=r"/t cannot be .*gave up: index out of bounds: the len is 0\)"
+        ):
+            act(loads)
+    assert loads.load().loaded == 1
+    assert places(loads) == [(0, n) for n in range(4)]
+
+
+def test_a_commit_that_panicked_after_it_was_made_is_recognised(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = DeltaTable.create_write_transaction
+
+    def panic(*arguments: Any, **more: Any) -> None:
+        plain(*arguments, **more)
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", plain)
+        raise PanicException("no answer")
+
+    loads.send({"n": 3})
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", panic)
+    assert loads.load().loaded == 1
+    assert places(loads) == [(0, n) for n in range(4)]
+
+
+def test_a_damaged_table_of_dead_letters_is_named(loads: Loads) -> None:
+    loads.send(b"nonsense")
+    loads.load(max_rejected_share=1)
+    for commit in (loads.warehouse / "dead_letters" / "_delta_log").glob("*.json"):
+        commit.write_text("garbage")
+    for act in (fill, lambda loads: load_status(loads.settings())):
+        with pytest.raises(WarehouseError, match=r"The table in .*/dead_letters cannot be read"):
+            act(loads)
 
 
 def test_an_append_only_table_is_loaded_and_its_rows_are_not_replaced(loads: Loads) -> None:
@@ -151,6 +217,35 @@ def test_what_a_full_disk_stopped_is_loaded_once_when_there_is_space(
     assert loads.load(max_rejected_share=1).loaded == 0
     assert [row["n"] for row in loads.rows("n")] == [0, 1, 3]
     assert [row["_offset"] for row in loads.dead()] == [2]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not can_mount(), reason="only root can mount the disk that this test makes read-only")
+@pytest.mark.parametrize("table_format", list(TableFormat))
+@pytest.mark.parametrize("holds", ["nothing", "the warehouse", "the table"])
+def test_a_read_only_disk_is_named_and_loads_continue_once_it_is_not(
+    cluster: FakeCluster, disk: Path, table_format: TableFormat, holds: str
+) -> None:
+    """Whatever is written first: a folder, the catalog, the table or its files."""
+    loads = Loads(cluster, disk / "tables", table_format)
+    loads.send({"n": 0})
+    match holds:
+        case "the warehouse":
+            loads.warehouse.mkdir()
+        case "the table":
+            loads.load()
+            loads.send({"n": 1})
+            if loads.catalog is not None:
+                # As a new process, which has no file open.
+                catalog: Any = loads.catalog.open(Folder.of(loads.warehouse))
+                catalog.engine.dispose()
+                iceberg_catalog._opened.cache_clear()
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(WarehouseError, match=r"^/.*/tables\S* is on a read-only file system.* mount it"):
+        loads.load()
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    loads.load()
+    assert [row["n"] for row in loads.rows("n")] == ([0, 1] if holds == "the table" else [0])
 
 
 def test_a_restored_table_is_not_loaded_on_before_its_missing_rows_are_added(loads: Loads) -> None:

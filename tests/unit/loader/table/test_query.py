@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from mainstem_loader.errors import QueryError
 from mainstem_loader.table.query import query, tables
@@ -86,6 +87,43 @@ def test_a_damaged_table_stops_no_question_about_others(warehouse: Path) -> None
     assert query(warehouse, 'SELECT count(*) AS n FROM "web.events-2"').to_pylist() == [{"n": 2}]
     assert query(warehouse, "SELECT 1 AS flight").to_pylist() == [{"flight": 1}]
     assert "web.events-2" in query(warehouse, "SHOW TABLES").column("table_name").to_pylist()
+
+
+class PanicException(BaseException):
+    """Named as that of PyO3, which cannot be imported."""
+
+
+@pytest.mark.parametrize("function", ["is_deltatable", "__init__"])
+def test_a_table_that_makes_the_library_panic_stops_no_question_about_others(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    plain = getattr(DeltaTable, function)
+
+    def panic(*arguments: Any, **more: Any) -> Any:
+        if any(str(argument).endswith("/flights") for argument in arguments):
+            raise PanicException("index out of bounds")
+        return plain(*arguments, **more)
+
+    replaced: Any = staticmethod(panic) if function == "is_deltatable" else panic
+    monkeypatch.setattr(DeltaTable, function, replaced)
+    assert query(warehouse, 'SELECT count(*) AS n FROM "web.events-2"').to_pylist() == [{"n": 2}]
+    assert "web.events-2" in query(warehouse, "SHOW TABLES").column("table_name").to_pylist()
+    if function == "__init__":
+        with pytest.raises(
+            QueryError, match=r"flights cannot be opened .*gave up: index out of bounds.*whole"
+        ):
+            query(warehouse, "SELECT * FROM flights")
+
+
+def test_a_question_that_makes_the_engine_panic_is_refused(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panic(*_: object) -> None:
+        raise PanicException("attempt to divide by zero")
+
+    monkeypatch.setattr(QueryBuilder, "execute", panic)
+    with pytest.raises(QueryError, match="cannot be answered: the Delta library gave up: attempt to divide"):
+        query(warehouse, "SELECT * FROM flights")
 
 
 def test_comments_before_a_question_do_not_matter(warehouse: Path) -> None:
