@@ -55,7 +55,7 @@ class Maintenance:
             (self._apply_retention, config.integer("log.retention.check.interval.ms")),
             (self._flush_due, FLUSH_CHECK_INTERVAL_MS),
             (self._checkpoint_recovery_points, config.integer("log.flush.offset.checkpoint.interval.ms")),
-            (self._checkpoint_recovery_points, config.integer("log.flush.start.offset.checkpoint.interval.ms")),
+            (self._checkpoint_start_offsets, config.integer("log.flush.start.offset.checkpoint.interval.ms")),
             (
                 self._checkpoint_high_watermarks,
                 config.integer("replica.high.watermark.checkpoint.interval.ms"),
