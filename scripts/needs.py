@@ -151,7 +151,7 @@ def free_disk_bytes() -> int:
 
 
 def free_memory_bytes() -> int | None:
-    """What programs can still get; None where nothing tells it, as anywhere but on Linux."""
+    """What programs can still get; None where it cannot be read, as anywhere but on Linux."""
     meminfo = Path("/proc/meminfo")
     memory = re.search(r"MemAvailable: +([0-9]+)", meminfo.read_text("ascii")) if meminfo.exists() else None
     return None if memory is None else int(memory[1]) * 1024

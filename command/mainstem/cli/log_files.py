@@ -45,14 +45,11 @@ def logs_under(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         raise BadInput(f"{path} does not exist.")
     from mainstem_broker.log.directory_names import DELETED_DIRECTORY_SUFFIX
+    from mainstem_broker.log.segment import is_named_by_offset
 
     folders = sorted(
         folder
-        for folder in {
-            segment.parent
-            for segment in path.rglob("*.log")
-            if segment.stem.isascii() and segment.stem.isdecimal()
-        }
+        for folder in {segment.parent for segment in path.rglob("*.log") if is_named_by_offset(segment)}
         if folder == path or not folder.name.endswith(DELETED_DIRECTORY_SUFFIX)
     )
     if not folders:

@@ -165,7 +165,8 @@ BOUNDS_OF_ACCEPTED: Final[Mapping[str, tuple[int, int]]] = {
 }
 """Least and greatest value that a group may set, of settings without effect.
 
-They are the defaults of Kafka's broker settings `group.FAMILY.min.*` and `max.*`, which brokers here lack.
+They are the defaults of Kafka's broker settings `group.FAMILY.min.*` and `max.*`, which brokers here do not
+have.
 """
 
 

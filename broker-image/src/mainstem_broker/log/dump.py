@@ -27,7 +27,7 @@ from mainstem_broker.log.index import OffsetIndex, TimeIndex
 from mainstem_broker.log.producer_snapshot_format import decode_snapshot
 from mainstem_broker.log.producer_snapshots import SNAPSHOT_SUFFIX
 from mainstem_broker.log.scanning import scan_batches
-from mainstem_broker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES
+from mainstem_broker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, is_named_by_offset
 from mainstem_broker.log.transaction_index import AbortedTransaction, TransactionIndex, is_sound
 from mainstem_broker.protocol.batches import BatchHeader, crc_matches, read_records
 from mainstem_broker.protocol.markers import read_marker
@@ -395,11 +395,7 @@ def dump_segment(path: Path, *, records: bool = False, verify: bool = False) -> 
         NotALog: there is no such segment.
     """
     log_path = path.with_suffix(LOG_SUFFIX)
-    if (
-        path.suffix not in SEGMENT_SUFFIXES
-        or not (path.stem.isascii() and path.stem.isdecimal())
-        or not log_path.is_file()
-    ):
+    if path.suffix not in SEGMENT_SUFFIXES or not is_named_by_offset(path) or not log_path.is_file():
         raise NotALog(f"{path} is no segment: name a .log file, or a directory that holds some.")
     return SegmentDump(log_path, records=records, verify=verify)
 
@@ -428,17 +424,12 @@ def dump_transaction_index(path: Path) -> TransactionIndexDump:
 
 def is_transaction_index(path: Path) -> bool:
     """Whether the path has the name of an index of aborted transactions."""
-    return (
-        path.suffix == TransactionIndex.SUFFIX
-        and path.stem.isascii()
-        and path.stem.isdecimal()
-        and path.is_file()
-    )
+    return path.suffix == TransactionIndex.SUFFIX and is_named_by_offset(path) and path.is_file()
 
 
 def is_snapshot(path: Path) -> bool:
     """Whether the path has a snapshot's name."""
-    return path.suffix == SNAPSHOT_SUFFIX and path.stem.isascii() and path.stem.isdecimal() and path.is_file()
+    return path.suffix == SNAPSHOT_SUFFIX and is_named_by_offset(path) and path.is_file()
 
 
 def dump_log(path: Path, *, records: bool = False, verify: bool = False) -> list[SegmentDump]:
@@ -451,11 +442,7 @@ def dump_log(path: Path, *, records: bool = False, verify: bool = False) -> list
     """
     if not path.is_dir():
         return [dump_segment(path, records=records, verify=verify)]
-    paths = sorted(
-        segment
-        for segment in path.glob("*" + LOG_SUFFIX)
-        if segment.stem.isascii() and segment.stem.isdecimal()
-    )
+    paths = sorted(segment for segment in path.glob("*" + LOG_SUFFIX) if is_named_by_offset(segment))
     if not paths:
         raise NotALog(f"{path} holds no segment: name the directory of a partition, such as flights-0.")
     return [SegmentDump(segment, records=records, verify=verify) for segment in paths]

@@ -26,7 +26,7 @@ from mainstem_broker.log.checkpoints import TEMPORARY_SUFFIX
 from mainstem_broker.log.producer_snapshot_format import decode_snapshot, encode_snapshot
 from mainstem_broker.log.producers import Producers
 from mainstem_broker.log.scanning import marker_at, scan_headers
-from mainstem_broker.log.segment import Segment, segment_path
+from mainstem_broker.log.segment import Segment, is_named_by_offset, segment_path
 
 logger = structlog.get_logger(__name__)
 
@@ -45,10 +45,7 @@ class ProducerSnapshots:
         self.offsets = sorted(
             int(path.stem)
             for path in (directory.iterdir() if names is None else map(Path, names))
-            if path.suffix == SNAPSHOT_SUFFIX
-            and len(path.stem) == _NAME_DIGITS
-            and path.stem.isdecimal()
-            and path.stem.isascii()
+            if path.suffix == SNAPSHOT_SUFFIX and len(path.stem) == _NAME_DIGITS and is_named_by_offset(path)
         )
 
     def _path(self, offset: int) -> Path:

@@ -43,6 +43,7 @@ from mainstem_broker.log.segment import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     Segment,
+    is_named_by_offset,
     segment_path,
 )
 from mainstem_broker.log.transaction_index import TransactionIndex
@@ -191,7 +192,7 @@ def _base_offsets(directory: Path) -> list[int]:
     return sorted(
         int(path.stem)
         for path in directory.glob("*" + LOG_SUFFIX)
-        if len(path.stem) == _BASE_OFFSET_DIGITS and path.stem.isdecimal() and path.stem.isascii()
+        if len(path.stem) == _BASE_OFFSET_DIGITS and is_named_by_offset(path)
     )
 
 

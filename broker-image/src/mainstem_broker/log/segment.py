@@ -48,6 +48,11 @@ def segment_path(directory: Path, base_offset: int, suffix: str = LOG_SUFFIX) ->
     return directory / f"{base_offset:020d}{suffix}"
 
 
+def is_named_by_offset(path: Path) -> bool:
+    """Whether a file is named after an offset, as segments, their indexes and snapshots are."""
+    return path.stem.isascii() and path.stem.isdecimal()
+
+
 class Segment:
     """A segment's state. Only the newest segment of a log is appended to.
 

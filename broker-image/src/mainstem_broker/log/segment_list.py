@@ -249,15 +249,13 @@ class SegmentList:
         The segment is made first, so that a full disk changes nothing. A crash in between leaves it among the
         others, as a roll would.
         """
-        fresh = next((segment for segment in self._segments if segment.base_offset == offset), None)
-        is_new = fresh is None
-        if fresh is None:
-            fresh = self._create(offset, config, now_ms)
+        kept = next((segment for segment in self._segments if segment.base_offset == offset), None)
+        fresh = self._create(offset, config, now_ms) if kept is None else kept
         for segment in self._segments[::-1]:
             if segment is not fresh:
                 self._take_out(segment, config.file_delete_delay_ms)
-        if not is_new:
-            fresh.cut(0, offset)
+        if kept is not None:
+            kept.cut(0, offset)
         self._segments = [fresh]
         self._changed()
 

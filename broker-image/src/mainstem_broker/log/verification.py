@@ -41,7 +41,7 @@ from mainstem_broker.log.dump import (
 )
 from mainstem_broker.log.leader_epochs import EpochCache
 from mainstem_broker.log.producer_snapshots import SNAPSHOT_SUFFIX
-from mainstem_broker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES
+from mainstem_broker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, is_named_by_offset
 from mainstem_broker.protocol.topic_partition import TopicPartition
 
 _OFFSET_CHECKPOINTS: Final = {
@@ -105,7 +105,7 @@ def _lone_indexes(directory: Path) -> list[Problem]:
         for suffix in SEGMENT_SUFFIXES
         if suffix != LOG_SUFFIX
         for path in sorted(directory.glob("*" + suffix))
-        if path.stem.isascii() and path.stem.isdecimal() and not path.with_suffix(LOG_SUFFIX).exists()
+        if is_named_by_offset(path) and not path.with_suffix(LOG_SUFFIX).exists()
     ]
 
 

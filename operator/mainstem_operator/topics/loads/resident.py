@@ -250,13 +250,12 @@ def resident_status(
             is_worth_a_write = True
             last_load = _last_load(page)
             last_good_load = written(page.finished) if page.succeeded else last_good_load
-    told = newest if newest is not None and is_worth_a_write else known
-    up_to = None if told is None else written(told)
+    up_to = newest if newest is not None and is_worth_a_write else known
     age_seconds = None if newest is None else max(int((now - newest).total_seconds()), 0)
     return LoadStatus(
         last_load,
         last_good_load,
-        up_to,
+        None if up_to is None else written(up_to),
         [_loaded(spec, page, trouble), _fresh(warehouse.freshness_seconds, newest, age_seconds)],
         freshness_seconds=None if newest is None else rounded_age(newest, warehouse.freshness_seconds, now),
         newest=newest,

@@ -23,7 +23,7 @@ async def test_topics_are_deleted_by_id(broker: LocalBroker) -> None:
     [(2, "invalid_request"), (3, "topic_deletion_disabled"), (5, "topic_deletion_disabled")],
 )
 def test_a_broker_may_not_allow_deletion(version: int, error: str, broker: LocalBroker) -> None:
-    """KIP-322: a client that knows the error tells it from a request that is wrong."""
+    """KIP-322: a client that knows the error does not take it for a mistake in the request."""
     broker.create("t")
     broker.context.config.values["delete.topic.enable"] = False
     assert run(delete(broker, ["t", "nowhere"], version)) == [("t", error), ("nowhere", error)]
