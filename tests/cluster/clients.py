@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tests.cluster.invariants import Ledger
@@ -33,148 +34,131 @@ def leaders(network: Network, topic: str, index: int) -> list[int]:
     ]
 
 
-class Producer:
+@dataclass(eq=False)
+class PartitionClient:
+    """What a client of a partition works with."""
+
+    topic: str
+    index: int
+    network: Network
+    random: random.Random
+    ledger: Ledger
+
+
+@dataclass(eq=False)
+class Producer(PartitionClient):
     """Sends batches of unique content, one after another, most of them with acks=all."""
 
-    def __init__(
-        self,
-        name: int,
-        topic: str,
-        index: int,
-        network: Network,
-        source: random.Random,
-        ledger: Ledger,
-        records_max: int,
-    ) -> None:
-        """`records_max` is that of a batch."""
-        self._name = name
-        self._topic = topic
-        self._index = index
-        self._network = network
-        self._random = source
-        self._ledger = ledger
-        self._records_max = records_max
-        self._sent = 0
+    name: int
+    records_max: int
+    """Of a batch."""
+    sent: int = 0
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._random.random() * PAUSE_S_MAX)
-            acks = 1 if self._random.random() < 0.15 else -1
-            self._sent += 1
+            await asyncio.sleep(self.random.random() * PAUSE_S_MAX)
+            acks = 1 if self.random.random() < 0.15 else -1
+            self.sent += 1
             await self._send(self._encode(), acks)
 
     def _encode(self) -> bytes:
-        first = Message(b"%d-%d" % (self._name, self._sent))
-        return encode_batch([first, *[MORE] * (self._random.randint(1, self._records_max) - 1)])
+        first = Message(b"%d-%d" % (self.name, self.sent))
+        return encode_batch([first, *[MORE] * (self.random.randint(1, self.records_max) - 1)])
 
     async def _send(self, batch: bytes, acks: int) -> None:
-        leader_ids = leaders(self._network, self._topic, self._index)
+        leader_ids = leaders(self.network, self.topic, self.index)
         if not leader_ids:
-            await asyncio.sleep(self._random.random() * RETRY_S_MAX)
+            await asyncio.sleep(self.random.random() * RETRY_S_MAX)
             return
-        timeout_s = 0.05 + self._random.random()
+        timeout_s = 0.05 + self.random.random()
 
         async def produce(broker: SimulatedBroker) -> Body:
-            return await broker.produce(self._topic, self._index, batch, acks, timeout_s)
+            return await broker.produce(self.topic, self.index, batch, acks, timeout_s)
 
         try:
             async with asyncio.timeout(timeout_s + 0.5):
-                answer = await self._network.call(CLIENT, self._random.choice(leader_ids), produce)
+                answer = await self.network.call(CLIENT, self.random.choice(leader_ids), produce)
         except (PeerUnavailable, TimeoutError):
             return
         if answer["error_code"] == 0 and acks == -1:
-            self._ledger.acknowledge(self._index, answer["base_offset"], batch)
+            self.ledger.acknowledge(self.index, answer["base_offset"], batch)
         elif answer["error_code"] != 0:
-            await asyncio.sleep(self._random.random() * RETRY_S_MAX)
+            await asyncio.sleep(self.random.random() * RETRY_S_MAX)
 
 
-class RackConsumer:
+@dataclass(eq=False)
+class RackConsumer(PartitionClient):
     """Reads a partition again and again from where leaders send it: the follower in its rack (KIP-392)."""
 
-    def __init__(
-        self, topic: str, index: int, network: Network, source: random.Random, ledger: Ledger
-    ) -> None:
-        self._topic = topic
-        self._index = index
-        self._network = network
-        self._random = source
-        self._ledger = ledger
-        self._offset = 0
-        self._rack = rack_of(1)
-        self._preferred: int | None = None
+    offset: int = 0
+    rack: str = rack_of(1)
+    preferred: int | None = None
 
     async def run(self) -> None:
         while True:
-            broker_id = self._preferred
+            broker_id = self.preferred
             if broker_id is None:
-                leader_ids = leaders(self._network, self._topic, self._index)
-                broker_id = self._random.choice(leader_ids) if leader_ids else None
+                leader_ids = leaders(self.network, self.topic, self.index)
+                broker_id = self.random.choice(leader_ids) if leader_ids else None
             if broker_id is None or not await self._read(broker_id):
-                self._preferred = None
-                await asyncio.sleep(self._random.random() * RETRY_S_MAX)
-            if self._random.random() < 0.05:
+                self.preferred = None
+                await asyncio.sleep(self.random.random() * RETRY_S_MAX)
+            if self.random.random() < 0.05:
                 # In another rack now, from the beginning.
-                self._offset, self._preferred = 0, None
-                self._rack = rack_of(self._random.randint(1, 4))
+                self.offset, self.preferred = 0, None
+                self.rack = rack_of(self.random.randint(1, 4))
 
     async def _read(self, broker_id: int) -> bool:
         async def fetch(broker: SimulatedBroker) -> Any:
-            topic = broker.member.view.topics[self._topic]
-            position = FetchPartition(self._index, -1, self._offset, -1, -1, 10_000)
+            topic = broker.member.view.topics[self.topic]
+            position = FetchPartition(self.index, -1, self.offset, -1, -1, 10_000)
             positions = [(topic.topic_id, position)]
-            answer = await broker.fetch(fetch_request(positions, 0.2, max_bytes=10_000, rack=self._rack))
+            answer = await broker.fetch(fetch_request(positions, 0.2, max_bytes=10_000, rack=self.rack))
             if answer["responses"][0]["partitions"][0]["error_code"] == OffsetOutOfRange.code:
-                partition = broker.context.find_replica(self._topic, self._index)
+                partition = broker.context.find_replica(self.topic, self.index)
                 if partition.is_leader:
                     answer["start_offset"] = partition.log.log_start_offset
             return answer
 
         try:
             async with asyncio.timeout(2):
-                answer = await self._network.call(CLIENT, broker_id, fetch)
+                answer = await self.network.call(CLIENT, broker_id, fetch)
         except (PeerUnavailable, ProtocolError, TimeoutError, KeyError):
             return False
         (topic,) = answer["responses"]
         (partition,) = topic["partitions"]
-        self._offset = max(self._offset, answer.get("start_offset", 0))
+        self.offset = max(self.offset, answer.get("start_offset", 0))
         if partition["error_code"] != 0:
             return False
         replica = partition.get("preferred_read_replica", -1)
         if replica >= 0:
-            self._preferred = replica
+            self.preferred = replica
         for header, batch in split_batches(partition["records"] or b""):
-            self._ledger.consumed_from_follower(self._index, header.base_offset, bytes(batch))
-            self._offset = header.next_offset
+            self.ledger.consumed_from_follower(self.index, header.base_offset, bytes(batch))
+            self.offset = header.next_offset
         return True
 
 
-class Consumer:
+@dataclass(eq=False)
+class Consumer(PartitionClient):
     """Reads a partition from its beginning, wherever its leader is, and asks where it ends.
 
     Where records were deleted before it has read them, it goes on with the first one that is left.
     """
 
-    def __init__(
-        self, topic: str, index: int, network: Network, source: random.Random, ledger: Ledger
-    ) -> None:
-        self._topic = topic
-        self._index = index
-        self._network = network
-        self._random = source
-        self._ledger = ledger
-        self.offset = 0
+    offset: int = 0
 
     async def run(self) -> None:
         while True:
-            leader_ids = leaders(self._network, self._topic, self._index)
-            if not leader_ids or not await self._read(self._random.choice(leader_ids)):
-                await asyncio.sleep(self._random.random() * RETRY_S_MAX)
+            leader_ids = leaders(self.network, self.topic, self.index)
+            if not leader_ids or not await self._read(self.random.choice(leader_ids)):
+                await asyncio.sleep(self.random.random() * RETRY_S_MAX)
 
     async def _read(self, leader: int) -> bool:
         async def fetch(broker: SimulatedBroker) -> Any:
-            topic = broker.member.view.topics[self._topic]
+            topic = broker.member.view.topics[self.topic]
             position = FetchPartition(
-                partition=self._index,
+                partition=self.index,
                 current_leader_epoch=-1,
                 fetch_offset=self.offset,
                 last_fetched_epoch=-1,
@@ -183,77 +167,63 @@ class Consumer:
             )
             answer = await broker.fetch(fetch_request([(topic.topic_id, position)], 0.2, max_bytes=10_000))
             if answer["responses"][0]["partitions"][0]["error_code"] == OffsetOutOfRange.code:
-                partition = broker.context.find_replica(self._topic, self._index)
-                self._ledger.out_of_range(self._index, self.offset, partition)
+                partition = broker.context.find_replica(self.topic, self.index)
+                self.ledger.out_of_range(self.index, self.offset, partition)
                 answer["start_offset"] = partition.log.log_start_offset
             return answer
 
         async def latest(broker: SimulatedBroker) -> None:
-            partition = broker.context.find_replica(self._topic, self._index)
+            partition = broker.context.find_replica(self.topic, self.index)
             partition.require_leader()
-            self._ledger.latest(self._index, partition.latest_offset(committed=False), partition.leader_epoch)
+            self.ledger.latest(self.index, partition.latest_offset(committed=False), partition.leader_epoch)
 
         try:
             async with asyncio.timeout(2):
-                if self._random.random() < 0.2:
-                    await self._network.call(CLIENT, leader, latest)
+                if self.random.random() < 0.2:
+                    await self.network.call(CLIENT, leader, latest)
                     return True
-                answer = await self._network.call(CLIENT, leader, fetch)
+                answer = await self.network.call(CLIENT, leader, fetch)
         except (PeerUnavailable, ProtocolError, TimeoutError):
             return False
         self.offset = max(self.offset, answer.get("start_offset", 0))
         (topic,) = answer["responses"]
         (partition,) = topic["partitions"]
         for header, batch in split_batches(partition["records"] or b""):
-            self._ledger.consumed(self._index, self.offset, header, bytes(batch))
+            self.ledger.consumed(self.index, self.offset, header, bytes(batch))
             self.offset = header.next_offset
         return bool(partition["error_code"] == 0)
 
 
-class Trimmer:
+@dataclass(eq=False)
+class Trimmer(PartitionClient):
     """Deletes the beginning of a partition again and again, up to offsets inside batches and at their ends.
 
     Not when all is to be well again: the next deletion could help a replica that cannot go on.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        index: int,
-        network: Network,
-        source: random.Random,
-        ledger: Ledger,
-        pause_s_max: float,
-        limit: Callable[[], float],
-    ) -> None:
-        """Nothing is deleted at `limit()`, an offset, or beyond."""
-        self._topic = topic
-        self._index = index
-        self._network = network
-        self._random = source
-        self._ledger = ledger
-        self._pause_s_max = pause_s_max
-        self._limit = limit
+    pause_s_max: float
+    limit: Callable[[], float]
+    """Nothing is deleted at `limit()`, an offset, or beyond."""
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._random.random() * self._pause_s_max)
-            leader_ids = leaders(self._network, self._topic, self._index)
-            if leader_ids and not self._network.calm:
-                await self._delete(self._random.choice(leader_ids))
+            await asyncio.sleep(self.random.random() * self.pause_s_max)
+            leader_ids = leaders(self.network, self.topic, self.index)
+            if leader_ids and not self.network.calm:
+                await self._delete(self.random.choice(leader_ids))
 
     async def _delete(self, leader: int) -> None:
         async def delete(broker: SimulatedBroker) -> None:
-            partition = broker.context.find_replica(self._topic, self._index)
+            partition = broker.context.find_replica(self.topic, self.index)
             start = partition.log.log_start_offset
-            end = min(partition.high_watermark, self._limit())
+            end = min(partition.high_watermark, self.limit())
             if start < end:
-                offset = self._random.choice((self._random.randint(start, int(end)), int(end)))
-                self._ledger.deleted(self._index, offset)
-                await broker.delete_records(self._topic, self._index, offset, 0.3)
+                offset = self.random.choice((self.random.randint(start, int(end)), int(end)))
+                self.ledger.deleted(self.index, offset)
+                await broker.delete_records(self.topic, self.index, offset, 0.3)
 
         try:
             async with asyncio.timeout(1):
-                await self._network.call(CLIENT, leader, delete)
+                await self.network.call(CLIENT, leader, delete)
         except (PeerUnavailable, ProtocolError, TimeoutError):
             pass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from tests.cluster.clients import MORE, leaders
-from tests.cluster.invariants import Ledger, Violation
+from tests.cluster.clients import MORE, PartitionClient, leaders
+from tests.cluster.invariants import Violation
 from tests.cluster.memory_log import MemoryLog
-from tests.cluster.network import CLIENT, Network
+from tests.cluster.network import CLIENT
 from tests.cluster.simulated_broker import SimulatedBroker
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
@@ -30,35 +30,22 @@ class _Batch(NamedTuple):
     end: int
 
 
-class IdempotentProducer:
+@dataclass(eq=False)
+class IdempotentProducer(PartitionClient):
     """Up to five batches are on their way at once, with acks=all, in order as on a connection.
 
     What is not acknowledged is sent again, to the leader of that time, while its first copy may still be
     on its way to another broker or the same.
     """
 
-    def __init__(
-        self,
-        producer_id: int,
-        topic: str,
-        index: int,
-        network: Network,
-        source: random.Random,
-        ledger: Ledger,
-        records_max: int,
-    ) -> None:
-        self.producer_id = producer_id
-        self.index = index
-        self._topic = topic
-        self._network = network
-        self._random = source
-        self._ledger = ledger
-        self._records_max = records_max
-        self._offsets: dict[_Batch, int] = {}
-        """Where batches were acknowledged."""
-        self._sent: list[_Batch] = []
-        self._waiting: list[_Batch] = []
-        self._next = 0
+    producer_id: int
+    records_max: int
+    """Of a batch."""
+    offsets: dict[_Batch, int] = field(default_factory=dict)
+    """Where batches were acknowledged."""
+    sent: list[_Batch] = field(default_factory=list)
+    waiting: list[_Batch] = field(default_factory=list)
+    next: int = 0
 
     def deletable_offset(self) -> float:
         """What lies before it can be deleted, and every replica still knows the producer.
@@ -66,36 +53,36 @@ class IdempotentProducer:
         It does as long as the last batches are there, as many as it remembers: one that is sent again, or
         that comes late, would else be taken for a new one (KIP-360).
         """
-        waiting = len(self._sent) if not self._waiting else self._sent.index(self._waiting[0])
+        waiting = len(self.sent) if not self.waiting else self.sent.index(self.waiting[0])
         kept = waiting - BATCHES_REMEMBERED
-        return self._offsets[self._sent[kept]] if kept >= 0 else 0
+        return self.offsets[self.sent[kept]] if kept >= 0 else 0
 
     async def run(self) -> None:
         while True:
-            for _ in range(self._random.randint(len(self._waiting), IN_FLIGHT_MAX) - len(self._waiting)):
-                end = self._next + self._random.randint(1, self._records_max)
-                batch = _Batch(self._next, end)
-                self._sent.append(batch)
-                self._waiting.append(batch)
-                self._next = end
-            leader_ids = leaders(self._network, self._topic, self.index)
-            if leader_ids and self._waiting:
-                await self._send_waiting(self._random.choice(leader_ids))
-            await asyncio.sleep(self._random.random() * PAUSE_S_MAX)
+            for _ in range(self.random.randint(len(self.waiting), IN_FLIGHT_MAX) - len(self.waiting)):
+                end = self.next + self.random.randint(1, self.records_max)
+                batch = _Batch(self.next, end)
+                self.sent.append(batch)
+                self.waiting.append(batch)
+                self.next = end
+            leader_ids = leaders(self.network, self.topic, self.index)
+            if leader_ids and self.waiting:
+                await self._send_waiting(self.random.choice(leader_ids))
+            await asyncio.sleep(self.random.random() * PAUSE_S_MAX)
 
     async def _send_waiting(self, leader: int) -> None:
-        sent = [(numbers, self._encode(numbers)) for numbers in self._waiting]
-        timeout_s = 0.05 + self._random.random()
+        sent = [(numbers, self._encode(numbers)) for numbers in self.waiting]
+        timeout_s = 0.05 + self.random.random()
 
         async def produce(broker: SimulatedBroker) -> Any:
             # Tasks begin in the order they were made, and a handler appends before it first waits.
             return await asyncio.gather(
-                *(broker.produce(self._topic, self.index, batch, -1, timeout_s) for _, batch in sent)
+                *(broker.produce(self.topic, self.index, batch, -1, timeout_s) for _, batch in sent)
             )
 
         try:
             async with asyncio.timeout(timeout_s + 0.5):
-                answers = await self._network.call(CLIENT, leader, produce)
+                answers = await self.network.call(CLIENT, leader, produce)
         except (PeerUnavailable, TimeoutError):
             return
         for (numbers, batch), answer in zip(sent, answers, strict=True):
@@ -117,9 +104,9 @@ class IdempotentProducer:
         )
 
     def _told(self, numbers: _Batch, offset: int, batch: bytes) -> None:
-        self._offsets[numbers] = offset
-        self._ledger.acknowledge(self.index, offset, batch)
-        self._waiting.remove(numbers)
+        self.offsets[numbers] = offset
+        self.ledger.acknowledge(self.index, offset, batch)
+        self.waiting.remove(numbers)
 
     def check(self, log: MemoryLog) -> None:
         """Each of its records that is not deleted is in the log once, in order, at the offset it was
@@ -135,7 +122,7 @@ class IdempotentProducer:
                     )
                 next_number = first + header.record_count
                 offset_of[_Batch(first, next_number)] = header.base_offset
-        for numbers, offset in self._offsets.items():
+        for numbers, offset in self.offsets.items():
             is_deleted = offset + numbers.end - numbers.first <= log.log_start_offset
             if offset_of.get(numbers) != offset and not is_deleted:
                 raise Violation(f"{self.index}: producer {self.producer_id} got other offsets")

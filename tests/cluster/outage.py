@@ -71,7 +71,7 @@ async def _live(
         asyncio.create_task(client.run())
         for index in range(PARTITIONS)
         for client in (
-            Producer(index, TOPIC, index, network, source, ledger, RECORDS_MAX),
+            Producer(TOPIC, index, network, source, ledger, index, RECORDS_MAX),
             Consumer(TOPIC, index, network, source, ledger),
         )
     ]

@@ -111,13 +111,13 @@ async def _live(seed: int, history: list[str], idempotent: bool) -> Outcome:
     clients = [_check_all_the_time(ledger)]
     for index in range(PARTITIONS):
         clients += [
-            Producer(2 * index, TOPIC, index, network, source, ledger, records_max).run(),
-            Producer(2 * index + 1, TOPIC, index, network, source, ledger, records_max).run(),
+            Producer(TOPIC, index, network, source, ledger, 2 * index, records_max).run(),
+            Producer(TOPIC, index, network, source, ledger, 2 * index + 1, records_max).run(),
             Consumer(TOPIC, index, network, source, ledger).run(),
             RackConsumer(TOPIC, index, network, source, ledger).run(),
         ]
     numbering = [
-        IdempotentProducer(100 + index, TOPIC, index, network, source, ledger, records_max)
+        IdempotentProducer(TOPIC, index, network, source, ledger, 100 + index, records_max)
         for index in range(PARTITIONS if idempotent else 0)
     ]
     clients += [producer.run() for producer in numbering]

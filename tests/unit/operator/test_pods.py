@@ -81,8 +81,8 @@ def executor() -> Manifest:
     (container,) = template_of([load_manifest(topic(schedule="@hourly"), cluster(), IMAGES)])["spec"][
         "containers"
     ]
-    told = {item["name"]: item.get("value", "x") for item in container["env"]}
-    pods = pods_from_environment(told, 2)
+    environment = {item["name"]: item.get("value", "x") for item in container["env"]}
+    pods = pods_from_environment(environment, 2)
     settings = spark_settings(pods, 2)
     template = pod_template(pods)
     prefix = "spark.kubernetes.container.image"
@@ -135,7 +135,7 @@ def guard(of: Manifest) -> Manifest:
     return context
 
 
-def told(pod: Manifest, kind: str) -> Manifest:
+def metadata_of(pod: Manifest, kind: str) -> Manifest:
     """The `labels` or `annotations` of a pod."""
     found: Manifest = pod.get("metadata", {}).get(kind, {})
     return found
@@ -175,12 +175,12 @@ TABLE: Final[Mapping[str, tuple[Callable[[Manifest, Manifest], bool], Mapping[st
     "readOnlyRootFilesystem": (lambda pod, box: guard(box)["readOnlyRootFilesystem"] is True, ALL),
     "no privileges": (lambda pod, box: guard(box)["allowPrivilegeEscalation"] is False, ALL),
     "no capabilities": (lambda pod, box: guard(box)["capabilities"] == {"drop": ["ALL"]}, ALL),
-    "labels of the manifest": (lambda pod, box: told(pod, "labels").get("team") == "a", {
+    "labels of the manifest": (lambda pod, box: metadata_of(pod, "labels").get("team") == "a", {
         name: "" if name in SERVERS else "A Service of others that selects servers by them would lead to it."
         for name in PODS
     }),
     "annotations of the manifest": (
-        lambda pod, box: told(pod, "annotations").get("mesh") == "off",
+        lambda pod, box: metadata_of(pod, "annotations").get("mesh") == "off",
         {name: "" if name in SERVERS else "They describe servers, as ports to scrape." for name in PODS},
     ),
     "time to stop": (lambda pod, box: "terminationGracePeriodSeconds" in pod["spec"], {
@@ -188,7 +188,7 @@ TABLE: Final[Mapping[str, tuple[Callable[[Manifest, Manifest], bool], Mapping[st
     }),
     "revision of what it reads once": (
         lambda pod, box: bool(
-            {names.CONFIG_HASH, names.CREDENTIALS_HASH} & told(pod, "annotations").keys()
+            {names.CONFIG_HASH, names.CREDENTIALS_HASH} & metadata_of(pod, "annotations").keys()
         ),
         {name: "" if name in (*SERVERS, "resident loader") else FRESH for name in PODS},
     ),

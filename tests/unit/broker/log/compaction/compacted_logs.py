@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
@@ -19,6 +21,26 @@ from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.protocol.batches import BatchHeader, read_records, split_batches
 
 Pairs = Sequence[tuple[bytes | None, bytes | None]]
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+@contextmanager
+def failing_after(renames: int, error: Exception) -> Iterator[None]:
+    """So many files are renamed, and no more."""
+    rename, left = Path.rename, renames
+
+    def counted(path: Path, target: Path) -> Path:
+        nonlocal left
+        if left == 0:
+            raise error
+        left -= 1
+        return rename(path, target)
+
+    with patch.object(Path, "rename", counted):
+        yield
 
 
 def compacted_settings(**changes: object) -> TopicConfig:

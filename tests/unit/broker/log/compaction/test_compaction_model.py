@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from unittest.mock import patch
 
 from hypothesis import settings as example_settings
@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.support.folders import new_folder
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
+from tests.unit.broker.log.compaction.compacted_logs import Crash, failing_after
 from tests.unit.broker.log.logs import NOW_MS, compressed_batch, open_log, settings
 
 from mainstem_broker.log.compaction import compaction_pass
@@ -42,10 +43,6 @@ class Written:
     key: bytes
     value: bytes | None
     timestamp_ms: int
-
-
-class Crash(Exception):
-    """The process ends here."""
 
 
 class CompactionModel(RuleBasedStateMachine):
@@ -125,22 +122,10 @@ class CompactionModel(RuleBasedStateMachine):
         """The process ends at the rename of this number, or at the end of the pass before it is written
         down.
         """
-        rename, left = Path.rename, renames
-
-        def counted(path: Path, target: Path) -> Path:
-            nonlocal left
-            if left == 0:
-                raise Crash
-            left -= 1
-            return rename(path, target)
-
-        try:
+        with failing_after(renames, Crash()), suppress(Crash):
             for message in self.compacting(keys_max):
                 if isinstance(message, CompactedGroup):
-                    with patch.object(Path, "rename", counted):
-                        self.log.take_compacted(message, self.now_ms)
-        except Crash:
-            pass
+                    self.log.take_compacted(message, self.now_ms)
         self.reopen(clean=False)
 
     @rule()

@@ -7,8 +7,7 @@ import io
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +17,11 @@ from numpy.typing import NDArray
 from tests.support.messages import Message
 from tests.support.record_batches import encode_batch
 from tests.unit.broker.log.compaction.compacted_logs import (
+    Crash,
     batches_of,
     compact,
     compacted_settings,
+    failing_after,
     job_of,
     log_of,
     records_of,
@@ -117,31 +118,8 @@ def _messages(key: bytes) -> list[Message]:
     return [Message(b"t", key, (), NOW_MS)]
 
 
-class Crash(Exception):
-    """The process ends here."""
-
-
-@contextmanager
-def failing_after(renames: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """So many files are renamed, and no more."""
-    rename, left = Path.rename, renames
-
-    def counted(path: Path, target: Path) -> Path:
-        nonlocal left
-        if left == 0:
-            raise error
-        left -= 1
-        return rename(path, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", counted)
-        yield
-
-
 @pytest.mark.parametrize("renames", range(16))
-def test_r6_a_crash_while_files_change_places_brings_nothing_back(
-    tmp_path: Path, renames: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_r6_a_crash_while_files_change_places_brings_nothing_back(tmp_path: Path, renames: int) -> None:
     """The last segment of the group has nothing left: only an empty batch says that the group covers it."""
     config = compacted_settings()
     log = log_of(
@@ -149,7 +127,7 @@ def test_r6_a_crash_while_files_change_places_brings_nothing_back(
     )
     (group, _) = run(job_of(log, segment_bytes=10_000), lambda _: None)
     assert isinstance(group, CompactedGroup)
-    with failing_after(renames, Crash(), monkeypatch), suppress(Crash):
+    with failing_after(renames, Crash()), suppress(Crash):
         log.take_compacted(group, NOW_MS)
     log = open_log(tmp_path, config, clean=False, recovery_point=5)
     before = [(0, b"a", b"1"), (1, b"b", None), (2, b"a", b"2"), (3, b"a", None), (4, b"c", b"1")]
@@ -160,7 +138,7 @@ def test_r6_a_crash_while_files_change_places_brings_nothing_back(
 
 @pytest.mark.parametrize("renames", range(13))
 def test_r6_a_disk_that_fails_while_files_change_places_leaves_the_log_as_it_was_or_out_of_use(
-    tmp_path: Path, renames: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, renames: int
 ) -> None:
     """Also a full one: a log whose list of segments says other than its directory would skip records."""
     config = compacted_settings()
@@ -170,7 +148,7 @@ def test_r6_a_disk_that_fails_while_files_change_places_leaves_the_log_as_it_was
     failures: list[str] = []
     log.disk_failed = lambda: failures.append("failed")
     with (
-        failing_after(renames, OSError(errno.ENOSPC, "No space left on device"), monkeypatch),
+        failing_after(renames, OSError(errno.ENOSPC, "No space left on device")),
         pytest.raises(StorageError),
     ):
         log.take_compacted(group, NOW_MS)
@@ -273,7 +251,7 @@ def test_batches_that_inflate_to_much_are_read_few_at_a_time(
 
 @pytest.mark.parametrize("renames", [3, 6, 9])
 def test_r6_left_overs_of_a_pass_that_was_killed_cost_nothing_when_a_later_group_changes_places(
-    tmp_path: Path, renames: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, renames: int
 ) -> None:
     """Recovery concludes from unfinished files of a lower offset that inputs of later groups are there."""
     config = compacted_settings()
@@ -284,7 +262,7 @@ def test_r6_left_overs_of_a_pass_that_was_killed_cost_nothing_when_a_later_group
     assert isinstance(group, CompactedGroup)
     segment_path(log.directory, 0, LOG_SUFFIX + CLEANED_SUFFIX).write_bytes(b"unfinished")
     with (
-        failing_after(renames, OSError(errno.EIO, "the power is gone"), monkeypatch),
+        failing_after(renames, OSError(errno.EIO, "the power is gone")),
         pytest.raises(StorageError),
     ):
         log.take_compacted(group, NOW_MS)
