@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -180,7 +180,7 @@ class RecordReader:
             if not len(chosen):
                 continue
             records = rows.take(of_numbers(chosen)).combine_chunks()
-            columns = {
+            columns: dict[str, pa.Array[Any] | pa.ChunkedArray[Any]] = {
                 "offset": records.column(OFFSET_COLUMN),
                 "timestamp_ms": records.column("timestamp_ms"),
                 "key": records.column(KEY_COLUMN),

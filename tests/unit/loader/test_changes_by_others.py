@@ -18,7 +18,7 @@ from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_load_topic import DAY_MS, NEW_YEAR_MS, Loads
 from tests.unit.loader.test_rewrite_rows import fill, places, replay
 
-from mainstem_loader import maintain_table, rewrite_rows
+from mainstem_loader import rewrite_rows
 from mainstem_loader.chosen_offsets import ChosenOffsets
 from mainstem_loader.errors import WarehouseError
 from mainstem_loader.load_topic import LoadOutcome
@@ -26,6 +26,7 @@ from mainstem_loader.maintain_table import maintain
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.rewrite_rows import rewind
 from mainstem_loader.table.commits import WarehouseTable
+from mainstem_loader.task_runs import TaskRuns
 
 RESTORED = r"was restored to an older version.*load backfill TOPIC --all"
 Act = Callable[[], object]
@@ -271,7 +272,7 @@ def test_files_of_the_plan_that_others_merge_and_vacuum_are_named_as_gone(
         delta(loads).optimize.compact()
         vacuum(loads)
 
-    module: Any = rewrite_rows if again == "backfill" else maintain_table.TaskRuns
+    module: Any = rewrite_rows if again == "backfill" else TaskRuns
     name = "produce_rows" if again == "backfill" else "run_copies"
     plain = getattr(module, name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -90,10 +91,9 @@ def test_headers_that_were_not_requested_are_there_for_those_who_ask(batches: li
     expected = [record.headers for batch in batches for record in batch]
     whole = fetched(*map(batch_bytes, batches))
     blocks = decode_records(whole, SOURCE, batches[0][0].offset, batches[-1][-1].offset + 1).blocks
+    found: list[Any] = [headers for block in blocks for headers in headers_of(block, SOURCE).to_pylist()]
     assert [
-        tuple((header["key"].encode(), header["value"]) for header in of_record)
-        for block in blocks
-        for of_record in headers_of(block, SOURCE).to_pylist()
+        tuple((header["key"].encode(), header["value"]) for header in headers) for headers in found
     ] == expected
 
 
