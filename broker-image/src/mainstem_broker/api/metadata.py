@@ -12,7 +12,7 @@
 - v5 offline replicas; v7 leader epoch; v8 to v10 authorized operations; v9 flexible; v10 topic ids; v12
   topics requested by id.
 - DescribeCluster names brokers and controller (KIP-700). A client that asks for controllers to connect to
-  (v1, KIP-919) is told that this is a broker.
+  (v1, KIP-919) gets MISMATCHED_ENDPOINT_TYPE: this is a broker.
 """
 
 from __future__ import annotations
