@@ -122,14 +122,22 @@ def test_a_statement_that_never_ends_is_cancelled_and_spark_goes_on(
     topics: Topics, spark: SparkExecutor
 ) -> None:
     numbers(topics, 1)
+    # Endless, but of little memory: what fills the heap ends Spark.
     sql = """
-        SELECT count(*) AS c FROM range(1000000000) a CROSS JOIN range(1000000000) b
-        JOIN records ON a.id * b.id % 7 = n
+        SELECT /*+ BROADCAST(records) */ count(*) AS c
+        FROM range(1000000000000000) AS a JOIN records ON a.id % 7 = n
     """
     with pytest.raises(TransformError, match="did not end within 5 s"):
         load(topics, spark, Transform(sql=sql, deadline_s=5))
     assert topics.files() == []
     assert load(topics, spark, Transform(sql="SELECT n FROM records")).rows == 1
+
+
+def test_a_job_that_would_begin_after_the_deadline_does_not(spark: SparkExecutor) -> None:
+    with pytest.raises(TransformError, match="did not end within 0 s"):
+        spark.run_frames(lambda session: session.range(10**15).where("id % 7 = 8").count(), 0)
+    tracker = spark.context.statusTracker()
+    wait_until(lambda: not tracker.getActiveJobsIds(), "the end of the job", WITHIN_S)
 
 
 FUNCTIONS: Final = """

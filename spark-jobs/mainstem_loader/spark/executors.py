@@ -269,7 +269,7 @@ class SparkExecutor:
 
             results: list[Result] = _uninterrupted(collect)
         except Exception as error:
-            if type(error).__name__ != "Py4JJavaError":
+            if not _is_of_spark(error):
                 raise
             raise LoaderError(f"A task ended unexpectedly: {_cause(str(error))}") from error
         finally:
@@ -297,7 +297,14 @@ class SparkExecutor:
 
         outcome = _begun(run)
         if not _ends_within(outcome, deadline_s):
-            context.cancelJobGroup(group)
+
+            def cancel() -> None:
+                # Again and again: it may only now come to its first job, or to the next one.
+                while not outcome.done():
+                    context.cancelJobGroup(group)
+                    wait([outcome], PROGRESS_PAUSE_S)
+
+            _begun(cancel)
             _ends_within(outcome, CANCEL_SECONDS)
             raise TransformError(
                 f"The transform did not end within {deadline_s:g} s, and nothing was loaded; correct it, or"
@@ -442,6 +449,16 @@ def _check_java() -> None:
             f"Spark needs Java {JAVA_VERSION_MIN} or later, and {java} is {version.group(1)}; install a"
             " newer one and point JAVA_HOME to it."
         )
+
+
+def _is_of_spark(error: Exception) -> bool:
+    """Whether a job failed. Once this process has had a session, as transforms have, PySpark raises errors of
+    its own where it raised those of the gateway before.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, Py4JJavaError | PySparkException)
 
 
 def _cause(message: str) -> str:
