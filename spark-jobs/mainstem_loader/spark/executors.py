@@ -455,10 +455,9 @@ def _is_of_spark(error: Exception) -> bool:
     """Whether a job failed. Once this process has had a session, as transforms have, PySpark raises errors of
     its own where it raised those of the gateway before.
     """
-    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    return isinstance(error, Py4JJavaError | PySparkException)
+    return isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError"
 
 
 def _cause(message: str) -> str:
