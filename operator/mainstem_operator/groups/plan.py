@@ -382,23 +382,24 @@ def _conditions(
 
 
 def _within_slo(spec: GroupSpec, observed: GroupSeen, total_lag: int) -> Condition:
-    name = WITHIN_SLO
     if spec.max_lag is not None and total_lag > spec.max_lag:
         return Condition(
-            name,
+            WITHIN_SLO,
             False,
             "LagTooGreat",
             f"{total_lag} records are not consumed yet, and {spec.max_lag} are allowed.",
         )
     if spec.max_lag_seconds is not None:
         if observed.lag_seconds is None:
-            return Condition(name, None, "NotTold", "The age of the oldest record could not be determined.")
+            return Condition(
+                WITHIN_SLO, None, "NotTold", "The age of the oldest record could not be determined."
+            )
         if observed.lag_seconds > spec.max_lag_seconds:
             text = (
                 f"Records wait for up to {observed.lag_seconds} s, and {spec.max_lag_seconds} s are allowed."
             )
-            return Condition(name, False, "LagTooOld", text)
-    return Condition(name, True, "WithinLimits", f"{total_lag} records wait.")
+            return Condition(WITHIN_SLO, False, "LagTooOld", text)
+    return Condition(WITHIN_SLO, True, "WithinLimits", f"{total_lag} records wait.")
 
 
 def _reset_conditions(reset: ResetSpec, step: ResetStep, last: Object) -> list[Condition]:

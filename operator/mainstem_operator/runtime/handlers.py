@@ -81,7 +81,7 @@ class Reconciler:
             return  # our own write of the status, most of the time
         if kind == "BrokerCluster":
             self.queue.add(Key("cluster", *key))
-            if stored is None or event.get("type") == "DELETED":
+            if stored is None or event.get("type") == "DELETED" or metadata.get("deletionTimestamp"):
                 for queue in _QUEUES.values():
                     self.queue.add(Key(queue, *key))
             else:  # listeners, authorization and warehouse decide what Users and loads get

@@ -689,6 +689,8 @@ def load_conditions(
     if stuck is not None:
         text = f"The pod of {stuck.job} can't start. {stuck.trouble}"
         loaded = Condition(LOADED, False, "LoadCannotStart", text)
+    elif last is None and (warehouse.suspend or topic.paused):
+        loaded = Condition(LOADED, None, "Suspended", "Loads of this topic are suspended.")
     elif last is None:
         loaded = Condition(
             LOADED, None, "NoLoadYet", f"The first load begins by the schedule {warehouse.schedule!r}."

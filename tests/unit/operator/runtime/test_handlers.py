@@ -203,3 +203,16 @@ async def test_what_brokers_refuse_of_all_topics_again_replaces_the_last_good_st
         (ready,) = kubernetes.get("topics", "clicks")["status"]["conditions"]
         assert (ready["status"], ready["reason"]) == expected
     assert "Cluster authorization failed." in ready["message"]
+
+
+def test_a_cluster_that_is_being_deleted_is_looked_at_with_all_that_names_it() -> None:
+    """Its ConsumerGroups, too: nobody answers for them soon."""
+    reconciler = Reconciler(cast(Context, None), 1.0)
+    queued: list[Key] = []
+    reconciler.queue = cast(Any, SimpleNamespace(add=queued.append))
+    metadata = {"name": "events", "namespace": "default", "uid": "u"}
+    reconciler.heard_of({"type": "ADDED"}, {"metadata": metadata}, "BrokerCluster")
+    queued.clear()
+    going = {**metadata, "deletionTimestamp": "2026-11-21T11:00:00Z"}
+    reconciler.heard_of({"type": "MODIFIED"}, {"metadata": going}, "BrokerCluster")
+    assert {key.kind for key in queued} == {"cluster", "topics", "groups", "users"}

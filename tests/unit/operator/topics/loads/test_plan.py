@@ -446,3 +446,8 @@ def test_executors_that_a_load_cannot_have_are_told(
     assert (condition is not None) == is_told
     if condition is not None:
         assert "2 are requested" in condition.message
+
+
+def test_the_first_load_of_a_suspended_topic_is_not_announced() -> None:
+    (condition,) = load_conditions(topic(suspend=True), None, [], None, NOW)
+    assert (condition.holds, condition.reason) == (None, "Suspended")
