@@ -461,11 +461,8 @@ _QUANTITIES: Final = frozenset({"limits", "requests", "sizeLimit"})
 
 
 _LISTS_BY_KEY: Final = {
-    "containers": "name",
-    "env": "name",
-    "volumes": "name",
+    **dict.fromkeys(("containers", "env", "imagePullSecrets", "volumes"), "name"),
     "volumeMounts": "mountPath",
-    "imagePullSecrets": "name",
     "ownerReferences": "uid",
 }
 """Lists that are maps for the API server, by what their items are known by. What others add to them stays
