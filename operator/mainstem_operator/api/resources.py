@@ -34,7 +34,7 @@ _SECONDS_OF_UNIT: Final = {"s": 1, "m": 60, "h": 3600}
 _QUANTITY: Final = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?"
 )
-_MULTIPLES: Final = {
+_MULTIPLES: Final[Mapping[str, Fraction | int]] = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 10**3),
     "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,

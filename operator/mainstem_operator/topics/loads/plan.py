@@ -346,7 +346,8 @@ def gone_loads(cron_jobs: Iterable[Object], topics: Iterable[Object], cluster_ui
 def is_copy(cron_job: Object) -> bool:
     """Whether somebody has copied a CronJob of ours, with labels and owner, under another name."""
     metadata = cron_job["metadata"]
-    return (metadata.get("labels") or {}).get(names.TOPIC_LABEL, metadata["name"]) != metadata["name"]
+    made_as: str | None = (metadata.get("labels") or {}).get(names.TOPIC_LABEL)
+    return made_as is not None and made_as != metadata["name"]
 
 
 def orphaned_loads(cron_jobs: Iterable[Object], topics: Iterable[Object]) -> list[Object]:

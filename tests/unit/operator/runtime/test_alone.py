@@ -284,7 +284,7 @@ async def test_a_defect_in_one_object_holds_up_no_other_one(
     read = getattr(module, name)
 
     def defective(manifest: Manifest) -> Any:
-        return {}["missing"] if manifest["metadata"]["name"] == "first" else read(manifest)
+        return manifest["missing"] if manifest["metadata"]["name"] == "first" else read(manifest)
 
     monkeypatch.setattr(module, name, defective)
     manifests = [kubernetes.apply(resource(kind, name, CLUSTER_REF)) for name in ("first", "second")]
