@@ -288,8 +288,9 @@ class _Loads:
             self._resident_trouble = _trouble_of(pod, dt.datetime.now(dt.UTC))
             if is_of_earlier_template(pod, workload) and await self._context.may_act():
                 logger.info("deleting a pod of an earlier manifest", pod=pod["metadata"]["name"])
-                # The items of a list do not say what they are.
-                await kube.delete_owned({**pod, "apiVersion": "v1", "kind": "Pod"})
+                with Alone()((namespace, f"Pod {pod['metadata']['name']}")):
+                    # The items of a list do not say what they are.
+                    await kube.delete_owned({**pod, "apiVersion": "v1", "kind": "Pod"})
             pod_ip = (pod.get("status") or {}).get("podIP")
             if pod_ip and not pod["metadata"].get("deletionTimestamp"):
                 self._pages = pages_of(await self._context.observer.loads(pod_ip))
