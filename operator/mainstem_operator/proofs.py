@@ -272,7 +272,11 @@ def prove_scale_down(
 
 
 def prove_topic_deletion(
-    spec: TopicSpec, known_id: str | None, present_id: str, others: Iterable[TopicSpec]
+    spec: TopicSpec,
+    known_id: str | None,
+    present_id: str,
+    others: Iterable[TopicSpec],
+    invalid: Iterable[str] = (),
 ) -> TopicDeletion | Refusal:
     """Whether a topic is to go with its Topic.
 
@@ -281,6 +285,7 @@ def prove_topic_deletion(
         known_id: the id of the topic that this Topic made or took over, from its status.
         present_id: the id of the topic that is there.
         others: the other Topics of the same BrokerCluster.
+        invalid: the names of Topics that name the same topic, and whose manifests are not valid otherwise.
     """
     if not spec.identity.deleting:
         return Refusal("The Topic is not being deleted.")
@@ -298,6 +303,8 @@ def prove_topic_deletion(
         same = (other.cluster, other.topic) == (spec.cluster, spec.topic)
         if same and other.identity.key != spec.identity.key and not other.identity.deleting:
             return Refusal(f"The Topic {other.identity.name} claims the same topic: it is kept.")
+    for name in invalid:
+        return Refusal(f"The Topic {name} claims the same topic: it is kept.")
     return TopicDeletion(spec.topic, present_id)
 
 

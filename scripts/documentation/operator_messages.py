@@ -22,6 +22,7 @@ CONDITIONS: Final[Mapping[str, str]] = {
         "BrokerCluster: `auto.create.topics.enable` is on, so a deleted topic returns with its next client."
     ),
     "CoordinationHealthy": "BrokerCluster: all ZooKeeper servers serve.",
+    "ExecutorsIgnored": "Topic: loads have no executors, since the warehouse is a volume.",
     "Fresh": "Topic: the last successful load is recent enough (`warehouse.freshWithinSeconds`).",
     "Healthy": "BrokerCluster: every broker is ready and every replica is in sync.",
     "KeptUntilLoaded": (
@@ -48,8 +49,12 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "ScaleDownBlocked": "BrokerCluster: brokers cannot be removed; the message says why.",
     "SettingsOverridden": "BrokerCluster: others have set defaults that differ from `brokers.config`.",
     "SettingsRefused": "BrokerCluster: the brokers refused values of `brokers.config`; nothing was changed.",
+    "SettingsReplaced": "BrokerCluster: names in `brokers.config` that the operator sets to other values.",
     "SettingsUnknown": "BrokerCluster: brokers ignore names in `brokers.config` that they do not know.",
-    "Stable": "BrokerCluster: everything is as in the manifest, and nothing is in progress.",
+    "Stable": (
+        "BrokerCluster: everything is as in the manifest but for what other conditions say, and nothing is in"
+        " progress."
+    ),
     "StorageUnresizable": "BrokerCluster: a volume cannot get the requested size.",
     "Unmanaged": "Topic: the annotation `mainstem.dev/managed` tells the operator not to change it.",
     "WithinSLO": "ConsumerGroup: the lag is within `maxLag` and `maxLagSeconds`.",

@@ -14,9 +14,9 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What is not in a namespace carries the release's, so that two releases never meet. */}}
+{{/* What is not in a namespace carries the release's, whole, so that two releases never meet. */}}
 {{- define "mainstem.clusterName" -}}
-{{- printf "%s-%s" .Release.Namespace (include "mainstem.fullname" .) | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Namespace (include "mainstem.fullname" .) -}}
 {{- end -}}
 
 {{- define "mainstem.serviceAccount" -}}
@@ -24,8 +24,8 @@
 {{- end -}}
 
 {{- define "mainstem.selector" -}}
-app.kubernetes.io/name: {{ include "mainstem.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "mainstem.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
@@ -108,6 +108,6 @@ affinity:
   nodeAffinity: {{- toYaml . | nindent 4 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}

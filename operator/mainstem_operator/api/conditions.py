@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.timestamps import written
+
+_MESSAGE_CHARACTERS: Final = 32_768  # of a longer one the whole status would be refused (crds/)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,17 @@ class Condition:
     holds: bool | None
     reason: str
     message: str = ""
+
+
+def absence_of(cluster: str, namespace: str, there: Object | None) -> Condition | None:
+    """Why what names a BrokerCluster waits: it does not exist, or is being deleted; None if neither is so."""
+    if there is None:
+        text = f"There is no BrokerCluster {cluster} in the namespace {namespace}."
+        return Condition("Ready", False, "ClusterNotFound", text)
+    if there["metadata"].get("deletionTimestamp"):
+        text = f"The BrokerCluster {cluster} is being deleted."
+        return Condition("Ready", False, "ClusterNotFound", text)
+    return None
 
 
 def merged(
@@ -40,7 +53,7 @@ def merged(
                 "type": condition.type,
                 "status": status,
                 "reason": condition.reason,
-                "message": condition.message,
+                "message": condition.message[:_MESSAGE_CHARACTERS],
                 "lastTransitionTime": written(now) if turned else before["lastTransitionTime"],
                 "observedGeneration": generation,
             }

@@ -84,15 +84,19 @@ class Fields:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """The list of texts in `name`; empty if there is none."""
-        values = self._values.get(name) or ()
-        if isinstance(values, str) or not all(isinstance(item, str) for item in values):
+        values = self._values.get(name)
+        if values is None:
+            return ()
+        if not isinstance(values, list | tuple) or not all(isinstance(item, str) for item in values):
             raise InvalidSpec(f"{self._of(name)} must be a list of strings.")
         return tuple(values)
 
     def objects(self, name: str) -> tuple[Object, ...]:
         """The list of objects in `name`, as they are."""
-        values = self._values.get(name) or ()
-        if isinstance(values, str) or not all(isinstance(item, Mapping) for item in values):
+        values = self._values.get(name)
+        if values is None:
+            return ()
+        if not isinstance(values, list | tuple) or not all(isinstance(item, Mapping) for item in values):
             raise InvalidSpec(f"{self._of(name)} must be a list of objects.")
         return tuple(values)
 

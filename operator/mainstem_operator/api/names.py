@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 GROUP: Final = "mainstem.dev"
@@ -31,6 +32,7 @@ RESIDENT_LOADER: Final = "resident-loader"
 # Reasons of conditions, when a reconciliation did not come to its end:
 INTERNAL_ERROR: Final = "InternalError"  # the operator has a defect
 KUBERNETES_REFUSED: Final = "KubernetesRefused"  # it may not read or write what it needs
+BROKERS_REFUSED: Final = "KafkaError"  # brokers answer with an error, and not only once
 
 # Annotations that people set.
 PAUSE: Final = f"{GROUP}/pause-reconciliation"  # "true": deletions are still honoured
@@ -68,14 +70,22 @@ ZOOKEEPER_PORT: Final = 2181
 ZOOKEEPER_PEER_PORT: Final = 2888
 ZOOKEEPER_ELECTION_PORT: Final = 3888
 
+_STATEFUL_SET_NAME_MAX: Final = 52
+"""Kubernetes labels the pods with the name and up to eleven characters more, and a label has 63."""
+
 
 def workload(cluster: str, component: str) -> str:
     """The StatefulSet, ConfigMap and PodDisruptionBudget of a component."""
-    return f"{cluster}-{component}"
+    name = f"{cluster}-{component}"
+    if len(name) <= _STATEFUL_SET_NAME_MAX:
+        return name
+    digest = hashlib.sha256(cluster.encode()).hexdigest()[:8]
+    rest = _STATEFUL_SET_NAME_MAX - len(component) - len(digest) - 2
+    return f"{cluster[:rest].rstrip('-')}-{digest}-{component}"
 
 
 def headless(cluster: str, component: str) -> str:
-    return f"{cluster}-{component}-headless"
+    return f"{workload(cluster, component)}-headless"
 
 
 def bootstrap(cluster: str) -> str:
@@ -84,6 +94,13 @@ def bootstrap(cluster: str) -> str:
 
 def external(cluster: str, broker: int) -> str:
     return f"{cluster}-broker-{broker}-external"
+
+
+def broker_of_external(cluster: str, service: str) -> int | None:
+    """The broker whose `external` Service has this name; None if it is another one."""
+    index = service.removeprefix(f"{cluster}-broker-").removesuffix("-external")
+    is_index = index.isascii() and index.isdecimal() and len(index) < 10
+    return int(index) if is_index and external(cluster, int(index)) == service else None
 
 
 def trusted_certificates(cluster: str) -> str:

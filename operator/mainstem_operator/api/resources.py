@@ -9,11 +9,13 @@ import datetime as dt
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final, Literal, cast
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Fields, InvalidSpec, Object
 from mainstem_operator.api.listeners import External, Security, external_of, security_of
+from mainstem_operator.api.setting_values import same_value
 
 _INT64_MAX: Final = 2**63 - 1
 RETENTION_MS: Final = "retention.ms"
@@ -29,9 +31,12 @@ FRESHNESS_SECONDS_MIN: Final = 10
 FRESHNESS_SECONDS_MAX: Final = 86_400
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,5})(s|m|h)")
 _SECONDS_OF_UNIT: Final = {"s": 1, "m": 60, "h": 3600}
-_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|[kMGTPE]|[KMGTPE]i)?")
-_MULTIPLES: Final = {
-    "m": 1e-3, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
+_QUANTITY: Final = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?"
+)
+_MULTIPLES: Final[Mapping[str, Fraction | int]] = {
+    "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 10**3),
+    "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
 }  # fmt: skip
 MANAGED_SETTINGS: Final = frozenset(
@@ -409,10 +414,14 @@ def cluster_of(manifest: Object) -> ClusterSpec:
         warehouse=warehouse,
         paused=annotated(manifest, names.PAUSE),
         plan_only=annotated(manifest, names.PLAN_ONLY),
-        restart_request=annotations_of(manifest).get(names.RESTART, ""),
+        restart_request=_restart_request(annotations_of(manifest).get(names.RESTART, "")),
         scale_down_anyway=annotated(manifest, names.SCALE_DOWN_ANYWAY),
         authority_replacement=_authority_replacement(annotations_of(manifest)),
     )
+
+
+def _restart_request(text: str) -> str:
+    return "" if text.strip().lower() == "false" else text  # who takes a request back asks for nothing
 
 
 def _authority_replacement(annotations: Mapping[str, str]) -> AuthorityReplacement:
@@ -525,7 +534,7 @@ def topic_of(manifest: Object) -> TopicSpec:
         protected=spec.boolean("deletionProtection", False),
         warehouse=warehouse,
         paused=annotated(manifest, names.PAUSE),
-        managed=annotations_of(manifest).get(names.MANAGED) != "false",
+        managed=annotated(manifest, names.MANAGED, default=True),
     )
 
 
@@ -593,7 +602,7 @@ def _until_loaded(warehouse: Fields, config: Mapping[str, str | None]) -> UntilL
             f"spec.config has {RETENTION_BYTES}: with spec.warehouse.retention untilLoaded,"
             " spec.warehouse.retentionLimit is the limit."
         )
-    if (config.get("cleanup.policy") or "delete") != "delete":
+    if not same_value(config.get("cleanup.policy") or "delete", "delete"):
         raise InvalidSpec(
             "spec.warehouse.retention is untilLoaded, but spec.config.cleanup.policy is not delete: records"
             " of compacted topics are not deleted by age."
@@ -796,13 +805,20 @@ def annotations_of(manifest: Object) -> dict[str, str]:
     return dict((manifest.get("metadata") or {}).get("annotations") or {})
 
 
-def annotated(manifest: Object, name: str) -> bool:
-    """Whether the annotation `name` says true."""
-    return annotations_of(manifest).get(name, "").lower() == "true"
+def annotated(manifest: Object, name: str, default: bool = False) -> bool:
+    """Whether the annotation `name` says true.
+
+    Raises:
+        InvalidSpec: it says neither true nor false, so nobody knows what is meant: nothing is done then.
+    """
+    text = annotations_of(manifest).get(name, "").strip().lower()
+    if text not in ("", "true", "false"):
+        raise InvalidSpec(f"The annotation {name} is {text[:40]!r}: write true or false, or remove it.")
+    return default if not text else text == "true"
 
 
-def quantity(text: Any) -> float:
-    """The number that a Kubernetes quantity (`10Gi`, `500m`, `3`) stands for.
+def quantity(text: Any) -> Fraction:
+    """The number that a Kubernetes quantity (`10Gi`, `500m`, `3`, `5e9`) stands for.
 
     Raises:
         InvalidSpec: it is none.
@@ -810,4 +826,5 @@ def quantity(text: Any) -> float:
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise InvalidSpec(f"{text!r} is not a quantity such as 10Gi or 500m.")
-    return float(match[1]) * _MULTIPLES.get(match[2] or "", 1)
+    exponent = Fraction(f"1e{match[3] or 0}")
+    return Fraction(match[1]) * exponent * _MULTIPLES.get(match[2] or "", 1)

@@ -21,7 +21,7 @@ from mainstem_operator.certificates.plan import (
     plan_certificates,
     replacement_under_way,
 )
-from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.kubernetes.client import Kube, whose
 from mainstem_operator.kubernetes.manifests import manifest
 
 _OWN_CERTIFICATE: Final = (KEY_FILE, CERTIFICATE_FILE, TRUST_FILE)
@@ -97,7 +97,8 @@ def require_owner(live: Object, uid: str, owner: str) -> None:
     metadata = live["metadata"]
     if not any(item.get("uid") == uid for item in metadata.get("ownerReferences") or ()):
         raise NotUsable(
-            f"The Secret {metadata['name']} exists and does not belong to {owner}: delete or rename it."
+            f"The Secret {metadata['name']} exists and belongs to {whose(live)}, not to {owner}: delete or"
+            " rename it."
         )
 
 

@@ -5,6 +5,7 @@ Broker N is pod N: its id, its name and its volume are immutable.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 from mainstem_operator.api import names
 from mainstem_operator.api.listeners import BROKER_USER, INTERNAL, OPERATOR_USER, Listener, Security
 from mainstem_operator.api.resources import ClusterSpec, Images
+from mainstem_operator.api.setting_values import same_value
 from mainstem_operator.cluster.security_steps import step_of
 from mainstem_operator.cluster.settings.known import unknown_settings
 from mainstem_operator.cluster.settings.plan import settings_at_start
@@ -55,6 +57,8 @@ class Placement:
     """How many brokers there are, where those are more than are requested: until they have been drained."""
     operator_namespace: str = "default"
     """Where the operator runs, which reaches the port between brokers."""
+    filed: Mapping[str, str] | None = None
+    """What is in the brokers' files; None if there are none."""
 
 
 def broker_services(cluster: ClusterSpec, replicas: int) -> list[Manifest]:
@@ -173,7 +177,8 @@ def settings_of(cluster: ClusterSpec, broker: int, placement: Placement) -> dict
     if security is not None:
         inside = {_BROKERS_LISTENER: names.BROKERS_PORT}
         inside |= {one.name.upper(): one.port for one in (*security.inside, *security.loads)}
-    advertised = [f"{name}://{host}:{port}" for name, port in inside.items()]
+    order = [item.partition("://")[0] for item in settings["listeners"].split(",")]
+    advertised = [f"{name}://{host}:{inside[name]}" for name in order]
     if external is not None and broker in placement.node_ports:
         name = external.listener.upper()
         port = placement.node_ports[broker]
@@ -193,7 +198,7 @@ def settings_filed(config_map: Mapping[str, Any] | None) -> dict[str, str] | Non
 def _common_settings(cluster: ClusterSpec, config: Mapping[str, str], placement: Placement) -> dict[str, str]:
     # With fewer in-sync replicas required before the drain, records could be lost during it.
     copies = min(REPLICATION_FACTOR, max(cluster.brokers.replicas, placement.brokers))
-    return {
+    settings = {
         "auto.create.topics.enable": "false",  # a deleted topic would come back with its next client
         "default.replication.factor": str(copies),
         "min.insync.replicas": str(max(1, copies - 1)),
@@ -206,6 +211,43 @@ def _common_settings(cluster: ClusterSpec, config: Mapping[str, str], placement:
         "log.dirs": f"{_DATA_PATH}/data",
         "zookeeper.connect": connect_string(cluster),
     }
+    filed = placement.filed or {}
+    return {name: _spelled_as_before(name, value, filed.get(name)) for name, value in settings.items()}
+
+
+_SETS: Final = {
+    "listener.security.protocol.map": ",",
+    "listeners": ",",
+    "log.cleanup.policy": ",",
+    "sasl.enabled.mechanisms": ",",
+    "super.users": ";",
+}
+"""Settings that are lists whose order means nothing, with what separates their items."""
+_OPAQUE: Final = re.compile(r"password|jaas|rules|certificate|keystore|truststore")
+"""Settings that no other text stands for."""
+
+
+def _spelled_as_before(name: str, value: str, filed: str | None) -> str:
+    """The text that the files have, if it means the same: no broker is restarted for another spelling."""
+    if filed is None or filed == value or _OPAQUE.search(name):
+        return value
+    if (separator := _SETS.get(name)) is not None:
+        items = [item.strip() for item in value.split(separator)]
+        # The first broker's has the listener for clients outside, too.
+        before = [item for item in filed.split(separator) if name != "listeners" or item in items]
+        return separator.join(before) if sorted(before) == sorted(items) else value
+    parts, before = value.split(","), filed.split(",")
+    is_same = len(parts) == len(before) and all(map(same_value, parts, before))
+    return filed if is_same else value
+
+
+def replaced_settings(cluster: ClusterSpec) -> list[str]:
+    """The settings of `spec.brokers.config` that have no effect, because the operator's own replace them."""
+    if cluster.security is None or cluster.security.talks_without_tls or cluster.security.is_lenient:
+        return []
+    own = _secured_listeners(cluster.security)
+    config = cluster.brokers.config
+    return sorted(name for name in config if name in own and not same_value(own[name], config[name]))
 
 
 _OPEN_LISTENERS: Final = {

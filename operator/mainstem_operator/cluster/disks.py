@@ -58,6 +58,36 @@ def plan_growth(storage: Storage, component: Component) -> Growth:
     return Growth(tuple(growing), refused)
 
 
+def claims_to_create(workload: str, storage: Storage, replicas: int, component: Component) -> set[str]:
+    """The claims that Kubernetes creates for pods that do not exist, unless there are some of these names."""
+    if storage.type == "ephemeral":
+        return set()
+    missing = set(range(replicas)) - component.claims.keys() - component.pods.keys()
+    return {f"data-{workload}-{index}" for index in missing}
+
+
+def other_ensemble(cluster: ClusterSpec, zookeeper: Component) -> str:
+    """Why no ZooKeeper server may be created: there are volumes of another number of servers; empty if none.
+
+    Servers without the data of an earlier BrokerCluster could be a quorum by themselves, and everything that
+    ZooKeeper knew would be lost.
+    """
+    there = [index for index, claim in zookeeper.claims.items() if not claim.deleting]
+    if zookeeper.workload is not None or cluster.zookeeper.storage.type == "ephemeral" or not there:
+        return ""
+    before = max(there) + 1
+    before += before % 2 == 0  # an ensemble has an odd number, and one of its volumes may be lost
+    replicas = cluster.zookeeper.replicas
+    if before == replicas:
+        return ""
+    return (
+        f"There are volumes of {before} ZooKeeper servers of an earlier BrokerCluster {cluster.name}, and"
+        f" {replicas} are requested: servers without their data could lose every topic. Set"
+        f" spec.zookeeper.replicas to {before}, or delete the claims of all its servers and brokers to begin"
+        " without their data."
+    )
+
+
 def plan_disks(cluster: ClusterSpec, snapshot: Snapshot, component: Component) -> Disks:
     """The volumes of a component that need something done."""
     if snapshot.nodes is None:

@@ -17,6 +17,7 @@ from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.api.timestamps import written
 from mainstem_operator.brokers.admin import Brokers
+from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.cluster.disks import plan_disks
 from mainstem_operator.cluster.moves import Drain, replicas_held
 from mainstem_operator.cluster.status import Work
@@ -26,7 +27,7 @@ from mainstem_operator.kubernetes.manifests import Manifest
 from mainstem_operator.proofs import (
     ClaimDeletion,
     PodDeletion,
-    ScaleDown,
+    Refusal,
     prove_broker_deletion,
     prove_scale_down,
     prove_server_deletion,
@@ -64,7 +65,7 @@ class IrreversibleSteps:
         """Take at most one step, in the order of their weight.
 
         Returns:
-            Which moves of a limited drain were refused, and why; empty if none were.
+            Why a drain does not go on, such as moves of a limited one that were refused; empty if it does.
         """
         await self._mark_lost_volumes()
         for volume in work.lost:
@@ -168,10 +169,16 @@ class IrreversibleSteps:
         moving: set[int] = set()
         anyway = self._cluster.scale_down_anyway
         if not anyway:
-            held = replicas_held(await self._brokers.topics(await self._brokers.topic_names()))
-            moving = {broker for move in (await self._brokers.moves()).values() for broker in move.involved}
+            try:
+                held = replicas_held(await self._brokers.topics(await self._brokers.topic_names()))
+                moves = await self._brokers.moves()
+            except (BrokersRefused, BrokersUnreachable) as error:
+                return str(error)
+            moving = {broker for move in moves.values() for broker in move.involved}
         proof = prove_scale_down(self._cluster, self._snapshot, held, moving)
-        if isinstance(proof, ScaleDown) and await self._context.may_act():
+        if isinstance(proof, Refusal):
+            return proof.reason
+        if await self._context.may_act():
             text = f"Broker {proof.replicas} is removed: {proof.reason}."
             await self._context.event(self._manifest, "RemovingBroker", text, warning=anyway)
             self._context.metrics.steps.labels("lower_replicas").inc()

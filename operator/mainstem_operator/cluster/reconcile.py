@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from mainstem_operator.api import names
+from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import ClusterSpec, annotations_of, cluster_of, decisions_in
 from mainstem_operator.brokers.admin import Brokers
@@ -29,7 +30,7 @@ from mainstem_operator.cluster.broker_manifests import (
     settings_filed,
     settings_of,
 )
-from mainstem_operator.cluster.disks import plan_disks, plan_growth
+from mainstem_operator.cluster.disks import claims_to_create, other_ensemble, plan_disks, plan_growth
 from mainstem_operator.cluster.irreversible_steps import IrreversibleSteps
 from mainstem_operator.cluster.moves import Drain, plan_drain, plan_removal
 from mainstem_operator.cluster.rolling_restart import (
@@ -65,14 +66,15 @@ from mainstem_operator.cluster.settings.plan import (
 from mainstem_operator.cluster.status import Work, cluster_status, ignored_settings
 from mainstem_operator.cluster.throttles.limited_moves import is_note_of
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
-from mainstem_operator.kubernetes.client import ForeignObject, Refused
+from mainstem_operator.kubernetes.client import ForeignObject, Refused, whose
 from mainstem_operator.kubernetes.manifests import Manifest, disruption_budget
 from mainstem_operator.kubernetes.observe import Look
 from mainstem_operator.proofs import (
     Refusal,
 )
+from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
-from mainstem_operator.snapshot import Claim, Component, Snapshot
+from mainstem_operator.snapshot import Claim, Component, Snapshot, controller_of
 
 logger = structlog.get_logger(__name__)
 
@@ -91,10 +93,18 @@ async def reconcile_cluster(context: Context, manifest: Object) -> float | None:
     try:
         cluster = cluster_of(manifest)
     except InvalidSpec as error:
-        await context.say_invalid(manifest, str(error))
+        await context.say(
+            manifest,
+            Condition("Ready", False, "InvalidSpec", str(error)),
+            Condition("Stable", False, "InvalidSpec", str(error)),
+        )
         return None
-    if cluster.identity.deleting:
-        return None  # what belongs to it goes with it, by its owner references
+    if cluster.identity.deleting:  # what belongs to it goes with it, by its owner references
+        with Alone()(cluster.identity.key):
+            await context.say_deleting(
+                manifest, Condition("Ready", None, "Deleting"), Condition("Stable", False, "Deleting")
+            )
+        return None
     return await _Pass(context, manifest, cluster).reconcile()
 
 
@@ -113,6 +123,7 @@ class _Pass:
         self._planned_templates: set[str] = set()
         self._users_in_the_way = ""
         self._authorities = ""  # how far their replacement is
+        self._leftover = ""  # why something that is not wanted any more is still there
 
     async def reconcile(self) -> float | None:
         look = await self._look()
@@ -120,6 +131,10 @@ class _Pass:
         if self._cluster.paused:
             return await self._finish_early(look.snapshot, Work())
         if words := await self._take_security_step(look.snapshot):
+            return await self._refused(look.snapshot, words)
+        if words := other_ensemble(self._cluster, look.snapshot.zookeeper):
+            return await self._refused(look.snapshot, words)
+        if words := await self._claim_of_others(look.snapshot):
             return await self._refused(look.snapshot, words)
         if words := await self._dry_run(look.snapshot):
             return await self._refused(look.snapshot, words)
@@ -159,7 +174,8 @@ class _Pass:
         snapshot = self._with_planned_templates(snapshot)
         work = await self._plan(snapshot, placement, settings, reported_files, at_other_ports)
         work = replace(work, unresizable=unresizable, outside=self._outside(snapshot, placement))
-        work = replace(work, waiting=self._users_in_the_way, authorities=self._authorities)
+        waiting = self._users_in_the_way or self._leftover
+        work = replace(work, waiting=waiting, authorities=self._authorities)
         if self._cluster.plan_only:
             return await self._finish_early(snapshot, work)
         if await self._says_unknown_settings():  # before a broker is restarted for others
@@ -224,6 +240,34 @@ class _Pass:
             self._is_dry_run = False
         return ""
 
+    async def _claim_of_others(self, snapshot: Snapshot) -> str:
+        """Why no pod may be created: it would get a volume that others have made; empty if none would."""
+        cluster = self._cluster
+        needed = claims_to_create(
+            names.workload(cluster.name, names.ZOOKEEPER),
+            cluster.zookeeper.storage,
+            cluster.zookeeper.replicas,
+            snapshot.zookeeper,
+        ) | claims_to_create(
+            names.workload(cluster.name, names.BROKER),
+            cluster.brokers.storage,
+            self._replicas(snapshot),
+            snapshot.brokers,
+        )
+        if not needed:
+            return ""
+        for claim in await self._kube.find("v1", "PersistentVolumeClaim", cluster.namespace):
+            metadata = claim["metadata"]
+            is_ours = (metadata.get("labels") or {}).get(names.CLUSTER_LABEL) == cluster.name
+            if metadata["name"] in needed and not is_ours:
+                return (
+                    f"The PersistentVolumeClaim {metadata['name']} exists and belongs to {whose(claim)}, and"
+                    " a pod would use its volume, so nothing of the BrokerCluster is changed: delete the"
+                    " claim, take another name for the BrokerCluster, or, if the volume is meant, give the"
+                    f" claim the label {names.CLUSTER_LABEL}={cluster.name}."
+                )
+        return ""
+
     async def _take_security_step(self, seen: Snapshot) -> str:
         """Go on from here at the step of security that is due; answers why the manifest can't be followed."""
         filed = settings_filed(self._broker_files())
@@ -277,6 +321,7 @@ class _Pass:
             racks_of(self._cluster, snapshot.nodes, self._broker_files()),
             replicas,
             self._context.operator_namespace,
+            settings_filed(self._broker_files()),
         )
 
     def _broker_files(self) -> Object | None:
@@ -345,15 +390,25 @@ class _Pass:
         replicas = self._replicas(snapshot) if self._cluster.external is not None else 0
         service_names = {names.external(self._cluster.name, broker) for broker in range(replicas)}
         for (kind, name), live in self._objects.items():
-            ours = any(
-                owner.get("uid") == self._cluster.identity.uid
-                for owner in live["metadata"].get("ownerReferences") or ()
+            # A copy may have our labels and our owner reference, and only its name is another.
+            if controller_of(live) != self._cluster.identity.uid:
+                continue
+            broker = names.broker_of_external(self._cluster.name, name)
+            stale_service = kind == "Service" and broker is not None and name not in service_names
+            stale_policy = (
+                kind == "NetworkPolicy"
+                and not self._cluster.network_policy
+                and name
+                in [names.workload(self._cluster.name, one) for one in (names.BROKER, names.ZOOKEEPER)]
             )
-            stale_service = kind == "Service" and name.endswith("-external") and name not in service_names
-            stale_policy = kind == "NetworkPolicy" and not self._cluster.network_policy
-            if ours and (stale_service or stale_policy):
+            if stale_service or stale_policy:
                 api_version = "v1" if kind == "Service" else "networking.k8s.io/v1"
-                await self._kube.delete_owned({"apiVersion": api_version, "kind": kind, **live})
+                try:
+                    await self._kube.delete_owned({"apiVersion": api_version, "kind": kind, **live})
+                except Refused as error:
+                    if not error.by_content:
+                        raise
+                    self._leftover = f"Kubernetes refuses to delete the {kind} {name}: {error}"
 
     async def _grow_claims(self, snapshot: Snapshot) -> str:
         """Ask for larger volumes where the manifest does; answers why that can't be, or nothing."""

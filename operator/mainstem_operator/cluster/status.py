@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition, merged, pruned
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import ClusterSpec
+from mainstem_operator.api.setting_values import same_value
 from mainstem_operator.api.timestamps import written
+from mainstem_operator.cluster.broker_manifests import replaced_settings
 from mainstem_operator.cluster.disks import LostVolume
 from mainstem_operator.cluster.moves import Drain
 from mainstem_operator.cluster.rolling_restart import Roll
@@ -179,7 +181,8 @@ def plan_lines(work: Work) -> list[dict[str, str]]:
     if isinstance(work.drain, Drain):
         for broker in reversed(work.drain.brokers):
             left = work.drain.held.get(broker, 0)
-            waiting = f"{left} replicas are being moved away. {work.not_moved}".strip() if left else ""
+            moving = f"{left} replicas are being moved away." if left else ""
+            waiting = f"{moving} {work.not_moved}".strip()
             lines.append(_line("RemoveBroker", str(broker), "fewer brokers are requested", waiting))
     elif isinstance(work.drain, Refusal):
         lines.append(_line("RemoveBroker", "", "fewer brokers are requested", work.drain.reason))
@@ -324,7 +327,7 @@ def _busy(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> tuple[str, st
     if work.drain is not None:
         left, brokers = sum(work.drain.held.values()), ", ".join(map(str, work.drain.brokers))
         leaving = f"{left} replicas are to leave brokers {brokers}." if left else f"Brokers {brokers} go."
-        return "Draining", leaving
+        return "Draining", f"{leaving} {work.not_moved}".strip()
     if going := [str(index) for index in sorted(snapshot.brokers.pods) if index >= cluster.brokers.replicas]:
         return "Draining", f"Brokers {', '.join(going)} go."
     ready = len(snapshot.brokers.ready)
@@ -356,7 +359,24 @@ def _stable(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> Condition:
     busy = _busy(cluster, snapshot, work)
     if busy is not None:
         return Condition("Stable", False, *busy)
+    except_for = [item.type for item in _warnings(cluster, snapshot, work) if item.type in _NOT_AS_REQUESTED]
+    if except_for:
+        text = f"Nothing is left to do. What is not as in the manifest, say {', '.join(except_for)}."
+        return Condition("Stable", True, "Done", text)
     return Condition("Stable", True, "Done", "Everything is as in the manifest.")
+
+
+_NOT_AS_REQUESTED: Final = frozenset(
+    {
+        "MoveLimitOverridden",
+        "RackUnknown",
+        "SettingsOverridden",
+        "SettingsReplaced",
+        "SettingsUnknown",
+        "StorageUnresizable",
+    }
+)
+"""Conditions about parts of a manifest that cannot be carried out."""
 
 
 def _warnings(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> list[Condition]:
@@ -370,6 +390,12 @@ def _warnings(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> list[Cond
         warnings.append(overridden)
     if (ignored := ignored_settings(cluster)) is not None:
         warnings.append(ignored)
+    if replaced := replaced_settings(cluster):
+        text = (
+            "spec.brokers.config has settings that the operator sets itself, for spec.listeners or"
+            f" spec.authorization, and that have no effect there: {', '.join(replaced[:10])}. Remove them."
+        )
+        warnings.append(Condition("SettingsReplaced", True, "SetByOperator", text))
     if work.authorities:
         warnings.append(Condition("AuthoritiesChanging", True, "ReplacementRequested", work.authorities))
     if work.unresizable:
@@ -383,7 +409,7 @@ def _warnings(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> list[Cond
             f" {rates}. Delete it there with kafka-configs --entity-type brokers --entity-default."
         )
         warnings.append(Condition("MoveLimitOverridden", True, "SetByOthers", text))
-    if cluster.brokers.config.get("auto.create.topics.enable", "").lower() == "true":
+    if same_value(cluster.brokers.config.get("auto.create.topics.enable"), "true"):
         text = "auto.create.topics.enable is on: a topic that is deleted comes back with its next client."
         warnings.append(Condition("AutoCreateEnabled", True, "Configured", text))
     return warnings

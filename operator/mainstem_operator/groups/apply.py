@@ -123,8 +123,11 @@ async def _reset(
     last = status.get("lastReset") or {}
     touched: set[TopicPartition] = set(state.committed)
     touched |= {(item.topic, item.partition) for item in changes_of(last)}
-    touched |= {(item.topic, item.partition) for item in undoable(state, last)}
+    undone = undoable(state, last)
+    touched |= {(item.topic, item.partition) for item in undone}
     moved = set(state.committed)
+    if reset.to == "undo":
+        moved = {(item.topic, item.partition) for item in undone if item.before is not None}
     topics = await brokers.topics({*reset.topics, *(topic for topic, _ in moved)})
     if reset.topics:
         moved = {

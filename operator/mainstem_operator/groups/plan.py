@@ -7,6 +7,7 @@ are moved when a reset asks for it, once for each request, while it has no membe
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -24,6 +25,10 @@ LAG_AGES_SECONDS: Final = (
     86_400, 259_200, 604_800, 2_592_000,
 )  # fmt: skip
 _PARTITIONS_SHOWN: Final = 20
+_LEFT_OUT_SHOWN: Final = 5
+_NOTED_BYTES_MAX: Final = 500_000
+"""Of the offsets of a reset. etcd takes objects of 1.5 MiB, and a status has a reset and a preview of one."""
+WITHIN_SLO: Final = "WithinSLO"
 
 Bounds = Mapping[TopicPartition, tuple[int, int]]
 """The first offset and the end of partitions."""
@@ -104,9 +109,10 @@ def plan_reset(
         return ResetStep("none")
     noted = changes_of(last) if is_noted else ()
     if noted:
+        text = str(last.get("message") or "")
         if record.has(reset.request_id) or _are_put(noted, state):
-            return ResetStep("done", changes=noted)
-        return _with_members(reset, state, ResetStep("resume", changes=_with_befores(noted, state)))
+            return ResetStep("done", text, noted)
+        return _with_members(reset, state, ResetStep("resume", text, _with_befores(noted, state)))
     # Without a note, or with one that somebody has damaged, only the record next to the offsets says whether
     # the request was carried out: offsets are put together with it or not at all, so it may be planned anew.
     if record.has(reset.request_id):
@@ -117,16 +123,24 @@ def plan_reset(
             f"These topics do not exist: {missing}. Correct their names, and request it with a new requestId."
         )
         return ResetStep("fail", text)
-    if reset.to != "undo" and without_leader:
+    if without_leader:
         topic, partition = min(without_leader)
         text = f"{len(without_leader)} partitions have no leader, such as {topic}-{partition}."
         return ResetStep("wait", text)
     changes, problem = _changes(reset, last, state, bounds, since)
     if problem:
         return ResetStep("fail", problem)
+    if len(json.dumps([change.written() for change in changes])) > _NOTED_BYTES_MAX:
+        text = (
+            f"It would set {len(changes)} offsets, more than a status can hold. Reset fewer topics at a time,"
+            " each time with a new requestId."
+        )
+        return ResetStep("fail", text)
+    if left_out := _left_out(reset, last, state, bounds):
+        left_out = f"The reset {reset.request_id} sets {len(changes)} offsets. {left_out}"
     if reset.dry_run:
-        return ResetStep("preview", changes=changes)
-    return _with_members(reset, state, ResetStep("begin", changes=changes))
+        return ResetStep("preview", left_out, changes)
+    return _with_members(reset, state, ResetStep("begin", left_out, changes))
 
 
 def owners_of(specs: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
@@ -216,6 +230,13 @@ def _changes(
                 " requestId once they have one."
             )
         return restored, ""
+    if reset.to == "shift":
+        without = set(reset.topics) - {topic for topic, _ in state.committed}
+        if without:  # as a whole: half of a replay looks like all of it
+            return (), (
+                f"The group has no offsets of these topics to shift: {', '.join(sorted(without))}."
+                " Leave them out, and request it with a new requestId."
+            )
     changes = []
     for key in sorted(bounds):
         topic, partition = key
@@ -229,6 +250,30 @@ def _changes(
     if not changes:
         return (), "The group has no offsets of these topics: name others, or let it consume first."
     return tuple(changes), ""
+
+
+def _left_out(reset: ResetSpec, last: Object, state: GroupState, bounds: Bounds) -> str:
+    """What a reset that can be carried out does not do; empty if it does all."""
+    sentences = []
+    if reset.to == "undo":
+        undone = {(item.topic, item.partition): item.before for item in undoable(state, last)}
+        gone = [key for key, before in undone.items() if before is not None and key not in bounds]
+        if new := [key for key, before in undone.items() if before is None]:
+            sentences.append(f"The group had no offsets in {_listed(new)} before, and keeps those it has.")
+    else:
+        gone = [] if reset.topics else [key for key in state.committed if key not in bounds]
+        without = [key for key in bounds if key[0] in reset.topics and key not in state.committed]
+        if reset.to == "shift" and without:
+            sentences.append(f"The group has no offsets in {_listed(without)} that could be shifted.")
+    if gone:
+        sentences.append(f"Left out, since they do not exist any more: {_listed(gone)}.")
+    return " ".join(sentences)
+
+
+def _listed(partitions: Collection[TopicPartition]) -> str:
+    shown = [f"{topic}-{number}" for topic, number in sorted(partitions)[:_LEFT_OUT_SHOWN]]
+    more = len(partitions) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _target(reset: ResetSpec, committed: int | None, bounds: tuple[int, int], since: int) -> int | None:
@@ -337,29 +382,30 @@ def _conditions(
 
 
 def _within_slo(spec: GroupSpec, observed: GroupSeen, total_lag: int) -> Condition:
-    name = "WithinSLO"
     if spec.max_lag is not None and total_lag > spec.max_lag:
         return Condition(
-            name,
+            WITHIN_SLO,
             False,
             "LagTooGreat",
             f"{total_lag} records are not consumed yet, and {spec.max_lag} are allowed.",
         )
     if spec.max_lag_seconds is not None:
         if observed.lag_seconds is None:
-            return Condition(name, None, "NotTold", "The age of the oldest record could not be determined.")
+            return Condition(
+                WITHIN_SLO, None, "NotTold", "The age of the oldest record could not be determined."
+            )
         if observed.lag_seconds > spec.max_lag_seconds:
             text = (
                 f"Records wait for up to {observed.lag_seconds} s, and {spec.max_lag_seconds} s are allowed."
             )
-            return Condition(name, False, "LagTooOld", text)
-    return Condition(name, True, "WithinLimits", f"{total_lag} records wait.")
+            return Condition(WITHIN_SLO, False, "LagTooOld", text)
+    return Condition(WITHIN_SLO, True, "WithinLimits", f"{total_lag} records wait.")
 
 
 def _reset_conditions(reset: ResetSpec, step: ResetStep, last: Object) -> list[Condition]:
     name = reset.request_id
     if step.word == "preview":
-        text = f"{len(step.changes)} offsets would be set: see status.resetPreview."
+        text = f"{len(step.changes)} offsets would be set: see status.resetPreview. {step.reason}".strip()
         return [Condition("ResetPending", False, "DryRun", text)]
     if step.word == "wait":
         return [Condition("ResetPending", True, "GroupActive", step.reason)]

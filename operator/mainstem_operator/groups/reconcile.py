@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.conditions import Condition, absence_of
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import GroupSpec, group_of, key_of
 from mainstem_operator.brokers.errors import BrokersUnreachable
 from mainstem_operator.groups.apply import look_at_groups
-from mainstem_operator.groups.plan import conflict_conditions, owners_of
+from mainstem_operator.groups.plan import WITHIN_SLO, conflict_conditions, owners_of
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 
@@ -30,15 +30,16 @@ async def reconcile_groups(
     pairs: dict[tuple[str, str], tuple[Object, GroupSpec]] = {}
     for manifest in manifests:
         if manifest["metadata"].get("deletionTimestamp"):
-            continue
-        try:
-            spec = group_of(manifest)
-        except InvalidSpec as error:
             with alone(key_of(manifest)):
+                await context.say_deleting(manifest)
+            continue
+        with alone(key_of(manifest)):
+            try:
+                pairs[key_of(manifest)] = manifest, group_of(manifest)
+            except InvalidSpec as error:
                 await context.say_invalid(manifest, str(error))
-        else:
-            pairs[spec.identity.key] = manifest, spec
     pause = await _reconcile_valid(context, (namespace, cluster), pairs, there, alone) if pairs else None
+    await context.say_defects(manifests, alone)
     if alone.refused:
         return _PENDING_SECONDS if pause is None else min(pause, _PENDING_SECONDS)
     return pause
@@ -53,11 +54,11 @@ async def _reconcile_valid(
 ) -> float | None:
     """The same for those that make sense."""
     namespace, name = cluster
-    if there is None:
-        text = f"There is no BrokerCluster {name} in the namespace {namespace}."
-        await _say_of_all(context, pairs, Condition("Ready", False, "ClusterNotFound", text), alone)
+    absence = absence_of(name, namespace, there)
+    if absence is not None:
+        await _say_of_all(context, pairs, absence, alone)
         return None
-    if not (there.get("status") or {}).get("brokersReady"):
+    if not ((there or {}).get("status") or {}).get("brokersReady"):
         text = f"No broker of the BrokerCluster {name} is ready."
         await _say_of_all(context, pairs, Condition("Ready", None, "ClusterNotReady", text), alone)
         return _PENDING_SECONDS
@@ -85,14 +86,14 @@ async def _reconcile_valid(
     except BrokersUnreachable as error:
         for key in pairs:
             with alone(key):  # what was noted of a reset is part of the status
-                await context.say(noted[key], Condition("Ready", None, "Unreachable", str(error)))
+                await _say(context, noted[key], Condition("Ready", None, "Unreachable", str(error)))
         raise
     for key, status in snapshots.items():
         with alone(key):
             await _write(context, pairs[key][0], statuses[key], status)
     for key, sentence in failed.items():
         with alone(key):  # what was noted of a reset is part of the status
-            await context.say(noted[key], Condition("Ready", None, "NotTold", sentence))
+            await _say(context, noted[key], Condition("Ready", None, "NotTold", sentence))
     if any(_pending(status) for status in snapshots.values()) or failed:
         return _PENDING_SECONDS
     limited = any(spec.max_lag is not None or spec.max_lag_seconds is not None for spec in looked_at)
@@ -107,7 +108,18 @@ async def _say_of_all(
 ) -> None:
     for key, (manifest, _) in pairs.items():
         with alone(key):
-            await context.say(manifest, condition)
+            await _say(context, manifest, condition)
+
+
+async def _say(context: Context, manifest: Object, condition: Condition) -> None:
+    """Say why a group is not observed; nobody knows then whether it is within its limits."""
+    present = (manifest.get("status") or {}).get("conditions") or ()
+    unknown = (
+        [Condition(WITHIN_SLO, None, "NotTold", condition.message)]
+        if WITHIN_SLO in [item["type"] for item in present]
+        else []
+    )
+    await context.say(manifest, condition, *unknown)
 
 
 async def _write(context: Context, manifest: Object, before: Object, status: dict[str, Any]) -> None:

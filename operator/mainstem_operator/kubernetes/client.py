@@ -90,7 +90,7 @@ class ForeignObject(Refused):
     def __init__(self, manifest: Manifest, live: Object) -> None:
         super().__init__(
             409,
-            f"The {manifest['kind']} {manifest['metadata']['name']} exists and belongs to {_whose(live)}, so"
+            f"The {manifest['kind']} {manifest['metadata']['name']} exists and belongs to {whose(live)}, so"
             " it is not changed: delete or rename one of the two.",
         )
 
@@ -188,6 +188,8 @@ class Kube:
             ForeignObject: the manifest has an owner, and the object that exists is not the owner's.
         """
         live = await self.own(manifest, live)
+        if live is not None and manifest["kind"] == "StatefulSet":
+            manifest = ordered_as(manifest, live)
         manifest_digest = digest(manifest)
         if (
             live is not None
@@ -323,7 +325,7 @@ class Kube:
                     "apiVersion": "v1",
                     "kind": "Event",
                     "metadata": {
-                        "name": f"{metadata['name'][:_EVENT_NAME_LENGTH]}.{unique}",
+                        "name": f"{metadata['name'][:_EVENT_NAME_LENGTH].rstrip('-.')}.{unique}",
                         "namespace": metadata["namespace"],
                     },
                     "involvedObject": {
@@ -436,7 +438,7 @@ def _is_of(live: Object, owner: str) -> bool:
     return controller == owner or (controller is None and _annotation(live, names.APPLIED_HASH) is not None)
 
 
-def _whose(live: Object) -> str:
+def whose(live: Object) -> str:
     """Whose an object is that is not ours: its controller's, else its Helm release's, else its writers'."""
     metadata = live["metadata"]
     for owner in metadata.get("ownerReferences") or ():
@@ -458,11 +460,24 @@ _QUANTITIES: Final = frozenset({"limits", "requests", "sizeLimit"})
 """Fields whose values are quantities, in all objects that the operator applies."""
 
 
+_LISTS_BY_KEY: Final = {
+    **dict.fromkeys(("containers", "env", "imagePullSecrets", "volumes"), "name"),
+    "volumeMounts": "mountPath",
+    "ownerReferences": "uid",
+}
+"""Lists that are maps for the API server, by what their items are known by. What others add to them stays
+when they are applied: compared as a whole, they would be applied again and again."""
+
+
 def covers(live: Any, desired: Any) -> bool:
     """Whether `live` has all that `desired` names, with whatever else the API server filled in."""
     if isinstance(desired, Mapping):
-        return isinstance(live, Mapping) and all(
-            covers(live.get(key), value) or (key in _QUANTITIES and _same_quantities(live.get(key), value))
+        if not isinstance(live, Mapping):  # the API server leaves empty maps out
+            return live is None and all(covers(None, value) for value in desired.values())
+        return all(
+            covers(live.get(key), value)
+            or (key in _QUANTITIES and _same_quantities(live.get(key), value))
+            or (key in _LISTS_BY_KEY and _has_items(live.get(key), value, _LISTS_BY_KEY[key]))
             for key, value in desired.items()
         )
     if isinstance(desired, list):
@@ -470,6 +485,48 @@ def covers(live: Any, desired: Any) -> bool:
             return not desired
         return len(live) == len(desired) and all(map(covers, live, desired))
     return bool(live == desired) or (not desired and live is None)
+
+
+def _has_items(live: Any, desired: Any, key: str) -> bool:
+    """Whether a list has these items, each under its key, whatever others have added."""
+    if not isinstance(live, list) or not isinstance(desired, list):
+        return False
+    live_by_key = {item.get(key): item for item in live if isinstance(item, Mapping)}
+    return all(covers(live_by_key.get(item.get(key)), item) for item in desired)
+
+
+def ordered_as(stateful_set: Manifest, live: Object) -> Manifest:
+    """The same with the lists of its pod template whose order means nothing in the order that they have.
+
+    Another order would be another template, and all pods would be restarted for it.
+    """
+    template, before = stateful_set["spec"]["template"], live["spec"]["template"].get("spec") or {}
+    pod = {**template["spec"]}
+    for name in ("tolerations", "imagePullSecrets"):
+        if name in pod:
+            pod[name] = _ordered_as(pod[name], before.get(name))
+    containers = {item.get("name"): item for item in before.get("containers") or ()}
+    pod["containers"] = [
+        {**item, "ports": _ordered_as(item["ports"], containers.get(item["name"], {}).get("ports"))}
+        if "ports" in item
+        else item
+        for item in pod["containers"]
+    ]
+    spec = {**stateful_set["spec"], "template": {**template, "spec": pod}}
+    return {**stateful_set, "spec": spec}
+
+
+def _ordered_as(items: list[Any], live: Any) -> list[Any]:
+    """These items in the order of those that are there, if they are the same."""
+    if not isinstance(live, list) or len(live) != len(items):
+        return items
+    left, ordered = list(items), []
+    for present in live:
+        place = next((place for place, item in enumerate(left) if covers(present, item)), None)
+        if place is None:
+            return items
+        ordered.append(left.pop(place))
+    return ordered
 
 
 def _same_quantities(live: Any, desired: Any) -> bool:

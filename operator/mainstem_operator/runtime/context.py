@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -11,7 +12,7 @@ import structlog
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition, merged
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import Images
+from mainstem_operator.api.resources import Images, key_of
 from mainstem_operator.api.secret_data import decoded
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.certificates.apply import client_properties
@@ -20,6 +21,7 @@ from mainstem_operator.cluster.security_steps import Step, step_filed
 from mainstem_operator.cluster.throttles.limited_moves import LimitedMoves
 from mainstem_operator.kubernetes.client import Kube, Refused
 from mainstem_operator.kubernetes.observe import Addresses, Observer
+from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.metrics import Metrics
 
 logger = structlog.get_logger(__name__)
@@ -130,6 +132,36 @@ class Context:
     async def say_invalid(self, manifest: Object, sentence: str) -> None:
         """Tell in the status that the manifest makes no sense."""
         await self.say(manifest, Condition("Ready", False, "InvalidSpec", sentence))
+
+    async def say_defects(self, manifests: Iterable[Object], alone: Alone) -> None:
+        """Replace the last good status of the objects on which the operator has failed."""
+        defects = dict(alone.defects)
+        for manifest in manifests:
+            key = key_of(manifest)
+            if key in defects:
+                with alone(key):
+                    await self.say(manifest, Condition("Ready", None, names.INTERNAL_ERROR, defects[key]))
+
+    async def say_deleting(self, manifest: Object, *conditions: Condition) -> None:
+        """Tell of an object that is being deleted, and that finalizers of others hold, that nothing more is
+        done for it.
+
+        Args:
+            conditions: in place of Ready=False.
+        """
+        held_by = [
+            name
+            for name in manifest["metadata"].get("finalizers") or ()
+            if name not in (names.FINALIZER, names.USER_FINALIZER)
+        ]
+        if not held_by:
+            return  # it goes at once
+        text = (
+            "It is being deleted, and the operator does nothing more for it. These finalizers hold it:"
+            f" {', '.join(held_by)}."
+        )
+        deleting = conditions or (Condition("Ready", False, "Deleting", ""),)
+        await self.say(manifest, *(replace(condition, message=text) for condition in deleting))
 
     async def say_held(self, manifest: Object, finalizer: str, refused: Refused) -> None:
         """Tell that an object stays, because the removal of our finalizer was refused."""

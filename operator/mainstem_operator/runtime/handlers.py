@@ -24,7 +24,7 @@ from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.cluster.reconcile import reconcile_cluster
 from mainstem_operator.groups.reconcile import reconcile_groups
 from mainstem_operator.kubernetes.client import Refused
-from mainstem_operator.runtime.alone import Alone
+from mainstem_operator.runtime.alone import Alone, defect
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.runtime.work_queue import Key, Kind, WorkQueue
 from mainstem_operator.topics.reconcile import reconcile_topics
@@ -53,6 +53,8 @@ class Reconciler:
         self._resync_seconds = resync_seconds
         self._stores: dict[str, Store] = {"BrokerCluster": {}, **{kind: {} for kind in _QUEUES}}
         self._began: dict[Key, float] = {}
+        self._refused: set[Key] = set()
+        """Looks that brokers have refused since they last went well."""
 
     def stuck_seconds(self) -> float:
         """How long the longest look that is under way has lasted."""
@@ -79,7 +81,7 @@ class Reconciler:
             return  # our own write of the status, most of the time
         if kind == "BrokerCluster":
             self.queue.add(Key("cluster", *key))
-            if stored is None or event.get("type") == "DELETED":
+            if stored is None or event.get("type") == "DELETED" or metadata.get("deletionTimestamp"):
                 for queue in _QUEUES.values():
                     self.queue.add(Key(queue, *key))
             else:  # listeners, authorization and warehouse decide what Users and loads get
@@ -143,14 +145,17 @@ class Reconciler:
             ):  # as when a right is missing: it will not pass
                 text = f"Kubernetes refuses what the operator needs, and it tries again: {error}"
                 await self._say_ended(key, names.KUBERNETES_REFUSED, text)
+            elif isinstance(error, BrokersRefused) and key.kind != "cluster":
+                if key in self._refused:  # once may be an election
+                    text = f"Brokers refuse what the operator needs, and it tries again: {error}"
+                    await self._say_ended(key, names.BROKERS_REFUSED, text)
+                self._refused.add(key)
         except Exception as error:  # a defect in one BrokerCluster must not stop the others
             result, again = "error", _RETRY_SECONDS
             logger.exception("look ended by a defect", key=key)
-            text = (
-                f"The operator failed by a defect and tries again: {type(error).__name__}: {error}."
-                " Its log has the details."
-            )
-            await self._say_ended(key, names.INTERNAL_ERROR, text)
+            await self._say_ended(key, names.INTERNAL_ERROR, defect(error))
+        if result == "ok":
+            self._refused.discard(key)
         del self._began[key]
         metrics.reconciles.labels(key.kind, result).inc()
         metrics.duration.labels(key.kind).observe(time.monotonic() - began)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 
 from mainstem_operator.api import names
-from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.conditions import Condition, absence_of
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import TopicSpec, cluster_of, key_of, topic_of
 from mainstem_operator.api.timestamps import moment, written
@@ -30,6 +30,8 @@ from mainstem_operator.topics.loads.apply import (
     suspend_orphaned_loads,
 )
 from mainstem_operator.topics.loads.plan import LOADED, LoadStatus
+from mainstem_operator.topics.loads.resident import FRESH
+from mainstem_operator.topics.loads.unseen import loads_not_seen
 from mainstem_operator.topics.plan import NOT_ITS_TOPIC, topic_status
 
 logger = structlog.get_logger(__name__)
@@ -53,15 +55,16 @@ async def reconcile_topics(
     alone = Alone()
     pairs: list[tuple[Object, TopicSpec]] = []
     for manifest in manifests:
-        try:
-            pairs.append((manifest, topic_of(manifest)))
-        except InvalidSpec as error:
-            with alone(key_of(manifest)):
+        with alone(key_of(manifest)):
+            try:
+                pairs.append((manifest, topic_of(manifest)))
+            except InvalidSpec as error:
                 if manifest["metadata"].get("deletionTimestamp"):
                     await _release_kept(context, manifest, f"Its manifest is not valid: {error}")
                 else:
                     await context.say_invalid(manifest, str(error))
     pause = await _reconcile_valid(context, (namespace, cluster), pairs, manifests, there, alone)
+    await context.say_defects(manifests, alone)
     if alone.refused:
         return _MOVING_SECONDS if pause is None else min(pause, _MOVING_SECONDS)
     return pause
@@ -76,11 +79,13 @@ async def _reconcile_valid(
     alone: Alone,
 ) -> float | None:
     """The same for those that make sense, `pairs`, among all that name the BrokerCluster."""
-    if there is None or there["metadata"].get("deletionTimestamp"):
-        await _without_cluster(context, cluster[1], pairs, alone)
+    absence = absence_of(cluster[1], cluster[0], there)
+    if absence is not None:
+        await _without_cluster(context, absence, pairs, alone)
         with alone((cluster[0], f"Loads of {cluster[1]}")):
             await suspend_orphaned_loads(context, *cluster, manifests)
         return None
+    assert there is not None
     await delete_gone_loads(context, there, manifests, alone)
     is_ready = bool((there.get("status") or {}).get("brokersReady"))
     if not pairs:
@@ -96,19 +101,26 @@ async def _reconcile_valid(
 
 
 async def _without_cluster(
-    context: Context, cluster: str, pairs: Sequence[tuple[Object, TopicSpec]], alone: Alone
+    context: Context, absence: Condition, pairs: Sequence[tuple[Object, TopicSpec]], alone: Alone
 ) -> None:
     for manifest, spec in pairs:
         with alone(spec.identity.key):
             if spec.identity.deleting:
                 await _release(context, manifest)  # what was to be deleted went with the BrokerCluster
+                await context.say_deleting(manifest)
             else:
-                text = f"There is no BrokerCluster {cluster} in the namespace {spec.identity.namespace}."
-                conditions = [Condition("Ready", False, "ClusterNotFound", text)]
+                conditions = [absence]
                 if spec.warehouse is not None:  # its CronJob goes with the BrokerCluster, or is suspended
-                    without = f"{text} Loads run again when there is one."
+                    without = f"{absence.message} Loads run again when there is one."
                     conditions.append(Condition(LOADED, False, "ClusterNotFound", without))
+                    conditions += _not_measured(manifest, absence.message)
                 await context.say(manifest, *conditions)
+
+
+def _not_measured(manifest: Object, why: str) -> list[Condition]:
+    """Fresh, if the status has it, when nobody looks at loads: else its last word would stay."""
+    present = (manifest.get("status") or {}).get("conditions") or ()
+    return [Condition(FRESH, None, "NotTold", why) for item in present if item["type"] == FRESH]
 
 
 async def _not_ready(
@@ -118,10 +130,14 @@ async def _not_ready(
     for manifest, spec in pairs:
         with alone(spec.identity.key):
             text = f"No broker of the BrokerCluster {cluster} is ready."
-            if spec.identity.deleting and overdue(manifest):
+            if spec.identity.deleting and names.FINALIZER not in spec.identity.finalizers:
+                await context.say_deleting(manifest)
+            elif spec.identity.deleting and overdue(manifest):
                 await _release_kept(context, manifest, text)
+                await context.say_deleting(manifest)
             else:
-                await context.say(manifest, _not_reached(manifest, "ClusterNotReady", text))
+                condition = _not_reached(manifest, "ClusterNotReady", text)
+                await context.say(manifest, condition, *_not_measured(manifest, text))
 
 
 async def _release_kept(context: Context, manifest: Object, why: str) -> None:
@@ -141,9 +157,13 @@ def _not_reached(manifest: Object, reason: str, text: str) -> Condition:
     """The condition while brokers cannot be asked; for a Topic that is being deleted, until when."""
     if not manifest["metadata"].get("deletionTimestamp"):
         return Condition("Ready", None, reason, text)
-    until = written(moment(manifest["metadata"]["deletionTimestamp"]) + _GIVE_UP)
-    text = f"{text} The deletion waits for a broker until {until}. After that the topic is kept."
+    text = f"{text} The deletion waits for a broker until {_until(manifest)}. After that the topic is kept."
     return Condition("Ready", None, "DeletionWaits", text)
+
+
+def _until(manifest: Object) -> str:
+    """When the deletion of a topic is given up."""
+    return written(moment(manifest["metadata"]["deletionTimestamp"]) + _GIVE_UP)
 
 
 async def _release(context: Context, manifest: Object) -> None:
@@ -199,6 +219,8 @@ class _Batch:
         self._specs = [spec for _, spec in pairs]
         self._alone = Alone()
         """Has the Topics of which something was refused; they wait."""
+        self._not_deleted: dict[tuple[str, str], Condition] = {}
+        """Topics that are being deleted, and what brokers have against it."""
 
     async def reconcile(self) -> float | None:
         await self._set_finalizers()
@@ -211,9 +233,35 @@ class _Batch:
                 return _MOVING_SECONDS
             claims = self._claims(alive)
             outcome = await bring_about_topics(self._brokers, claims, statuses, self._move, limited)
+            loads = await self._bring_about_loads(alive, statuses, outcome)
         except BrokersUnreachable as error:
             await self._tell_unreachable(str(error))
             raise
+        self._measure(alive, loads)
+        await self._tell(outcome, loads)
+        missing = any(spec.topic not in outcome.seen.topics for spec in alive)
+        if outcome.seen.moves or missing or limited or self._moves.is_noted or self._alone.refused:
+            return _MOVING_SECONDS
+        limits = [
+            spec.warehouse.freshness_seconds
+            for spec in alive
+            if spec.warehouse is not None and spec.warehouse.freshness_seconds is not None
+        ]
+        pauses = [max(min(limits) / 2, _MOVING_SECONDS)] if limits else []
+        if (
+            self._not_deleted
+            or any(item.refusals for item in outcome.outcomes)
+            or any(load.waits for load in loads.values())
+        ):
+            pauses.append(_REFUSED_SECONDS)
+        return min(pauses, default=None)
+
+    async def _bring_about_loads(
+        self,
+        alive: Sequence[TopicSpec],
+        statuses: Mapping[tuple[str, str], Object],
+        outcome: TopicsOutcome,
+    ) -> dict[tuple[str, str], LoadStatus]:
         loads = await bring_about_loads(
             self._context,
             self._cluster,
@@ -231,20 +279,12 @@ class _Batch:
                 if refusal.reason in NOT_ITS_TOPIC
             },
         )
-        self._measure(alive, loads)
-        await self._tell(outcome, loads)
-        missing = any(spec.topic not in outcome.seen.topics for spec in alive)
-        if outcome.seen.moves or missing or limited or self._moves.is_noted or self._alone.refused:
-            return _MOVING_SECONDS
-        limits = [
-            spec.warehouse.freshness_seconds
+        unmanaged = f"Loads are left alone, because of {names.MANAGED}."
+        return loads | {
+            spec.identity.key: loads_not_seen(statuses[spec.identity.key], "Unmanaged", unmanaged)
             for spec in alive
-            if spec.warehouse is not None and spec.warehouse.freshness_seconds is not None
-        ]
-        pauses = [max(min(limits) / 2, _MOVING_SECONDS)] if limits else []
-        if any(item.refusals for item in outcome.outcomes) or any(load.waits for load in loads.values()):
-            pauses.append(_REFUSED_SECONDS)
-        return min(pauses, default=None)
+            if not spec.managed
+        }
 
     def _measure(self, alive: Sequence[TopicSpec], loads: Mapping[tuple[str, str], LoadStatus]) -> None:
         """What alerts need: how fresh tables are, by data, so that one fires whatever has stopped; and which
@@ -344,7 +384,9 @@ class _Batch:
         present = (await self._brokers.topics([spec.topic])).get(spec.topic)
         if present is not None:
             known_topic_id = (manifest.get("status") or {}).get("topicId")
-            proof = prove_topic_deletion(spec, known_topic_id, present.topic_id, self._specs)
+            proof = prove_topic_deletion(
+                spec, known_topic_id, present.topic_id, self._specs, self._invalid_claims(spec.topic)
+            )
             if isinstance(proof, Refusal):
                 await _say_kept(self._context, manifest, proof.reason)
             elif not await self._context.may_act():
@@ -355,15 +397,27 @@ class _Batch:
                 except BrokersRefused as refused:
                     await _say_kept(self._context, manifest, str(refused))
                     if not overdue(manifest):
-                        await self._context.say(
-                            manifest, Condition("Ready", False, "KafkaError", str(refused))
+                        text = (
+                            f"The topic is not deleted: {refused} The deletion is tried until"
+                            f" {_until(manifest)}. After that the topic is kept."
                         )
+                        self._not_deleted[spec.identity.key] = Condition("Ready", False, "KafkaError", text)
                         return
                 else:
                     self._context.metrics.steps.labels("delete_topic").inc()
                     logger.info("topic deleted", topic=spec.topic, id=present.topic_id)
                     await self._until_gone(spec.topic)
         await _release(self._context, manifest)
+
+    def _invalid_claims(self, topic: str) -> list[str]:
+        """The Topics that name a topic and whose manifests are not valid otherwise."""
+        return [
+            manifest["metadata"]["name"]
+            for manifest in self._topics
+            if key_of(manifest) not in self._manifests
+            and not manifest["metadata"].get("deletionTimestamp")
+            and topic == ((manifest.get("spec") or {}).get("topicName") or manifest["metadata"]["name"])
+        ]
 
     async def _until_gone(self, topic: str) -> None:
         """Wait until brokers don't know the topic: whoever makes it next must not meet the old one."""
@@ -381,10 +435,13 @@ class _Batch:
     async def _tell_unreachable(self, sentence: str) -> None:
         for spec in self._specs:
             manifest = self._manifests[spec.identity.key]
-            if spec.identity.deleting and overdue(manifest):
-                continue  # it has been let go
             with self._alone(spec.identity.key):
-                await self._context.say(manifest, _not_reached(manifest, "Unreachable", sentence))
+                has_finalizer = names.FINALIZER in spec.identity.finalizers
+                if spec.identity.deleting and (overdue(manifest) or not has_finalizer):
+                    await self._context.say_deleting(manifest)  # it has been let go
+                else:
+                    condition = _not_reached(manifest, "Unreachable", sentence)
+                    await self._context.say(manifest, condition, *_not_measured(manifest, sentence))
 
     async def _tell(self, outcome: TopicsOutcome, loads: Mapping[tuple[str, str], LoadStatus]) -> None:
         now = dt.datetime.now(dt.UTC)
@@ -396,26 +453,40 @@ class _Batch:
                 with self._alone(spec.identity.key):
                     await self._context.put_status(self._manifests[spec.identity.key], status)
 
+        for spec in self._specs:
+            if spec.identity.deleting and spec.identity.key not in waiting:
+                with self._alone(spec.identity.key):
+                    await self._say_deleting(spec)
         writes = []
         for item in outcome.outcomes:
             if item.spec.identity.key in waiting:
                 continue
             manifest = self._manifests[item.spec.identity.key]
             present = manifest.get("status") or {}
-            status = topic_status(
-                item.spec,
-                item.plan,
-                item.refusals,
-                outcome.seen,
-                present,
-                now,
-                loads.get(item.spec.identity.key),
-            )
-            writes.append(tell(item.spec, status))
+            with self._alone(item.spec.identity.key):
+                status = topic_status(
+                    item.spec,
+                    item.plan,
+                    item.refusals,
+                    outcome.seen,
+                    present,
+                    now,
+                    loads.get(item.spec.identity.key),
+                )
+                writes.append(tell(item.spec, status))
             if item.plan is not None and item.plan.recreated:
                 text = f"The topic {item.spec.topic} was deleted by someone else; its records are lost."
                 await self._context.event(manifest, "TopicRecreated", text, warning=True)
         await asyncio.gather(*writes)
+        await self._context.say_defects(self._manifests.values(), self._alone)
+
+    async def _say_deleting(self, spec: TopicSpec) -> None:
+        manifest = self._manifests[spec.identity.key]
+        refusal = self._not_deleted.get(spec.identity.key)
+        if refusal is not None:
+            await self._context.say(manifest, refusal)
+        else:
+            await self._context.say_deleting(manifest)
 
 
 def _names_limit(cluster: Object) -> bool:

@@ -12,7 +12,7 @@ from mainstem_operator.api.secret_data import decoded, encoded
 from mainstem_operator.api.users import UserSpec
 from mainstem_operator.brokers.user_requests import UserRequests
 from mainstem_operator.certificates.apply import NotUsable, require_owner
-from mainstem_operator.certificates.issuing import KeyPair
+from mainstem_operator.certificates.issuing import KeyPair, authority_is_usable
 from mainstem_operator.certificates.plan import TRUST_FILE, pair_in
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.kubernetes.manifests import Manifest
@@ -79,7 +79,7 @@ async def _login(
             supplied = checked_password(None if source is None else decoded(source).get(key), name, key)
         return plan_password(present, supplied)
     authority = pair_in(await _existing(kube, namespace, names.clients_authority(cluster.name)))
-    if authority is None:
+    if authority is None or not authority_is_usable(authority):
         raise NotUsable(
             f"The Secret {names.clients_authority(cluster.name)} has no key: the operator creates it again."
         )

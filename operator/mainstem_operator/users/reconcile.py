@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from mainstem_operator.api import names
-from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.conditions import Condition, absence_of
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import ClusterSpec, cluster_of, key_of
 from mainstem_operator.api.timestamps import moment, written
@@ -49,15 +49,16 @@ async def reconcile_users(
     alone = Alone()
     pairs: list[tuple[Object, UserSpec]] = []
     for manifest in manifests:
-        try:
-            pairs.append((manifest, user_of(manifest)))
-        except InvalidSpec as error:
-            with alone(key_of(manifest)):
+        with alone(key_of(manifest)):
+            try:
+                pairs.append((manifest, user_of(manifest)))
+            except InvalidSpec as error:
                 if manifest["metadata"].get("deletionTimestamp"):
                     await _release_kept(context, manifest, f"The manifest is not valid: {error}")
                 else:
                     await context.say_invalid(manifest, str(error))
     pause = await _reconcile_valid(context, (namespace, cluster), pairs, there, alone) if pairs else None
+    await context.say_defects(manifests, alone)
     if alone.refused:
         return _REFUSED_SECONDS if pause is None else min(pause, _REFUSED_SECONDS)
     return pause
@@ -72,11 +73,11 @@ async def _reconcile_valid(
 ) -> float | None:
     """The same for those that make sense."""
     namespace, name = cluster
-    if there is None or there["metadata"].get("deletionTimestamp"):
-        text = f"There is no BrokerCluster {name} in the namespace {namespace}."
-        condition = Condition("Ready", False, "ClusterNotFound", text)
-        await _say_or_release(context, pairs, condition, alone, at_once=True)
+    absence = absence_of(name, namespace, there)
+    if absence is not None:
+        await _say_or_release(context, pairs, absence, alone, at_once=True)
         return None
+    assert there is not None
     try:
         spec = cluster_of(there)
     except InvalidSpec as error:
@@ -109,10 +110,12 @@ async def _say_or_release(
         with alone(spec.identity.key):
             if not spec.identity.deleting:
                 await context.say(manifest, condition)
-            elif at_once:
+            elif at_once or names.USER_FINALIZER not in spec.identity.finalizers:
                 await _release(context, manifest)
+                await context.say_deleting(manifest)
             elif _overdue(manifest):
                 await _release_kept(context, manifest, condition.message)
+                await context.say_deleting(manifest)
             else:
                 until = written(moment(manifest["metadata"]["deletionTimestamp"]) + _GIVE_UP)
                 text = (
@@ -179,7 +182,8 @@ class _Batch:
         waits = False
         for manifest, spec in self._pairs:
             try:
-                await self._bring_about(manifest, spec, observed(spec.user))
+                with self._alone.for_defects(spec.identity.key):
+                    await self._bring_about(manifest, spec, observed(spec.user))
             except (Refused, BrokersRefused, NotUsable, InvalidSpec) as error:
                 waits = True
                 with self._alone(spec.identity.key):
@@ -201,6 +205,7 @@ class _Batch:
             if names.USER_FINALIZER in spec.identity.finalizers:
                 await carry_out(self._requests, spec.user, plan_removal(observed), None)
                 await _release(self._context, manifest)
+            await self._context.say_deleting(manifest)
             return
         if spec.paused:
             return

@@ -89,3 +89,29 @@ def test_a_hook_brings_its_account_and_rights_with_it(name: str) -> None:
     kinds = {kind for document in documents for kind in re.findall(r"^kind: (\w+)", document, re.MULTILINE)}
     assert kinds >= {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"}
     assert all(") $hook | toYaml" in document for document in documents)
+
+
+@pytest.mark.parametrize("path", [*TEMPLATES, CHART / "templates/_names.tpl"], ids=lambda path: path.name)
+def test_names_stay_texts_whatever_they_look_like(path: Path) -> None:
+    """YAML takes a release `123` for a number, and a BrokerCluster `yes` for true."""
+    name = (
+        r"\.Release\.\w+|\.Values\.cluster\.name|\.Values\.serviceAccount\.name|\."
+        r'|include "mainstem\.(?:home|fullname|clusterName|serviceAccount|name)" [.$]'
+    )
+    unquoted = rf"(?:: |\[){{{{-? (?:{name}) -?}}}}(?=[\s,}}\]]|$)"
+    allowed = {": {{ .Release.Service }}"}  # which is Helm
+    assert set(re.findall(unquoted, path.read_text(), re.MULTILINE)) <= allowed
+
+
+def test_what_is_not_in_a_namespace_has_the_whole_name_of_the_release() -> None:
+    """Two that are cut after the same characters would be one object."""
+    helper = (CHART / "templates/_names.tpl").read_text()
+    defined = re.search(r'define "mainstem.clusterName" -}}\n(.*?){{- end -}}', helper, re.DOTALL)
+    assert defined
+    assert "trunc" not in defined[1]
+
+
+@pytest.mark.parametrize("name", ["operator.yaml", "uninstall.yaml", "definitions-upgrade.yaml"])
+def test_what_talks_to_kubernetes_has_the_same_environment(name: str) -> None:
+    """As the address of a proxy."""
+    assert "with .Values.extraEnv" in (CHART / "templates" / name).read_text()

@@ -186,7 +186,7 @@ def plan_settings(
         present: the defaults of all brokers; None before they are read.
     """
     live, noted = live_settings(cluster.brokers.config), managed_settings(status)
-    new = {name: value for name, value in live.items() if filed is None or filed.get(name) != value}
+    new = {name: value for name, value in live.items() if not same_value((filed or {}).get(name), value)}
     leaving = tuple(name for name in noted if name not in live)
     plan = SettingsPlan(
         new, leaving, managed=tuple(sorted({*noted, *new})), untested=filed is not None and bool(new)

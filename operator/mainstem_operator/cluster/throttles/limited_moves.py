@@ -33,7 +33,7 @@ from mainstem_operator.cluster.throttles.plan import (
     partitions_in,
     plan_throttles,
 )
-from mainstem_operator.kubernetes.client import Kube, Refused
+from mainstem_operator.kubernetes.client import Kube, Refused, whose
 from mainstem_operator.kubernetes.manifests import manifest
 
 logger = structlog.get_logger(__name__)
@@ -162,7 +162,7 @@ class LimitedMoves:
         if live is not None and not is_note_of(cluster.name, live):
             self.is_noted, self.noted = False, {}
             text = (
-                f"The ConfigMap {name} belongs to another program, and the operator needs that name for its"
+                f"The ConfigMap {name} belongs to {whose(live)}, and the operator needs that name for its"
                 " record of limits: rename it, or remove moveBytesPerSecond."
             )
             return {ALL_BROKERS: text}

@@ -23,12 +23,13 @@ from mainstem_operator.api.users import AclRule
 from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.brokers.user_requests import UserRequests
 from mainstem_operator.certificates.apply import NotUsable, require_owner
+from mainstem_operator.certificates.issuing import authority_is_usable
 from mainstem_operator.certificates.plan import pair_in, trust_in
 from mainstem_operator.kubernetes.client import ForeignObject, Refused
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
-from mainstem_operator.snapshot import controller_of, trouble_of
+from mainstem_operator.snapshot import controller_of, is_member, trouble_of
 from mainstem_operator.topics.loads.identity import (
     gone_users,
     identity_data,
@@ -43,7 +44,9 @@ from mainstem_operator.topics.loads.plan import (
     LOADED,
     LoadStatus,
     Run,
+    executors_condition,
     gone_loads,
+    is_of_earlier_template,
     is_orphan,
     last_good_load,
     last_load,
@@ -61,6 +64,8 @@ from mainstem_operator.topics.loads.plan import (
     retention_condition,
     rounded_age,
     run_of,
+    waits_in_silence,
+    without_pod,
 )
 from mainstem_operator.topics.loads.rejections import Rejections, rejection_condition, rejections_of_runs
 from mainstem_operator.topics.loads.requests import (
@@ -79,6 +84,7 @@ from mainstem_operator.topics.loads.resident import (
     resident_rejections,
     resident_status,
 )
+from mainstem_operator.topics.loads.unseen import loads_not_seen
 
 logger = structlog.get_logger(__name__)
 
@@ -105,8 +111,11 @@ async def bring_about_loads(
         await stop_resident(context, there, alone)
     try:
         cluster = cluster_of(there)
-    except InvalidSpec:
-        return {}  # the BrokerCluster says so itself
+    except InvalidSpec:  # the BrokerCluster says so itself
+        why = f"The manifest of the BrokerCluster {there['metadata']['name']} is not valid."
+        return {
+            spec.identity.key: loads_not_seen(status, "ClusterNotReady", why) for spec, status in concerned
+        }
     if context.is_still_open(cluster.namespace, cluster.name):  # loads connect as they always did
         cluster = replace(cluster, security=None)
     has_acls = cluster.security is not None and cluster.security.super_users is not None
@@ -245,6 +254,7 @@ class _Loads:
             if controller_of(item) == self._cluster.identity.uid
         }
         loads = {item["metadata"]["uid"]: item["metadata"]["name"] for item in self._cron_jobs.values()}
+        now = dt.datetime.now(dt.UTC)
         last: dict[str | None, Object] = {}  # the newest pod of each Job, by the Job's uid
         for pod in sorted(await kube.find("v1", "Pod", namespace, labels), key=_created):
             last[controller_of(pod)] = pod
@@ -252,7 +262,8 @@ class _Loads:
         for job in await kube.find("batch/v1", "Job", namespace, labels):
             if (load := loads.get(controller_of(job) or "")) is not None:
                 pod = last.get(job["metadata"]["uid"], {})
-                self._runs.setdefault(load, []).append(run_of(job, _message_of(pod), _trouble_of(pod)))
+                trouble = _trouble_of(pod, now) if pod else without_pod(job, now)
+                self._runs.setdefault(load, []).append(run_of(job, _message_of(pod), trouble))
                 # The items of a list do not say what they are.
                 self._jobs.setdefault(load, []).append({**job, "apiVersion": "batch/v1", "kind": "Job"})
 
@@ -271,9 +282,15 @@ class _Loads:
             return
         labels = names.pod_labels(self._cluster.name, names.RESIDENT_LOADER)
         for pod in await kube.find("v1", "Pod", namespace, labels):
-            if controller_of(pod) != workload["metadata"]["uid"]:  # others may use any label
+            # Others may use any label, and copy a pod with its owner.
+            if controller_of(pod) != workload["metadata"]["uid"] or not is_member(pod, name):
                 continue
-            self._resident_trouble = _trouble_of(pod)
+            self._resident_trouble = _trouble_of(pod, dt.datetime.now(dt.UTC))
+            if is_of_earlier_template(pod, workload) and await self._context.may_act():
+                logger.info("deleting a pod of an earlier manifest", pod=pod["metadata"]["name"])
+                with Alone()((namespace, f"Pod {pod['metadata']['name']}")):
+                    # The items of a list do not say what they are.
+                    await kube.delete_owned({**pod, "apiVersion": "v1", "kind": "Pod"})
             pod_ip = (pod.get("status") or {}).get("podIP")
             if pod_ip and not pod["metadata"].get("deletionTimestamp"):
                 self._pages = pages_of(await self._context.observer.loads(pod_ip))
@@ -337,6 +354,7 @@ class _Loads:
             await self._bring_about_maintenance(spec),
             retention_condition(spec, status, self._runs.get(load_name(spec.identity.name), [])),
             rejection_condition(spec, rejections),
+            executors_condition(spec, self._cluster),
         )
         conditions = (*found.conditions, *(condition for condition in more if condition is not None))
         has_leftovers = spec.identity.key in self._leftovers.refused
@@ -392,6 +410,8 @@ class _Loads:
         wanted = self.refusal_of(spec) or request_manifest(request, spec, self._cluster, self._context.images)
         if isinstance(wanted, Mapping):
             wanted = await self._apply_cron_job(wanted, live, spec) or wanted
+        elif live is not None:
+            await self._delete(live, spec)
         if isinstance(wanted, Refusal):
             return RequestOutcome(request.field, request.request_id, False, wanted.reason).status()
         return outcome_of(request, self._runs.get(name, [])).status()
@@ -515,7 +535,7 @@ class _Loads:
         now = dt.datetime.now(dt.UTC)
         brokers_authority = await self._secret(names.cluster_authority(self._cluster.name))
         authority = pair_in(await self._secret(names.clients_authority(self._cluster.name)))
-        if authority is None or not trust_in(brokers_authority):
+        if authority is None or not authority_is_usable(authority) or not trust_in(brokers_authority):
             raise NotUsable("The keys of the BrokerCluster are incomplete: they are created again soon.")
         present = {} if live is None else decoded(live)
         pair = plan_load_key(load, present, authority, now)
@@ -550,13 +570,13 @@ def _created(item: Object) -> str:
     return created
 
 
-def _trouble_of(pod: Object) -> str:
-    """Why the pod's container can't start, in Kubernetes' words."""
+def _trouble_of(pod: Object, now: dt.datetime) -> str:
+    """Why the pod's container can't start, in Kubernetes' words, or where it says why."""
     status = pod.get("status") or {}
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message") or "")
-    return trouble_of(status)
+    return trouble_of(status) or waits_in_silence(pod, now)
 
 
 def _message_of(pod: Object) -> str:

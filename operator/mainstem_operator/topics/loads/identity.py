@@ -39,6 +39,8 @@ PROPERTIES_FILE: Final = "client.properties"
 _KEY_FILE: Final = "load.pem"
 """The key and its certificate. In one file, so that nobody reads a new key with an old certificate."""
 _USER_PREFIX: Final = "mainstem_"
+LOAD_SUFFIX: Final = "-load"
+"""Of the names of loads."""
 IDENTITY_MOUNT: Final[Manifest] = {"name": "identity", "mountPath": MOUNT_PATH, "readOnly": True}
 """Of the volume that `identity_volume` is."""
 
@@ -71,8 +73,17 @@ def resident_acls(topics: Iterable[TopicSpec]) -> frozenset[AclRule]:
 
 
 def gone_users(users: Iterable[str], loads: Iterable[str]) -> set[str]:
-    """Those of `users`, by which brokers know ACLs, that were loads and are none of `loads`."""
-    return {user for user in users if user.startswith(_USER_PREFIX)} - {load_user(load) for load in loads}
+    """Those of `users`, by which brokers know ACLs, that were loads and are none of `loads`.
+
+    A user of others may have a name that begins as those of loads do.
+    """
+    were_loads = {
+        user
+        for user in users
+        if user == load_user(names.RESIDENT_LOADER)
+        or (user.startswith(_USER_PREFIX) and user.endswith(LOAD_SUFFIX))
+    }
+    return were_loads - {load_user(load) for load in loads}
 
 
 def plan_load_key(load: str, present: SecretData, authority: KeyPair, now: dt.datetime) -> KeyPair:

@@ -72,6 +72,9 @@ TRANSFORM_FILE: Final = "statement.sql"
 START_WITHIN_S: Final = 300
 TRIES_MAX: Final = 2
 RUN_SECONDS_MAX: Final = 6 * 3600
+SILENCE: Final = dt.timedelta(minutes=10)
+"""In which most images have been pulled."""
+NO_POD: Final = dt.timedelta(minutes=1)
 REJECTED_TOO_MANY: Final = 3
 """The loader's exit code when it committed what it read, but rejected too many records."""
 HISTORY: Final = 3
@@ -285,6 +288,46 @@ def outdated_jobs(
     ]
 
 
+def waits_in_silence(pod: Object, now: dt.datetime) -> str:
+    """What to say of a pod that has not started for long, as without a volume or a Secret, of which no
+    field says so; empty if it has not waited for so long.
+    """
+    metadata = pod["metadata"]
+    created = moment_noted(metadata.get("creationTimestamp"))
+    if (pod.get("status") or {}).get("phase") != "Pending" or created is None or now - created < SILENCE:
+        return ""
+    return f"It has not started since {written(created)}: `kubectl describe pod {metadata['name']}` says why."
+
+
+def without_pod(job: Object, now: dt.datetime) -> str:
+    """What to say of a run that gets no pod, as above a quota; empty if it may get one yet."""
+    metadata, status = job["metadata"], job.get("status") or {}
+    created = moment_noted(metadata.get("creationTimestamp"))
+    is_waiting = not (
+        status.get("active") or status.get("conditions") or (job.get("spec") or {}).get("suspend")
+    )
+    if not is_waiting or metadata.get("deletionTimestamp") or created is None or now - created < NO_POD:
+        return ""
+    return f"Kubernetes creates no pod for it: `kubectl describe job {metadata['name']}` says why."
+
+
+def is_of_earlier_template(pod: Object, workload: Object) -> bool:
+    """Whether a pod of a StatefulSet waits to start as an earlier template says.
+
+    Kubernetes does not always replace such a pod, and it would wait for ever.
+    """
+    metadata, status = workload["metadata"], workload.get("status") or {}
+    wanted = status.get("updateRevision")
+    revision = (pod["metadata"].get("labels") or {}).get(names.REVISION_LABEL)
+    is_current = int(status.get("observedGeneration", 0)) >= int(metadata.get("generation", 0))
+    return (
+        is_current
+        and (pod.get("status") or {}).get("phase") == "Pending"
+        and not pod["metadata"].get("deletionTimestamp")
+        and bool(wanted and revision and revision != wanted)
+    )
+
+
 def gone_loads(cron_jobs: Iterable[Object], topics: Iterable[Object], cluster_uid: str) -> list[Object]:
     """The CronJobs of a BrokerCluster whose Topics, or whose requests, are gone or are being deleted.
 
@@ -296,8 +339,15 @@ def gone_loads(cron_jobs: Iterable[Object], topics: Iterable[Object], cluster_ui
     return [
         item
         for item in cron_jobs
-        if controller_of(item) == cluster_uid and item["metadata"]["name"] not in loads
+        if controller_of(item) == cluster_uid and not is_copy(item) and item["metadata"]["name"] not in loads
     ]
+
+
+def is_copy(cron_job: Object) -> bool:
+    """Whether somebody has copied a CronJob of ours, with labels and owner, under another name."""
+    metadata = cron_job["metadata"]
+    made_as: str | None = (metadata.get("labels") or {}).get(names.TOPIC_LABEL)
+    return made_as is not None and made_as != metadata["name"]
 
 
 def orphaned_loads(cron_jobs: Iterable[Object], topics: Iterable[Object]) -> list[Object]:
@@ -640,6 +690,8 @@ def load_conditions(
     if stuck is not None:
         text = f"The pod of {stuck.job} can't start. {stuck.trouble}"
         loaded = Condition(LOADED, False, "LoadCannotStart", text)
+    elif last is None and (warehouse.suspend or topic.paused):
+        loaded = Condition(LOADED, None, "Suspended", "Loads of this topic are suspended.")
     elif last is None:
         loaded = Condition(
             LOADED, None, "NoLoadYet", f"The first load begins by the schedule {warehouse.schedule!r}."
@@ -659,6 +711,19 @@ def load_conditions(
         return [loaded, Condition("Fresh", True, "LoadedRecently", f"Everything up to {up_to} is loaded.")]
     late = f"Records are loaded only up to {up_to}, more than {limit_s} s ago."
     return [loaded, Condition("Fresh", False, "TooOld", late)]
+
+
+def executors_condition(topic: TopicSpec, cluster: ClusterSpec) -> Condition | None:
+    """ExecutorsIgnored; None if loads have the executors that the Topic asks for."""
+    executors = None if topic.warehouse is None else topic.warehouse.executors
+    if not executors or cluster.warehouse is None or cluster.warehouse.volume_claim is None:
+        return None
+    text = (
+        f"Loads have no executors, and {executors} are requested: the warehouse of the BrokerCluster"
+        f" {cluster.name} is a volume, which executors on other nodes could not write. Set"
+        " spec.warehouse.executors to 0 or auto."
+    )
+    return Condition("ExecutorsIgnored", True, "WarehouseIsVolume", text)
 
 
 def retention_condition(topic: TopicSpec, status: Object, runs: Iterable[Run]) -> Condition | None:

@@ -183,3 +183,49 @@ def test_a_moment_is_read_in_its_time_zone() -> None:
 )
 def test_quantities_are_kubernetes(text: str, number: float) -> None:
     assert quantity(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("1000m", "1"), ("1Gi", "1024Mi"), ("1.0", "1"), ("1.", "1"), (".5", "500m"), ("1.5Gi", "1536Mi"),
+        ("5e9", "5G"), ("5E3", "5k"), ("5E", "5000P"), ("700m", "0.7"), ("1100m", "1.1"), ("100u", "0.1m"),
+    ],
+)  # fmt: skip
+def test_quantities_are_exact_in_all_their_spellings(text: str, same: str) -> None:
+    """Claims that were restored from a backup may have any of them."""
+    assert quantity(text) == quantity(same)
+
+
+@pytest.mark.parametrize("text", ["False", "FALSE", " false"])
+def test_a_topic_that_is_not_managed_may_say_so_in_any_case(text: str) -> None:
+    """Else its topic would be deleted with it."""
+    manifest = topic(deletionPolicy="Delete")
+    manifest["metadata"]["annotations"] = {"mainstem.dev/managed": text}
+    assert not topic_of(manifest).managed
+
+
+@pytest.mark.parametrize("kind", ["BrokerCluster", "Topic", "ConsumerGroup", "User"])
+def test_an_annotation_that_is_neither_true_nor_false_is_reported(kind: str) -> None:
+    """Who writes `yes` takes the object for paused; nothing is done to an object that is not valid."""
+    spec = {"brokers": {"replicas": 3}} if kind == "BrokerCluster" else {"clusterRef": {"name": "events"}}
+    manifest = named("events", **spec)
+    manifest["metadata"]["annotations"] = {"mainstem.dev/pause-reconciliation": "yes"}
+    with pytest.raises(InvalidSpec, match="pause-reconciliation is 'yes': write true or false"):
+        READERS[kind](manifest)
+
+
+def test_a_restart_that_is_taken_back_by_false_is_none() -> None:
+    manifest = brokers()
+    manifest["metadata"]["annotations"] = {"mainstem.dev/restart": "false"}
+    assert cluster_of(manifest).restart_request == ""
+
+
+@pytest.mark.parametrize("values", [7, "x", {"a": 1}, True, [7]])
+def test_what_is_no_list_is_reported(values: Any) -> None:
+    for read, manifest in (
+        (group_of, group(reset={"requestId": "r", "to": "earliest", "topics": values})),
+        (user_of, named("alice", clusterRef={"name": "events"}, acls=values)),
+    ):
+        with pytest.raises(InvalidSpec, match="must be a list of"):
+            read(manifest)

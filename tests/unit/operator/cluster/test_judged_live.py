@@ -20,7 +20,9 @@ from tests.unit.operator.snapshots import cluster, component, snapshot, with_pod
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, group_of, topic_of
-from mainstem_operator.cluster.status import Work, cluster_conditions
+from mainstem_operator.cluster.disks import other_ensemble
+from mainstem_operator.cluster.moves import Drain
+from mainstem_operator.cluster.status import Work, cluster_conditions, plan_lines
 from mainstem_operator.kubernetes.observe import Observer
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
@@ -254,3 +256,50 @@ def test_a_day_that_the_month_does_not_have_is_told() -> None:
     reset = {"requestId": "1", "to": "datetime", "datetime": "2026-02-30T00:00:00Z"}
     with pytest.raises(InvalidSpec, match=r"spec\.reset\.datetime must be like 2026"):
         group_of(manifest("ConsumerGroup", "billing", clusterRef={"name": "events"}, reset=reset))
+
+
+def test_what_is_not_as_in_the_manifest_is_named_where_nothing_is_left_to_do() -> None:
+    stable = conditions(snapshot(), work=Work(unresizable="data-events-broker-0 can't grow."))["Stable"]
+    assert stable.holds
+    assert stable.message == "Nothing is left to do. What is not as in the manifest, say StorageUnresizable."
+
+
+def test_why_a_broker_is_not_removed_is_told() -> None:
+    drain = Drain((2,), {}, {})
+    work = Work(drain=drain, not_moved="events-broker-1 is not ready.")
+    assert conditions(snapshot(), cluster(2), work)["Stable"].message == (
+        "Brokers 2 go. events-broker-1 is not ready."
+    )
+    assert plan_lines(work)[0]["waitingFor"] == "events-broker-1 is not ready."
+
+
+SECURED = {"clients": [{"name": "tls", "port": 9093}, {"name": "internal", "port": 9092, "tls": False}]}
+
+
+def test_settings_that_the_operator_replaces_are_named() -> None:
+    """They would be dropped in silence."""
+    config = {"listener.name.tls.ssl.client.auth": "requested", "num.partitions": 3}
+    found = conditions(snapshot(), cluster(brokers={"config": config}, listeners=SECURED))
+    assert "listener.name.tls.ssl.client.auth." in found["SettingsReplaced"].message
+    assert "num.partitions" not in found["SettingsReplaced"].message
+    same = {"listener.name.tls.ssl.client.auth": "none"}
+    assert "SettingsReplaced" not in conditions(
+        snapshot(), cluster(brokers={"config": same}, listeners=SECURED)
+    )
+
+
+@pytest.mark.parametrize(
+    ("replicas", "claims", "before"),
+    [(3, 3, 0), (3, 0, 0), (3, 2, 0), (1, 1, 0), (1, 3, 3), (3, 1, 1), (5, 3, 3), (1, 2, 3)],
+)
+def test_an_ensemble_does_not_begin_with_the_volumes_of_one_of_another_size(
+    replicas: int, claims: int, before: int
+) -> None:
+    """R43: servers without the data would be a quorum, and every topic would be lost."""
+    there = Component(None, {}, component("zookeeper", claims).claims)
+    text = other_ensemble(cluster(zookeeper={"replicas": replicas}), there)
+    assert bool(text) == bool(before)
+    if before:
+        assert f"volumes of {before} ZooKeeper servers" in text
+    running = component("zookeeper", max(claims, 1))
+    assert other_ensemble(cluster(zookeeper={"replicas": replicas}), running) == ""

@@ -117,7 +117,7 @@ async def test_a_secret_of_somebody_else_is_never_changed(operator: RunningOpera
     )
     kubernetes.apply(secured())
     condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
-    assert "does not belong to the BrokerCluster events" in condition["message"]
+    assert "belongs to others, not to the BrokerCluster events" in condition["message"]
     assert kubernetes.get("secrets", "events-ca")["data"] == theirs["data"]
     assert kubernetes.find("secrets") == [kubernetes.get("secrets", "events-ca")]
 

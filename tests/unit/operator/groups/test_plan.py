@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tests.unit.operator.played_groups import PlayedGroups
 
 from mainstem_operator.api.resources import GroupSpec, group_of
-from mainstem_operator.brokers.topic_state import GroupState
+from mainstem_operator.brokers.topic_state import GroupState, TopicPartition
+from mainstem_operator.groups.apply import look_at_groups
 from mainstem_operator.groups.plan import (
     GroupSeen,
     ResetStep,
@@ -246,3 +249,84 @@ def test_of_two_consumer_groups_of_one_group_the_oldest_has_it() -> None:
     assert (ready.type, ready.holds, ready.reason) == ("Ready", False, "ResourceConflict")
     assert "second" in ready.message
     assert (pending.type, pending.holds) == ("ResetPending", True)
+
+
+def test_an_undo_waits_for_partitions_without_a_leader() -> None:
+    """Those would be left out, and the next undo would know nothing of them."""
+    there = recorded("r0", ("clicks", 0, 20, 100), ("clicks", 1, 7, 50), clicks0=100, clicks1=50)
+    bounds = {("clicks", 0): (10, 100)}
+    step = plan_reset(spec(to="undo"), {}, there, bounds, {}, without_leader=[("clicks", 1)])
+    assert step.word == "wait"
+    assert "clicks-1" in step.reason
+
+
+def test_an_undo_names_what_it_cannot_put_back() -> None:
+    there = recorded("r0", ("clicks", 0, 20, 100), ("clicks", 1, None, 50), ("gone", 0, 3, 9), clicks0=100)
+    step = plan_reset(spec(to="undo"), {}, there, BOUNDS, {})
+    assert (step.word, after(step)) == ("begin", {("clicks", 0): 20})
+    assert "sets 1 offsets" in step.reason
+    assert "no offsets in clicks-1 before" in step.reason
+    assert "do not exist any more: gone-0" in step.reason
+    assert reset_note(spec(to="undo"), "Done", step, NOW)["message"] == step.reason
+
+
+def test_a_reset_of_all_names_the_offsets_of_topics_that_are_gone() -> None:
+    step = plan_reset(spec(to="earliest"), {}, state(clicks0=20, gone0=3), BOUNDS, {})
+    assert after(step) == {("clicks", 0): 10}
+    assert "do not exist any more: gone-0" in step.reason
+
+
+def test_a_shift_of_a_topic_without_offsets_fails_as_a_whole() -> None:
+    shift = spec(to="shift", shiftBy=-5, topics=["clicks", "views"])
+    step = plan_reset(shift, {}, state(clicks0=20, clicks1=20), BOUNDS, {})
+    assert step.word == "fail"
+    assert "no offsets of these topics to shift: views" in step.reason
+
+
+def test_a_shift_names_partitions_without_offsets() -> None:
+    shift = spec(to="shift", shiftBy=-5, topics=["clicks"])
+    step = plan_reset(shift, {}, state(clicks0=20), BOUNDS, {})
+    assert (step.word, after(step)) == ("begin", {("clicks", 0): 15})
+    assert "no offsets in clicks-1 that could be shifted" in step.reason
+
+
+def test_what_a_reset_has_left_out_is_told_though_it_was_carried_on() -> None:
+    first = plan_reset(spec(to="earliest"), {}, state(clicks0=20, gone0=3), BOUNDS, {})
+    assert "gone-0" in first.reason
+    status = {"lastReset": reset_note(spec(to="earliest"), "Started", first, NOW)}
+    for there, word in ((state(clicks0=20, gone0=3), "resume"), (state(clicks0=10, gone0=3), "done")):
+        again = plan_reset(spec(to="earliest"), status, there, BOUNDS, {})
+        assert (again.word, again.reason) == (word, first.reason)
+
+
+def test_a_reset_that_no_status_could_note_fails_and_says_what_to_do() -> None:
+    """etcd would refuse the status, and nothing would be said."""
+    many = {("t" * 200, number): (0, 9) for number in range(5000)}
+    there = GroupState("billing", "EMPTY", 0, dict.fromkeys(many, 5))
+    step = plan_reset(spec(to="earliest"), {}, there, many, {})
+    assert step.word == "fail"
+    assert "5000 offsets, more than a status can hold" in step.reason
+
+
+async def test_an_undo_looks_for_leaders_of_what_it_puts_back() -> None:
+    """The group may have no other offsets there."""
+
+    class Brokers(PlayedGroups):
+        async def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+            return {key: 10 for key in partitions if key[0] != "views"}
+
+        async def groups(self, group_names: Iterable[str]) -> dict[str, GroupState | str]:
+            there = recorded("r0", ("views", 0, 2, 5), clicks0=10)
+            return {name: replace(there, group=name) for name in group_names}
+
+    async def note(*_: object) -> None:
+        """Nothing is noted."""
+
+    undo = spec(to="undo")
+    statuses, failed = await look_at_groups(cast(Any, Brokers()), [undo], {}, note)
+    assert not failed
+    (pending,) = [
+        item for item in statuses["prod", "billing"]["conditions"] if item["type"] == "ResetPending"
+    ]
+    assert pending["status"] == "True"
+    assert "views-0" in pending["message"]

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
-from tests.support.running_operator import RunningOperator, with_operator
+from tests.support.running_operator import RunningOperator, running_operator, with_operator
 from tests.unit.operator.snapshots import cluster as cluster_spec
 
 from mainstem_operator.api.resources import Images, topic_of
 from mainstem_operator.cluster.broker_manifests import broker_services
-from mainstem_operator.kubernetes.client import ForeignObject, Kube, Refused, covers
+from mainstem_operator.kubernetes.client import ForeignObject, Kube, Refused, covers, ordered_as
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.loads.apply import bring_about_loads
@@ -182,3 +182,98 @@ def test_the_operator_may_read_by_name_whatever_it_applies() -> None:
         applied = [name for name in rule["resources"] if "/" not in name and name != "persistentvolumeclaims"]
         if applied and {"create", "patch"} <= set(rule["verbs"]):
             assert "get" in rule["verbs"], applied
+
+
+@with_operator
+async def test_what_others_have_given_to_a_cluster_is_not_deleted_as_left_over(
+    operator: RunningOperator,
+) -> None:
+    """A copy has our labels and our owner, and a person may let an object go with the BrokerCluster."""
+    kubernetes = operator.kubernetes
+    kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    kept = []
+    for plural, name in (("services", "events-bootstrap"), ("networkpolicies", "events-broker")):
+        copied = copy.deepcopy(kubernetes.get(plural, name))
+        copied["metadata"]["name"] = "events-clients-external"
+        kept.append((plural, kubernetes.apply(copied)))
+    kubernetes.apply(
+        resource("BrokerCluster", "events", {"brokers": {"replicas": 1}, "networkPolicy": {"enabled": False}})
+    )
+    await operator.until(
+        lambda: ("networkpolicies", "default", "events-broker") not in kubernetes.objects,
+        "the policy is gone",
+    )
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    for plural, item in kept:
+        assert kubernetes.get(plural, "events-clients-external")["metadata"]["uid"] == item["metadata"]["uid"]
+
+
+@with_operator
+async def test_a_claim_of_others_is_not_used_and_is_named(operator: RunningOperator) -> None:
+    """Kubernetes gives a pod of a StatefulSet whatever claim has its name, and may delete it with it."""
+    kubernetes = operator.kubernetes
+    claim = foreign("v1", "PersistentVolumeClaim", "data-events-broker-0", spec={"volumeName": "theirs"})
+    before = copy.deepcopy(kubernetes.apply(claim))
+    kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+    assert (
+        "The PersistentVolumeClaim data-events-broker-0 exists and belongs to others" in condition["message"]
+    )
+    assert kubernetes.find("statefulsets") == []
+    assert kubernetes.get("persistentvolumeclaims", "data-events-broker-0") == before
+    labels = {"mainstem.dev/cluster": "events"}
+    kubernetes.apply({**claim, "metadata": {**claim["metadata"], "labels": labels}})
+    kubernetes.annotate("brokerclusters", "events", {"example.com/look": "again"})
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+
+
+async def test_a_service_that_may_not_be_deleted_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = {"listeners": {"external": {"type": "NodePort", "host": "kafka.example.org"}}}
+    async with running_operator(tmp_path, monkeypatch) as operator:
+        kubernetes = operator.kubernetes
+        kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}, **outside}))
+        await operator.until(
+            lambda: bool(kubernetes.get("services", "events-broker-0-external")), "the Service is there"
+        )
+        kubernetes.fails = lambda method, key, _: 403 if (method, key[0]) == ("DELETE", "services") else 0
+        kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
+        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Waiting")
+        assert "refuses to delete the Service events-broker-0-external" in condition["message"]
+        await operator.condition("brokerclusters", "events", "Ready", "True")
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "same"),
+    [
+        ({}, {"resources": {"requests": {}}}, True),
+        ({"resources": {}}, {"resources": {"limits": {}, "requests": {"cpu": None}}}, True),
+        ({"resources": {}}, {"resources": {"limits": {"cpu": "1"}}}, False),
+        ({"env": [{"name": "B"}, {"name": "A", "value": "1"}]}, {"env": [{"name": "A", "value": "1"}]}, True),
+        ({"env": [{"name": "A", "value": "2"}]}, {"env": [{"name": "A", "value": "1"}]}, False),
+        ({"env": [{"name": "B"}]}, {"env": [{"name": "A"}]}, False),
+        ({"tolerations": [{"key": "a"}, {"key": "b"}]}, {"tolerations": [{"key": "a"}]}, False),
+        ({"ports": [{"port": 1}, {"port": 2}]}, {"ports": [{"port": 1}]}, False),
+    ],
+)
+def test_what_is_empty_or_added_by_others_is_not_applied_again_and_again(
+    live: Manifest, wanted: Manifest, same: bool
+) -> None:
+    """The API server leaves empty maps out, and what others add to a list by key stays when it is applied."""
+    assert covers(live, wanted) == same
+
+
+def test_the_order_of_lists_that_are_sets_restarts_no_pod() -> None:
+    def workload(tolerations: list[str], ports: list[int]) -> Manifest:
+        container = {"name": "broker", "ports": [{"containerPort": port} for port in ports]}
+        pod = {"containers": [container], "tolerations": [{"key": key} for key in tolerations]}
+        return {"kind": "StatefulSet", "metadata": {}, "spec": {"template": {"spec": pod}}}
+
+    live = workload(["a", "b"], [9091, 9092])
+    for port in live["spec"]["template"]["spec"]["containers"][0]["ports"]:
+        port["protocol"] = "TCP"  # as the API server fills in
+    assert ordered_as(workload(["b", "a"], [9092, 9091]), live) == workload(["a", "b"], [9091, 9092])
+    for other in (workload(["b", "c"], [9092]), workload(["b"], [9091, 9093])):
+        assert ordered_as(other, live) == other

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import datetime as dt
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +17,13 @@ from tests.support.fake_kubernetes import Key, Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.unit.operator.played_context import applied_secured, context_with
 from tests.unit.operator.played_groups import PlayedGroups
+from tests.unit.operator.played_users import PlayedUsers
 
+from mainstem_operator.api.conditions import Condition, merged
 from mainstem_operator.api.fields import InvalidSpec
 from mainstem_operator.api.resources import topic_of
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
+from mainstem_operator.cluster.reconcile import reconcile_cluster
 from mainstem_operator.groups.reconcile import reconcile_groups
 from mainstem_operator.kubernetes.client import Kube, Refused
 from mainstem_operator.runtime.alone import Alone
@@ -168,7 +175,10 @@ async def test_a_load_that_is_gone_and_may_not_be_deleted_holds_up_no_other_one(
 # --- Resets ---
 
 
-READY: Manifest = {**resource("BrokerCluster", "events", CLUSTER_SPEC), "status": {"brokersReady": 1}}
+READY: Manifest = {
+    **resource("BrokerCluster", "events", CLUSTER_SPEC, uid="u"),
+    "status": {"brokersReady": 1},
+}
 
 
 def resets(kubernetes: Kubernetes) -> list[Manifest]:
@@ -198,3 +208,95 @@ async def test_a_group_whose_offsets_brokers_refuse_holds_up_no_reset(
     first = kubernetes.get("consumergroups", "first")["status"]
     assert first["lastReset"]["state"] == "Started", "what was noted is kept"
     assert pause is not None
+
+
+# --- Objects that are going, and defects ---
+
+
+@pytest.mark.parametrize("kind", RECONCILE)
+@pytest.mark.parametrize(
+    "cluster", [None, READY, {**READY, "status": {}}], ids=["none", "ready", "not-ready"]
+)
+async def test_an_object_that_finalizers_of_others_hold_is_not_ready(
+    kind: str, cluster: Manifest | None, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    plural = PLURALS[kind]
+    kubernetes.apply(resource(kind, "first", CLUSTER_REF, finalizers=["example.com/backup"]))
+    good = {"type": "Ready", "status": "True", "reason": "Good", "message": ""}
+    good["lastTransitionTime"] = "2026-11-21T11:00:00Z"
+    kubernetes.get(plural, "first")["status"] = {"conditions": [good]}
+    kubernetes.delete(plural, "first")
+    manifests = [copy.deepcopy(kubernetes.get(plural, "first"))]
+    brokers = SimpleNamespace(**dict.fromkeys(("topics", "racks", "moves", "settings"), _nothing))
+    brokers.users = PlayedUsers
+    await RECONCILE[kind](context_with(kube, brokers), "default", "events", manifests, cluster)
+    (condition,) = kubernetes.get(plural, "first")["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "Deleting")
+    assert "example.com/backup" in condition["message"]
+
+
+async def _nothing(*_: object) -> dict[Any, Any]:
+    return {}
+
+
+async def test_a_cluster_that_finalizers_of_others_hold_is_not_stable(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    kubernetes.apply(resource("BrokerCluster", "events", CLUSTER_SPEC, finalizers=["example.com/backup"]))
+    kubernetes.delete("brokerclusters", "events")
+    manifest = copy.deepcopy(kubernetes.get("brokerclusters", "events"))
+    assert await reconcile_cluster(context_with(kube), manifest) is None
+    status = kubernetes.get("brokerclusters", "events")["status"]
+    found = {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]}
+    assert found == {"Ready": ("Unknown", "Deleting"), "Stable": ("False", "Deleting")}
+
+
+async def test_a_cluster_whose_manifest_is_not_valid_is_not_stable(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    manifest = copy.deepcopy(
+        kubernetes.apply(resource("BrokerCluster", "events", {"brokers": {"replicas": 0}}))
+    )
+    await reconcile_cluster(context_with(kube), manifest)
+    status = kubernetes.get("brokerclusters", "events")["status"]
+    found = {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]}
+    assert found == {"Ready": ("False", "InvalidSpec"), "Stable": ("False", "InvalidSpec")}
+
+
+async def test_groups_of_a_cluster_that_is_being_deleted_are_not_asked_for(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    manifests, brokers = resets(kubernetes), PlayedGroups()
+    going = copy.deepcopy(READY)
+    going["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
+    await reconcile_groups(context_with(kube, brokers), "default", "events", manifests, going)
+    assert brokers.put == []
+    assert set(reasons(kubernetes, "consumergroups").values()) == {"ClusterNotFound"}
+
+
+@pytest.mark.parametrize("kind", RECONCILE)
+async def test_a_defect_in_one_object_holds_up_no_other_one(
+    kind: str, kubernetes: Kubernetes, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status of the object says that the operator has failed on it."""
+    plural, module = PLURALS[kind], sys.modules[RECONCILE[kind].__module__]
+    name = {"Topic": "topic_of", "ConsumerGroup": "group_of", "User": "user_of"}[kind]
+    read = getattr(module, name)
+
+    def defective(manifest: Manifest) -> Any:
+        return manifest["missing"] if manifest["metadata"]["name"] == "first" else read(manifest)
+
+    monkeypatch.setattr(module, name, defective)
+    manifests = [kubernetes.apply(resource(kind, name, CLUSTER_REF)) for name in ("first", "second")]
+    pause = await RECONCILE[kind](context_with(kube), "default", "events", manifests, None)
+    assert reasons(kubernetes, plural) == {"first": "InternalError", "second": "ClusterNotFound"}
+    (condition,) = kubernetes.get(plural, "first")["status"]["conditions"]
+    assert condition["status"] == "Unknown"
+    assert "KeyError: 'missing'" in condition["message"]
+    assert pause is not None
+
+
+def test_a_message_that_no_status_could_hold_is_cut() -> None:
+    """The API server would refuse the whole status, and the last good one would stay."""
+    (entry,) = merged({}, [Condition("Ready", False, "Refused", "x" * 100_000)], 1, dt.datetime.now(dt.UTC))
+    assert len(entry["message"]) == 32_768

@@ -13,6 +13,7 @@ from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 
 from mainstem_operator.api import names
+from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.kubernetes.client import Kube, Refused
 from mainstem_operator.runtime import handlers
 from mainstem_operator.runtime.context import Context
@@ -106,7 +107,7 @@ async def test_a_cluster_is_reconciled_as_it_is_and_not_as_it_was_reported(
 def rights_in_every_namespace() -> set[tuple[str, str]]:
     """Resource and verb, as the chart's ClusterRole grants them whatever namespaces are watched."""
     result = re.search(
-        r'^kind: ClusterRole\nmetadata:\n  name: {{ include "mainstem.clusterName" . }}\n'
+        r'^kind: ClusterRole\nmetadata:\n  name: {{ include "mainstem.clusterName" . \| quote }}\n'
         r".*?^rules:\n(.*?)^---$",
         ROLES.read_text(),
         re.MULTILINE | re.DOTALL,
@@ -124,7 +125,7 @@ async def test_a_topic_goes_with_its_namespace_though_the_role_there_went_first(
     held["metadata"]["finalizers"] = [names.FINALIZER]
     kubernetes.apply(held)
     kubernetes.delete("topics", "clicks")
-    reconciler = Reconciler(cast(Context, SimpleNamespace(kube=kube)), 1.0)
+    reconciler = Reconciler(cast(Any, Context)(kube, None, None, None, None, None, "ops"), 1.0)
     kubernetes.requests.clear()
     await reconciler._dispatch(Key("topics", "default", "events"))
     assert kubernetes.find("topics") == []
@@ -179,3 +180,39 @@ async def test_a_look_that_ends_before_its_end_replaces_the_last_good_status(
         item for item in kubernetes.get("topics", "clicks")["status"]["conditions"] if item["type"] == "Ready"
     ]
     assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("Unknown", reason, 2)
+
+
+async def test_what_brokers_refuse_of_all_topics_again_replaces_the_last_good_status(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """As of an operator that they no longer let in. Once may be an election (R24)."""
+    context = cast(Any, Context)(kube, None, None, None, Metrics(), None, "ops")
+    context.log_in = _nothing
+    reconciler = Reconciler(context, 1.0)
+
+    async def refused(*_: object) -> None:
+        raise BrokersRefused("CLUSTER_AUTHORIZATION_FAILED", "Cluster authorization failed.")
+
+    monkeypatch.setattr(handlers, "reconcile_topics", refused)
+    kubernetes.apply(CLUSTER)
+    stored = kubernetes.apply(CLICKS)
+    good = {"status": "True", "reason": "Good", "lastTransitionTime": "2026-11-21T11:00:00Z"}
+    stored["status"] = {"observedGeneration": 1, "conditions": [{"type": "Ready", **good}]}
+    for expected in (("True", "Good"), ("Unknown", "KafkaError")):
+        await reconciler._look(Key("topics", "default", "events"))
+        (ready,) = kubernetes.get("topics", "clicks")["status"]["conditions"]
+        assert (ready["status"], ready["reason"]) == expected
+    assert "Cluster authorization failed." in ready["message"]
+
+
+def test_a_cluster_that_is_being_deleted_is_looked_at_with_all_that_names_it() -> None:
+    """Its ConsumerGroups, too: nobody answers for them soon."""
+    reconciler = Reconciler(cast(Context, None), 1.0)
+    queued: list[Key] = []
+    reconciler.queue = cast(Any, SimpleNamespace(add=queued.append))
+    metadata = {"name": "events", "namespace": "default", "uid": "u"}
+    reconciler.heard_of({"type": "ADDED"}, {"metadata": metadata}, "BrokerCluster")
+    queued.clear()
+    going = {**metadata, "deletionTimestamp": "2026-11-21T11:00:00Z"}
+    reconciler.heard_of({"type": "MODIFIED"}, {"metadata": going}, "BrokerCluster")
+    assert {key.kind for key in queued} == {"cluster", "topics", "groups", "users"}

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from types import SimpleNamespace
+from collections.abc import Iterable
 from typing import Any, cast
 
 from tests.support.fake_kubernetes import Kubernetes
 from tests.support.manifests import resource
+from tests.unit.operator.played_context import context_with
 
 from mainstem_operator.api import names
 from mainstem_operator.api.timestamps import written
+from mainstem_operator.brokers.errors import BrokersRefused
+from mainstem_operator.brokers.topic_state import PartitionState, TopicState
 from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.proofs import TopicDeletion
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.reconcile import reconcile_topics
 
@@ -33,7 +37,8 @@ def held_topic(kubernetes: Kubernetes) -> None:
 
 async def look(kube: Kube, manifest: dict[str, Any]) -> None:
     """One look at a Topic whose BrokerCluster is gone, as it was when it was read."""
-    await reconcile_topics(cast(Context, SimpleNamespace(kube=kube)), "default", "gone", [manifest], None)
+    context = cast(Any, Context)(kube, None, None, None, None, None, "ops")
+    await reconcile_topics(context, "default", "gone", [manifest], None)
 
 
 async def test_a_status_written_since_it_was_read_does_not_hold_it(
@@ -141,3 +146,119 @@ async def test_a_topic_without_its_cluster_says_why_it_is_not_loaded(
     conditions = {item["type"]: item for item in kubernetes.objects[KEY]["status"]["conditions"]}
     assert conditions["Loaded"]["status"] == "False"
     assert conditions["Loaded"]["reason"] == conditions["Ready"]["reason"] == "ClusterNotFound"
+
+
+class PlayedBrokers:
+    """Brokers with the topic `events`, of which `refuses` is the error when it is to be deleted."""
+
+    def __init__(self, refuses: BrokersRefused | None = None) -> None:
+        self.there = {"events": TopicState("events", "id", {0: PartitionState(0, (0,), frozenset({0}))})}
+        self.refuses = refuses
+
+    async def topics(self, topic_names: Iterable[str]) -> dict[str, TopicState]:
+        return {name: self.there[name] for name in topic_names if name in self.there}
+
+    async def racks(self) -> dict[int, None]:
+        return {0: None}
+
+    async def moves(self) -> dict[Any, Any]:
+        return {}
+
+    async def settings(self, _: Iterable[str]) -> dict[str, dict[str, str]]:
+        return {}
+
+    async def delete_topic(self, proof: TopicDeletion) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        del self.there[proof.topic]
+
+
+THERE = {
+    **resource("BrokerCluster", "gone", {"brokers": {"replicas": 1}}, uid="u"),
+    "status": {"brokersReady": 1},
+}
+
+
+async def look_again(
+    kubernetes: Kubernetes, kube: Kube, brokers: PlayedBrokers, *invalid: Any
+) -> float | None:
+    context = context_with(kube, brokers)
+    manifests = copy.deepcopy([kubernetes.objects[KEY], *invalid])
+    return await reconcile_topics(context, "default", "gone", manifests, THERE)
+
+
+async def owned_topic(kubernetes: Kubernetes, kube: Kube, *others: str) -> None:
+    held_topic(kubernetes)
+    kubernetes.objects[KEY]["metadata"]["finalizers"] += others
+    await kube.apply_status(kubernetes.objects[KEY], {"topicId": "id"})
+
+
+async def test_a_deletion_that_brokers_refuse_says_so_until_the_topic_is_kept(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """As they do where delete.topic.enable is false; the look writes nothing when it is as it was."""
+    await owned_topic(kubernetes, kube)
+    brokers = PlayedBrokers(BrokersRefused("TOPIC_DELETION_DISABLED", "Topic deletion is disabled."))
+    assert await look_again(kubernetes, kube, brokers) is not None
+    (condition,) = [
+        item for item in kubernetes.objects[KEY]["status"]["conditions"] if item["type"] == "Ready"
+    ]
+    assert (condition["status"], condition["reason"]) == ("False", "KafkaError")
+    assert "Topic deletion is disabled." in condition["message"]
+    assert "After that the topic is kept." in condition["message"]
+    writes = len([path for method, path in kubernetes.writes if path.endswith("/status")])
+    await look_again(kubernetes, kube, brokers)
+    assert len([path for method, path in kubernetes.writes if path.endswith("/status")]) == writes
+
+
+async def test_a_topic_that_finalizers_of_others_hold_is_not_ready(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    await owned_topic(kubernetes, kube, "example.com/backup")
+    brokers = PlayedBrokers()
+    await look_again(kubernetes, kube, brokers)
+    assert brokers.there == {}
+    for _ in range(2):
+        (condition,) = kubernetes.objects[KEY]["status"]["conditions"]
+        assert (condition["status"], condition["reason"]) == ("False", "Deleting")
+        assert "example.com/backup" in condition["message"]
+        await look_again(kubernetes, kube, brokers)
+
+
+async def test_a_topic_is_kept_that_another_one_claims_whose_manifest_is_not_valid(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    await owned_topic(kubernetes, kube)
+    other = resource(
+        "Topic", "other", {"clusterRef": {"name": "gone"}, "topicName": "events", "partitions": "x"}
+    )
+    brokers = PlayedBrokers()
+    await look_again(kubernetes, kube, brokers, kubernetes.apply(other))
+    assert list(brokers.there) == ["events"]
+    assert KEY not in kubernetes.objects
+    (event,) = kubernetes.find("events")
+    assert "The Topic other claims the same topic" in event["message"]
+
+
+async def test_the_name_of_an_event_is_valid_wherever_that_of_its_object_is_cut(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    context = cast(Any, Context)(kube, None, None, None, None, None, "ops")
+    await context.event(resource("Topic", "t" * 235 + "-." + "t" * 16, {}), "TopicKept", "It is kept.")
+    (event,) = kubernetes.find("events")
+    assert event["metadata"]["name"].startswith("t" * 235 + ".")
+
+
+async def test_nobody_says_that_a_table_is_fresh_without_a_cluster(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    spec = {"clusterRef": {"name": "gone"}, "warehouse": {"schedule": "@hourly"}}
+    kubernetes.apply(resource("Topic", "events", spec))
+    fresh = {"type": "Fresh", "status": "True", "reason": "LoadedRecently", "message": ""}
+    fresh["lastTransitionTime"] = "2026-11-21T11:00:00Z"
+    for there in (None, {**THERE, "status": {}}):
+        kubernetes.objects[KEY]["status"] = {"conditions": [fresh]}
+        stored = copy.deepcopy(kubernetes.objects[KEY])
+        await reconcile_topics(context_with(kube), "default", "gone", [stored], there)
+        conditions = {item["type"]: item for item in kubernetes.objects[KEY]["status"]["conditions"]}
+        assert conditions["Fresh"]["status"] == "Unknown"

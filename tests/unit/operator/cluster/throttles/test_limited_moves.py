@@ -192,7 +192,7 @@ def test_a_config_map_of_somebody_else_is_left_alone_and_told() -> None:
     theirs = {"metadata": {"uid": "u-8", "resourceVersion": "1"}, "data": {"a": "b"}}
     brokers.config_map = theirs
     refused = operator.look({CLICKS: (1, 2)})
-    assert "can't be limited: The ConfigMap events-throttles belongs to another program" in refused[CLICKS]
+    assert "can't be limited: The ConfigMap events-throttles belongs to others" in refused[CLICKS]
     operator.look()
     assert brokers.config_map == theirs
     assert brokers.under_way == {}

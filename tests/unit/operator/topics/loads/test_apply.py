@@ -19,6 +19,7 @@ from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.loads.apply import bring_about_loads, stop_resident
 from mainstem_operator.topics.loads.plan import maintenance_name, request_name
+from mainstem_operator.topics.loads.unseen import loads_not_seen
 from mainstem_operator.topics.reconcile import reconcile_topics
 
 PAGE = {
@@ -259,3 +260,90 @@ async def test_loads_that_may_not_be_suspended_hold_up_nothing(
     )
     assert ready["reason"] == "ClusterNotFound"
     assert pause is not None, "it is looked at again"
+
+
+async def test_a_copy_of_the_resident_loaders_pod_is_not_asked(
+    context: Context, kubernetes: Kubernetes
+) -> None:
+    """A copy keeps labels and owner, and may not even start."""
+    there = kubernetes.apply(cluster())
+    pairs = [pair("clicks", freshness="60s")]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    (workload,) = kubernetes.find("statefulsets")
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    kubernetes.apply(pod("zz-copy", labels, workload, podIP="10.0.0.7"))
+    found = await bring_about_loads(context, there, pairs, [], Alone())
+    assert found["default", "clicks"].conditions[0].reason == "LoaderNotReady"
+
+
+async def test_a_pod_of_the_resident_loader_that_never_started_is_replaced_when_its_manifest_is_corrected(
+    context: Context, kubernetes: Kubernetes
+) -> None:
+    """Kubernetes may leave it as it is for ever. One that runs is Kubernetes' own to replace."""
+    there = kubernetes.apply(cluster())
+    pairs = [pair("clicks", freshness="60s")]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    key = ("pods", "default", "events-resident-loader-0")
+    (workload,) = kubernetes.find("statefulsets")
+    for phase, revision, is_replaced in (
+        ("Pending", workload["status"]["updateRevision"], False),
+        ("Running", "earlier", False),
+        ("Pending", "earlier", True),
+    ):
+        stored = kubernetes.objects[key]
+        stored["metadata"]["labels"]["controller-revision-hash"] = revision
+        stored["status"]["phase"] = phase
+        before = stored["metadata"]["uid"]
+        await bring_about_loads(context, there, pairs, [], Alone())
+        assert (kubernetes.objects[key]["metadata"]["uid"] != before) == is_replaced
+
+
+async def test_a_request_of_a_topic_that_cannot_be_loaded_has_no_more_runs(
+    context: Context, kubernetes: Kubernetes
+) -> None:
+    there = kubernetes.apply(cluster())
+    pairs = [pair("orders", schedule="@hourly", backfill={"requestId": "b1"})]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    assert request_name("orders", "backfill", "b1") in names(kubernetes, "cronjobs")
+    without = {**there, "spec": {"brokers": {"replicas": 3}}}
+    found = await bring_about_loads(context, without, pairs, [], Alone())
+    assert kubernetes.find("cronjobs") == []
+    (entry,) = found["default", "orders"].requests
+    assert entry["succeeded"] is False
+    assert "has no spec.warehouse" in entry["message"]
+
+
+@pytest.mark.parametrize("reason", ["invalid", "unmanaged"])
+async def test_what_is_known_of_loads_stays_while_nobody_looks_at_them(
+    context: Context, kubernetes: Kubernetes, reason: str
+) -> None:
+    """Else a status would lose how far the table is loaded, and which losses count."""
+    since = "2026-11-21T11:00:00Z"
+    status = {
+        "lastLoad": {"job": "clicks-load-1"},
+        "lastGoodLoad": since,
+        "loadedUpTo": since,
+        "loadRequests": [{"field": "backfill", "requestId": "b1", "succeeded": True, "message": ""}],
+        "conditions": [
+            {"type": kind, "status": "True", "reason": "R", "message": "M", "lastTransitionTime": since}
+            for kind in ("Loaded", "Fresh", "KeptUntilLoaded", "RecordsRejected", "Ready")
+        ],
+    }
+    if reason == "invalid":
+        there = {**cluster(), "spec": {"brokers": {"replicas": 0}}}
+        pairs = [(pair("clicks", schedule="@hourly")[0], status)]
+        loads = (await bring_about_loads(context, there, pairs, [], Alone()))["default", "clicks"]
+    else:
+        loads = loads_not_seen(status, "Unmanaged", "It is left alone.")
+    assert (loads.last_load, loads.last_good_load, loads.loaded_up_to) == (
+        status["lastLoad"],
+        since,
+        since,
+    )
+    assert list(loads.requests) == status["loadRequests"]
+    assert {item.type: item.holds for item in loads.conditions} == {
+        "Loaded": None,
+        "Fresh": None,
+        "KeptUntilLoaded": True,
+        "RecordsRejected": True,
+    }

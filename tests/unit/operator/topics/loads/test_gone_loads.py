@@ -48,7 +48,8 @@ async def look(kube: Kube, topics: list[Manifest], cluster: Manifest, *, may_act
     async def say(*_: Any) -> None:
         pass
 
-    context = SimpleNamespace(kube=kube, may_act=acts, say=say, say_invalid=say)
+    ways_to_say = dict.fromkeys(("say", "say_invalid", "say_deleting", "say_defects"), say)
+    context = SimpleNamespace(kube=kube, may_act=acts, **ways_to_say)
     await reconcile_topics(cast(Context, context), "default", "events", topics, cluster)
 
 
@@ -82,3 +83,13 @@ async def test_only_loads_that_the_cluster_owns_are_deleted(kubernetes: Kubernet
         kubernetes.apply({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": metadata, "spec": {}})
     await look(kube, [], cluster)
     assert loads_in(kubernetes) == ["another", "free"]
+
+
+async def test_a_copy_of_a_load_under_another_name_is_not_deleted(kubernetes: Kubernetes, kube: Kube) -> None:
+    """It has our labels and our owner, and belongs to no Topic."""
+    cluster = applied_cluster(kubernetes)
+    topic, cron_job = applied_load(kubernetes, cluster, "orders")
+    copied = {**cron_job, "metadata": {**cron_job["metadata"], "name": "orders-trial"}}
+    kubernetes.apply(copied)
+    await look(kube, [topic], cluster)
+    assert loads_in(kubernetes) == ["orders-load", "orders-trial"]

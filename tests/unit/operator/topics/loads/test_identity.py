@@ -284,7 +284,7 @@ async def test_a_secret_of_others_is_never_changed(played: Scene) -> None:
     status = await played.look()
     assert status is not None
     assert status.waits
-    assert "does not belong to the CronJob clicks-load" in status.conditions[0].message
+    assert "belongs to others, not to the CronJob clicks-load" in status.conditions[0].message
     assert played.secret() == {"theirs": "x"}
 
 
@@ -341,3 +341,9 @@ def test_the_name_of_a_load_fits_a_certificate_and_is_never_that_of_a_user() -> 
     assert gone_users(["alice", "mainstem-x", load_user("a-load"), load_user("b-load")], ["a-load"]) == {
         load_user("b-load")
     }
+
+
+def test_the_rules_of_a_user_of_others_are_left_alone_whatever_its_name() -> None:
+    """A person may call a user so; nothing that Topics ask for ever had this name."""
+    users = ["mainstem_exporter", load_user("gone-load"), load_user("resident-loader")]
+    assert gone_users(users, []) == set(users[1:])

@@ -10,11 +10,13 @@ import pytest
 
 from mainstem_operator.api.fields import InvalidSpec
 from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, cluster_of, topic_of
+from mainstem_operator.api.timestamps import written
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.topics.loads.plan import (
     EXECUTORS_MAX,
     TRANSFORM_RESOURCES,
     Run,
+    executors_condition,
     last_good_load,
     last_load,
     load_conditions,
@@ -23,6 +25,8 @@ from mainstem_operator.topics.loads.plan import (
     loaded_up_to,
     loader_rights,
     run_of,
+    waits_in_silence,
+    without_pod,
 )
 from mainstem_operator.topics.loads.resident import resident_manifests
 
@@ -396,3 +400,54 @@ def test_each_pod_of_loads_has_limits_that_a_quota_may_ask_for() -> None:
     for pod in (pod_of(made(topic())), workload["spec"]["template"]["spec"]):
         resources = pod["containers"][0]["resources"]
         assert set(resources["limits"]) == set(resources["requests"]) == {"cpu", "memory"}
+
+
+def job(age: dt.timedelta, **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "clicks-load-1", "creationTimestamp": written(NOW - age)}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "is_told"),
+    [
+        (job(dt.timedelta(seconds=30)), False),
+        (job(dt.timedelta(minutes=2)), True),
+        (job(dt.timedelta(minutes=2), active=1), False),
+        (job(dt.timedelta(minutes=2), conditions=[{"type": "Complete", "status": "True"}]), False),
+        ({**job(dt.timedelta(minutes=2)), "spec": {"suspend": True}}, False),
+    ],
+)
+def test_a_run_for_which_kubernetes_creates_no_pod_is_told(manifest: dict[str, Any], is_told: bool) -> None:
+    """As above a quota, or where its account is missing: only an event of the Job says so."""
+    text = without_pod(manifest, NOW)
+    assert text == (
+        "Kubernetes creates no pod for it: `kubectl describe job clicks-load-1` says why." if is_told else ""
+    )
+
+
+def test_a_pod_that_waits_for_a_volume_or_a_secret_is_told_after_a_while() -> None:
+    """Its container is being created, for ever, and the last load would seem to be the last word."""
+    pod = job(dt.timedelta(minutes=9), phase="Pending")
+    assert waits_in_silence(pod, NOW) == ""
+    pod = job(dt.timedelta(minutes=11), phase="Pending")
+    assert "not started since 2026-11-21T11:49:00Z: `kubectl describe pod clicks" in waits_in_silence(
+        pod, NOW
+    )
+    assert waits_in_silence({**pod, "status": {"phase": "Running"}}, NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "executors", "is_told"),
+    [(VOLUME, 2, True), (VOLUME, 0, False), (VOLUME, "auto", False), (S3, 2, False)],
+)
+def test_executors_that_a_load_cannot_have_are_told(
+    warehouse: dict[str, Any], executors: int | str, is_told: bool
+) -> None:
+    condition = executors_condition(topic(executors=executors), cluster(warehouse))
+    assert (condition is not None) == is_told
+    if condition is not None:
+        assert "2 are requested" in condition.message
+
+
+def test_the_first_load_of_a_suspended_topic_is_not_announced() -> None:
+    (condition,) = load_conditions(topic(suspend=True), None, [], None, NOW)
+    assert (condition.holds, condition.reason) == (None, "Suspended")
