@@ -11,6 +11,7 @@ import yaml
 
 CHART = Path(__file__).parents[3] / "helm/mainstem"
 TEMPLATES = sorted((CHART / "templates").rglob("*.yaml"))
+OURS = ("brokerclusters", "topics", "consumergroups", "users")
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
@@ -115,3 +116,52 @@ def test_what_is_not_in_a_namespace_has_the_whole_name_of_the_release() -> None:
 def test_what_talks_to_kubernetes_has_the_same_environment(name: str) -> None:
     """As the address of a proxy."""
     assert "with .Values.extraEnv" in (CHART / "templates" / name).read_text()
+
+
+RULE = re.compile(
+    r"- apiGroups: \[(.*)\]\n +resources: \[(.*)\]\n(?: +resourceNames: .*\n)? +verbs: (\[.*\]|\{\{.*\}\})"
+)
+READ, CHANGE = {"get", "list", "watch"}, {"create", "update", "patch", "delete", "deletecollection"}
+NOBODYS: dict[str, set[str]] = {
+    "secrets": {"list", "watch", "update", "delete", "deletecollection"},
+    "nodes": {"get", "watch"} | CHANGE,
+    "persistentvolumes": {"list", "watch"} | CHANGE,
+    "namespaces": CHANGE,
+    "serviceaccounts": {"delete", "deletecollection"},
+    "statefulsets": {"update", "delete", "deletecollection"},
+    "deployments": CHANGE,
+    "daemonsets": CHANGE,
+    "customresourcedefinitions": {"update", "delete", "deletecollection"},
+    "roles": {"delete", "deletecollection"},
+    "clusterroles": CHANGE,
+    "clusterrolebindings": CHANGE,
+    "validatingadmissionpolicies": CHANGE,
+    "certificatesigningrequests": CHANGE,
+    **{kind: {"create", "delete", "deletecollection"} for kind in OURS},
+    **dict.fromkeys(
+        (
+            "nodes/proxy",
+            "pods/attach",
+            "pods/ephemeralcontainers",
+            "pods/exec",
+            "pods/portforward",
+            "serviceaccounts/token",
+        ),
+        READ | CHANGE,
+    ),
+}
+"""What no account of ours may do, by resource."""
+
+
+def test_nobody_may_list_secrets_touch_nodes_or_give_himself_rights() -> None:
+    """R38: it holds whatever else the roles say, which the end-to-end tests read as a whole."""
+    texts = [path.read_text() for path in TEMPLATES if "kind: ClusterRole\n" in path.read_text()]
+    rules = [rule for text in texts for rule in RULE.findall(text)]
+    assert len(rules) == sum(text.count("- apiGroups: ") for text in texts) > 20
+    for _, resources, verbs in rules:
+        if verbs == "{{ toJson $verbs }}":
+            continue  # of people, by the cluster's own roles
+        for resource in re.findall(r"[\w/*.]+", resources):
+            granted = set(re.findall(r"[\w*]+", verbs))
+            assert granted <= READ | CHANGE | {"use"}, (resource, verbs)
+            assert resource != "*" and not granted & NOBODYS.get(resource, set()), (resource, verbs)

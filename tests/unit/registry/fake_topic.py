@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
+from aiokafka.errors import OffsetOutOfRangeError
 
 from mainstem_registry.records import Record, decode, encode
 
@@ -75,6 +76,8 @@ class FakeConsumer:
     async def getmany(self, timeout_ms: int) -> dict[TopicPartition, list[FakeMessage]]:
         del timeout_ms
         await asyncio.sleep(0)
+        if self._position > len(self._topic.messages):
+            raise OffsetOutOfRangeError
         messages = self._topic.messages[self._position : self._topic.readable]
         self._position += len(messages)
         if messages:

@@ -5,15 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiokafka.admin import NewTopic
+from aiokafka.errors import TopicAlreadyExistsError
 from tests.unit.registry.fake_topic import FakeTopic
 
 from mainstem_registry import operations, store
 from mainstem_registry.client_security import Brokers
 from mainstem_registry.election import Election
-from mainstem_registry.errors import RegistryError
-from mainstem_registry.records import ConfigKey, ConfigValue, Record, VersionKey, VersionValue
+from mainstem_registry.errors import RegistryError, StartupError
+from mainstem_registry.records import (
+    ConfigKey,
+    ConfigValue,
+    NoopKey,
+    NoopValue,
+    Record,
+    VersionKey,
+    VersionValue,
+    decode,
+)
 from mainstem_registry.registry import Registry
 from mainstem_registry.requests import SchemaRequest
 from mainstem_registry.schemas.schema import SchemaText
@@ -86,6 +99,114 @@ async def test_an_end_that_moved_back_is_reached(monkeypatch: pytest.MonkeyPatch
         del topic.messages[2:]
         await registry.store.loaded.wait()
         assert registry.store.state.subjects() == ["subject-1", "subject-2"]
+
+
+async def test_a_topic_that_lost_what_was_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = FakeTopic(versions(3))
+    async with reading(topic, monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        del topic.messages[1:]
+        topic.readable = 0
+        await topic.wait_for_empty_polls(2)
+        assert not registry.store.loaded.is_set(), "some of what is known is no longer true"
+        topic.readable = 1
+        await registry.store.loaded.wait()
+        assert registry.store.state.subjects() == ["subject-1"]
+
+
+async def test_a_new_leader_ends_what_was_written_before_and_repairs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compaction keeps the last record of a key, also if the state has rejected it (R31)."""
+    of_a_former_leader = Record(VersionKey("subject-1", 1), VersionValue(7, TEXT))
+    topic = FakeTopic([*versions(1), of_a_former_leader])
+    async with reading(topic, monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        await registry.store.prepare_writes()
+        written = [decode(message.key, message.value) for message in topic.messages[2:]]
+        assert written == [Record(NoopKey(), NoopValue(7)), *versions(1)]
+        await registry.store.prepare_writes()
+        assert len(topic.messages) == 5, "what is repaired is not repaired again"
+
+
+class PlayedAdmin:
+    """An admin client of a cluster, which has the topic if it has settings.
+
+    Args:
+        code: the answer to a request to create a topic that does not exist.
+    """
+
+    def __init__(self, brokers: int, partitions: int, policy: str | None, code: int = 0) -> None:
+        self._brokers, self._partitions, self._policy, self._code = brokers, partitions, policy, code
+        self.created: list[NewTopic] = []
+        self.is_open = False
+
+    async def start(self) -> None:
+        self.is_open = True
+
+    async def close(self) -> None:
+        self.is_open = False
+
+    async def describe_cluster(self) -> Any:
+        return {"brokers": [{}] * self._brokers}
+
+    async def create_topics(self, topics: list[NewTopic], timeout_ms: int) -> Any:
+        del timeout_ms
+        code = self._code if self._policy is None else TopicAlreadyExistsError.errno
+        if code == 0:
+            self.created += topics
+        return SimpleNamespace(topic_errors=[(topics[0].name, code, None)])
+
+    async def describe_topics(self, _names: list[str]) -> Any:
+        return [{"partitions": [{}] * self._partitions}]
+
+    async def describe_configs(self, _resources: object) -> Any:
+        entries = [("retention.ms", "1"), ("cleanup.policy", self._policy)]
+        return [SimpleNamespace(resources=[(0, None, 2, "_schemas", entries)])]
+
+
+async def prepare(monkeypatch: pytest.MonkeyPatch, admin: PlayedAdmin) -> None:
+    monkeypatch.setattr(store, "AIOKafkaAdminClient", lambda **_: admin)
+    try:
+        await Store(BROKERS, "_schemas")._prepare_topic()
+    finally:
+        assert not admin.is_open
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(1, 1, "1"), (2, 2, "1"), (3, 3, "2"), (5, 3, "2")]
+)
+async def test_a_new_topic_is_compacted_and_outlives_the_loss_of_a_broker(
+    monkeypatch: pytest.MonkeyPatch, brokers: int, replicas: int, in_sync: str
+) -> None:
+    admin = PlayedAdmin(brokers, 0, None)
+    await prepare(monkeypatch, admin)
+    (topic,) = admin.created
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("_schemas", 1, replicas)
+    assert topic.topic_configs["cleanup.policy"] == "compact"
+    assert topic.topic_configs["min.insync.replicas"] == in_sync
+
+
+async def test_a_topic_that_exists_is_used_if_it_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = PlayedAdmin(3, 1, "compact")
+    await prepare(monkeypatch, admin)
+    assert admin.created == []
+
+
+@pytest.mark.parametrize(
+    ("admin", "words"),
+    [
+        (PlayedAdmin(3, 1, "delete"), "cleanup.policy=delete, under which schemas would be deleted"),
+        (PlayedAdmin(3, 1, "compact,delete"), "cleanup.policy=compact,delete"),
+        (PlayedAdmin(3, 2, "compact"), "has 2 partitions"),
+        (PlayedAdmin(3, 0, None, 29), "cannot be created: TopicAuthorizationFailedError"),
+    ],
+)
+async def test_a_topic_that_would_lose_schemas_or_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, admin: PlayedAdmin, words: str
+) -> None:
+    with pytest.raises(StartupError, match=words):
+        await prepare(monkeypatch, admin)
 
 
 async def test_a_check_of_compatibility_reads_what_was_written_just_before(

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from mainstem.cli.client_properties import FILE_VARIABLE, properties_of_options
+from mainstem.cli.main import app
 from mainstem.cli.options import connect
-from mainstem.errors import BadInput
+from mainstem.errors import BadInput, CommandError
+from mainstem.kafka.client import Cluster
+from mainstem_loader.errors import LoaderError
+from mainstem_loader.kafka.leaders import BrokerSettings
 
 
 @pytest.fixture
@@ -64,3 +69,31 @@ def test_options_override_the_file_of_the_environment(file: Path, monkeypatch: p
     monkeypatch.setenv(FILE_VARIABLE, str(file))
     properties = connect("127.0.0.1:9092", ["sasl.username=bob"]).properties
     assert (properties["sasl.username"], properties["sasl.password"]) == ("bob", "a=b #c")
+
+
+def test_an_audit_reads_the_topic_with_the_login_of_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": "secret",
+    }
+    path = tmp_path / "login.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in login.items()))
+    seen: list[BrokerSettings] = []
+
+    def observe(brokers: BrokerSettings, *_: object, **__: object) -> None:
+        seen.append(brokers)
+        raise LoaderError("No broker answers.")
+
+    monkeypatch.setattr("mainstem.audit.observations.observe", observe)
+    monkeypatch.setattr(Cluster, "topic", lambda *_: None)
+    monkeypatch.setattr(Cluster, "topic_settings", lambda *_: None)
+    arguments = ["audit", "t", "--bootstrap-servers", "b:1", "-X", f"@{path}", "-w", str(tmp_path / "w")]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, CommandError), result.output
+    assert [(brokers.bootstrap_servers, dict(brokers.client_properties)) for brokers in seen] == [
+        ("b:1", login)
+    ]

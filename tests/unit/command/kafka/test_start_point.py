@@ -40,6 +40,13 @@ def test_a_time_ago_before_1970_is_1970() -> None:
     assert parse_start("5000w", NOW_MS) == StartPoint(Kind.TIME, 0)
 
 
+@pytest.mark.parametrize(("number", "offset"), [(5, 100), (100, 100), (150, 150), (200, 200), (500, 200)])
+def test_an_offset_is_where_it_says_or_the_nearer_end(number: int, offset: int) -> None:
+    assert (
+        offset_to_start_at(StartPoint(Kind.OFFSET, number), earliest=100, latest=200, at_time=None) == offset
+    )
+
+
 @given(
     st.sampled_from([Kind.BEGINNING, Kind.END, Kind.OFFSET, Kind.LAST]),
     st.integers(0, 2**62),

@@ -1,14 +1,15 @@
-"""Finding Java and the jars."""
+"""Finding Java, the jars and a port."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from mainstem.errors import StackError
 from mainstem.local import zookeeper_process
-from mainstem.local.zookeeper_process import Java, find_jars, find_java, java_version
+from mainstem.local.zookeeper_process import Java, ZooKeeperProcess, find_jars, find_java, java_version
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,73 @@ def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(StackError, match=r"mainstem\[loader\]"):
         find_jars()
+
+
+LAST_RUN = 5000
+CHOSEN = 7000
+
+
+@pytest.mark.parametrize(
+    ("fixed", "preferred", "taken", "avoided", "port"),
+    [
+        (0, 2181, (), (), 2181),
+        (0, 2181, (2181,), (), LAST_RUN),
+        (0, 2181, (), (2181,), LAST_RUN),
+        (0, 0, (), (), LAST_RUN),
+        (0, 2181, (2181, LAST_RUN), (), CHOSEN),
+        # A port that is kept for a broker looks free.
+        (0, 2181, (2181,), (LAST_RUN,), CHOSEN),
+        (2182, 2181, (), (), 2182),
+        (2182, 2181, (2182,), (), None),
+        (2182, 2181, (), (2182,), None),
+    ],
+)
+def test_zookeeper_takes_the_first_port_that_nobody_has_or_is_to_have(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fixed: int,
+    preferred: int,
+    taken: Collection[int],
+    avoided: Collection[int],
+    port: int | None,
+) -> None:
+    """The port that was given, else the preferred one, that of the last run, or any."""
+    (tmp_path / "zoo.cfg").write_text(f"tickTime=500\nclientPort={LAST_RUN}\n")
+    started: list[int] = []
+    monkeypatch.setattr(zookeeper_process, "port_is_free", lambda port: port not in taken)
+    monkeypatch.setattr(zookeeper_process, "free_ports", lambda: CHOSEN)
+    monkeypatch.setattr(ZooKeeperProcess, "_run", lambda _self, port, _timeout_s: started.append(port))
+    process = ZooKeeperProcess(tmp_path, fixed, preferred)
+    if port is None:
+        with pytest.raises(StackError, match=r"Port 2182 of 127\.0\.0\.1 is taken"):
+            process.start(1, avoided)
+    else:
+        process.start(1, avoided)
+    assert started == ([] if port is None else [port])
+
+
+@pytest.mark.parametrize(("taken", "starts"), [(0, 1), (2, 3), (9, 3)])
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_another_port_is_tried_if_somebody_takes_it_before_zookeeper_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, starts: int, is_taken: bool
+) -> None:
+    """Any other reason is told at once."""
+    started: list[int] = []
+
+    def run(_self: object, port: int, _timeout_s: float) -> None:
+        started.append(port)
+        if len(started) <= taken:
+            raise StackError("ZooKeeper stopped with exit code 1")
+
+    ports = iter(range(7000, 7010))
+    monkeypatch.setattr(zookeeper_process, "free_ports", lambda: next(ports))
+    monkeypatch.setattr(ZooKeeperProcess, "_run", run)
+    monkeypatch.setattr(ZooKeeperProcess, "_port_was_taken", lambda _self: is_taken)
+    process = ZooKeeperProcess(tmp_path)
+    fails = taken > (2 if is_taken else 0)
+    if fails:
+        with pytest.raises(StackError, match="exit code 1"):
+            process.start(1)
+    else:
+        process.start(1)
+    assert started == list(range(7000, 7000 + (starts if is_taken else 1)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -140,6 +141,59 @@ def test_a_failure_that_is_reported_during_an_interruption_is_counted() -> None:
         sender.finish()
     sent = sender.give_up()
     assert (sent.records, sent.acknowledged, sent.resume_at) == (2, 1, 0)
+
+
+class FailingProducer(Producer):
+    """Reports that one record has failed."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self._code: int | None = code
+
+    def flush(self, _timeout_s: float) -> int:
+        if self._code is not None and self._on_delivery is not None:
+            self._on_delivery(KafkaError(self._code), None)
+            self._code = None
+        return 0
+
+
+class LimitedCluster(QueueingCluster):
+    """A cluster whose topic takes batches of up to 1000 bytes, and may accept none for a reason."""
+
+    def __init__(self, queue: Producer, not_writable: str | None) -> None:
+        super().__init__(queue)
+        self._not_writable = not_writable
+
+    def topic_settings(self, _topic: str) -> Any:
+        return {"max.message.bytes": SimpleNamespace(value="1000")}
+
+    def why_not_writable(self, _topic: str) -> str | None:
+        return self._not_writable
+
+
+@pytest.mark.parametrize(
+    ("code", "not_writable", "reason"),
+    [
+        (KafkaError._MSG_TIMED_OUT, None, "the partition's leader did not acknowledge it within 60 s"),
+        (KafkaError._MSG_TIMED_OUT, "partition 0 has no leader", "partition 0 has no leader"),
+        (
+            KafkaError.MSG_SIZE_TOO_LARGE,
+            None,
+            "a record is larger than max.message.bytes of the topic (1,000)",
+        ),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "", "Topic authorization failed"),
+    ],
+)
+def test_a_record_that_failed_is_not_acknowledged_and_has_its_reason(
+    code: int, not_writable: str | None, reason: str
+) -> None:
+    cluster = LimitedCluster(FailingProducer(code), not_writable)
+    sender = Sender(cast("Cluster", cluster), "t", print)
+    sender.send(records(3))
+    sent = sender.finish()
+    assert (sent.records, sent.acknowledged, sent.resume_at) == (3, 2, 0)
+    assert list(sent.failed.values()) == [1]
+    assert next(iter(sent.failed)).startswith(reason)
 
 
 @pytest.mark.parametrize(("acks", "is_idempotent"), [("all", True), ("1", False), ("0", False)])

@@ -99,6 +99,8 @@ def test_fields_stand_before_the_value_in_the_requested_order() -> None:
 def test_a_missing_value_is_null() -> None:
     assert line_writer([], for_a_terminal=False)(message(value_=None)) == b"null\n"
     assert line_writer([Field.OFFSET], for_a_terminal=False)(message(value_=None)) == b"42\tnull\n"
+    assert line_writer([], for_a_terminal=True)(message(value_=None)) == b"null\n"
+    assert line_writer([], for_a_terminal=True)(message(value_=b"v\t")) == b"v\\t\n"
 
 
 def test_a_format_string_writes_a_record_with_the_letters_of_kcat() -> None:

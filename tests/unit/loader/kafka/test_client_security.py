@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
+
 import pytest
 
-from mainstem_loader.kafka.client_security import log_in
+from mainstem_loader.errors import SettingsError
+from mainstem_loader.kafka.client_security import _context, check_client_properties, log_in
 
 ALICE = {"sasl.username": "alice", "sasl.password": "a-secret"}
 
@@ -48,3 +51,21 @@ def test_the_iterations_that_rfc_7677_allows_are_accepted(iterations: int) -> No
     with pytest.raises(ConnectionRefusedError, match="does not know the user's password"):
         log_in(ALICE, "SCRAM-SHA-512", authenticate)
     assert b",p=" in sent[1]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "compares_names"),
+    [(None, True), ("https", True), ("HTTPS", True), ("none", False), ("", False)],
+)
+def test_a_brokers_certificate_is_verified_and_so_is_its_name_unless_that_is_switched_off(
+    algorithm: str | None, compares_names: bool
+) -> None:
+    name = "ssl.endpoint.identification.algorithm"
+    context = _context({} if algorithm is None else {name: algorithm})
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, compares_names)
+
+
+def test_a_file_that_cannot_be_used_is_told_before_anything_connects() -> None:
+    with pytest.raises(SettingsError, match=r"begins with ssl\. cannot be used"):
+        check_client_properties({"security.protocol": "SSL", "ssl.ca.location": "/none"})
+    check_client_properties({"security.protocol": "PLAINTEXT", "ssl.ca.location": "/none"})

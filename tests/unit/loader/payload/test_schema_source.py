@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import json
 import ssl
+import urllib.error
+from collections.abc import Sequence
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.certificates import Authority
 from tests.support.guarded_registry import USER_INFO, guarded_registry
+from tests.unit.loader.fake_cluster import FakeCluster
+from tests.unit.loader.test_load_topic import Loads
 
+from mainstem_loader.columns import ColumnError
 from mainstem_loader.errors import RegistryUnreachableError, SettingsError
+from mainstem_loader.payload import schema_source
 from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.payload.schema_source import SchemaSource
 from mainstem_loader.settings import LoadSettings
@@ -47,6 +57,86 @@ def test_a_certificate_is_verified_by_the_authorities_of_the_properties(tmp_path
         assert SchemaSource(registry.url, trusted).writer_schema(1)
         with pytest.raises(RegistryUnreachableError, match=r"schema.registry.ssl.ca.location .* names whom"):
             SchemaSource(registry.url, LOGIN).writer_schema(1)
+
+
+Answer = tuple[int, object] | OSError
+DOWN = ConnectionRefusedError(111, "Connection refused")
+A_NUMBER: Answer = (200, {"schema": '{"type":"record","name":"R","fields":[{"name":"n","type":"int"}]}'})
+TRIES = schema_source.TRIES
+
+
+def play_registry(monkeypatch: pytest.MonkeyPatch, answers: Sequence[Answer]) -> list[str]:
+    """Let a registry give these answers, the last one for ever; the URLs that it is asked for."""
+    requested: list[str] = []
+
+    def urlopen(request: Any, **_: Any) -> io.BytesIO:
+        answer = answers[min(len(requested), len(answers) - 1)]
+        requested.append(request.full_url)
+        if isinstance(answer, OSError):
+            raise answer
+        status, content = answer
+        body = io.BytesIO(content if isinstance(content, bytes) else json.dumps(content).encode())
+        if status != 200:
+            raise urllib.error.HTTPError(request.full_url, status, "", Message(), body)
+        return body
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    monkeypatch.setattr(schema_source, "RETRY_S", 0.0)
+    return requested
+
+
+@pytest.mark.parametrize(
+    ("answers", "tries", "refusal"),
+    [
+        ([A_NUMBER], 1, None),
+        ([DOWN, (503, b""), (200, b"starting"), A_NUMBER], 4, None),
+        ([(404, {"error_code": 40403})], 1, ColumnError),
+        # That of a web server that is none, and so says nothing of the schema.
+        ([(404, b"<html>")], 1, RegistryUnreachableError),
+        ([(404, {"error_code": 404})], 1, RegistryUnreachableError),
+        ([(403, b"")], 1, RegistryUnreachableError),
+        ([(500, b"")], TRIES, RegistryUnreachableError),
+        ([DOWN], TRIES, RegistryUnreachableError),
+        ([(200, {"subjects": []})], TRIES, RegistryUnreachableError),
+        ([(200, {"schema": "{", "schemaType": "AVRO"})], 1, ColumnError),
+        ([(200, {"schema": "{}", "schemaType": "JSON"})], 1, ColumnError),
+    ],
+)
+def test_only_the_registry_itself_says_that_a_schema_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Answer], tries: int, refusal: type[Exception] | None
+) -> None:
+    """Records whose schema does not exist are dead letters. While nobody says so they wait."""
+    requested = play_registry(monkeypatch, answers)
+    source = SchemaSource("http://registry/")
+    if refusal is None:
+        assert source.writer_schema(1)
+    else:
+        with pytest.raises(refusal):
+            source.writer_schema(1)
+    assert requested == ["http://registry/schemas/ids/1"] * tries
+    if refusal is not RegistryUnreachableError:  # and what it said is not asked again
+        for _ in range(2):
+            try:
+                source.writer_schema(1)
+            except ColumnError:
+                assert refusal is ColumnError
+        assert len(requested) == tries
+
+
+def test_a_registry_that_is_down_fails_the_load_and_the_next_one_loads_everything(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R28: no record becomes a dead letter for that."""
+    loads = Loads(cluster, tmp_path)
+    loads.send(b"\0\0\0\0\1\2", b"\0\0\0\0\1\4")
+    avro: dict[str, Any] = {"payload": PayloadFormat.AVRO, "schema_registry": "http://registry"}
+    play_registry(monkeypatch, [DOWN])
+    with pytest.raises(RegistryUnreachableError, match=r"Connection refused.*check its address"):
+        loads.load(**avro)
+    assert loads.files() == set()
+    play_registry(monkeypatch, [A_NUMBER])
+    assert loads.load(**avro).loaded == 2
+    assert [row["n"] for row in loads.rows("n")] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,17 @@ async def test_after_a_call_that_found_no_broker_the_next_one_finds_those_of_now
     assert len(admins) == 2
 
 
+async def test_a_call_that_failed_on_the_client_before_does_not_cost_the_present_one(
+    admins: list[PlayedAdmin],
+) -> None:
+    client = StockClient("events:9092")
+    for _ in range(2):
+        await client.call(lambda admin: admin.ask())
+        client.forget("no answer", admins[0])  # the second time from a call that took longer
+    assert await client.call(lambda admin: admin.ask()) == "answer"
+    assert len(admins) == 2
+
+
 async def test_brokers_that_answer_no_raw_request_are_looked_up_again(
     admins: list[PlayedAdmin], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
+from tests.unit.operator.played_cluster import CLICKS, PlayedCluster
 from tests.unit.operator.played_context import brought_up
 
 from mainstem_operator.brokers.admin import Brokers
@@ -289,3 +290,22 @@ async def test_no_broker_is_restarted_for_a_setting_that_it_ignores_nor_for_othe
     assert told == [True]
     reasons = [event["reason"] for event in kubernetes.find("events")]
     assert reasons.count("SettingsUnknown") == 2, "once for each"
+
+
+@with_operator
+async def test_a_broker_that_cannot_be_emptied_stays_until_it_may_go_with_what_it_holds(
+    operator: RunningOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = PlayedCluster()
+    brokers.replicas = {CLICKS: (0, 1, 2, 3)}
+    monkeypatch.setattr("mainstem_operator.runtime.context.Brokers", lambda _servers: brokers)
+    kubernetes = await brought_up(operator, cluster(4))
+    kubernetes.apply(cluster(3))
+    blocked = await operator.condition("brokerclusters", "events", "ScaleDownBlocked", "True", "Refused")
+    assert blocked["message"].startswith("clicks-0 has 4 replicas, and only 3 brokers would remain")
+    assert kubernetes.get("statefulsets", "events-broker")["spec"]["replicas"] == 4
+    kubernetes.annotate("brokerclusters", "events", {"mainstem.dev/scale-down-anyway": "true"})
+    await operator.until(lambda: len(pods(kubernetes, "broker")) == 3, "it goes")
+    assert brokers.under_way == {}
+    (told,) = [item for item in kubernetes.find("events") if item["reason"] == "RemovingBroker"]
+    assert (told["type"], "regardless of its replicas" in told["message"]) == ("Warning", True)

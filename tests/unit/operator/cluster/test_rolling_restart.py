@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.operator.snapshots import cluster, snapshot, with_pod, without_report
 
-from mainstem_operator.cluster.rolling_restart import plan_broker_roll, plan_zookeeper_roll
+from mainstem_operator.cluster.rolling_restart import Roll, plan_broker_roll, plan_zookeeper_roll
 from mainstem_operator.proofs import PodDeletion, Refusal
 
 HASH = "hash"
@@ -92,6 +92,20 @@ def test_no_broker_is_restarted_for_a_rack_that_its_next_start_could_not_read() 
 def test_a_broker_that_is_to_go_is_not_restarted_first() -> None:
     roll = plan_broker_roll(cluster(3), snapshot(4), "other settings")
     assert [item.pod.index for item in roll.restarts] == [1, 2, 0]
+
+
+def test_nothing_is_restarted_by_a_template_that_is_not_followed_yet() -> None:
+    """The revision that a StatefulSet tells is then still the one before."""
+    seen = snapshot()
+    for component in (seen.brokers, seen.zookeeper):
+        assert component.workload is not None
+        behind = replace(component, workload=replace(component.workload, up_to_date=False))
+        if component is seen.brokers:
+            roll = plan_broker_roll(cluster(), replace(seen, brokers=behind), "other settings")
+        else:
+            roll = plan_zookeeper_roll(cluster(), replace(seen, zookeeper=behind))
+        name = component.workload.name
+        assert roll == Roll((), Refusal(f"The StatefulSet {name} is being brought up to date."))
 
 
 def test_zookeepers_leader_goes_last() -> None:

@@ -207,6 +207,66 @@ def test_a_dry_run_leaves_everything_as_it_is() -> None:
     ]
     assert "lastReset" not in status
 
+    carried_out = group_status(
+        spec(), GroupSeen(state(clicks0=10), BOUNDS, 5), ResetStep("none"), status, NOW
+    )
+    assert "resetPreview" not in carried_out, "once no dry run is asked for"
+
+
+def told(spec: GroupSpec, observed: GroupSeen, step: ResetStep, status: dict[str, Any]) -> dict[str, Any]:
+    """What each condition says."""
+    items = group_status(spec, observed, step, status, NOW)["conditions"]
+    return {item["type"]: (item["status"], item["reason"]) for item in items}
+
+
+@pytest.mark.parametrize(
+    ("limits", "lag_seconds", "said"),
+    [
+        ({}, 99, None),
+        ({"maxLag": 80}, 99, ("True", "WithinLimits")),
+        ({"maxLag": 79}, 99, ("False", "LagTooGreat")),
+        ({"maxLagSeconds": 99}, 99, ("True", "WithinLimits")),
+        ({"maxLagSeconds": 98}, 99, ("False", "LagTooOld")),
+        ({"maxLagSeconds": 98}, None, ("Unknown", "NotTold")),
+        ({"maxLag": 80, "maxLagSeconds": 98}, 99, ("False", "LagTooOld")),
+        ({"maxLag": 79, "maxLagSeconds": 98}, None, ("False", "LagTooGreat")),
+    ],
+)
+def test_a_group_is_within_its_limits_if_it_is_in_each(
+    limits: dict[str, int], lag_seconds: int | None, said: tuple[str, str] | None
+) -> None:
+    """80 records wait, the first for `lag_seconds`."""
+    fields = {"clusterRef": {"name": "events"}, **limits}
+    limited = group_of({"metadata": {"name": "billing", "namespace": "prod"}, "spec": fields})
+    seen = GroupSeen(state(clicks0=20), {("clicks", 0): (10, 100)}, lag_seconds)
+    assert told(limited, seen, ResetStep("none"), {}).get("WithinSLO") == said
+
+
+@pytest.mark.parametrize(
+    ("step", "last", "pending", "done"),
+    [
+        (ResetStep("preview"), {}, ("False", "DryRun"), None),
+        (ResetStep("wait"), {}, ("True", "GroupActive"), None),
+        (ResetStep("none"), {}, ("True", "Waiting"), None),
+        (ResetStep("none"), {"requestId": "r0", "state": "Done"}, ("True", "Waiting"), None),
+        (
+            ResetStep("none"),
+            {"requestId": "r1", "state": "Started"},
+            ("True", "Started"),
+            ("False", "Failed"),
+        ),
+        (ResetStep("none"), {"requestId": "r1", "state": "Done"}, ("False", "Done"), ("True", "Done")),
+        (ResetStep("none"), {"requestId": "r1", "state": "Failed"}, ("False", "Failed"), ("False", "Failed")),
+    ],
+)
+def test_a_reset_is_pending_until_it_is_done_or_has_failed(
+    step: ResetStep, last: dict[str, Any], pending: tuple[str, str], done: tuple[str, str] | None
+) -> None:
+    seen = GroupSeen(state(members=1, clicks0=20), BOUNDS, 5)
+    said = told(spec(to="earliest"), seen, step, {"lastReset": last} if last else {})
+    assert (said["ResetPending"], said.get("ResetDone")) == (pending, done)
+    assert said["Active"] == ("True", "HasMembers")
+
 
 def test_only_the_partitions_furthest_behind_are_listed() -> None:
     committed = {("clicks", number): 0 for number in range(30)}

@@ -81,8 +81,17 @@ UNKNOWN = {
         ([ZONED], {}, False),
         ([TIED, ZONED], {}, False),
         ([UNKNOWN], {"node-7": NODE}, False),
+        ([labels("kubernetes.io/hostname", "NotIn", "machine-7")], {}, False),
     ],
-    ids=["there", "gone", "renamed", "of a zone", "of a machine or a zone", "an unknown operator"],
+    ids=[
+        "there",
+        "gone",
+        "renamed",
+        "of a zone",
+        "of a machine or a zone",
+        "an unknown operator",
+        "elsewhere",
+    ],
 )
 def test_a_volume_is_lost_with_the_only_machine_on_which_it_can_be(
     terms: list[dict[str, Any]], nodes: dict[str, dict[str, str]], is_lost: bool

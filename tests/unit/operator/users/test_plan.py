@@ -179,7 +179,20 @@ def test_a_user_with_a_certificate_gets_its_key_and_no_password() -> None:
     result = secret_with(spec, listener, "a:1", "TRUST", pair)
     assert "password" not in result
     assert result["user.pem"] == result["user.key"] + result["user.crt"]
-    assert properties(result["librdkafka.properties"])["ssl.key.location"] == "/etc/mainstem-user/user.key"
+    common = {"bootstrap.servers": "a:1", "security.protocol": "SSL"}
+    assert properties(result["librdkafka.properties"]) == {
+        **common,
+        "ssl.ca.location": "/etc/mainstem-user/ca.crt",
+        "ssl.certificate.location": "/etc/mainstem-user/user.crt",
+        "ssl.key.location": "/etc/mainstem-user/user.key",
+    }
+    assert properties(result["java.properties"]) == {
+        **common,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/etc/mainstem-user/ca.crt",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": "/etc/mainstem-user/user.pem",
+    }
     assert plan_key(spec, result, authority, NOW + dt.timedelta(days=300)) == pair
     renewed = plan_key(spec, result, authority, NOW + dt.timedelta(days=310))
     assert expiry_of(renewed) > expiry_of(pair)

@@ -105,7 +105,7 @@ async def test_a_user_gets_its_secret_acls_and_password_and_then_nothing_is_writ
 
 
 async def test_what_is_denied_is_denied_before_the_user_can_log_in(played: Scene) -> None:
-    acls = [
+    acls: list[dict[str, Any]] = [
         {"resource": "topic", "name": "clicks", "operations": ["read"]},
         {"resource": "topic", "name": "clicks", "operations": ["read"], "host": "10.0.0.7", "deny": True},
     ]
@@ -113,6 +113,13 @@ async def test_what_is_denied_is_denied_before_the_user_can_log_in(played: Scene
     await played.settle()
     assert played.users.changes == ["deny", "allow", "password"]
     assert played.users.rules == {"alice": {READ, DENIED}}
+    played.kubernetes.apply(user(acls=acls[:1]))
+    await played.look()
+    assert played.users.rules == {"alice": {READ}}, "what is denied no more is allowed"
+    played.kubernetes.apply(user(acls=[{**acls[0], "operations": ["write"]}, acls[1]]))
+    played.users.changes.clear()
+    await played.look()
+    assert played.users.changes == ["deny", "remove", "allow"]
 
 
 @pytest.mark.parametrize("steps", range(4))
@@ -169,6 +176,28 @@ async def test_a_user_of_a_cluster_that_is_not_there_says_so_and_goes(played: Sc
     played.kubernetes.delete("users", "alice")
     await played.look()
     assert played.kubernetes.find("users") == []
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ({"status": {}}, "No broker of the BrokerCluster events is ready."),
+        ({"spec": {"brokers": 3}}, "The manifest of the BrokerCluster events is not valid: "),
+        ({}, "The brokers of the BrokerCluster events are being restarted with its listeners."),
+    ],
+)
+async def test_a_user_waits_until_its_cluster_can_have_it_and_says_so(
+    played: Scene, monkeypatch: pytest.MonkeyPatch, cluster: Manifest, words: str
+) -> None:
+    assert played.cluster is not None
+    if not cluster:
+        monkeypatch.setattr(played.context, "is_still_open", lambda *_: True)
+    played.kubernetes.apply(user())
+    played.cluster = {**played.cluster, **cluster}
+    assert await played.look() is not None
+    assert played.ready()[:2] == ("Unknown", "ClusterNotReady")
+    assert played.ready()[2].startswith(words)
+    assert played.users.changes == []
 
 
 async def test_a_deletion_waits_for_brokers_for_some_minutes_and_then_ends(played: Scene) -> None:
@@ -256,6 +285,21 @@ async def test_a_user_that_changes_to_a_certificate_has_its_password_no_more(pla
     writes = len(played.kubernetes.writes)
     await played.look()
     assert len(played.kubernetes.writes) == writes
+
+
+@pytest.mark.parametrize(("data", "words"), [(None, "does not exist yet"), ({}, "has no key")])
+async def test_a_user_with_a_certificate_waits_for_the_authority_that_issues_it(
+    played: Scene, data: dict[str, str] | None, words: str
+) -> None:
+    authority = played.kubernetes.get("secrets", names.clients_authority("events"))
+    if data is None:
+        played.kubernetes.delete("secrets", names.clients_authority("events"))
+    else:
+        authority["data"] = data
+    played.kubernetes.apply(user(authentication={"type": "tls"}))
+    assert await played.settle() is not None
+    assert played.ready()[:2] == ("False", "SecretNotUsable")
+    assert words in played.ready()[2]
 
 
 async def test_a_user_at_a_node_port_waits_until_its_address_is_known(

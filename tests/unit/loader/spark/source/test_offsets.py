@@ -88,6 +88,17 @@ def test_offsets_of_sparks_connector_are_read_and_others_refused() -> None:
         StreamOffset.from_json({"t": {"zero": 5}})
 
 
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_a_stream_continues_the_checkpoint_of_sparks_own_connector(fail_on_data_loss: bool) -> None:
+    """Its offsets name no topic ids."""
+    start = at(90, 40, topic_id=None)
+    assert stream_end(start, NOW, 10, fail_on_data_loss) == at(95, 45)
+    assert stream_splits(start, at(95, 50, topic_id=None), NOW, fail_on_data_loss) == [
+        Split("t", "id", 0, 90, 95),
+        Split("t", "id", 1, 40, 50),
+    ]
+
+
 def test_a_stream_begins_where_it_is_named_and_reads_on_to_what_there_is() -> None:
     start = stream_start(NOW, Positions(LATEST))
     assert start == at(100, 50)

@@ -215,6 +215,11 @@ def test_a_default_goes_when_no_broker_started_with_it_and_none_is_to_be_restart
     assert plan_unset(LEAVING, component("broker"), message, behind, rolling=rolling).kept == kept
 
 
+def test_a_default_stays_while_it_is_not_known_what_there_is_to_do() -> None:
+    waiting = replace(LEAVING, waiting="no broker answers.")
+    assert plan_unset(waiting, component("broker"), EVERY, (), rolling=False).kept == "no broker answers."
+
+
 def test_a_default_stays_while_a_pod_is_going_but_waits_for_none_that_is_still_to_start() -> None:
     going = with_pod(component("broker"), 2, deleting=True)
     assert plan_unset(LEAVING, going, EVERY, (), rolling=False).kept
