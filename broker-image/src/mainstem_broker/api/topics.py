@@ -16,6 +16,9 @@ topic (or, after the request's timeout, REQUEST_TIMED_OUT; the wish stands).
   is refused with INVALID_REQUEST, and so is an entry with both name and id, or with neither.
   CreatePartitions: never fewer than there are. Both write all topics of a request in few transactions, as
   CreateTopics does.
+- The internal topics never grow. The number of their partitions says where a group or a transactional id is
+  kept, so with another number their committed offsets and open transactions would be looked for elsewhere.
+  Kafka allows it, and loses sight of them when its brokers restart.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from mainstem_broker.api.authorization import (
     require_topic,
 )
 from mainstem_broker.api.config_entries import describe_topic
-from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
+from mainstem_broker.api.context import INTERNAL_TOPICS, BrokerContext, RequestContext, milliseconds
 from mainstem_broker.cluster.administration import NewTopic
 from mainstem_broker.cluster.reassignment import move_of
 from mainstem_broker.cluster.view import ClusterView
@@ -514,6 +517,11 @@ async def handle_create_partitions(
 def _plan_growth(broker: BrokerContext, requested: CreatePartitionsTopic) -> Assignment:
     """The replicas of the partitions to add to a topic. Raises ProtocolError if they cannot be added."""
     topic = broker.require_topic(requested.name)
+    if requested.name in INTERNAL_TOPICS:
+        raise InvalidPartitions(
+            f"Topic '{requested.name}' cannot grow: the number of its partitions says where each group or"
+            " transactional id is kept, and what is stored of them would no longer be found."
+        )
     present = len(topic.assignment.replicas)
     if requested.count <= present:
         raise InvalidPartitions(
