@@ -106,7 +106,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "DescribeGroups": {"groups": ["g"]},
     "ListGroups": {},
     "SaslHandshake": {"mechanism": "PLAIN"},
-    "ApiVersions": {},
+    "ApiVersions": {"client_software_name": "kafka", "client_software_version": "4.4.0"},
     "CreateTopics": {
         "topics": [
             {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
