@@ -144,6 +144,22 @@ async def test_followers_are_not_held_back(broker: LocalBroker) -> None:
         assert muted == []
 
 
+@pytest.mark.parametrize("waits_ms", [(0, 700, 300), (700, 0, 0), (0, 0, 700)])
+def test_a_request_in_slices_is_told_the_longest_wait_of_them(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, waits_ms: tuple[int, ...]
+) -> None:
+    """A client that waited for the first slice only would send its next request while it is muted."""
+    limit(broker, QuotaKind.REQUEST_PERCENTAGE, 1_000)
+    left = iter(waits_ms)
+    monkeypatch.setattr(client_throttling, "_charge", lambda *_: next(left))
+    topics = [{"name": f"topic-{number:020}", "partitions": [{"partition_index": 0}]} for number in range(90)]
+    answer, muted = run(ask(broker, 2, 9, {"topics": topics}))
+    assert len(answer.topics) == 90
+    assert not list(left), "each slice was charged"
+    assert muted == [wait_ms / 1000 for wait_ms in waits_ms if wait_ms]
+    assert answer.throttle_time.total_seconds() == 0.7
+
+
 def test_any_request_is_charged_with_the_time_that_it_takes(broker: LocalBroker) -> None:
     limit(broker, QuotaKind.REQUEST_PERCENTAGE, 0.000001)
     answer, muted = run(ask(broker, 3, 9, {"topics": None}))
