@@ -27,9 +27,7 @@ _TIERED: Final = "Of remote storage (KIP-405), which there is none of."
 def _dynamic(
     name: str, type_: SettingType, default: Value, documentation: str, *, minimum: float | None = None
 ) -> Setting:
-    return accepted_setting(
-        name, type_, default, documentation, minimum=minimum, dynamic="cluster-wide"
-    )
+    return accepted_setting(name, type_, default, documentation, minimum=minimum, dynamic="cluster-wide")
 
 
 WITHOUT_EFFECT: Final = (
@@ -63,9 +61,7 @@ WITHOUT_EFFECT: Final = (
     _dynamic(
         "log.cleaner.io.buffer.size", INT, 524_288, "Buffers for reads and writes of compaction.", minimum=0
     ),
-    _dynamic(
-        "log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, "Filling of the table of keys in compaction."
-    ),
+    _dynamic("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, "Filling of the table of keys in compaction."),
     _dynamic(
         "group.coordinator.cached.buffer.max.bytes",
         INT,

@@ -27,7 +27,9 @@ def _of_unserved(family: str, groups: str) -> Iterator[Setting]:
     yield accepted_setting(
         f"{family}.heartbeat.interval.ms", INT, 5_000, f"Heartbeat interval of {groups}.", minimum=1
     )
-    yield accepted_setting(f"{family}.session.timeout.ms", INT, 45_000, f"Session timeout of {groups}.", minimum=1)
+    yield accepted_setting(
+        f"{family}.session.timeout.ms", INT, 45_000, f"Session timeout of {groups}.", minimum=1
+    )
 
 
 GROUP_SETTINGS: Final[Mapping[str, Setting]] = table(

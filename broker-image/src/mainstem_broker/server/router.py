@@ -42,6 +42,7 @@ from mainstem_broker.server.client_throttling import metered
 from mainstem_broker.server.connection import Answer, Connection, Hold, Later
 from mainstem_broker.server.request_times import RequestTimes
 
+
 class Router:
     """Answers the frames of one listener's connections; `times` (by API key) receives the duration of
     each."""

@@ -123,7 +123,16 @@ def test_the_software_that_a_client_names_is_noted(
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize(
     ("name", "software_version"),
-    [("", "1"), ("a", ""), ("a b", "1"), ("-a", "1"), ("a", "1-"), ("a", "ä"), ("a", "1\n"), ("a" * 32768, "1")],
+    [
+        ("", "1"),
+        ("a", ""),
+        ("a b", "1"),
+        ("-a", "1"),
+        ("a", "1-"),
+        ("a", "ä"),
+        ("a", "1\n"),
+        ("a" * 32768, "1"),
+    ],
 )
 def test_software_of_another_form_is_refused_as_in_kafka_and_the_next_request_is_answered(
     broker: LocalBroker, version: int, name: str, software_version: str
