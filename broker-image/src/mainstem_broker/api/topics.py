@@ -402,6 +402,7 @@ async def handle_delete_topics(
     is_disabled = not broker.config.flag("delete.topic.enable")
     disabled = InvalidRequest if context.version < TOPIC_DELETION_DISABLED_VERSION else TopicDeletionDisabled
     topic_names = broker.view.topic_names
+    may_delete_all = grants_on_cluster(broker, context, Operation.DELETE)  # by a rule for all operations
     times_named = Counter(
         name if topic_id is None or topic_id.int == 0 else topic_names.get(topic_id, topic_id)
         for name, topic_id in requested_topics
@@ -419,10 +420,13 @@ async def handle_delete_topics(
                 raise InvalidRequest("A topic to delete needs either a name or an id.")
             if topic_id is not None and has_id:
                 known_name = topic_names.get(topic_id)
-                if known_name is None or not may_describe_requested(broker, context, known_name):
+                if known_name is None or not (
+                    may_delete_all or may_describe_requested(broker, context, known_name)
+                ):
                     raise UnknownTopicId(f"There is no topic with the id {topic_id}.")
                 result["name"] = known_name
-            require_topic(broker, context, Operation.DELETE, result["name"])
+            if not may_delete_all:
+                require_topic(broker, context, Operation.DELETE, result["name"])
             if times_named[result["name"]] > 1:
                 raise InvalidRequest(f"The request names topic '{result['name']}' more than once.")
             topic = broker.require_topic(result["name"])

@@ -168,8 +168,8 @@ class Commit:
 
     @property
     def knows_group_not_found(self) -> bool:
-        """Whether the client knows GROUP_ID_NOT_FOUND as an answer: from OffsetCommit 9 on (KIP-848), and from
-        TxnOffsetCommit 6 on, which is not served here."""
+        """Whether the client knows GROUP_ID_NOT_FOUND as an answer: from OffsetCommit 9 on (KIP-848), and
+        from TxnOffsetCommit 6 on, which is not served here."""
         return not self.is_transactional and self.version >= 9
 
 
