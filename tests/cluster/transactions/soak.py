@@ -18,12 +18,10 @@ from tests.cluster.soak import attempts_of, nothing
 from tests.cluster.transactions.bugs import BUGS, put_back
 from tests.cluster.transactions.simulation import Failed, Outcomes, run
 
-MEMORY = Path("/dev/shm")  # files of a simulation need no disk
-
 
 def attempt(seed: int) -> Outcomes | str:
     """What became of a seed; a text if it failed."""
-    directory = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+    directory = Path(tempfile.mkdtemp())
     try:
         return run(seed, directory)
     except Failed as failure:

@@ -35,8 +35,8 @@ _IMPLICIT_DEFAULTS: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "rec
 def with_plain_durations(schema: type) -> type:
     """A schema with durations of 64 bits as ints of milliseconds; the same one if it has none.
 
-    kio reads them as timedeltas, which end at 86,399,999,999,999,999 ms: a hundredth of what clients may send.
-    Only the fields of the schema itself are looked at, for no request has one in its elements.
+    kio reads them as timedeltas, which end at 86,399,999,999,999,999 ms, and clients may send more. Only the
+    fields of the schema itself are looked at, for no request has one in its elements.
     """
     if not any(one.metadata.get("kafka_type") == "timedelta_i64" for one in fields(schema)):
         return schema
