@@ -64,7 +64,7 @@ async def ask(broker: LocalBroker, key: int, version: int, values: dict[str, Any
     answer = Router(broker.context, "PLAINTEXT", {}).handle(
         cast(Connection, caller), memoryview(frame).toreadonly()
     )
-    if isinstance(answer, Hold):
+    while isinstance(answer, Hold):
         await answer.ready
         answer = answer.then()
     if isinstance(answer, Later):

@@ -48,7 +48,9 @@ NAMES: Final[Mapping[str, str]] = {
     "transactional_id": "x",
     "transactional_ids": "x",
 }
-"""Values of texts that name what the broker has. Other texts are empty, and numbers are 0."""
+"""Values of texts that name what the broker has. Other texts are empty."""
+NUMBERS: Final[Mapping[str, int]] = {"acks": 1}
+"""Numbers that are not 0: a Produce request with acks=0 closes the connection if it fails, as in Kafka."""
 LONGEST: Final = "x" * 32_767
 """As long as a text of Kafka's protocol can be."""
 
@@ -101,7 +103,7 @@ class Bytes:
             return self.text(NAMES.get(name, ""))
         if shape.kafka_type in ("bytes", "records"):
             return encode_unsigned_varint(1) if self.flexible else struct.pack(">i", 0)
-        return struct.pack(">" + FIXED[shape.kafka_type or ""], 0)
+        return struct.pack(">" + FIXED[shape.kafka_type or ""], NUMBERS.get(name, 0))
 
     def _odd(self, place: str, ordinary: bytes) -> bytes:
         variant = self._variant
