@@ -21,6 +21,7 @@ from functools import cache
 from struct import Struct
 from typing import Any, Final
 
+from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.kio_schemas import FIXED_BYTES, is_struct, shape_of
 from mainstem_broker.protocol.primitives import (
     REQUEST_ELEMENTS_MAX,
@@ -146,7 +147,7 @@ def _field_walk(field: Field[Any], flexible: bool) -> _Step:
         one = _scalar_walk(kind, flexible) if one_bytes is None else _skip(one_bytes)
     if not repeated:
         return one
-    return _array(one, one_bytes, flexible)
+    return _array(one, one_bytes, flexible, optional)
 
 
 def _struct_bytes(schema: type) -> int | None:
@@ -176,8 +177,8 @@ def _nullable(one: _Step) -> _Step:
     return walk
 
 
-def _array(one: _Step, one_bytes: int | None, flexible: bool) -> _Step:
-    read_length = read_count if flexible else _legacy_count
+def _array(one: _Step, one_bytes: int | None, flexible: bool, optional: bool) -> _Step:
+    read_length = _compact_count if flexible else _legacy_count
 
     def walk(frame: memoryview, position: int, found: _Found) -> int:
         start = position
@@ -185,6 +186,8 @@ def _array(one: _Step, one_bytes: int | None, flexible: bool) -> _Step:
         if count > 0:
             found.take(count)
         elif count < 0:
+            if not optional:
+                raise InvalidRequestBytes("An array is null that must not be.")
             if count < -1:
                 found.edits.append((start, position, b"\xff\xff\xff\xff"))
             count = 0
@@ -200,6 +203,10 @@ def _array(one: _Step, one_bytes: int | None, flexible: bool) -> _Step:
         return position
 
     return walk
+
+
+def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:
+    return (-1, position + 1) if frame[position] == 0 else read_count(frame, position)
 
 
 def _legacy_count(frame: memoryview, position: int) -> tuple[int, int]:
