@@ -36,6 +36,7 @@ from mainstem_broker.api.authorization import (
     allows,
     grants_on_cluster,
     may_describe_requested,
+    may_describe_topic,
     require_topic,
 )
 from mainstem_broker.api.config_entries import describe_topic
@@ -402,7 +403,6 @@ async def handle_delete_topics(
     is_disabled = not broker.config.flag("delete.topic.enable")
     disabled = InvalidRequest if context.version < TOPIC_DELETION_DISABLED_VERSION else TopicDeletionDisabled
     topic_names = broker.view.topic_names
-    may_delete_all = grants_on_cluster(broker, context, Operation.DELETE)  # by a rule for all operations
     times_named = Counter(
         name if topic_id is None or topic_id.int == 0 else topic_names.get(topic_id, topic_id)
         for name, topic_id in requested_topics
@@ -420,13 +420,10 @@ async def handle_delete_topics(
                 raise InvalidRequest("A topic to delete needs either a name or an id.")
             if topic_id is not None and has_id:
                 known_name = topic_names.get(topic_id)
-                if known_name is None or not (
-                    may_delete_all or may_describe_requested(broker, context, known_name)
-                ):
+                if known_name is None or not _may_name(broker, context, known_name):
                     raise UnknownTopicId(f"There is no topic with the id {topic_id}.")
                 result["name"] = known_name
-            if not may_delete_all:
-                require_topic(broker, context, Operation.DELETE, result["name"])
+            _require_deletion(broker, context, result["name"])
             if times_named[result["name"]] > 1:
                 raise InvalidRequest(f"The request names topic '{result['name']}' more than once.")
             topic = broker.require_topic(result["name"])
@@ -440,6 +437,28 @@ async def handle_delete_topics(
         if result["name"] in errors and not result["error_code"]:
             _take_error(result, errors[result["name"]])
     return {"throttle_time": mutations.wait_ms, "responses": results}
+
+
+def _require_deletion(broker: BrokerContext, context: RequestContext, name: str) -> None:
+    """Raise TopicAuthorizationFailed if the client may delete neither this topic nor, by a rule for all
+    operations on the cluster, any."""
+    authorizer = broker.authorizer
+    if authorizer is None:
+        return
+    # First, because its record in the audit log names the topic.
+    of_topic = authorizer.decide(context.principal, context.host, Operation.DELETE, ResourceType.TOPIC, name)
+    is_granted = of_topic.is_allowed and not of_topic.is_dry
+    if is_granted or not grants_on_cluster(broker, context, Operation.DELETE):
+        require_topic(broker, context, Operation.DELETE, name)
+
+
+def _may_name(broker: BrokerContext, context: RequestContext, name: str) -> bool:
+    """Whether the client may hear the name of a topic that it wants to delete by its id."""
+    return (
+        may_describe_topic(broker, context, name)
+        or grants_on_cluster(broker, context, Operation.DELETE)
+        or may_describe_requested(broker, context, name)
+    )
 
 
 def _take_error(result: Body, error: ProtocolError) -> None:

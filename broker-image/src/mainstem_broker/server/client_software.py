@@ -30,12 +30,16 @@ UNKNOWN: Final = ClientSoftware("unknown", "unknown")
 OTHER: Final = ClientSoftware("other", "other")
 
 
-@lru_cache(maxsize=256)  # connections of the same software share one value
 def client_software(name: str, version: str) -> ClientSoftware:
     """What an ApiVersions request says."""
     if all(len(word) <= WORD_LENGTH_MAX and is_software_word(word) for word in (name, version)):
-        return ClientSoftware(name, version)
+        return _shared(name, version)
     return UNKNOWN
+
+
+@lru_cache(maxsize=256)  # connections of the same software share one value
+def _shared(name: str, version: str) -> ClientSoftware:
+    return ClientSoftware(name, version)
 
 
 def count_software(connections: Iterable[ClientSoftware]) -> Mapping[ClientSoftware, int]:

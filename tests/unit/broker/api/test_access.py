@@ -394,6 +394,14 @@ def test_a_right_to_the_cluster_is_enough_where_it_is_in_kafka(
     assert not set(errors_in(answer(secured, api))) & REFUSALS
 
 
+def test_the_record_of_a_deletion_names_the_topic_where_a_rule_does(secured: LocalBroker) -> None:
+    """Also of a super user, who may do everything to the cluster as well."""
+    secured.principal = ADMIN
+    with capture_logs() as logs:
+        assert not list(errors_in(run(secured.answer("DeleteTopics", 6, REQUESTS["DeleteTopics"]))))
+    assert [log["resource"] for log in logs if log.get("operation") == "Delete"] == ["Topic:t"]
+
+
 def test_who_may_do_everything_to_the_cluster_deletes_topics_by_name_and_by_id(secured: LocalBroker) -> None:
     """As ControllerApis of Kafka, which asks for DELETE of the cluster first."""
     request = REQUESTS["DeleteTopics"]

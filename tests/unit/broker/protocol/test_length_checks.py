@@ -17,6 +17,7 @@ from tests.unit.broker.protocol.schema_strategies import REQUESTS, Shape, entiti
 from mainstem_broker.api.api_table import APIS
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.codec import REQUEST_READERS, RequestHeader, decode_header, decode_request
+from mainstem_broker.protocol.fetch_codec import FIELDS_NOT_READ
 from mainstem_broker.protocol.length_checks import walker
 from mainstem_broker.protocol.primitives import (
     REQUEST_ELEMENTS_MAX,
@@ -60,6 +61,18 @@ def test_what_can_be_read_is_walked_to_the_same_end(key_and_version: tuple[int, 
     except Exception:  # noqa: BLE001  # kio raises many kinds for bytes that do not fit
         return
     assert end == (None if has_null_array(entity) else read)
+
+
+@pytest.mark.parametrize(("key", "version"), [one for one in REQUESTS if one not in REQUEST_READERS])
+def test_no_handler_needs_a_tagged_field_that_the_walk_leaves_out(key: int, version: int) -> None:
+    def check(schema: Any) -> None:
+        for field in fields(schema):
+            shape = Shape.of(field)
+            assert shape.tag is None or field.name in FIELDS_NOT_READ, field.name
+            if shape.is_struct:
+                check(shape.inner)
+
+    check(request_schema(key, version))
 
 
 def has_null_array(entity: Any) -> bool:
