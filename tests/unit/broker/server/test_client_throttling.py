@@ -16,7 +16,6 @@ from tests.unit.broker.protocol.schema_strategies import encode_request, request
 from tests.unit.broker.server.test_router import response
 
 from mainstem_broker.api.api_table import APIS
-from mainstem_broker.protocol.wire import Frame
 from mainstem_broker.quota.client_quotas import DEFAULT, QuotaEntity, QuotaKind
 from mainstem_broker.security.principals import ANONYMOUS
 from mainstem_broker.server import client_throttling
@@ -72,7 +71,7 @@ async def ask(broker: LocalBroker, key: int, version: int, values: dict[str, Any
         answer = None if body is None else answer.encode(body)
     if answer is None:
         return None, caller.muted_s
-    return response(key, version, cast(Frame, answer)), caller.muted_s
+    return response(key, version, answer), caller.muted_s
 
 
 def produce(size: int, acks: int = 1) -> dict[str, Any]:
