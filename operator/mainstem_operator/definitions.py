@@ -19,6 +19,7 @@ import yaml
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import annotations_of
+from mainstem_operator.api.whole_numbers import is_whole_number
 from mainstem_operator.kubernetes.client import Kube
 
 logger = structlog.get_logger(__name__)
@@ -35,7 +36,7 @@ Every field of a status counts: one that is not declared has the whole status re
 def version_of(definition: Object | None) -> int:
     """The version that a definition says it has; 0 if there is none, or it says none."""
     text = "" if definition is None else annotations_of(definition).get(names.DEFINITIONS_VERSION, "")
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return int(text) if is_whole_number(text) else 0
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

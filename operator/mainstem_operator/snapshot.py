@@ -14,6 +14,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.resources import Identity, annotations_of
 from mainstem_operator.api.timestamps import moment, moment_noted
+from mainstem_operator.api.whole_numbers import is_whole_number
 from mainstem_operator.kubernetes.node_affinity import NodeAffinity, affinity_of
 
 
@@ -320,7 +321,7 @@ def is_member(item: Object, prefix: str) -> bool:
     """Whether the object is called `prefix-N`, as a StatefulSet calls its pods and claims."""
     name: str = item["metadata"]["name"]
     head, _, index = name.rpartition("-")
-    return head == prefix and index.isascii() and index.isdecimal() and str(int(index)) == index
+    return head == prefix and is_whole_number(index) and str(int(index)) == index
 
 
 def controller_of(item: Object) -> str | None:

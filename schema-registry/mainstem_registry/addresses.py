@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mainstem_registry.errors import StartupError
+from mainstem_registry.whole_numbers import is_whole_number
 
 _SCHEMES: Final = ("http", "https")
 
@@ -18,7 +19,7 @@ def listener_of(listen: str) -> tuple[str, int]:
         StartupError: it has another form.
     """
     host, _, port = listen.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) < 65_536):
+    if not (is_whole_number(port) and int(port) < 65_536):
         raise StartupError(f"--listen {listen!r} is not of the form HOST:PORT, such as 127.0.0.1:8081.")
     return host.strip("[]"), int(port)
 

@@ -35,6 +35,7 @@ from mainstem_registry.schemas.compatibility import (
 from mainstem_registry.schemas.limits import REFERENCES_MAX
 from mainstem_registry.schemas.schema import PARSERS, SchemaText
 from mainstem_registry.state import Mode, RegistryState, Version
+from mainstem_registry.whole_numbers import is_whole_number
 
 SUBJECT_LENGTH_MAX: Final = 1000
 CACHED_TEXT_MAX: Final = 20_000
@@ -162,7 +163,7 @@ def parse_version(text: str) -> int:
     """
     if text in ("latest", "-1"):
         return -1
-    if not (text.isascii() and text.isdigit() and len(text) < 11 and 1 <= int(text) <= VERSION_MAX):
+    if not (is_whole_number(text) and 1 <= int(text) <= VERSION_MAX):
         raise errors.invalid_version(text[:100])
     return int(text)
 

@@ -28,6 +28,7 @@ from mainstem_registry.registry import Decision, NotLeader, Registry
 from mainstem_registry.requests import parse_object, parse_schema_request
 from mainstem_registry.schemas.schema import PARSERS, SchemaText
 from mainstem_registry.state import RegistryState, Version
+from mainstem_registry.whole_numbers import is_whole_number
 
 logger = structlog.get_logger(__name__)
 
@@ -192,7 +193,7 @@ class Server:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise errors.forwarding_failed(f"{leader_url}: {error or type(error).__name__}") from error
         offset = answer.headers.get(OFFSET, "")
-        if answer.status < 300 and offset.isascii() and offset.isdecimal():
+        if answer.status < 300 and is_whole_number(offset):
             # Whoever wrote through this instance reads its own write from it.
             await self._registry.store.wait_for(int(offset))
         return web.Response(
@@ -527,12 +528,12 @@ def _page(request: web.Request, items: Sequence[Any]) -> list[Any]:
 
 def _count(request: web.Request, name: str, default: int) -> int:
     text = request.query.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
+    return int(text) if is_whole_number(text) and len(text) < 10 else default
 
 
 def _id(request: web.Request) -> int:
     text = request.match_info["id"]
-    if not (text.isascii() and text.isdigit() and len(text) < 11):
+    if not (is_whole_number(text) and len(text) < 11):
         raise RegistryError(404, "HTTP 404 Not Found")
     return int(text)
 

@@ -10,11 +10,14 @@ import gc
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import structlog
@@ -22,6 +25,8 @@ from tests.cluster.classic_bugs import BUGS, RARE_BUGS, put_back
 from tests.cluster.simulation import Failed, Outcome, run
 
 FAILURES_MAX = 5
+MEMORY = Path("/dev/shm")
+"""Files of a simulation need no disk."""
 
 AnyOutcome = TypeVar("AnyOutcome")
 
@@ -60,18 +65,30 @@ def attempts_of(
 ) -> Generator[AnyOutcome | str, None, None]:
     """As `attempts`, for another simulation; `live` returns what became of a seed, a text if it failed.
 
-    A process is given `chunk` seeds at once.
+    A process is given `chunk` seeds at once. If the generator is closed, or the timeout of a test interrupts
+    it, the processes are ended: on a busy machine what they are at takes minutes, in which pytest would end
+    its own process (`faulthandler_timeout`), and with it a worker of pytest-xdist.
     """
+    others = active_children()
     # New processes rather than forks: a fork of one that tested with librdkafka's clients crashes when it
     # collects those clients as garbage, as it has none of their threads.
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_prepare, initargs=(prepare,))
-    try:
-        yield from pool.map(live, seeds, chunksize=chunk)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        pool = ProcessPoolExecutor(
+            processes, get_context("spawn"), initializer=_prepare, initargs=(prepare, folder)
+        )
+        try:
+            yield from pool.map(live, seeds, chunksize=chunk)
+        except BaseException:
+            for process in active_children():
+                if process not in others:
+                    process.terminate()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def _prepare(prepare: Callable[[], None]) -> None:
+def _prepare(prepare: Callable[[], None], folder: str) -> None:
+    tempfile.tempdir = folder  # which is deleted also when this process is terminated
     quiet()
     prepare()
     # Little of a history becomes garbage before it ends: to look for some as often as Python does by itself

@@ -22,6 +22,7 @@ from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
 from mainstem.kafka.move_requests import Move
 from mainstem.kafka.moves import moves_under_way, throttle, unthrottle, wish_for
 from mainstem.kafka.reassignment_plan import Replicas, TopicPartition, plan_moves
+from mainstem.whole_numbers import is_whole_number
 
 _FOLLOW_INTERVAL_SECONDS: Final = 0.5
 _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -131,7 +132,7 @@ def _plan(
 
 def _ids(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in parts):
+    if not all(is_whole_number(part) for part in parts):
         raise BadInput(f"{_NO_COMMAS}, not {text!r}.")
     ids = [int(part) for part in parts]
     if len(set(ids)) != len(ids):

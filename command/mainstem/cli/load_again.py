@@ -46,6 +46,7 @@ from mainstem.cli.sql import DEFAULT_NAMESPACE, DEFAULT_WAREHOUSE, Catalog, Cata
 from mainstem.errors import BadInput, CommandError
 from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.times import date_time_ms, duration_text, text_of_ms
+from mainstem.whole_numbers import is_whole_number
 
 if TYPE_CHECKING:
     from mainstem_loader.chosen_offsets import ChosenOffsets
@@ -221,7 +222,7 @@ def rewind(
     from mainstem_loader.ranges import OffsetRange
 
     cluster, out = connect(bootstrap_servers, client_properties), Output(output)
-    if to.isascii() and to.isdecimal():
+    if is_whole_number(to):
         if not partitions:
             raise BadInput("An offset belongs to one partition: name the partition with --partition.")
         if int(to) >= _INT64_MAX:

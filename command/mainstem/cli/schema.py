@@ -16,6 +16,7 @@ from mainstem.cli.output import Column, Output, OutputFormat, print_line, table
 from mainstem.cli.registry_access import REGISTRY_VARIABLE, registry_access
 from mainstem.errors import BadInput, CommandError
 from mainstem.schema_registry import SchemaDefinition, SchemaRegistry
+from mainstem.whole_numbers import is_whole_number
 
 app = typer.Typer(no_args_is_help=True, help="Show, register and check the schemas in a registry.")
 
@@ -293,7 +294,7 @@ def _definition(schema_type: SchemaType | None, file: Path, references: list[str
 def _reference(text: str) -> tuple[str, str, int]:
     name, _, place = text.partition("=")
     subject, _, version = place.rpartition(":")
-    if not name or not subject or not (version.isascii() and version.isdecimal()):
+    if not name or not subject or not is_whole_number(version):
         raise BadInput(
             f"--reference takes NAME=SUBJECT:VERSION, such as Address=address-value:1, not {text!r}."
         )

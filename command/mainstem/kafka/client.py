@@ -18,6 +18,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from mainstem.errors import BadInput, ClusterRefused, ClusterUnreachable, CommandError, program_name
+from mainstem.whole_numbers import is_whole_number
 
 DEFAULT_BOOTSTRAP_SERVERS: Final = "127.0.0.1:9092"
 _CONNECT_TIMEOUT_SECONDS: Final = 1.0
@@ -407,7 +408,7 @@ def addresses_of(bootstrap_servers: str) -> list[tuple[str, int]]:
     addresses: list[tuple[str, int]] = []
     for part in bootstrap_servers.split(","):
         host, colon, port = part.strip().rpartition(":")
-        if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
+        if not (colon and host and is_whole_number(port) and 0 < int(port) < 65_536):
             raise BadInput(f"{part.strip()!r} is not an address of the form host:port.")
         addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
     return addresses

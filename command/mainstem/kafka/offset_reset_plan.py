@@ -14,6 +14,7 @@ from typing import Final
 from mainstem.errors import BadInput
 from mainstem.kafka.reassignment_plan import TopicPartition
 from mainstem.kafka.start_point import Kind, StartPoint, offset_to_start_at
+from mainstem.whole_numbers import is_whole_number
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -116,7 +117,7 @@ def parse_topic_choice(text: str) -> tuple[str, list[int] | None]:
     """
     topic, colon, numbers = text.partition(":")
     parts = [part.strip() for part in numbers.split(",")] if colon else []
-    if not topic or not all(part.isascii() and part.isdecimal() for part in parts):
+    if not topic or not all(is_whole_number(part) for part in parts):
         raise BadInput(f"--topic takes a topic, or some of its partitions as clicks:0,3, not {text!r}.")
     return topic, sorted({int(part) for part in parts}) if colon else None
 
@@ -150,7 +151,7 @@ def offsets_in(text: str, group: str) -> dict[TopicPartition, int]:
         fields = [field.strip() for field in row]
         if len(fields) == _COLUMNS_WITH_GROUP and fields.pop(0) != group:
             continue
-        if len(fields) != _COLUMNS or not all(part.isascii() and part.isdecimal() for part in fields[1:]):
+        if len(fields) != _COLUMNS or not all(is_whole_number(part) for part in fields[1:]):
             raise BadInput(
                 f"line {number} is {','.join(row)!r}, where topic,partition,offset should be, or "
                 "group,topic,partition,offset"

@@ -25,6 +25,7 @@ from typing import IO, Any, Final
 
 from mainstem import installed_version
 from mainstem.errors import StackError
+from mainstem.whole_numbers import is_whole_number
 
 LAYOUT: Final = 1  # raised when a folder written by an older version can no longer be opened as it is
 DEFAULT_DATA_DIRECTORY: Final = Path("data/local")  # relative to the folder where a command runs
@@ -80,7 +81,7 @@ class StackFolder:
                 fcntl.flock(lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 text = lock_file.read().strip()
-                return int(text) if text.isascii() and text.isdecimal() else None
+                return int(text) if is_whole_number(text) else None
         return None
 
     def read_state(self) -> dict[str, Any] | None:

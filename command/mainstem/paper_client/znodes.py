@@ -18,6 +18,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mainstem.whole_numbers import is_whole_number
+
 BROKER_IDS: Final = "/brokers/ids"
 
 
@@ -73,9 +75,7 @@ def streams_in(registration: bytes, topic: str) -> int:
 
 def partitions_in(topic_node: bytes) -> frozenset[int]:
     """The partitions of a topic, from its node in the broker registry."""
-    return frozenset(
-        int(number) for number in _object(topic_node, "partitions") if number.isascii() and number.isdecimal()
-    )
+    return frozenset(int(number) for number in _object(topic_node, "partitions") if is_whole_number(number))
 
 
 def address_in(broker_node: bytes) -> str | None:

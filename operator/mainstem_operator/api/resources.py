@@ -16,6 +16,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.fields import Fields, InvalidSpec, Object
 from mainstem_operator.api.listeners import External, Security, external_of, security_of
 from mainstem_operator.api.setting_values import same_value
+from mainstem_operator.api.whole_numbers import is_whole_number
 
 _INT64_MAX: Final = 2**63 - 1
 RETENTION_MS: Final = "retention.ms"
@@ -608,7 +609,7 @@ def _until_loaded(warehouse: Fields, config: Mapping[str, str | None]) -> UntilL
             " of compacted topics are not deleted by age."
         )
     keep_ms = config.get(RETENTION_MS) or str(RETENTION_MS_DEFAULT)
-    if not (keep_ms.isascii() and keep_ms.isdigit() and int(keep_ms) <= _INT64_MAX):
+    if not (is_whole_number(keep_ms) and int(keep_ms) <= _INT64_MAX):
         raise InvalidSpec(
             f"spec.config {RETENTION_MS} is {keep_ms!r}: with spec.warehouse.retention untilLoaded, it says"
             " how long records stay that are loaded, as a number of milliseconds such as 604800000."
@@ -733,7 +734,7 @@ def _executors(warehouse: Fields) -> int | None:
     value = warehouse.setting("executors")
     if value is None or value == "auto":
         return None
-    if not (value.isascii() and value.isdecimal()) or int(value) > 1000:
+    if not is_whole_number(value) or int(value) > 1000:
         raise InvalidSpec(f"spec.warehouse.executors must be from 0 to 1000, or auto, not {value!r}.")
     return int(value)
 

@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from mainstem_operator.api.whole_numbers import is_whole_number
+
 PIECE_CHARACTERS: Final = 4000  # offset.metadata.max.bytes is 4096 unless somebody has lowered it
 _DONE_MAX: Final = 200
 _DIGEST_CHARACTERS: Final = 16
@@ -66,7 +68,7 @@ def record_in(metadata: Mapping[int, str]) -> ResetRecord:
     # A shorter record leaves the last pieces of a longer one behind: the first piece says how many count.
     first = metadata.get(0, "")
     count = first.partition(",")[0].removeprefix('{"pieces": ')
-    if not (count.isascii() and count.isdecimal()):
+    if not is_whole_number(count):
         return ResetRecord()
     try:
         record = json.loads("".join(metadata.get(piece, "") for piece in range(int(count))))

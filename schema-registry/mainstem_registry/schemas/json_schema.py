@@ -20,6 +20,7 @@ from jsonschema.validators import validator_for
 
 from mainstem_registry.errors import invalid_schema
 from mainstem_registry.schemas.limits import Steps, check_shape, dump_json, load_json
+from mainstem_registry.whole_numbers import is_whole_number
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
 ANNOTATIONS: Final = frozenset(
@@ -159,7 +160,7 @@ def _resolve(documents: Mapping[str, Any], base: str, reference: str) -> _Place:
         key = unquote(token).replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and key in node:
             node = node[key]
-        elif isinstance(node, list) and key.isascii() and key.isdigit() and int(key[:9]) < len(node):
+        elif isinstance(node, list) and is_whole_number(key) and int(key) < len(node):
             node = node[int(key)]
         else:
             raise invalid_schema(f"the $ref {reference!r} does not name a part of its document.")

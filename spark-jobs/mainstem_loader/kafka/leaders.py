@@ -25,6 +25,7 @@ from mainstem_loader.errors import (
 )
 from mainstem_loader.kafka.client_security import ClientProperties
 from mainstem_loader.kafka.connection import METADATA, BrokerConnection, build
+from mainstem_loader.whole_numbers import is_whole_number
 
 # A topic that was just made is not known to every broker at once.
 UNKNOWN_TOPIC_PATIENCE_MS: Final = 2_000
@@ -287,7 +288,7 @@ def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
     addresses: list[tuple[str, int]] = []
     for server in filter(None, (part.strip() for part in text.split(","))):
         host, _, port = server.rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+        if not host or not is_whole_number(port) or not 0 < int(port) < 65536:
             raise SettingsError(
                 f"{server!r} is not a bootstrap server; write host:port, several with commas."
             )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mainstem_loader.errors import SettingsError
+from mainstem_loader.whole_numbers import is_whole_number
 
 MASTER: Final = "k8s://https://kubernetes.default.svc"
 
@@ -110,7 +111,7 @@ def _identity(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name) or str(default)
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+    if not is_whole_number(text) or int(text) < 1:
         raise SettingsError(f"{name} is {text!r}; it must be a whole number of at least 1.")
     return int(text)
 

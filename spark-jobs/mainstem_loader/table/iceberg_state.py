@@ -31,6 +31,7 @@ from typing import Any, Final, Self
 
 from mainstem_loader.errors import WarehouseError
 from mainstem_loader.table.formats import DELIVERED_RUNS
+from mainstem_loader.whole_numbers import is_whole_number
 
 STATE: Final = "mainstem.state"
 RUN: Final = "mainstem.run"
@@ -185,7 +186,7 @@ def current_state(
 
 def _is_offset(name: str) -> bool:
     topic_id, slash, partition = name.rpartition("/")
-    return bool(slash) and partition.isascii() and partition.isdecimal() and "/" not in topic_id
+    return bool(slash) and is_whole_number(partition) and "/" not in topic_id
 
 
 def _offsets(state: LoadState) -> list[str]:

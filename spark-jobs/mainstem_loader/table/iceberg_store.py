@@ -68,6 +68,7 @@ from mainstem_loader.table.iceberg_types import (
     storable,
 )
 from mainstem_loader.table.parquet_files import WrittenFile, origin_of_file
+from mainstem_loader.whole_numbers import is_whole_number
 
 _DATA: Final = "data"
 _MAIN: Final = "main"
@@ -262,7 +263,7 @@ class IcebergSnapshot:
         if head is None:
             return 0
         text = _property(head, _TOTAL_RECORDS)
-        return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+        return int(text) if text is not None and is_whole_number(text) else None
 
     def _data_file(self, schema: Schema, written: WrittenFile) -> DataFile:
         return DataFile.from_args(

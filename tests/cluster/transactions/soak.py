@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
 
 from tests.cluster.soak import attempts_of, nothing
 from tests.cluster.transactions.bugs import BUGS, put_back
 from tests.cluster.transactions.simulation import Failed, Outcomes, run
-
-MEMORY = Path("/dev/shm")  # files of a simulation need no disk
+from tests.support.folders import temporary_folder
 
 
 def attempt(seed: int) -> Outcomes | str:
     """What became of a seed; a text if it failed."""
-    directory = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
-    try:
-        return run(seed, directory)
-    except Failed as failure:
-        return str(failure)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with temporary_folder() as directory:
+        try:
+            return run(seed, directory)
+        except Failed as failure:
+            return str(failure)
 
 
 def main() -> int:

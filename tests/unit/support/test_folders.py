@@ -21,7 +21,7 @@ MAY_CHOOSE: Final = (
     "tests/unit/support/test_folders.py",
     # Programs that run by themselves. The machine keeps what it built for later runs.
     "tests/e2e/machine/",
-    "tests/cluster/transactions/soak.py",
+    "tests/cluster/soak.py",
 )
 FIXED_ROOTS: Final = ("/tmp", "/var/tmp", "/dev/shm")
 HOME: Final = ("Path.home", "os.path.expanduser", "pathlib.Path.home")

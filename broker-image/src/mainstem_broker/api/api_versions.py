@@ -2,7 +2,8 @@
 
 A version above ours is answered in version 0 with UNSUPPORTED_VERSION and the range of key 18, so that the
 client sends the request again; the router does that before the body is read. v1 throttle time; v3 flexible,
-client software name, features; v4 features whose lowest version is 0.
+client software name, features; v4 features whose lowest version is 0. A name or version of software in
+another form than KIP-511 demands is answered INVALID_REQUEST, without versions; the connection stays.
 
 Features (KIP-584) are levels that clients may rely on. They are finalized at the highest level in every
 cluster, for no version of this broker serves less, and nobody can change them.
@@ -16,14 +17,21 @@ settings that do not hold here (`eligible.leader.replicas.version`), or are of g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from mainstem_broker.api.context import BrokerContext, Handler, RequestContext
+from mainstem_broker.errors import InvalidRequest
 from mainstem_broker.protocol.wire import Body, Entity
 
 TRANSACTION_VERSION: Final = "transaction.version", 2
 GROUP_VERSION: Final = "group.version", 1
+
+SOFTWARE_VERSION: Final = 3
+"""From this version on a request says what software the client is (KIP-511)."""
+_SOFTWARE_WORD: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,32765}[a-zA-Z0-9])?")
+"""The form that KIP-511 demands of name and version, and the length of a string in Kafka's protocol."""
 
 
 class AnnouncedVersions(NamedTuple):
@@ -37,7 +45,12 @@ class AnnouncedVersions(NamedTuple):
 def handler_of(announced_versions: Callable[[], Iterable[AnnouncedVersions]]) -> Handler:
     """The handler that answers `announced_versions`. It is part of the table that they come from."""
 
-    def handle(broker: BrokerContext, _request: Entity, context: RequestContext) -> Body:
+    def handle(broker: BrokerContext, request: Entity, context: RequestContext) -> Body:
+        if context.version >= SOFTWARE_VERSION and not (
+            is_software_word(request.client_software_name)
+            and is_software_word(request.client_software_version)
+        ):
+            return {"error_code": InvalidRequest.code, "api_keys": (), "throttle_time": 0}
         features = dict(_features(broker))
         body: Body = {
             "error_code": 0,
@@ -57,6 +70,11 @@ def handler_of(announced_versions: Callable[[], Iterable[AnnouncedVersions]]) ->
         return body
 
     return handle
+
+
+def is_software_word(text: str) -> bool:
+    """Whether this may be the name or the version of a client's software."""
+    return _SOFTWARE_WORD.fullmatch(text) is not None
 
 
 def _features(broker: BrokerContext) -> Iterator[tuple[str, int]]:

@@ -25,7 +25,7 @@ from mainstem_broker.api.authorization import (
     require_topic,
 )
 from mainstem_broker.api.classic_groups import partitions_of_named
-from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
+from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.cluster.view import Topic
 from mainstem_broker.config.setting import INT64_MAX
 from mainstem_broker.errors import (
@@ -86,7 +86,8 @@ def _commit(
 ) -> Body | Awaitable[Body]:
     now_ms = broker.now_ms()
     expire_ms = None
-    if context.version <= 4 and (retention_ms := milliseconds(request.retention_time)) >= 0:
+    # Of the model of versions 2 to 4.
+    if context.version <= 4 and (retention_ms := getattr(request, "retention_time", -1)) >= 0:
         expire_ms = min(now_ms + retention_ms, INT64_MAX)
     topics: list[Body] = []
     offsets: dict[TopicPartition, CommittedOffset] = {}

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from datetime import timedelta
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -41,6 +42,8 @@ from mainstem_broker.txn.coordinator import TRANSACTIONS_TOPIC, TransactionCoord
 from mainstem_broker.txn.verification import TransactionVerifier
 
 logger = structlog.get_logger(__name__)
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 INTERNAL_TOPICS: Final = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 """What brokers keep for themselves: clients may not produce there, and no pattern of theirs matches them."""
@@ -199,6 +202,6 @@ Handler = Callable[[BrokerContext, Entity, RequestContext], Body | Awaitable[Bod
 """Answers a body, or None for no response. Async only where something must be waited for."""
 
 
-def milliseconds(duration: Any) -> int:
-    """kio's durations are timedeltas."""
-    return int(duration.total_seconds() * 1000)
+def milliseconds(duration: timedelta) -> int:
+    """kio's durations of 32 bits are timedeltas. Their seconds are floats, which are off by one for some."""
+    return duration // _MILLISECOND

@@ -124,6 +124,8 @@ def _joined(whole: Body | None, body: Body, depth: int, array: str, names: Seque
     if whole is None:
         return body | {array: list(body[array])}
     _take_error(whole, body)
+    if body.get("throttle_time", 0) > whole.get("throttle_time", 0):  # each slice counts against the quotas
+        whole["throttle_time"] = body["throttle_time"]
     join(whole[array], body[array], depth, names)
     return whole
 

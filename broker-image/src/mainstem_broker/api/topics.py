@@ -16,6 +16,9 @@ topic (or, after the request's timeout, REQUEST_TIMED_OUT; the wish stands).
   is refused with INVALID_REQUEST, and so is an entry with both name and id, or with neither.
   CreatePartitions: never fewer than there are. Both write all topics of a request in few transactions, as
   CreateTopics does.
+- The internal topics never grow. The number of their partitions says where a group or a transactional id is
+  kept, so with another number their committed offsets and open transactions would be looked for elsewhere.
+  Kafka allows it, and loses sight of them when its brokers restart.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ from mainstem_broker.api.authorization import (
     allows,
     grants_on_cluster,
     may_describe_requested,
+    may_describe_topic,
     require_topic,
 )
 from mainstem_broker.api.config_entries import describe_topic
-from mainstem_broker.api.context import BrokerContext, RequestContext, milliseconds
+from mainstem_broker.api.context import INTERNAL_TOPICS, BrokerContext, RequestContext, milliseconds
 from mainstem_broker.cluster.administration import NewTopic
 from mainstem_broker.cluster.reassignment import move_of
 from mainstem_broker.cluster.view import ClusterView
@@ -416,10 +420,10 @@ async def handle_delete_topics(
                 raise InvalidRequest("A topic to delete needs either a name or an id.")
             if topic_id is not None and has_id:
                 known_name = topic_names.get(topic_id)
-                if known_name is None or not may_describe_requested(broker, context, known_name):
+                if known_name is None or not _may_name(broker, context, known_name):
                     raise UnknownTopicId(f"There is no topic with the id {topic_id}.")
                 result["name"] = known_name
-            require_topic(broker, context, Operation.DELETE, result["name"])
+            _require_deletion(broker, context, result["name"])
             if times_named[result["name"]] > 1:
                 raise InvalidRequest(f"The request names topic '{result['name']}' more than once.")
             topic = broker.require_topic(result["name"])
@@ -433,6 +437,28 @@ async def handle_delete_topics(
         if result["name"] in errors and not result["error_code"]:
             _take_error(result, errors[result["name"]])
     return {"throttle_time": mutations.wait_ms, "responses": results}
+
+
+def _require_deletion(broker: BrokerContext, context: RequestContext, name: str) -> None:
+    """Raise TopicAuthorizationFailed if the client may delete neither this topic nor, by a rule for all
+    operations on the cluster, any."""
+    authorizer = broker.authorizer
+    if authorizer is None:
+        return
+    # First, because its record in the audit log names the topic.
+    of_topic = authorizer.decide(context.principal, context.host, Operation.DELETE, ResourceType.TOPIC, name)
+    is_granted = of_topic.is_allowed and not of_topic.is_dry
+    if is_granted or not grants_on_cluster(broker, context, Operation.DELETE):
+        require_topic(broker, context, Operation.DELETE, name)
+
+
+def _may_name(broker: BrokerContext, context: RequestContext, name: str) -> bool:
+    """Whether the client may hear the name of a topic that it wants to delete by its id."""
+    return (
+        may_describe_topic(broker, context, name)
+        or grants_on_cluster(broker, context, Operation.DELETE)
+        or may_describe_requested(broker, context, name)
+    )
 
 
 def _take_error(result: Body, error: ProtocolError) -> None:
@@ -514,6 +540,11 @@ async def handle_create_partitions(
 def _plan_growth(broker: BrokerContext, requested: CreatePartitionsTopic) -> Assignment:
     """The replicas of the partitions to add to a topic. Raises ProtocolError if they cannot be added."""
     topic = broker.require_topic(requested.name)
+    if requested.name in INTERNAL_TOPICS:
+        raise InvalidPartitions(
+            f"Topic '{requested.name}' cannot grow: the number of its partitions says where each group or"
+            " transactional id is kept, and what is stored of them would no longer be found."
+        )
     present = len(topic.assignment.replicas)
     if requested.count <= present:
         raise InvalidPartitions(

@@ -29,6 +29,7 @@ from mainstem_broker.errors import NewerFormat
 from mainstem_broker.replica.partition_state import PartitionState
 from mainstem_broker.runtime.turns import in_turns
 from mainstem_broker.security.acl import Rule
+from mainstem_broker.whole_numbers import is_whole_number
 
 logger = structlog.get_logger(__name__)
 
@@ -180,10 +181,10 @@ class FeedReader:
         # Before the registrations: a broker that registers in between is then no longer absent, or has
         # another incarnation than the one noted here (`Controllership._checks_of_absence`).
         names = await self._zookeeper.children(znodes.INCARNATIONS)
-        earlier_ids = [int(name) for name in names if name.isascii() and name.isdecimal()]
+        earlier_ids = [int(name) for name in names if is_whole_number(name)]
         earlier = await self._zookeeper.get_many([znodes.incarnation_path(each) for each in earlier_ids])
         names = await self._zookeeper.children(znodes.BROKER_IDS, self._on_brokers_changed)
-        ids = [int(name) for name in names if name.isascii() and name.isdecimal()]
+        ids = [int(name) for name in names if is_whole_number(name)]
         nodes = await self._zookeeper.get_many([znodes.broker_path(broker_id) for broker_id in ids])
         incarnations = await self._zookeeper.get_many(
             [znodes.incarnation_path(broker_id) for broker_id in ids]

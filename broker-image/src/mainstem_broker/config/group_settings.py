@@ -10,36 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mainstem_broker.config.setting import BOOLEAN, INT, LIST, STRING, Setting, SettingType, Value, table
-
-
-def _accepted(
-    name: str,
-    type_: SettingType,
-    default: Value | None,
-    documentation: str,
-    minimum: float | None = None,
-    fallbacks: tuple[tuple[str, int], ...] = (),
-    choices: tuple[str, ...] = (),
-    pattern: str | None = None,
-) -> Setting:
-    """A setting without effect."""
-    return Setting(
-        name,
-        type_,
-        default,
-        f"{documentation} Accepted as in Apache Kafka, and without effect.",
-        minimum=minimum,
-        fallbacks=fallbacks,
-        choices=choices,
-        pattern=pattern,
-    )
+from mainstem_broker.config.setting import BOOLEAN, INT, LIST, STRING, Setting, accepted_setting, table
 
 
 def _of_unserved(family: str, groups: str) -> Iterator[Setting]:
     """What the groups of a family have in common with those of KIP-848."""
     interval = f"group.{family}.assignment.interval.ms"
-    yield _accepted(
+    yield accepted_setting(
         f"{family}.assignment.interval.ms",
         INT,
         1_000,
@@ -47,10 +24,12 @@ def _of_unserved(family: str, groups: str) -> Iterator[Setting]:
         minimum=0,
         fallbacks=((interval, 1),),
     )
-    yield _accepted(
+    yield accepted_setting(
         f"{family}.heartbeat.interval.ms", INT, 5_000, f"Heartbeat interval of {groups}.", minimum=1
     )
-    yield _accepted(f"{family}.session.timeout.ms", INT, 45_000, f"Session timeout of {groups}.", minimum=1)
+    yield accepted_setting(
+        f"{family}.session.timeout.ms", INT, 45_000, f"Session timeout of {groups}.", minimum=1
+    )
 
 
 GROUP_SETTINGS: Final[Mapping[str, Setting]] = table(
@@ -70,7 +49,7 @@ GROUP_SETTINGS: Final[Mapping[str, Setting]] = table(
         minimum=1,
         fallbacks=(("group.consumer.session.timeout.ms", 1),),
     ),
-    _accepted(
+    accepted_setting(
         "consumer.assignment.interval.ms",
         INT,
         1_000,
@@ -79,7 +58,7 @@ GROUP_SETTINGS: Final[Mapping[str, Setting]] = table(
         fallbacks=(("group.consumer.assignment.interval.ms", 1),),
     ),
     *_of_unserved("share", "a share group"),
-    _accepted(
+    accepted_setting(
         "share.auto.offset.reset",
         STRING,
         "latest",
@@ -87,43 +66,43 @@ GROUP_SETTINGS: Final[Mapping[str, Setting]] = table(
         pattern=r"latest|earliest"
         r"|by_duration:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+([.][0-9]{1,9})?S)?)?",
     ),
-    _accepted(
+    accepted_setting(
         "share.delivery.count.limit", INT, 5, "How often a share group delivers a record at most.", minimum=2
     ),
-    _accepted(
+    accepted_setting(
         "share.isolation.level",
         STRING,
         "read_uncommitted",
         "Whether a share group reads records of open and aborted transactions.",
         choices=("read_committed", "read_uncommitted"),
     ),
-    _accepted(
+    accepted_setting(
         "share.partition.max.record.locks",
         INT,
         2_000,
         "How many records of a partition a share group may hold.",
         minimum=100,
     ),
-    _accepted(
+    accepted_setting(
         "share.record.lock.duration.ms",
         INT,
         30_000,
         "How long a consumer of a share group holds a record.",
         minimum=1_000,
     ),
-    _accepted(
+    accepted_setting(
         "share.renew.acknowledge.enable",
         BOOLEAN,
         True,
         "Whether consumers of a share group may hold records longer.",
     ),
-    _accepted(
+    accepted_setting(
         "errors.deadletterqueue.copy.record.enable",
         BOOLEAN,
         False,
         "Whether dead letters of a share group contain the record.",
     ),
-    _accepted(
+    accepted_setting(
         "errors.deadletterqueue.topic.name",
         STRING,
         "",
@@ -131,18 +110,18 @@ GROUP_SETTINGS: Final[Mapping[str, Setting]] = table(
         pattern=r"(?!__).*",
     ),
     *_of_unserved("streams", "a streams group"),
-    _accepted("streams.assignor.name", STRING, None, "The assignor of a streams group."),
-    _accepted(
+    accepted_setting("streams.assignor.name", STRING, None, "The assignor of a streams group."),
+    accepted_setting(
         "streams.initial.rebalance.delay.ms",
         INT,
         3_000,
         "How long a new streams group waits for more members.",
         minimum=0,
     ),
-    _accepted(
+    accepted_setting(
         "streams.num.standby.replicas", INT, 0, "Standby replicas of a streams group's tasks.", minimum=0
     ),
-    _accepted(
+    accepted_setting(
         "streams.rack.aware.assignment.tags",
         LIST,
         "",

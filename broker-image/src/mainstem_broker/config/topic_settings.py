@@ -21,6 +21,7 @@ from mainstem_broker.config.setting import (
     MINUTE_MS,
     STRING,
     Setting,
+    accepted_setting,
     table,
 )
 from mainstem_broker.errors import InvalidSetting
@@ -80,12 +81,11 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         minimum=0,
         fallbacks=(("log.cleaner.delete.retention.ms", 1),),
     ),
-    Setting(
+    accepted_setting(
         "errors.deadletterqueue.group.enable",
         BOOLEAN,
         False,
-        "Accepted as in Kafka, but without effect. Whether the topic takes dead letters of share groups,"
-        " which there are none of.",
+        "Whether the topic takes dead letters of share groups, which there are none of.",
     ),
     Setting(
         "file.delete.delay.ms",
@@ -157,11 +157,11 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         minimum=1,
         fallbacks=(("log.cleaner.max.compaction.lag.ms", 1),),
     ),
-    Setting(
+    accepted_setting(
         "max.decompressed.message.bytes",
         INT,
         2_147_483_639,
-        "Accepted as in Kafka, but without effect: a broker opens no batch that inflates to over 32 MiB.",
+        "A broker opens no batch that inflates to over 32 MiB.",
         minimum=1,
         maximum=2_147_483_639,
         fallbacks=(("max.decompressed.message.bytes", 1),),

@@ -322,7 +322,8 @@ class GroupCoordinator:
         shard, group = self._find(group_id)
         if group is None:
             if commit.generation >= 0:
-                raise IllegalGeneration(f"There is no group '{group_id}' with a generation.")
+                refusal = GroupIdNotFound if commit.knows_group_not_found else IllegalGeneration
+                raise refusal(f"There is no group '{group_id}' with a generation or a member epoch.")
             group = shard.group(group_id)
         group.membership.check_commit(commit, shard.steady_ms())
         return shard, group
@@ -366,11 +367,12 @@ class GroupCoordinator:
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
         """Raise UnknownMemberId or StaleMemberEpoch unless this member may fetch offsets now.
 
-        Anyone may fetch without a member id.
+        Anyone may fetch without a member id and an epoch. A group that does not exist has no offsets, and no
+        error for members.
         """
         _, group = self._find(group_id)
-        if member_id and member_epoch >= 0 and group is not None:
-            group.membership.check_fetch(member_id, member_epoch)
+        if group is not None and (member_id is not None or member_epoch >= 0):
+            group.membership.check_fetch(member_id or "", member_epoch)
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]

@@ -166,6 +166,12 @@ class Commit:
     def names_member(self) -> bool:
         return self.generation >= 0 or bool(self.member_id) or self.instance_id is not None
 
+    @property
+    def knows_group_not_found(self) -> bool:
+        """Whether the client knows GROUP_ID_NOT_FOUND as an answer: from OffsetCommit 9 on (KIP-848), and
+        from TxnOffsetCommit 6 on, which is not served here."""
+        return not self.is_transactional and self.version >= 9
+
 
 # --- Decisions ---
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
+from mainstem_broker.whole_numbers import is_whole_number
+
 DELETED_DIRECTORY_SUFFIX: Final = "-delete"
 STRAY_DIRECTORY_SUFFIX: Final = "-stray"
 """Of a log that belongs to no topic. It is kept until a person removes it, as in Kafka."""
@@ -22,7 +24,7 @@ def parse_directory_name(name: str) -> tuple[str, int]:
         ValueError: it is not the name of a log's directory.
     """
     topic, dash, partition = name.rpartition("-")
-    if not (dash and topic and partition.isdecimal() and partition.isascii()):
+    if not (dash and topic and is_whole_number(partition)):
         raise ValueError(f"{name!r} is not of the form topic-partition")
     return topic, int(partition)
 

@@ -26,6 +26,7 @@ from mainstem_broker.log.transaction_index import TransactionIndex
 from mainstem_broker.protocol.batches import NO_TIMESTAMP, BatchHeader
 from mainstem_broker.protocol.compression import Buffer
 from mainstem_broker.runtime.page_cache import NotCached, read_at
+from mainstem_broker.whole_numbers import is_whole_number
 
 LOG_SUFFIX: Final = ".log"
 COPY_SUFFIX: Final = ".copy"
@@ -50,7 +51,7 @@ def segment_path(directory: Path, base_offset: int, suffix: str = LOG_SUFFIX) ->
 
 def is_named_by_offset(path: Path) -> bool:
     """Whether a file is named after an offset, as segments, their indexes and snapshots are."""
-    return path.stem.isascii() and path.stem.isdecimal()
+    return is_whole_number(path.stem)
 
 
 class Segment:

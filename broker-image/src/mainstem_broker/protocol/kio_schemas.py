@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 
@@ -30,6 +30,25 @@ FIXED_BYTES: Final[Mapping[str, int]] = {
 }
 
 _IMPLICIT_DEFAULTS: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "records": b"", "bool": False}
+
+
+def with_plain_durations(schema: type) -> type:
+    """A schema with durations of 64 bits as ints of milliseconds; the same one if it has none.
+
+    kio reads them as timedeltas, which end at 86,399,999,999,999,999 ms, and clients may send more. Only the
+    fields of the schema itself are looked at, for no request has one in its elements.
+    """
+    if not any(one.metadata.get("kafka_type") == "timedelta_i64" for one in fields(schema)):
+        return schema
+    plain = [
+        (one.name, int, field(metadata={"kafka_type": "int64"}))
+        if one.metadata.get("kafka_type") == "timedelta_i64"
+        else (one.name, one.type, field(metadata=one.metadata))
+        for one in fields(schema)
+    ]
+    about = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
+    constants = {name: getattr(schema, name) for name in about}
+    return make_dataclass(schema.__name__, plain, namespace=constants, frozen=True, slots=True, kw_only=True)
 
 
 def is_struct(kind: Any) -> bool:

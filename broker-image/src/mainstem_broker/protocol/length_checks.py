@@ -7,6 +7,10 @@ length and count must fit into the bytes that are there. Fields of fixed width a
 The elements of all arrays are counted as well: the decoder makes an object of each, without a pause, and an
 element may take a single byte. A request with more than `REQUEST_ELEMENTS_MAX` is refused before it is
 decoded.
+
+Kafka takes some bytes for what kio does not: any negative length for null, any byte but 0 for true, tagged
+fields that it does not know for none (KIP-482). The walk notes what to write in their place. It leaves out
+all tagged fields: no handler reads one of a request that kio decodes.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from functools import cache
 from struct import Struct
 from typing import Any, Final
 
+from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.kio_schemas import FIXED_BYTES, is_struct, shape_of
 from mainstem_broker.protocol.primitives import (
     REQUEST_ELEMENTS_MAX,
@@ -29,7 +34,9 @@ from mainstem_broker.protocol.primitives import (
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-
+_PRESENT: Final = 1
+_NULL: Final = 255
+"""What precedes a nullable struct (KIP-893)."""
 
 _ELEMENTS_MAX_OF_APIS: Final = dict.fromkeys(
     (33, 44, 45),  # AlterConfigs, IncrementalAlterConfigs, AlterPartitionReassignments
@@ -39,13 +46,26 @@ _ELEMENTS_MAX_OF_APIS: Final = dict.fromkeys(
 topics, some thirty for each topic."""
 
 
-class _Elements:
-    """How many elements the arrays of a request may still have."""
+Edit = tuple[int, int, bytes]
+"""Start and end of a part of the frame, and the bytes to decode in its place."""
 
-    __slots__ = ("left", "most")
+
+class _Found:
+    """What a walk has found: how many elements the arrays of the request may still have, and what to edit, in
+    the order of the frame."""
+
+    __slots__ = ("edits", "left", "most")
+
+    left: int
+    edits: list[Edit]
 
     def __init__(self, most: int) -> None:
-        self.left = self.most = most
+        self.most = most
+        self.begin()
+
+    def begin(self) -> None:
+        self.left = self.most
+        self.edits = []
 
     def take(self, count: int) -> None:
         self.left -= count
@@ -53,9 +73,9 @@ class _Elements:
             raise too_many_elements(self.most)
 
 
-Walk = Callable[[memoryview, int], int]
-"""From a position in the frame to the one after what was walked."""
-_CountingWalk = Callable[[memoryview, int, _Elements], int]
+Walk = Callable[[memoryview, int], tuple[int, Sequence[Edit]]]
+"""From a position in the frame to the one after what was walked, and what to edit before it is decoded."""
+_Step = Callable[[memoryview, int, _Found], int]
 
 
 @cache
@@ -68,32 +88,33 @@ def walker(schema: type) -> Walk:
     walk = _struct_walk(schema)
     api_key: int = schema.__api_key__  # type: ignore[attr-defined]  # every request of kio has it
     # One for all requests, which are walked one after another on the event loop.
-    elements = _Elements(_ELEMENTS_MAX_OF_APIS.get(api_key, REQUEST_ELEMENTS_MAX))
+    found = _Found(_ELEMENTS_MAX_OF_APIS.get(api_key, REQUEST_ELEMENTS_MAX))
 
-    def walk_request(frame: memoryview, position: int) -> int:
-        elements.left = elements.most
-        return walk(frame, position, elements)
+    def walk_request(frame: memoryview, position: int) -> tuple[int, Sequence[Edit]]:
+        found.begin()
+        return walk(frame, position, found), found.edits
 
     return walk_request
 
 
 @cache
-def _struct_walk(schema: type) -> _CountingWalk:
+def _struct_walk(schema: type) -> _Step:
     flexible: bool = schema.__flexible__  # type: ignore[attr-defined]  # every kio schema has it
-    steps: list[_CountingWalk] = []
+    steps: list[_Step] = []
     fixed_bytes = 0
     for field in fields(schema):
         if field.metadata.get("tag") is not None:
             continue
         inner, repeated, _ = shape_of(field)
         size = None if repeated or is_struct(inner) else FIXED_BYTES.get(field.metadata["kafka_type"])
-        if size is not None:
+        is_boolean = size is not None and field.metadata["kafka_type"] == "bool"
+        if size is not None and not is_boolean:
             fixed_bytes += size
             continue
         if fixed_bytes:
             steps.append(_skip(fixed_bytes))
             fixed_bytes = 0
-        steps.append(_field_walk(field, flexible))
+        steps.append(_walk_boolean if is_boolean else _field_walk(field, flexible))
     if fixed_bytes:
         steps.append(_skip(fixed_bytes))
     if flexible:
@@ -101,20 +122,20 @@ def _struct_walk(schema: type) -> _CountingWalk:
     return steps[0] if len(steps) == 1 else _in_turn(steps)
 
 
-def _in_turn(steps: Sequence[_CountingWalk]) -> _CountingWalk:
-    def walk(frame: memoryview, position: int, elements: _Elements) -> int:
+def _in_turn(steps: Sequence[_Step]) -> _Step:
+    def walk(frame: memoryview, position: int, found: _Found) -> int:
         for step in steps:
-            position = step(frame, position, elements)
+            position = step(frame, position, found)
         return position
 
     return walk
 
 
-def _skip(size: int) -> _CountingWalk:
-    return lambda _frame, position, _elements: position + size
+def _skip(size: int) -> _Step:
+    return lambda _frame, position, _found: position + size
 
 
-def _field_walk(field: Field[Any], flexible: bool) -> _CountingWalk:
+def _field_walk(field: Field[Any], flexible: bool) -> _Step:
     inner, repeated, optional = shape_of(field)
     if is_struct(inner):
         one, one_bytes = _struct_walk(inner), _struct_bytes(inner)
@@ -126,7 +147,7 @@ def _field_walk(field: Field[Any], flexible: bool) -> _CountingWalk:
         one = _scalar_walk(kind, flexible) if one_bytes is None else _skip(one_bytes)
     if not repeated:
         return one
-    return _array(one, one_bytes, flexible)
+    return _array(one, one_bytes, flexible, optional)
 
 
 def _struct_bytes(schema: type) -> int | None:
@@ -136,29 +157,40 @@ def _struct_bytes(schema: type) -> int | None:
     total = 0
     for field in fields(schema):
         inner, repeated, _ = shape_of(field)
-        size = None if repeated or is_struct(inner) else FIXED_BYTES.get(field.metadata["kafka_type"])
-        if size is None:
+        kind = "" if repeated or is_struct(inner) else field.metadata["kafka_type"]
+        if kind not in FIXED_BYTES or kind == "bool":  # which are looked at
             return None
-        total += size
+        total += FIXED_BYTES[kind]
     return total
 
 
-def _nullable(one: _CountingWalk) -> _CountingWalk:
+def _nullable(one: _Step) -> _Step:
     """A nullable struct is preceded by a byte: negative for none (KIP-893)."""
 
-    def walk(frame: memoryview, position: int, elements: _Elements) -> int:
-        return position + 1 if frame[position] > 127 else one(frame, position + 1, elements)
+    def walk(frame: memoryview, position: int, found: _Found) -> int:
+        byte = frame[position]
+        if byte not in (_PRESENT, _NULL):
+            content = bytes((_NULL if byte > 127 else _PRESENT,))
+            found.edits.append((position, position + 1, content))
+        return position + 1 if byte > 127 else one(frame, position + 1, found)
 
     return walk
 
 
-def _array(one: _CountingWalk, one_bytes: int | None, flexible: bool) -> _CountingWalk:
-    read_length = read_count if flexible else _legacy_count
+def _array(one: _Step, one_bytes: int | None, flexible: bool, optional: bool) -> _Step:
+    read_length = _compact_count if flexible else _legacy_count
 
-    def walk(frame: memoryview, position: int, elements: _Elements) -> int:
+    def walk(frame: memoryview, position: int, found: _Found) -> int:
+        start = position
         count, position = read_length(frame, position)
-        if count:
-            elements.take(count)
+        if count > 0:
+            found.take(count)
+        elif count < 0:
+            if not optional:
+                raise InvalidRequestBytes("An array is null that must not be.")
+            if count < -1:
+                found.edits.append((start, position, b"\xff\xff\xff\xff"))
+            count = 0
         if one_bytes is not None:
             position += count * one_bytes
             if position > len(frame):
@@ -167,28 +199,41 @@ def _array(one: _CountingWalk, one_bytes: int | None, flexible: bool) -> _Counti
         if count > len(frame) - position:  # no element is shorter than a byte
             raise too_long()
         for _ in range(count):
-            position = one(frame, position, elements)
+            position = one(frame, position, found)
         return position
 
     return walk
 
 
+def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:
+    return (-1, position + 1) if frame[position] == 0 else read_count(frame, position)
+
+
 def _legacy_count(frame: memoryview, position: int) -> tuple[int, int]:
-    count = _INT32.unpack_from(frame, position)[0]
-    return max(count, 0), position + 4
+    return _INT32.unpack_from(frame, position)[0], position + 4
 
 
-def _walk_tagged_fields(frame: memoryview, position: int, _elements: _Elements) -> int:
-    return position + 1 if frame[position] == 0 else walk_tagged_fields(frame, position)
+def _walk_tagged_fields(frame: memoryview, position: int, found: _Found) -> int:
+    if frame[position] == 0:
+        return position + 1
+    end = walk_tagged_fields(frame, position)
+    found.edits.append((position, end, b"\0"))
+    return end
 
 
-def _scalar_walk(kind: str, flexible: bool) -> _CountingWalk:
+def _walk_boolean(frame: memoryview, position: int, found: _Found) -> int:
+    if frame[position] > 1:
+        found.edits.append((position, position + 1, b"\x01"))
+    return position + 1
+
+
+def _scalar_walk(kind: str, flexible: bool) -> _Step:
     if flexible:
         return _walk_compact
     return _walk_legacy_string if kind == "string" else _walk_legacy_bytes
 
 
-def _walk_compact(frame: memoryview, position: int, _elements: _Elements) -> int:
+def _walk_compact(frame: memoryview, position: int, _found: _Found) -> int:
     byte = frame[position]
     if byte < 0x80:
         position += byte or 1
@@ -200,15 +245,21 @@ def _walk_compact(frame: memoryview, position: int, _elements: _Elements) -> int
     return position
 
 
-def _walk_legacy_string(frame: memoryview, position: int, _elements: _Elements) -> int:
-    position += 2 + max(_INT16.unpack_from(frame, position)[0], 0)
+def _walk_legacy_string(frame: memoryview, position: int, found: _Found) -> int:
+    length = _INT16.unpack_from(frame, position)[0]
+    if length < -1:
+        found.edits.append((position, position + 2, b"\xff\xff"))
+    position += 2 + max(length, 0)
     if position > len(frame):
         raise too_long()
     return position
 
 
-def _walk_legacy_bytes(frame: memoryview, position: int, _elements: _Elements) -> int:
-    position += 4 + max(_INT32.unpack_from(frame, position)[0], 0)
+def _walk_legacy_bytes(frame: memoryview, position: int, found: _Found) -> int:
+    length = _INT32.unpack_from(frame, position)[0]
+    if length < -1:
+        found.edits.append((position, position + 4, b"\xff\xff\xff\xff"))
+    position += 4 + max(length, 0)
     if position > len(frame):
         raise too_long()
     return position

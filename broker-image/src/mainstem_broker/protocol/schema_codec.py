@@ -19,8 +19,8 @@ from typing import Any, Final
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from mainstem_broker.protocol.kio_schemas import FIXED, default_of, is_struct, shape_of
-from mainstem_broker.protocol.length_checks import walker
+from mainstem_broker.protocol.kio_schemas import FIXED, default_of, is_struct, shape_of, with_plain_durations
+from mainstem_broker.protocol.length_checks import Edit, walker
 from mainstem_broker.protocol.primitives import encode_compact_string, encode_unsigned_varint
 from mainstem_broker.protocol.wire import NULL_UUID, Body, Entity, Frame, Read, Sendable, Write
 
@@ -39,16 +39,32 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 def request_reader(api_key: int, version: int) -> Read:
-    """A reader of requests, as entities of this version. It raises many kinds of errors for invalid bytes."""
+    """A reader of requests, as entities of this version, with durations of 64 bits as ints of milliseconds.
+
+    It raises many kinds of errors for invalid bytes.
+    """
     schema = load_request_schema(api_key, version)
     walk = walker(schema)
-    read: Read = entity_reader(schema)
+    read: Read = entity_reader(with_plain_durations(schema))
 
     def walk_and_read(frame: memoryview, position: int) -> tuple[Entity, int]:
-        walk(frame, position)
-        return read(frame, position)
+        end, edits = walk(frame, position)
+        if not edits:
+            return read(frame, position)
+        return read(_edited(frame, edits), position)[0], end
 
     return walk_and_read
+
+
+def _edited(frame: memoryview, edits: Sequence[Edit]) -> memoryview:
+    """A copy of the frame; `edits` are in its order."""
+    parts: list[bytes | memoryview] = []
+    position = 0
+    for start, end, content in edits:
+        parts += (frame[position:start], content)
+        position = end
+    parts.append(frame[position:])
+    return memoryview(b"".join(parts))
 
 
 def response_reader(api_key: int, version: int) -> Read:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 from mainstem_broker.replica.partition import Partition
+from mainstem_broker.whole_numbers import is_whole_number
 
 UNLIMITED: Final = 2**63 - 1
 """Kafka's default rate."""
@@ -72,7 +73,7 @@ def throttled_replicas(text: str) -> Callable[[int, int], bool]:
     named = set()
     for pair in text.split(","):
         partition, _, broker = pair.partition(":")
-        if partition.isascii() and partition.isdecimal() and broker.isascii() and broker.isdecimal():
+        if is_whole_number(partition) and is_whole_number(broker):
             named.add((int(partition), int(broker)))
     return lambda partition, broker: (partition, broker) in named
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mainstem_broker.errors import InvalidSetting
+from mainstem_broker.whole_numbers import is_whole_number
 
 _RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)", re.DOTALL)
 _SEPARATOR: Final = re.compile(r"\s*(?:[,\n]\s*|$)")
@@ -76,9 +77,7 @@ def _rule(match: re.Match[str]) -> PrincipalRule:
         template = _python_template(replacement)
         for group in re.findall(r"\\g<(\w+)>", template):
             if not (
-                int(group) <= compiled.groups
-                if group.isascii() and group.isdecimal()
-                else group in compiled.groupindex
+                int(group) <= compiled.groups if is_whole_number(group) else group in compiled.groupindex
             ):
                 raise _invalid(match.group())
     except re.error as error:

@@ -6,16 +6,16 @@ only the most frequent ones become series of their own.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from mainstem_broker.api.api_versions import is_software_word
+
 SERIES_MAX: Final = 50
 """Each series costs a metrics store memory for months."""
-_WORD: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,62}[a-zA-Z0-9])?")
-"""The form that KIP-511 demands, and a length."""
+WORD_LENGTH_MAX: Final = 64
 
 
 class ClientSoftware(NamedTuple):
@@ -30,12 +30,16 @@ UNKNOWN: Final = ClientSoftware("unknown", "unknown")
 OTHER: Final = ClientSoftware("other", "other")
 
 
-@lru_cache(maxsize=256)  # connections of the same software share one value
 def client_software(name: str, version: str) -> ClientSoftware:
     """What an ApiVersions request says."""
-    if _WORD.fullmatch(name) and _WORD.fullmatch(version):
-        return ClientSoftware(name, version)
+    if all(len(word) <= WORD_LENGTH_MAX and is_software_word(word) for word in (name, version)):
+        return _shared(name, version)
     return UNKNOWN
+
+
+@lru_cache(maxsize=256)  # connections of the same software share one value
+def _shared(name: str, version: str) -> ClientSoftware:
+    return ClientSoftware(name, version)
 
 
 def count_software(connections: Iterable[ClientSoftware]) -> Mapping[ClientSoftware, int]:

@@ -24,6 +24,7 @@ from mainstem_broker.server.refusal_log import RefusalLog
 from mainstem_broker.server.request_memory import RequestMemory
 from mainstem_broker.server.tls_handshakes import TlsHandshakes
 from mainstem_broker.server.tls_socket import TlsSocket
+from mainstem_broker.whole_numbers import is_whole_number
 
 if TYPE_CHECKING:
     from mainstem_broker.server.tokens import Tokens
@@ -89,7 +90,7 @@ def inter_broker_protocol(config: BrokerConfig, listeners: list[tuple[Endpoint, 
 def _parse(text: str, setting: str, protocols: dict[str, str]) -> Endpoint:
     name, separator, address = text.strip().partition("://")
     host, colon, port = address.rpartition(":")
-    if not separator or not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+    if not separator or not colon or not is_whole_number(port) or int(port) > 65535:
         raise StartupError(f"{setting} has {text.strip()!r}; write it as NAME://host:port.")
     name = name.upper()
     if name not in protocols:

@@ -11,9 +11,10 @@ import struct
 from collections.abc import Iterable
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from mainstem_broker.api.api_table import APIS, Api
+from mainstem_broker.api.api_versions import SOFTWARE_VERSION
 from mainstem_broker.api.authorization import refusal
 from mainstem_broker.api.context import BrokerContext, Handler, RequestContext
 from mainstem_broker.api.large_requests import (
@@ -40,9 +41,6 @@ from mainstem_broker.server.client_software import client_software
 from mainstem_broker.server.client_throttling import metered
 from mainstem_broker.server.connection import Answer, Connection, Hold, Later
 from mainstem_broker.server.request_times import RequestTimes
-
-SOFTWARE_VERSION: Final = 3
-"""From this version on ApiVersions says what software the client is (KIP-511)."""
 
 
 class Router:

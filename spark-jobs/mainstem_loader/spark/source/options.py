@@ -27,6 +27,7 @@ from mainstem_loader.spark.source.offsets import (
     Positions,
     TopicPartition,
 )
+from mainstem_loader.whole_numbers import is_whole_number
 
 FETCH_BYTES: Final = 16 * 1024 * 1024
 
@@ -299,11 +300,7 @@ def _by_partition(text: str, name: str, lowest: int) -> dict[TopicPartition, int
         if not isinstance(numbers, dict):
             raise SettingsError(f"{name} has no partitions of {topic}; write for example {example}.")
         for partition, number in numbers.items():
-            if (
-                not (partition.isascii() and partition.isdecimal())
-                or type(number) is not int
-                or not lowest <= number < 1 << 63
-            ):
+            if not is_whole_number(partition) or type(number) is not int or not lowest <= number < 1 << 63:
                 raise SettingsError(
                     f"{name} has {number!r} for partition {partition!r} of {topic}; write for example"
                     f" {example}."
@@ -350,12 +347,12 @@ def _count(texts: Options, name: str) -> int | None:
     text = texts.get(name.lower())
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+    if not is_whole_number(text) or int(text) < 1:
         raise SettingsError(f"{name} is {text!r}; it must be a whole number of at least 1.")
     return int(text)
 
 
 def _whole(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
+    if not is_whole_number(text):
         raise SettingsError(f"{name} is {text!r}; write the milliseconds since 1970, such as 1735689600000.")
     return int(text)

@@ -106,7 +106,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "DescribeGroups": {"groups": ["g"]},
     "ListGroups": {},
     "SaslHandshake": {"mechanism": "PLAIN"},
-    "ApiVersions": {},
+    "ApiVersions": {"client_software_name": "kafka", "client_software_version": "4.4.0"},
     "CreateTopics": {
         "topics": [
             {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
@@ -216,10 +216,64 @@ ADD_BY_A_PRODUCER: Final = {
 CLUSTER_OPERATIONS: Final = frozenset(OPERATIONS_ON[ResourceType.CLUSTER])
 ALSO_ENOUGH: Final[Mapping[str, set[Operation]]] = {
     "CreateTopics": {Operation.CREATE},
+    "DeleteTopics": {Operation.DELETE},  # which only a rule for all operations gives
+    "InitProducerId": {Operation.IDEMPOTENT_WRITE},
+    "ListGroups": {Operation.DESCRIBE},
     "OffsetForLeaderEpoch": {Operation.CLUSTER_ACTION},
     "WriteTxnMarkers": {Operation.ALTER},
 }
-"""Rights to the cluster that stand for those to each topic, or for another one to the cluster."""
+"""Rights to the cluster that stand for those to each topic or group, or for another one to the cluster."""
+IN_KAFKA: Final = """
+    Produce                       WRITE TRANSACTIONAL_ID, WRITE TOPIC
+    Fetch                         READ TOPIC
+    ListOffsets                   DESCRIBE TOPIC
+    Metadata                      DESCRIBE TOPIC
+    OffsetCommit                  READ GROUP, READ TOPIC
+    OffsetFetch                   DESCRIBE GROUP, DESCRIBE TOPIC
+    FindCoordinator               DESCRIBE GROUP, DESCRIBE TRANSACTIONAL_ID
+    JoinGroup                     READ GROUP
+    Heartbeat                     READ GROUP
+    LeaveGroup                    READ GROUP
+    SyncGroup                     READ GROUP
+    DescribeGroups                DESCRIBE GROUP
+    ListGroups                    DESCRIBE GROUP
+    CreateTopics                  CREATE TOPIC
+    DeleteTopics                  DELETE TOPIC
+    DeleteRecords                 DELETE TOPIC
+    InitProducerId                WRITE TRANSACTIONAL_ID, WRITE TOPIC
+    OffsetForLeaderEpoch          DESCRIBE TOPIC
+    AddPartitionsToTxn            WRITE TRANSACTIONAL_ID, WRITE TOPIC, CLUSTER_ACTION CLUSTER
+    AddOffsetsToTxn               WRITE TRANSACTIONAL_ID, READ GROUP
+    EndTxn                        WRITE TRANSACTIONAL_ID
+    WriteTxnMarkers               CLUSTER_ACTION CLUSTER
+    TxnOffsetCommit               WRITE TRANSACTIONAL_ID, READ GROUP, READ TOPIC
+    DescribeAcls                  DESCRIBE CLUSTER
+    CreateAcls                    ALTER CLUSTER
+    DeleteAcls                    ALTER CLUSTER
+    DescribeConfigs               DESCRIBE_CONFIGS TOPIC, DESCRIBE_CONFIGS GROUP, DESCRIBE_CONFIGS CLUSTER
+    AlterConfigs                  ALTER_CONFIGS TOPIC, ALTER_CONFIGS GROUP, ALTER_CONFIGS CLUSTER
+    DescribeLogDirs               DESCRIBE CLUSTER
+    CreatePartitions              ALTER TOPIC
+    DeleteGroups                  DELETE GROUP
+    ElectLeaders                  ALTER CLUSTER
+    IncrementalAlterConfigs       ALTER_CONFIGS TOPIC, ALTER_CONFIGS GROUP, ALTER_CONFIGS CLUSTER
+    AlterPartitionReassignments   ALTER CLUSTER
+    ListPartitionReassignments    DESCRIBE CLUSTER
+    OffsetDelete                  DELETE GROUP, READ TOPIC
+    DescribeClientQuotas          DESCRIBE_CONFIGS CLUSTER
+    AlterClientQuotas             ALTER_CONFIGS CLUSTER
+    DescribeUserScramCredentials  DESCRIBE CLUSTER
+    AlterUserScramCredentials     ALTER CLUSTER
+    DescribeProducers             READ TOPIC
+    DescribeTransactions          DESCRIBE TRANSACTIONAL_ID, DESCRIBE TOPIC
+    ListTransactions              DESCRIBE TRANSACTIONAL_ID
+    ConsumerGroupHeartbeat        READ GROUP, DESCRIBE TOPIC
+    ConsumerGroupDescribe         DESCRIBE GROUP, DESCRIBE TOPIC
+    ListConfigResources           DESCRIBE_CONFIGS CLUSTER
+    DescribeTopicPartitions       DESCRIBE TOPIC
+"""
+"""What KafkaApis, ControllerApis, AclApis, ConfigHelper and DescribeTopicPartitionsRequestHandler of Apache
+Kafka 4.4.0 ask their authorizer for, without `ALSO_ENOUGH` and what only fills fields of an answer in."""
 FILTERED: Final = frozenset(("ListGroups", "ListTransactions"))
 """APIs that answer without an error, and leave out what the client may not see."""
 
@@ -310,6 +364,55 @@ def test_every_api_has_a_request_here_and_states_what_it_needs() -> None:
     for api in APIS.values():
         for operation, kind in operations_of(api):
             assert operation in OPERATIONS_ON[kind], api.name
+
+
+def test_each_api_needs_what_it_needs_in_kafka() -> None:
+    in_kafka = {}
+    for line in IN_KAFKA.strip().splitlines():
+        name, needs = line.split(maxsplit=1)
+        pairs = (need.split() for need in needs.split(", "))
+        in_kafka[name] = {(Operation[operation], ResourceType[kind]) for operation, kind in pairs}
+    assert in_kafka == {api.name: operations_of(api) for api in APIS.values() if api.access is not EVERYONE}
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        (name, operation)
+        for name, operations in ALSO_ENOUGH.items()
+        for operation in sorted({*operations, Operation.ALL})
+    ],
+)
+def test_a_right_to_the_cluster_is_enough_where_it_is_in_kafka(
+    secured: LocalBroker, name: str, operation: Operation
+) -> None:
+    secured.principal = ADMIN
+    (api,) = (api for api in APIS.values() if api.name == name)
+    if operation is not Operation.DELETE:  # of the cluster there is none, so no rule says it
+        allow(secured, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        secured.principal = ALICE
+    assert not set(errors_in(answer(secured, api))) & REFUSALS
+
+
+def test_the_record_of_a_deletion_names_the_topic_where_a_rule_does(secured: LocalBroker) -> None:
+    """Also of a super user, who may do everything to the cluster as well."""
+    secured.principal = ADMIN
+    with capture_logs() as logs:
+        assert not list(errors_in(run(secured.answer("DeleteTopics", 6, REQUESTS["DeleteTopics"]))))
+    assert [log["resource"] for log in logs if log.get("operation") == "Delete"] == ["Topic:t"]
+
+
+def test_who_may_do_everything_to_the_cluster_deletes_topics_by_name_and_by_id(secured: LocalBroker) -> None:
+    """As ControllerApis of Kafka, which asks for DELETE of the cluster first."""
+    request = REQUESTS["DeleteTopics"]
+    by_id = {"topics": [{"name": None, "topic_id": TOPIC_ID}]}
+    assert list(errors_in(run(secured.answer("DeleteTopics", 6, request)))) == ["topic_authorization_failed"]
+    assert list(errors_in(run(secured.answer("DeleteTopics", 6, by_id)))) == ["unknown_topic_id"]
+    allow(secured, Operation.ALL, ResourceType.CLUSTER, CLUSTER_NAME)
+    assert not list(errors_in(run(secured.answer("DeleteTopics", 6, by_id))))
+    assert "t" not in secured.view.topics
+    secured.create("t")
+    assert not list(errors_in(run(secured.answer("DeleteTopics", 6, request))))
 
 
 LIMITED: Final = [

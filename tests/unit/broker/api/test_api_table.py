@@ -17,6 +17,7 @@ from mainstem_broker.api.api_table import APIS, Api
 TOPIC_ID = UUID(int=7)
 
 SAMPLES: dict[str, dict[str, Any]] = {
+    "ApiVersions": {"client_software_name": "kafka", "client_software_version": "4.4.0"},
     "Produce": {
         "acks": 1,
         "topic_data": [
@@ -81,6 +82,8 @@ def sample(name: str, version: int) -> dict[str, Any]:
         (topic,) = SAMPLES["Fetch"]["topics"]
         by_id = {"topic_id": TOPIC_ID, "partitions": topic["partitions"]}
         return {**SAMPLES["Fetch"], "topics": [by_id]}
+    if name == "ApiVersions" and version < 3:
+        return {}
     return SAMPLES.get(name, {})
 
 
@@ -145,7 +148,7 @@ def test_each_api_file_says_on_top_which_versions_it_serves() -> None:
 
 def test_produce_is_announced_from_version_0_on(broker: LocalBroker) -> None:
     """librdkafka up to 2.11.0 does not compress for brokers that lack Produce 0 (librdkafka#4956)."""
-    body = run(broker.answer("ApiVersions", 3, {}))
+    body = run(broker.answer("ApiVersions", 3, sample("ApiVersions", 3)))
     (announced,) = (item for item in body["api_keys"] if item["api_key"] == 0)
     assert (announced["min_version"], APIS[0].min_version) == (0, 3)
 

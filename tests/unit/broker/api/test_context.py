@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from tests.unit.broker.api.brokers import LocalBroker
 
+from mainstem_broker.api.context import milliseconds
 from mainstem_broker.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 
 
@@ -23,3 +26,9 @@ def test_a_broker_knows_whether_it_leads_all(broker: LocalBroker) -> None:
     assert broker.context.leads_all([("t", 0), ("t", 1)])
     assert not broker.context.leads_all([("t", 0), ("t", 2)])
     assert not broker.context.leads_all([("u", 0)])
+
+
+def test_a_duration_has_the_milliseconds_that_were_sent() -> None:
+    """As floats of seconds, 1001 ms were 1000."""
+    for sent_ms in (-(2**31), -1, 0, 1, *range(1_000, 5_000), 2**31 - 1):
+        assert milliseconds(timedelta(milliseconds=sent_ms)) == sent_ms

@@ -53,6 +53,22 @@ def test_growth_that_cannot_be_is_refused_with_the_reason(
     assert len(broker.view.topics["t"].assignment.replicas) == 2
 
 
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_r15_a_topic_whose_partitions_say_where_groups_are_kept_does_not_grow(
+    broker: LocalBroker, name: str, validate_only: bool
+) -> None:
+    """With one partition more, what groups have committed would be looked for where it is not (R12, R15)."""
+    broker.create(name, (1, 2))
+    error, message = run(grow(broker, name, 3, validate_only=validate_only))
+    assert error == "invalid_partitions"
+    assert message == (
+        f"Topic '{name}' cannot grow: the number of its partitions says where each group or transactional id"
+        " is kept, and what is stored of them would no longer be found."
+    )
+    assert len(broker.view.topics[name].assignment.replicas) == 2
+
+
 def test_growth_by_hand_is_taken_as_it_is(broker: LocalBroker) -> None:
     broker.create("t", (1,))
     assert run(grow(broker, "t", 3, [[3], [2]]))[0] == "none"

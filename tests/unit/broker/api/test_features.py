@@ -21,7 +21,8 @@ def test_features_are_finalized_at_what_is_served(
 ) -> None:
     static = broker.context.config.static | {"group.coordinator.rebalance.protocols": protocols}
     broker.context.config = BrokerConfig(static)
-    body = run(broker.answer("ApiVersions", version, {}))
+    software = {"client_software_name": "kafka", "client_software_version": "4.4.0"}
+    body = run(broker.answer("ApiVersions", version, software))
     finalized = body["finalized_features"]
     assert {feature["name"]: feature["max_version_level"] for feature in finalized} == expected
     assert all(feature["min_version_level"] == feature["max_version_level"] for feature in finalized)

@@ -36,6 +36,20 @@ def test_the_typed_topic_settings_are_the_table() -> None:
 SETTINGS = [*TOPIC_SETTINGS.values(), *BROKER_SETTINGS.values(), *GROUP_SETTINGS.values()]
 
 
+def test_a_setting_without_effect_says_so_in_one_sentence() -> None:
+    """The reference page is read by eye and by search: the same fact has the same words."""
+    sentence = "Accepted as in Kafka, but without effect. "
+    accepted = [setting for setting in SETTINGS if setting.documentation.startswith(sentence)]
+    assert {setting.name for setting in accepted} > {"background.threads", "max.decompressed.message.bytes"}
+    for setting in SETTINGS:
+        if setting in accepted:
+            assert "without effect" not in setting.documentation.removeprefix(sentence), setting.name
+        else:
+            assert not re.search("without effect|ccepted as in", setting.documentation), setting.name
+    with_effect = [name for name, setting in GROUP_SETTINGS.items() if setting not in accepted]
+    assert with_effect == ["consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"]
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_a_default_fits_its_setting(setting: Setting) -> None:
     text = setting.text(setting.default)

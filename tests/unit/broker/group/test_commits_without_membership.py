@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.group.local_coordinator import LocalCoordinator, loaded
 
-from mainstem_broker.errors import FencedInstanceId, IllegalGeneration, ProtocolError, UnknownMemberId
+from mainstem_broker.errors import (
+    FencedInstanceId,
+    GroupIdNotFound,
+    IllegalGeneration,
+    ProtocolError,
+    UnknownMemberId,
+)
 from mainstem_broker.group.messages import Commit
 
 
@@ -40,6 +46,20 @@ async def test_a_generation_needs_a_group_that_has_it(tmp_path: Path) -> None:
     async with loaded(tmp_path) as local:
         assert refusal(local, Commit("", None, 0, 8)) is IllegalGeneration
         assert refusal(local, Commit("ghost", None, 3, 8)) is IllegalGeneration
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+@pytest.mark.parametrize("version", [0, 2, 8, 9, 10])
+async def test_clients_that_know_it_hear_that_there_is_no_such_group(
+    tmp_path: Path, version: int, is_transactional: bool
+) -> None:
+    """KIP-848; as `OffsetMetadataManager.validateOffsetCommit` of Kafka 4.4. TxnOffsetCommit has it from
+    version 6 on."""
+    async with loaded(tmp_path) as local:
+        commit = Commit("ghost", None, 3, version, is_transactional)
+        is_known = version >= 9 and not is_transactional
+        assert refusal(local, commit) is (GroupIdNotFound if is_known else IllegalGeneration)
+        assert "g" not in [group.group_id for group in local.coordinator.groups()]
 
 
 async def test_beside_members_a_commit_has_to_be_one_of_theirs(tmp_path: Path) -> None:

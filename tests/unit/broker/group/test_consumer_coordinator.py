@@ -18,7 +18,9 @@ from mainstem_broker.errors import (
     InvalidRequest,
     NonEmptyGroup,
     NotCoordinator,
+    ProtocolError,
     RebalanceInProgress,
+    StaleMemberEpoch,
     UnknownMemberId,
 )
 from mainstem_broker.group.bridge.migration import MigrationPolicy
@@ -55,6 +57,34 @@ async def test_an_answer_waits_for_the_in_sync_replicas(tmp_path: Path) -> None:
         assert not answer.done()
         local.replicate()
         assert (await answer).member_epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "expected"),
+    [
+        (None, -1, None),
+        ("a", 1, None),
+        ("a", 0, StaleMemberEpoch),
+        ("a", -1, StaleMemberEpoch),
+        ("", -1, UnknownMemberId),
+        ("ghost", -1, UnknownMemberId),
+        ("ghost", 1, UnknownMemberId),
+        (None, 1, UnknownMemberId),
+    ],
+)
+async def test_offsets_are_fetched_by_nobody_in_particular_or_by_a_member_in_its_epoch(
+    tmp_path: Path, member_id: str | None, epoch: int, expected: type[ProtocolError] | None
+) -> None:
+    """As `validateOffsetFetch` of Kafka 4.4: only a null member without an epoch is nobody."""
+    async with loaded(tmp_path) as local:
+        check_fetch = local.coordinator.check_fetch
+        check_fetch("g", member_id, epoch)  # a group that does not exist has no offsets, and no members
+        await join(local)
+        if expected is None:
+            check_fetch("g", member_id, epoch)
+        else:
+            with pytest.raises(expected):
+                check_fetch("g", member_id, epoch)
 
 
 async def test_with_too_few_replicas_members_are_told_to_ask_again_and_nothing_is_lost(

@@ -206,6 +206,8 @@ def lifted(source: Entity, model: type) -> Entity:
                 if shape.repeated
                 else lifted(value, shape.inner)
             )
+        elif isinstance(value, timedelta) and shape.kafka_type == "timedelta_i64":
+            value = value // timedelta(milliseconds=1)  # as requests are read
         values[field.name] = value
     return model(**values)
 

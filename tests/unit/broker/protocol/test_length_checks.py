@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader
 from tests.unit.broker.api.brokers import make
+from tests.unit.broker.protocol.odd_requests import Bytes, variants
 from tests.unit.broker.protocol.schema_strategies import REQUESTS, Shape, entities, request_schema, written
 
 from mainstem_broker.api.api_table import APIS
 from mainstem_broker.errors import InvalidRequestBytes
-from mainstem_broker.protocol.codec import RequestHeader, decode_request
+from mainstem_broker.protocol.codec import REQUEST_READERS, RequestHeader, decode_header, decode_request
+from mainstem_broker.protocol.fetch_codec import FIELDS_NOT_READ
 from mainstem_broker.protocol.length_checks import walker
 from mainstem_broker.protocol.primitives import (
     REQUEST_ELEMENTS_MAX,
@@ -33,7 +35,8 @@ def test_a_walk_ends_where_the_request_does(key_and_version: tuple[int, int], da
     body = written(data.draw(entities(schema)))
     before = data.draw(st.binary(max_size=5))
     after = data.draw(st.binary(max_size=5))
-    assert walker(schema)(memoryview(before + body + after), len(before)) == len(before) + len(body)
+    end, _ = walker(schema)(memoryview(before + body + after), len(before))
+    assert end == len(before) + len(body)
 
 
 @settings(max_examples=400)
@@ -44,20 +47,64 @@ def test_a_walk_ends_where_the_request_does(key_and_version: tuple[int, int], da
     ),
 )
 def test_what_can_be_read_is_walked_to_the_same_end(key_and_version: tuple[int, int], body: bytes) -> None:
-    """Only claims that are too large may be refused by the walk and not by the reader."""
+    """Claims that are too large, and null where it is not allowed, may be refused by the walk alone."""
     schema = request_schema(*key_and_version)
     frame = memoryview(body)
     try:
-        end: int | None = walker(schema)(frame, 0)
+        end: int | None = walker(schema)(frame, 0)[0]
     except (InvalidRequestBytes, IndexError, struct.error):
         end = None
     if end is not None and end > len(frame):
         end = None  # fixed fields run past the end: the reader is the one to say so
     try:
-        _, read = entity_reader(schema)(frame, 0)
+        entity, read = entity_reader(schema)(frame, 0)
     except Exception:  # noqa: BLE001  # kio raises many kinds for bytes that do not fit
         return
-    assert end == read
+    assert end == (None if has_null_array(entity) else read)
+
+
+@pytest.mark.parametrize(("key", "version"), [one for one in REQUESTS if one not in REQUEST_READERS])
+def test_no_handler_needs_a_tagged_field_that_the_walk_leaves_out(key: int, version: int) -> None:
+    def check(schema: Any) -> None:
+        for field in fields(schema):
+            shape = Shape.of(field)
+            assert shape.tag is None or field.name in FIELDS_NOT_READ, field.name
+            if shape.is_struct:
+                check(shape.inner)
+
+    check(request_schema(key, version))
+
+
+def has_null_array(entity: Any) -> bool:
+    """Whether an array is null that must not be, which kio reads."""
+    for field in fields(entity):
+        shape, value = Shape.of(field), getattr(entity, field.name)
+        if shape.repeated and value is None and not shape.optional:
+            return True
+        inner = () if not shape.is_struct or value is None else value if shape.repeated else (value,)
+        if any(has_null_array(item) for item in inner):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("key", "version"), [one for one in REQUESTS if one not in REQUEST_READERS])
+@pytest.mark.parametrize("what", ["null", "a negative count"])
+def test_no_null_array_gets_to_a_handler_that_expects_none(key: int, version: int, what: str) -> None:
+    """Kafka closes the connection, too; a handler would fail, and the log tell of a defect."""
+    schema = request_schema(key, version)
+    count = b"\0" if schema.__flexible__ else struct.pack(">i", -1 if what == "null" else -2)
+    for variant in variants(key, version):
+        if variant.what == "no element" and not is_nullable(schema, variant.path):
+            frame = memoryview(Bytes(schema, replace(variant, content=count)).content).toreadonly()
+            header, position = decode_header(frame)
+            with pytest.raises(InvalidRequestBytes, match="An array is null that must not be"):
+                decode_request(header, frame, position, APIS[key].model_for(version))
+
+
+def is_nullable(schema: Any, path: str) -> bool:
+    name, _, rest = path.partition(".")
+    (shape,) = (Shape.of(field) for field in fields(schema) if field.name == name)
+    return is_nullable(shape.inner, rest) if rest else shape.optional
 
 
 @pytest.mark.parametrize(("key", "version"), REQUESTS)

@@ -245,7 +245,7 @@ def test_an_array_that_claims_more_items_than_came_is_refused(
 ) -> None:
     """A length is only a claim: kio would reserve memory for it, and for the largest end the process."""
     flexible = request_schema(key, version).__flexible__
-    claim = encode_unsigned_varint(count + 1) if flexible else struct.pack(">I", count)
+    claim = encode_unsigned_varint(count + 1) if flexible else struct.pack(">i", min(count, 2**31 - 1))
     body = (b"\0" if flexible else b"") + bytes(position) + claim + bytes(64)
     frame = memoryview(struct.pack(">hhih", key, version, 1, -1) + body).toreadonly()
     header, start = decode_header(frame)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from mainstem_broker.server.client_software import (
@@ -33,6 +35,14 @@ def test_what_stock_clients_say_is_taken(name: str, version: str) -> None:
 def test_words_of_another_form_count_as_unknown(word: str) -> None:
     assert client_software(word, "1.0") == UNKNOWN
     assert client_software("kafka", word) == UNKNOWN
+
+
+def test_no_long_word_is_kept() -> None:
+    """R40: a client may send a hundred megabytes."""
+    word = "x" * 100_000
+    references = sys.getrefcount(word)
+    assert client_software(word, word) == UNKNOWN
+    assert sys.getrefcount(word) == references
 
 
 def test_connections_are_counted_by_name_and_version() -> None:

@@ -16,7 +16,6 @@ from tests.unit.broker.protocol.schema_strategies import encode_request, request
 from tests.unit.broker.server.test_router import response
 
 from mainstem_broker.api.api_table import APIS
-from mainstem_broker.protocol.wire import Frame
 from mainstem_broker.quota.client_quotas import DEFAULT, QuotaEntity, QuotaKind
 from mainstem_broker.security.principals import ANONYMOUS
 from mainstem_broker.server import client_throttling
@@ -64,7 +63,7 @@ async def ask(broker: LocalBroker, key: int, version: int, values: dict[str, Any
     answer = Router(broker.context, "PLAINTEXT", {}).handle(
         cast(Connection, caller), memoryview(frame).toreadonly()
     )
-    if isinstance(answer, Hold):
+    while isinstance(answer, Hold):
         await answer.ready
         answer = answer.then()
     if isinstance(answer, Later):
@@ -72,7 +71,7 @@ async def ask(broker: LocalBroker, key: int, version: int, values: dict[str, Any
         answer = None if body is None else answer.encode(body)
     if answer is None:
         return None, caller.muted_s
-    return response(key, version, cast(Frame, answer)), caller.muted_s
+    return response(key, version, answer), caller.muted_s
 
 
 def produce(size: int, acks: int = 1) -> dict[str, Any]:
@@ -142,6 +141,22 @@ async def test_followers_are_not_held_back(broker: LocalBroker) -> None:
         requested = fetch(17, topic_id=topic_id, replica_state=replica)
         _, muted = await ask(broker, 1, 17, requested)
         assert muted == []
+
+
+@pytest.mark.parametrize("waits_ms", [(0, 700, 300), (700, 0, 0), (0, 0, 700)])
+def test_a_request_in_slices_is_told_the_longest_wait_of_them(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, waits_ms: tuple[int, ...]
+) -> None:
+    """A client that waited for the first slice only would send its next request while it is muted."""
+    limit(broker, QuotaKind.REQUEST_PERCENTAGE, 1_000)
+    left = iter(waits_ms)
+    monkeypatch.setattr(client_throttling, "_charge", lambda *_: next(left))
+    topics = [{"name": f"topic-{number:020}", "partitions": [{"partition_index": 0}]} for number in range(90)]
+    answer, muted = run(ask(broker, 2, 9, {"topics": topics}))
+    assert len(answer.topics) == 90
+    assert not list(left), "each slice was charged"
+    assert muted == [wait_ms / 1000 for wait_ms in waits_ms if wait_ms]
+    assert answer.throttle_time.total_seconds() == 0.7
 
 
 def test_any_request_is_charged_with_the_time_that_it_takes(broker: LocalBroker) -> None:

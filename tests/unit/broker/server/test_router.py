@@ -104,7 +104,7 @@ async def test_a_request_without_its_right_gets_neither_to_its_handler_nor_to_zo
     [
         (3, "librdkafka", ClientSoftware("librdkafka", "2.11.0")),
         (4, "librdkafka", ClientSoftware("librdkafka", "2.11.0")),
-        (4, "a b", UNKNOWN),
+        (4, "a" * 65, UNKNOWN),
         (2, None, UNKNOWN),
     ],
 )
@@ -118,6 +118,36 @@ def test_the_software_that_a_client_names_is_noted(
     answer = Router(broker.context, "PLAINTEXT", {}).handle(cast(Connection, caller), frame)
     assert response(18, version, answer).error_code.value == 0
     assert caller.software == expected
+
+
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize(
+    ("name", "software_version"),
+    [
+        ("", "1"),
+        ("a", ""),
+        ("a b", "1"),
+        ("-a", "1"),
+        ("a", "1-"),
+        ("a", "ä"),
+        ("a", "1\n"),
+        ("a" * 32768, "1"),
+    ],
+)
+def test_software_of_another_form_is_refused_as_in_kafka_and_the_next_request_is_answered(
+    broker: LocalBroker, version: int, name: str, software_version: str
+) -> None:
+    """KIP-511: INVALID_REQUEST, and no versions."""
+    caller = Caller()
+    router = Router(broker.context, "PLAINTEXT", {})
+    said = {"client_software_name": name, "client_software_version": software_version}
+    frame = memoryview(request(18, version, said)).toreadonly()
+    refused = response(18, version, router.handle(cast(Connection, caller), frame))
+    assert refused.error_code == ErrorCode.invalid_request
+    assert refused.api_keys == ()
+    assert caller.software == UNKNOWN
+    frame = memoryview(request(18, 2)).toreadonly()
+    assert response(18, 2, router.handle(cast(Connection, caller), frame)).error_code == ErrorCode.none
 
 
 @pytest.mark.parametrize("version", [5, 9, 32767, -1])

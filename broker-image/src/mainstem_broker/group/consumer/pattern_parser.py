@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mainstem_broker.errors import InvalidRegularExpression
+from mainstem_broker.whole_numbers import is_whole_number
 
 ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
 """The characters of topic names."""
@@ -314,7 +315,7 @@ class PatternParser:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 6
+    return is_whole_number(text) and len(text) <= 6
 
 
 def _folded(characters: frozenset[str]) -> frozenset[str]:
