@@ -67,18 +67,13 @@ class IcebergCatalog:
             )
 
     def open(self, warehouse: Folder) -> Catalog:
-        """The catalog; the same object for the same settings, while it can be written.
+        """The catalog; the same object for the same settings.
 
         Raises:
             SettingsError: see `check`.
         """
         self.check(warehouse)
-        uri = self._uri_in(warehouse)
-        file = Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
-        if file is not None and file.exists() and not os.access(file, os.W_OK):
-            # SQLite opens such a file for reading, and would go on so when it can be written again.
-            return _opened.__wrapped__(uri, warehouse)
-        return _opened(uri, warehouse)
+        return _opened(self._uri_in(warehouse), warehouse)
 
     def new_location(self, warehouse: Folder, table: str) -> str | None:
         """Where a new table is to be, at a place that no other table has had: catalogs of files may know
@@ -107,6 +102,8 @@ def _place(warehouse: Folder) -> str:
 @cache
 def _opened(uri: str, warehouse: Folder) -> Catalog:
     from pyiceberg.catalog import load_catalog
+    from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy import NullPool, create_engine
     from sqlalchemy.exc import SQLAlchemyError
 
     properties = {"uri": uri}
@@ -123,10 +120,16 @@ def _opened(uri: str, warehouse: Folder) -> Catalog:
         if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
             properties["s3.endpoint"] = endpoint
     try:
-        return load_catalog(CATALOG_NAME, **properties)
+        catalog = load_catalog(CATALOG_NAME, **properties)
     except SQLAlchemyError:
         # Two loaders have made the catalog's own tables at once; now they are there.
-        return load_catalog(CATALOG_NAME, **properties)
+        catalog = load_catalog(CATALOG_NAME, **properties)
+    if isinstance(catalog, SqlCatalog):
+        # Connections end with their transactions: a file that could not be written when it was opened would
+        # go on being read only.
+        catalog.close()
+        catalog.engine = create_engine(uri, poolclass=NullPool)
+    return catalog
 
 
 class CommitOnceCatalog:

@@ -17,10 +17,15 @@ from mainstem_broker.errors import CoordinatorLoadInProgress, UnknownServerError
 pytestmark = pytest.mark.processes
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_ids, "WAIT_S_MAX", 120)
+
+
 @asynccontextmanager
 async def ids_of(servers: str, broker_id: int = 1) -> AsyncIterator[ProducerIds]:
     zookeeper = ZooKeeper(servers, 30_000, lambda _: None)
-    await zookeeper.start(10)
+    await zookeeper.start(120)
     try:
         yield ProducerIds(zookeeper, broker_id)
     finally:

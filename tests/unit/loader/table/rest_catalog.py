@@ -78,6 +78,7 @@ class RestCatalogServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        self._catalog.close()
 
     def answer(self, request: BaseHTTPRequestHandler, method: str) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
