@@ -38,6 +38,7 @@ Must not live here: table formats, Parquet, records, or which offsets to load.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +91,7 @@ _HOLD: Final = "mainstem/hold/"
 _HOLD_UNTIL: Final = "mainstem/hold-until/"
 # Clocks of machines may differ.
 _HOLD_SPARE_S: Final = 3600
+_NAME_BYTES_MAX: Final = 255  # of a part of a path, in all usual file systems
 
 
 class CommitOutcome(StrEnum):
@@ -179,6 +181,11 @@ class WarehouseTable:
                 raise WarehouseError(
                     f"No table can be called {chosen!r}; choose another name without slashes that begins with"
                     " a letter."
+                )
+            if len(os.fsencode(chosen)) > _NAME_BYTES_MAX:
+                raise WarehouseError(
+                    f"No table can be called {chosen!r}, because no folder can have a name of more than"
+                    f" {_NAME_BYTES_MAX} bytes; choose a shorter one."
                 )
         self.name = name
         self.warehouse = Folder.of(warehouse)
