@@ -34,6 +34,7 @@ from mainstem_loader.table.delta import (
     add_of_json,
     arrow_schema,
     check_layout,
+    check_vacant,
     create_table,
     explaining_table_errors,
     json_of_add,
@@ -190,11 +191,11 @@ class DeltaStore:
 
     def open(self) -> DeltaSnapshot | None:
         table = open_table(self._folder)
+        advice = "load into another table (--table)"
         if table is None:
+            check_vacant(self._folder, advice)
             return None
-        check_layout(
-            table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, "load into another table (--table)"
-        )
+        check_layout(table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, advice)
         return DeltaSnapshot(table, self._folder)
 
     def create(self, columns: Columns) -> DeltaSnapshot:

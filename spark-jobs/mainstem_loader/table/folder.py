@@ -206,6 +206,12 @@ class Folder:
             if info.type == fs.FileType.File and "_delta_log" not in info.path.split("/")
         ]
 
+    def visible_files(self) -> list[str]:
+        """All files below here, as relative paths, except those that are hidden: with a dot or an underscore
+        at the beginning of a name on the way.
+        """
+        return [path for path, _ in self.files() if not any(part[0] in "._" for part in path.split("/"))]
+
     def _inside(self, path: str) -> str:
         """`path` as its file system wants it."""
         whole = f"{self.url}/{path}" if path else self.url

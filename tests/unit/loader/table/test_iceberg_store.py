@@ -267,6 +267,31 @@ def test_a_table_that_is_partitioned_otherwise_is_refused(own: Tables) -> None:
         own.open()
 
 
+def test_a_table_of_another_program_is_refused_and_stays_as_it_is(own: Tables) -> None:
+    """R29: by its columns alone, as it may have the same partitions."""
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.transforms import IdentityTransform
+
+    catalog = IcebergCatalog().open(Folder.of(own.warehouse))
+    catalog.create_namespace_if_not_exists("mainstem")
+    by_day = PartitionSpec(
+        PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="day")
+    )
+    schema = pa.schema([("day", pa.date32()), ("amount", pa.float64())])
+    theirs = catalog.create_table("mainstem.t", schema, partition_spec=by_day)
+    with pytest.raises(WarehouseError, match="made by another program: column _topic_partition is missing"):
+        own.open()
+    assert own.iceberg().schema() == theirs.schema()
+
+
+def test_a_table_whose_name_mapping_is_gone_is_refused_before_anything_is_written(own: Tables) -> None:
+    commit(own, "a", None, 1)
+    with own.iceberg().transaction() as change:
+        change.remove_properties("schema.name-mapping.default")
+    with pytest.raises(WarehouseError, match=r"schema\.name-mapping\.default .* does not name column"):
+        own.open().check_store()
+
+
 def test_a_table_with_a_column_that_cannot_be_written_is_refused(own: Tables) -> None:
     commit(own, "a", None, 1)
     from pyiceberg.types import ListType, UUIDType
