@@ -72,8 +72,11 @@ class Output:
     def result(self, value: object, *tables: RenderableType) -> None:
         """Show a result: `value` as JSON, or the same as tables."""
         if self.json:
-            sys.stdout.write(json_text(value) + "\n")
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(json_text(value) + "\n")
+                sys.stdout.flush()
+            except BrokenPipeError:
+                drop_stdout()  # the exit code is still that of what was done
             return
         for table in tables:
             self._out.print(table, markup=False, highlight=False)
@@ -213,10 +216,17 @@ def _json_form(value: object) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
+class _Console(Console):
+    """Rich exits with 1 if the reader of a pipe has ended, whatever the command has done or still has to."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
 def _console(stream: object) -> Console:
     stderr = stream is sys.stderr
     terminal = sys.stderr.isatty() if stderr else sys.stdout.isatty()
-    return Console(stderr=stderr, width=None if terminal else _PIPE_WIDTH, highlight=False)
+    return _Console(stderr=stderr, width=None if terminal else _PIPE_WIDTH, highlight=False)
 
 
 def _print_message(console: Console, mark: str, mark_style: str, text: str, style: str = "") -> None:

@@ -270,14 +270,16 @@ def test_a_table_that_is_partitioned_otherwise_is_refused(own: Tables) -> None:
 def test_a_table_of_another_program_is_refused_and_stays_as_it_is(own: Tables) -> None:
     """R29: by its columns alone, as it may have the same partitions."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
     from pyiceberg.transforms import IdentityTransform
+    from pyiceberg.types import DateType, DoubleType, NestedField
 
     catalog = IcebergCatalog().open(Folder.of(own.warehouse))
     catalog.create_namespace_if_not_exists("mainstem")
     by_day = PartitionSpec(
         PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="day")
     )
-    schema = pa.schema([("day", pa.date32()), ("amount", pa.float64())])
+    schema = Schema(NestedField(1, "day", DateType()), NestedField(2, "amount", DoubleType()))
     theirs = catalog.create_table("mainstem.t", schema, partition_spec=by_day)
     with pytest.raises(WarehouseError, match="made by another program: column _topic_partition is missing"):
         own.open()
