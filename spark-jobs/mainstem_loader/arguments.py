@@ -133,7 +133,9 @@ def _decimal_number(text: str) -> float:
 
 def _time_ms(text: str) -> int:
     time = datetime.fromisoformat(text)
-    return ((time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
+    return ((time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(
+        milliseconds=1
+    )
 
 
 def load_parser() -> argparse.ArgumentParser:

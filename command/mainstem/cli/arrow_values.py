@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -131,7 +131,7 @@ def _cut(items: list[Any], array: Any, first: int) -> list[Any]:
     rest = islice(items, first, None)
     if pa.types.is_map(array.type):  # whose items are those of nulls, too
         offsets = array.offsets.to_pylist()
-        lengths = [end - begin for begin, end in zip(offsets, offsets[1:], strict=False)]
+        lengths = [end - begin for begin, end in pairwise(offsets)]
         lists = [list(islice(rest, length)) for length in lengths]
         return [one if there else None for one, there in zip(lists, _is_there(array), strict=True)]
     lengths = pc.list_value_length(array).to_pylist()
@@ -235,7 +235,7 @@ def _time(value: int, units_per_second: int, zone: tzinfo | None) -> str:
 
 
 def _clock(seconds: int, fraction: int, units_per_second: int) -> str:
-    """As Python writes it: six digits after the point, or none if they are zeros; nine if these are needed."""
+    """As Python writes it: six digits after the point, none if they are zeros, nine if needed."""
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     nanoseconds = fraction * (1_000_000_000 // units_per_second)
     if nanoseconds == 0:

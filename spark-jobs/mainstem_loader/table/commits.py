@@ -219,13 +219,15 @@ class WarehouseTable:
             self._table = self._store.open()
 
     def check_columns(self) -> None:
-        """Whether the table has no payload column with a name that is the loader's own now, and dead letters
-        have a place.
+        """Whether the table has no payload column with a name that is the loader's own now, or can be made,
+        and dead letters have a place.
 
         Raises:
-            WarehouseError: it has: earlier versions of the loader did not reserve all names. Or the dead
-                letter table is that of another program.
+            WarehouseError: it has: earlier versions of the loader did not reserve all names. Or something of
+                another program is in the place of one of the tables.
         """
+        if self._table is None:
+            self._store.check_vacant()
         delivery.check_dead_letter_table(self.dead_letter_folder)
         names = {name.casefold(): name for name in self._columns()}
         of_rows = {TOPIC_ID_COLUMN, RUN_COLUMN}

@@ -31,8 +31,8 @@ _DEMANDING_METADATA: Final = {
     "delta.generationExpression": "is generated from others",
     "delta.identity.start": "is an identity column",
 }
-# Features that demand nothing of a commit that adds whole files, or what is checked here. With others delta-rs
-# refuses each commit, as it does if one was faster.
+# Features that demand nothing of a commit that adds whole files, or what is checked here. With others the
+# library refuses each commit, as it does if one was faster.
 _HEEDED_FEATURES: Final = frozenset(
     {
         "appendOnly",

@@ -59,6 +59,7 @@ _IDENTIFYING_COLUMNS: Final = {
     **{name: kind for name, kind in RECORD_COLUMNS.items() if name not in (TOPIC_ID_COLUMN, RUN_COLUMN)},
 }
 """Those of the tables of all versions of the loader; the first ones had no `_topic_id` and `_run`."""
+_OTHER_TABLE: Final = "load into another table (--table)"
 _RESTORE: Final = "RESTORE"
 """The operation of Delta's RESTORE command, in Spark as in delta-rs."""
 _RECENT_COMMITS: Final = 50
@@ -191,16 +192,18 @@ class DeltaStore:
 
     def open(self) -> DeltaSnapshot | None:
         table = open_table(self._folder)
-        advice = "load into another table (--table)"
         if table is None:
-            check_vacant(self._folder, advice)
             return None
-        check_layout(table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, advice)
+        check_layout(table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, _OTHER_TABLE)
         return DeltaSnapshot(table, self._folder)
 
     def create(self, columns: Columns) -> DeltaSnapshot:
         fields = [*RECORD_COLUMNS.items(), *columns.items(), (DAY_COLUMN, pa.date32())]
         return DeltaSnapshot(create_table(self._folder, pa.schema(fields), DAY_COLUMN), self._folder)
+
+    def check_vacant(self) -> None:
+        with explaining_table_errors(self._folder):
+            check_vacant(self._folder, _OTHER_TABLE)
 
     def storable(self, column_type: pa.DataType) -> pa.DataType:
         return column_type

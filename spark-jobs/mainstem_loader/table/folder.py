@@ -61,10 +61,12 @@ class Folder:
             return where
         text = str(where)
         if not text:
-            raise WarehouseError("The warehouse has no name; name a folder, or a bucket as s3://bucket/prefix.")
+            raise WarehouseError(
+                "The warehouse has no name; name a folder, or a bucket as s3://bucket/prefix."
+            )
         if text == "~" or text.startswith("~/"):
             # A shell does not see it in --warehouse=~/folder. The Delta library goes home, all else does not.
-            text = os.path.expanduser(text)
+            text = str(Path(text).expanduser())
         scheme, separator, rest = text.partition("://")
         if separator and (scheme != "s3" or not rest.strip("/")):
             raise WarehouseError(

@@ -359,6 +359,9 @@ class IcebergStore:
             table = catalog.load_table(self._identifier)
         return IcebergSnapshot(catalog, table, self._table_name)
 
+    def check_vacant(self) -> None:
+        """The catalog gives each table a place of its own."""
+
     def storable(self, column_type: pa.DataType) -> pa.DataType:
         return storable(column_type)
 
@@ -416,8 +419,8 @@ def _check_loadable(table: Table, name: str) -> None:
         if (found := types.get(column_name)) != storable(kind):
             difference = "is missing" if found is None else f"is {found} instead of {storable(kind)}"
             raise WarehouseError(
-                f"Iceberg table {name} was made by another program: column {column_name} {difference}. Nothing"
-                " was written; load into another table."
+                f"Iceberg table {name} was made by another program: column {column_name} {difference}."
+                " Nothing was written; load into another table."
             )
     for column in schema.fields:
         if not is_writable(arrow_type(column.field_type)):

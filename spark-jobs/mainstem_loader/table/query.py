@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
@@ -220,8 +221,8 @@ def _bound_columns(engine: Any, sql: str) -> set[str]:
     return columns
 
 
-def _columns_of(sql: str, table: Any, bound: Set[str]) -> tuple[str, ...]:
-    """The columns that a statement may read: those that the engine reads, or whose name is somewhere in it."""
+def _columns_of(sql: str, table: Any, bound: AbstractSet[str]) -> tuple[str, ...]:
+    """The columns that a statement may read: that the engine reads, or whose name is somewhere in it."""
     names = [column.name for column in table.schema().fields]
     reads_all = "*" in _COUNT.sub("", sql) or not _is_select(sql)
     folded = sql.casefold()
@@ -235,7 +236,7 @@ def _is_select(sql: str) -> bool:
 
 
 def _named_tables(sql: str, names: Iterable[str]) -> set[str]:
-    """The tables that a statement may be about. Of those that differ in case alone, the ones that it spells."""
+    """The tables that a statement may be about. Of some that differ in case alone, those that it spells."""
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(name.casefold(), []).append(name)

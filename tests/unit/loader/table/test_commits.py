@@ -314,7 +314,12 @@ def test_no_table_is_made_among_the_files_of_another_program(tmp_path: Path, nam
 
 def test_a_table_is_made_beside_what_killed_loads_and_file_systems_leave(tmp_path: Path) -> None:
     left = new_run_id(0.0)
-    for path in (f"day=2026-01-01/{file_name(left, 0, 1)}-1.parquet", ".DS_Store", "_delta_log/.tmp", "_SUCCESS"):
+    for path in (
+        f"day=2026-01-01/{file_name(left, 0, 1)}-1.parquet",
+        ".DS_Store",
+        "_delta_log/.tmp",
+        "_SUCCESS",
+    ):
         file = tmp_path / "t" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")

@@ -167,7 +167,7 @@ def test_iceberg_tables_that_differ_in_case_alone_are_told_apart(tmp_path: Path)
     iceberg_tables_of(tmp_path, clicks=pa.table({"n": [1]}), Clicks=pa.table({"n": [2]}))
     assert query(tmp_path, "SELECT n FROM clicks").to_pylist() == [{"n": 1}]
     assert query(tmp_path, "SELECT n FROM Clicks").to_pylist() == [{"n": 2}]
-    with pytest.raises(QueryError, match="Clicks and clicks differ in case alone|clicks and Clicks differ"):
+    with pytest.raises(QueryError, match=r"(Clicks and clicks|clicks and Clicks) differ in case alone"):
         query(tmp_path, "SELECT a.n FROM clicks a, Clicks b")
 
 
