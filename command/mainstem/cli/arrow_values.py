@@ -168,7 +168,7 @@ def years_are_plain(column: Any) -> bool:
     else:
         units_per_second = 1000 if pa.types.is_date64(kind) else _UNITS_PER_SECOND[kind.unit]
         units_per_day, counts = _DAY_SECONDS * units_per_second, column.cast(pa.int64())
-    extremes = pc.min_max(counts).as_py().values()
+    extremes = [pc.min(counts).as_py(), pc.max(counts).as_py()]
     # A day less at both ends, for the time zone.
     return all(n is None or -719_161 < n // units_per_day < 2_932_896 for n in extremes)
 

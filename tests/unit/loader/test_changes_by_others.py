@@ -330,7 +330,7 @@ def change_log(loads: Loads, change: Callable[[dict[str, Any]], None], **protoco
     path.write_text("\n".join(map(json.dumps, actions)))
 
 
-def new_column(nullable: bool = True, **metadata: Any) -> Callable[[dict[str, Any]], None]:
+def new_column(metadata: dict[str, Any], nullable: bool = True) -> Callable[[dict[str, Any]], None]:
     field = {"name": "g", "type": "long", "nullable": nullable, "metadata": metadata}
     return lambda table: table["schema"]["fields"].append(field)
 
@@ -362,14 +362,14 @@ INVARIANT = {"delta.invariants": '{"expression":{"expression":"n < 5"}}'}
         (column_n(metadata=INVARIANT), {}, "column n has an invariant"),
         (column_n(nullable=False), {}, "column n takes no nulls"),
         (column_n(type={"type": "array", "elementType": "long", "containsNull": False}), {}, "n takes no"),
-        (new_column(nullable=False), {}, "column g takes no nulls"),
+        (new_column({}, nullable=False), {}, "column g takes no nulls"),
         (
-            new_column(**{"delta.generationExpression": "n * 2"}),
+            new_column({"delta.generationExpression": "n * 2"}),
             features("generatedColumns"),
             "column g is generated from others",
         ),
         (
-            new_column(**{"delta.identity.start": 1, "delta.identity.step": 1}),
+            new_column({"delta.identity.start": 1, "delta.identity.step": 1}),
             {"minReaderVersion": 1, "minWriterVersion": 6},
             "column g is an identity column",
         ),
@@ -399,7 +399,7 @@ def test_a_table_to_which_others_gave_rules_that_files_would_break_is_refused(
     ids=["features", "versions"],
 )
 def test_a_table_that_may_have_rules_but_has_none_is_loaded(loads: Loads, protocol: dict[str, Any]) -> None:
-    change_log(loads, new_column(), **protocol)
+    change_log(loads, new_column({}), **protocol)
     loads.send({"n": 10, "g": 7})
     assert loads.load().loaded == 1
     assert places(loads) == all_rows(4)
