@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
@@ -14,6 +14,8 @@ _DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
 _ISO_FORM: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
 _DIGITS: Final = re.compile(r"\d{1,7}|\d{9,19}", re.ASCII)
 _INT64_MAX: Final = 2**63 - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def _from_iso(text: str) -> datetime:
@@ -92,4 +94,5 @@ def _text_of_second(seconds: int) -> str | None:
 
 
 def _milliseconds(time: datetime) -> int:
-    return int(time.timestamp() * 1000)
+    # A double, such as `timestamp()`, is off by a millisecond in a quarter of the times from 2038 on.
+    return (time.astimezone(UTC) - _EPOCH) // _MILLISECOND

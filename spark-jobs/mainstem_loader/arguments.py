@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from mainstem_loader.column_types import columns_of
 from mainstem_loader.columns import TableFormat
 from mainstem_loader.errors import SettingsError
 from mainstem_loader.kafka.fetch import IsolationLevel
-from mainstem_loader.payload.event_time import PLAUSIBLE_DAY_MIN, TimeUnit
+from mainstem_loader.payload.event_time import EPOCH, PLAUSIBLE_DAY_MIN, TimeUnit
 from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.ranges import GapPolicy
 from mainstem_loader.settings import LoadSettings
@@ -133,7 +133,9 @@ def _decimal_number(text: str) -> float:
 
 def _time_ms(text: str) -> int:
     time = datetime.fromisoformat(text)
-    return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    return ((time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(
+        milliseconds=1
+    )
 
 
 def load_parser() -> argparse.ArgumentParser:

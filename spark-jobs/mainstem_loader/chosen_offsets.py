@@ -112,6 +112,9 @@ def chosen_ranges(
                 f"Nothing of partition {partition} was loaded yet; choose among"
                 f" {', '.join(map(str, sorted(partitions)))}."
             )
+    spans_of_days: dict[int, list[tuple[int, int]]] = {}
+    for part in rows_of_days:
+        spans_of_days.setdefault(part.partition, []).append((part.start, part.end))
     ranges: list[OffsetRange] = []
     expired: list[OffsetRange] = []
     for partition, loaded in sorted(partitions.items()):
@@ -119,7 +122,7 @@ def chosen_ranges(
             continue
         parts = _parts(chosen, partition, loaded, offset_at)
         if chosen.days:
-            parts += [(part.start, part.end) for part in rows_of_days if part.partition == partition]
+            parts += spans_of_days.get(partition, ())
         parts = [(start, min(end, loaded.committed)) for start, end in parts]
         parts = [(start, end) for start, end in parts if start < end]
         if not parts:

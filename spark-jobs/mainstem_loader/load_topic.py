@@ -38,6 +38,7 @@ from mainstem_loader.produce_rows import produce_rows
 from mainstem_loader.ranges import (
     GapPolicy,
     LoadPlan,
+    OffsetRange,
     PartitionOffsets,
     ReadLimits,
     deletable_ends,
@@ -421,13 +422,17 @@ def _hanging(topic: str, position_of: Mapping[int, int]) -> str:
 
 def _counts_of(plan: LoadPlan, results: Sequence[TaskResult]) -> tuple[RangeCounts, ...]:
     """One for each partition that moved, whatever tasks its offsets were divided among."""
-    parts = [counts for result in results for counts in result.counts]
-    return tuple(
-        RangeCounts(
-            whole,
-            sum(part.read for part in parts if part.range.partition == whole.partition),
-            sum(part.loaded for part in parts if part.range.partition == whole.partition),
-            sum(part.dead for part in parts if part.range.partition == whole.partition),
-        )
-        for whole in plan.ranges
+    parts: dict[int, list[RangeCounts]] = {}
+    for result in results:
+        for counts in result.counts:
+            parts.setdefault(counts.range.partition, []).append(counts)
+    return tuple(_sum_of(whole, parts.get(whole.partition, ())) for whole in plan.ranges)
+
+
+def _sum_of(whole: OffsetRange, parts: Sequence[RangeCounts]) -> RangeCounts:
+    return RangeCounts(
+        whole,
+        sum(part.read for part in parts),
+        sum(part.loaded for part in parts),
+        sum(part.dead for part in parts),
     )

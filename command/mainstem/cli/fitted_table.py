@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mainstem.cli.values import cell
+from mainstem.records.text import printable
 
 COLUMN_GAP: Final = 2
 FOLDED_WIDTH_MIN: Final = 28
@@ -76,6 +77,7 @@ class FittedTable:
     ) -> None:
         self._title = title
         self._columns = columns
+        self._titles = [printable(column.title) for column in columns]
         self._numeric = [bool(rows) and _is_numeric(column.key, rows, total_row) for column in columns]
         self._cells = [
             [cell(row.get(column.key, ""), column.separators) for column in columns] for row in rows
@@ -93,8 +95,8 @@ class FittedTable:
 
     def _widths(self, number: int) -> ColumnWidths:
         column = self._columns[number]
-        title = cell_len(column.title)
-        title_minimal = max((cell_len(word) for word in column.title.split()), default=0)
+        title = cell_len(self._titles[number])
+        title_minimal = max(map(cell_len, self._titles[number].split()), default=0)
         widest = max((cell_len(row[number]) for row in self._cells), default=0)
         foldable = not (column.whole or self._numeric[number])
         return ColumnWidths(
@@ -112,9 +114,9 @@ class FittedTable:
             padding=(0, COLUMN_GAP - 1 if terminal else COLUMN_GAP, 0, 0),
             header_style="bold cyan",
         )
-        for number, column in enumerate(self._columns):
+        for number in range(len(self._columns)):
             result.add_column(
-                column.title,
+                Text(self._titles[number]),
                 justify="right" if self._numeric[number] else "left",
                 overflow="fold",
                 width=None if widths is None else widths[number],
@@ -126,7 +128,7 @@ class FittedTable:
         return result
 
     def _records(self, width: int) -> Iterator[Table | Text]:
-        titles_width = min(max(cell_len(column.title) for column in self._columns), width // 2)
+        titles_width = min(max(map(cell_len, self._titles)), width // 2)
         for number, row in enumerate(self._cells, start=1):
             is_total = self._has_total and number == len(self._cells)
             heading = f"── {'total' if is_total else number} "
@@ -134,8 +136,8 @@ class FittedTable:
             record = Table.grid(padding=(0, COLUMN_GAP, 0, 0))
             record.add_column(style="cyan", overflow="fold", width=titles_width)
             record.add_column(overflow="fold")
-            for column, value in zip(self._columns, row, strict=True):
-                record.add_row(Text(column.title), Text(value))
+            for title, value in zip(self._titles, row, strict=True):
+                record.add_row(Text(title), Text(value))
             yield record
 
 

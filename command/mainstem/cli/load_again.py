@@ -268,7 +268,7 @@ def replay_dead(
     from mainstem_loader import rewrite_rows
 
     cluster, out = connect(bootstrap_servers, client_properties), Output(output)
-    chosen = _chosen(None, None, None, offsets, True, partitions)
+    chosen = _chosen(None, None, None, offsets, not offsets, partitions)
     settings = load_settings(
         cluster,
         topic,
@@ -309,8 +309,8 @@ def _chosen(
 
     if not (days or since or until or offsets or everything):
         raise BadInput("Choose what to load again: --day, --from and --to, --offsets, or --all.")
-    if everything and (days or since or until):
-        raise BadInput("--all includes everything: remove it, or remove the days and times.")
+    if everything and (days or since or until or offsets):
+        raise BadInput("--all includes everything: remove it, or remove the days, times and offsets.")
     ranges = []
     for text in offsets or ():
         match = _OFFSETS.fullmatch(text)

@@ -36,6 +36,7 @@ from mainstem.cli.fitted_table import Column as Column
 from mainstem.cli.fitted_table import FittedTable
 from mainstem.cli.values import cell as cell
 from mainstem.cli.values import size_text as size_text
+from mainstem.records.text import printable
 
 _PIPE_WIDTH: Final = 100_000  # what a program reads is never cut to the width of a screen
 
@@ -71,8 +72,11 @@ class Output:
     def result(self, value: object, *tables: RenderableType) -> None:
         """Show a result: `value` as JSON, or the same as tables."""
         if self.json:
-            sys.stdout.write(json_text(value) + "\n")
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(json_text(value) + "\n")
+                sys.stdout.flush()
+            except BrokenPipeError:
+                drop_stdout()  # the exit code is still that of what was done
             return
         for table in tables:
             self._out.print(table, markup=False, highlight=False)
@@ -83,7 +87,7 @@ class Output:
 
     def command(self, text: str) -> None:
         """Show a command to copy. It is never broken into lines; the terminal wraps it."""
-        self._messages.print(Text(f"  {text}", style="bold"), soft_wrap=True)
+        self._messages.print(Text(f"  {printable(text)}", style="bold"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         _print_message(self._messages, "Note: ", "yellow", text)
@@ -203,14 +207,26 @@ def json_text(value: object) -> str:
     return orjson.dumps(value, default=_json_form, option=option).decode()
 
 
+def json_line(value: object) -> str:
+    """`value` as JSON on one line."""
+    return orjson.dumps(value, default=_json_form, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
 def _json_form(value: object) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+class _Console(Console):
+    """Rich exits with 1 if the reader of a pipe has ended, whatever the command has done or still has to."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 def _console(stream: object) -> Console:
     stderr = stream is sys.stderr
     terminal = sys.stderr.isatty() if stderr else sys.stdout.isatty()
-    return Console(stderr=stderr, width=None if terminal else _PIPE_WIDTH, highlight=False)
+    return _Console(stderr=stderr, width=None if terminal else _PIPE_WIDTH, highlight=False)
 
 
 def _print_message(console: Console, mark: str, mark_style: str, text: str, style: str = "") -> None:
@@ -220,7 +236,8 @@ def _print_message(console: Console, mark: str, mark_style: str, text: str, styl
     """
     for line in f"{mark}{text}".split("\n"):
         wrapped = textwrap.wrap(line, console.width, break_long_words=False, break_on_hyphens=False)
-        shown = Text("\n".join(wrapped), style=style)
+        # Names and values of others are part of messages, and may hold what steers a terminal.
+        shown = Text("\n".join(map(printable, wrapped)), style=style)
         if mark:
             shown.stylize(mark_style, 0, len(mark))
             mark = ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from mainstem.cli.output import Column, Output, OutputFormat, drop_stdout, stdout_bytes, table
+from mainstem.cli.output import Column, Output, OutputFormat, drop_stdout, json_line, stdout_bytes, table
 from mainstem.errors import BadInput
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def sql(
     with out.waiting("Querying"):
         result = query_warehouse(warehouse, statement, iceberg) if statement else _tables(warehouse, iceberg)
     if chosen is AnswerFormat.CSV:
-        _write_csv(result)
+        write_csv(result)
     else:
         show_rows(out, result)
 
@@ -106,10 +105,19 @@ def _tables(warehouse: str, catalog: IcebergCatalog | None) -> pa.Table:
     import pyarrow as pa
 
     from mainstem_loader.errors import LoaderError
-    from mainstem_loader.table.query import tables
+    from mainstem_loader.table.query import delta_tables, tables
 
+    counts: dict[str, int | None] = {}
+    errors: dict[str, str] = {}
     try:
-        names = tables(warehouse, catalog)
+        names = delta_tables(warehouse)
+        try:
+            names = tables(warehouse, catalog)
+        except LoaderError as error:
+            if not names:
+                raise
+            # The tables that can be listed are, and what cannot is named.
+            errors[f"{(catalog.namespace if catalog else DEFAULT_NAMESPACE)}.*"] = str(error)
     except LoaderError as error:
         raise BadInput(str(error)) from error
     if not names:
@@ -117,30 +125,33 @@ def _tables(warehouse: str, catalog: IcebergCatalog | None) -> pa.Table:
             f"There are no tables in {warehouse}: load a topic with `mainstem load TOPIC`, or choose another "
             "--warehouse."
         )
-    counts: list[int | None] = []
-    errors: list[str | None] = []
     for name in names:
         quoted = name.replace('"', '""')
         try:
             answer = query_warehouse(warehouse, f'SELECT count(*) AS rows FROM "{quoted}"', catalog)
         except BadInput as error:
-            counts.append(None)
-            errors.append(str(error))
+            errors[name] = str(error)
         else:
-            counts.append(answer["rows"][0].as_py())
-            errors.append(None)
-    listed = pa.table({"table": names, "rows": pa.array(counts, pa.int64())})
-    return listed.append_column("error", pa.array(errors, pa.string())) if any(errors) else listed
+            counts[name] = answer["rows"][0].as_py()
+    listed = sorted({*names, *errors})
+    result = pa.table({"table": listed, "rows": pa.array([counts.get(name) for name in listed], pa.int64())})
+    if not errors:
+        return result
+    return result.append_column("error", pa.array([errors.get(name) for name in listed], pa.string()))
 
 
 def show_rows(out: Output, result: pa.Table, title: str = "") -> None:
     """Show rows as a table or as a JSON list of objects. Columns that share a name are numbered."""
-    result = result.rename_columns(_unique_names(result.column_names))
+    from mainstem.cli.arrow_values import json_objects, json_values, unique_names
+
     if out.json:
-        out.result(result.to_pylist())
+        out.result(json_objects(result.column_names, [json_values(column) for column in result.columns]))
         return
-    columns = [Column(name, name, separators=False) for name in result.column_names]
-    out.result(None, table(title, columns, result.slice(0, ROWS_SHOWN_MAX).to_pylist()))
+    names = unique_names(result.column_names)
+    columns = [Column(name, name, separators=False) for name in names]
+    cells = [_cells(column) for column in result.slice(0, ROWS_SHOWN_MAX).columns]
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*cells, strict=True)]
+    out.result(None, table(title, columns, rows))
     if result.num_rows > ROWS_SHOWN_MAX:
         out.warn(
             f"The first {ROWS_SHOWN_MAX:,} of {result.num_rows:,} rows are shown: add a LIMIT, or use "
@@ -148,29 +159,55 @@ def show_rows(out: Output, result: pa.Table, title: str = "") -> None:
         )
 
 
-def _unique_names(names: Sequence[str]) -> list[str]:
-    """The names, with `_2`, `_3` and so on after those that are there already: objects in JSON need them, and
-    the columns of a join share names.
+def _cells(column: Any) -> list[Any]:
+    """The values of a column for a person. Arrays and objects are JSON, which tells an empty array from null
+    and a comma in an item from one between items.
     """
-    unique: list[str] = []
-    taken = set(names)
-    for name in names:
-        number, candidate = 1, name
-        while candidate in unique or (number > 1 and candidate in taken):
-            number += 1
-            candidate = f"{name}_{number}"
-        unique.append(candidate)
-    return unique
+    import pyarrow as pa
+
+    from mainstem.cli.arrow_values import is_bytes, json_values
+
+    if pa.types.is_floating(column.type) or is_bytes(column.type):
+        return cast("list[Any]", column.to_pylist())
+    values = json_values(column)
+    if pa.types.is_timestamp(column.type):
+        return [None if value is None else value.replace("T", " ") for value in values]
+    return [json_line(value) if isinstance(value, list | dict) else value for value in values]
 
 
-def _write_csv(result: pa.Table) -> None:
+def _csv_column(name: str, column: Any) -> tuple[str, Any]:
+    """A column, and its name, that Arrow's CSV writer takes and writes without loss."""
+    import pyarrow as pa
+
+    from mainstem.cli.arrow_values import Base64, encoded, is_bytes, json_values, years_are_plain
+
+    kind, types = column.type, pa.types
+    if is_bytes(kind):
+        if not any(isinstance(value, Base64) for value in json_values(column)):
+            return name, column
+        texts = [None if value is None else encoded(value).text for value in column.to_pylist()]
+        return f"{name}_base64", pa.array(texts, pa.string())
+    is_date = types.is_date(kind) or types.is_timestamp(kind)
+    is_text = types.is_nested(kind) or types.is_duration(kind) or types.is_interval(kind)
+    if not is_text and not (is_date and not years_are_plain(column)):
+        return name, column
+    values = json_values(column)
+    texts = [json_line(value) if isinstance(value, list | dict) else value for value in values]
+    return name, pa.array(texts, pa.string())
+
+
+def write_csv(result: pa.Table) -> None:
+    """Write rows to standard output as CSV. Arrays and objects are JSON; bytes of a column that has some
+    which are no text are base64.
+    """
     import pyarrow as pa
     from pyarrow import csv
 
+    columns = [_csv_column(*column) for column in zip(result.column_names, result.columns, strict=True)]
     try:
-        csv.write_csv(result, stdout_bytes())
-    except pa.ArrowInvalid as error:
-        raise BadInput(f"The result cannot be written as CSV ({error}): use --output json.") from error
+        written = pa.Table.from_arrays([values for _, values in columns], names=[name for name, _ in columns])
+        csv.write_csv(written, stdout_bytes())
+        stdout_bytes().flush()
     except BrokenPipeError:
         drop_stdout()
         raise typer.Exit(0) from None

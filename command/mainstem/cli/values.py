@@ -19,7 +19,7 @@ def cell(value: object, separators: bool = True) -> str:
         case bytes():
             return printable(value.decode("utf-8", "backslashreplace"))
         case list() | tuple() | set() | frozenset():
-            return ", ".join(str(item) for item in value) or "-"
+            return printable(", ".join(str(item) for item in value)) or "-"
         case _:
             return printable(str(value))
 

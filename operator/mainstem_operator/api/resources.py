@@ -791,7 +791,7 @@ def _timestamp_ms(text: str) -> int:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise InvalidSpec(f"spec.reset.datetime must be like 2026-11-21T09:30:00Z, not {text!r}.")
-    return int(moment.timestamp() * 1000)
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
 
 
 def decisions_in(manifest: Object) -> tuple[Any, ...]:

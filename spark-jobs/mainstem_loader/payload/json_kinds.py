@@ -45,7 +45,7 @@ _DIGITS_MAX: Final = 1100  # more than any 64-bit integer is written with, and i
 Fits = Callable[[object], bool]
 
 # Arrow's reader takes these for numbers, orjson does not.
-_NUMBER_WORDS: Final = (b"NaN", b"Infinity")
+_NUMBER_WORDS: Final = (b"NaN", b"Inf")  # Arrow reads Infinity in this spelling, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,12 @@ class KindCheck:
                 if any(word in text for word in _NUMBER_WORDS)
                 else f"not JSON: {error}"
             )
-        misfits = {field for field, value in record.items() if not self._field_fits(field, value)}
+        # Arrow makes nothing of a null where there is no column, and so has to be this.
+        misfits = {
+            field
+            for field, value in record.items()
+            if value is not None and not self._field_fits(field, value)
+        }
         if not misfits:
             return SplitRecord(text, None)
         whole = {
@@ -99,7 +104,7 @@ class KindCheck:
     def _field_fits(self, field: str, value: object) -> bool:
         fits = self._fits_of.get(field)
         if fits is not None:
-            return value is None or fits(value)
+            return fits(value)
         if len(self._types) >= COLUMNS_MAX:
             return False
         try:
@@ -355,6 +360,8 @@ def _struct_fits(value: Mapping[str, object], member_fits: Mapping[str, Fits]) -
             if member is not None and not fits(member):
                 return False
             continue
+        if _says_nothing(member):
+            continue
         added += 1
         try:
             check_name(name, member_fits)
@@ -382,10 +389,22 @@ def _shape(value: object, depth: int) -> object:
             raise ColumnError("an object with too many members")
         members: dict[str, object] = {}
         for name, member in value.items():
-            check_name(name, members)
-            members[name] = _shape(member, depth + 1)
+            if not _says_nothing(member, depth + 1):
+                check_name(name, members)
+                members[name] = _shape(member, depth + 1)
         return members
     return None if value is None else float if type(value) is int else type(value)
+
+
+def _says_nothing(value: object, depth: int = 1) -> bool:
+    """Whether a value has no type, so that Arrow makes no member of it whatever its name."""
+    if depth > TYPE_DEPTH_MAX:
+        return False
+    if isinstance(value, list):
+        return all(_says_nothing(item, depth + 1) for item in value)
+    if isinstance(value, dict):
+        return all(_says_nothing(member, depth + 1) for member in value.values())
+    return value is None
 
 
 def _merged(one: object, other: object) -> object:

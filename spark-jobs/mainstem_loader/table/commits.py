@@ -38,6 +38,7 @@ Must not live here: table formats, Parquet, records, or which offsets to load.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +91,7 @@ _HOLD: Final = "mainstem/hold/"
 _HOLD_UNTIL: Final = "mainstem/hold-until/"
 # Clocks of machines may differ.
 _HOLD_SPARE_S: Final = 3600
+_NAME_BYTES_MAX: Final = 255  # of a part of a path, in all usual file systems
 
 
 class CommitOutcome(StrEnum):
@@ -180,6 +182,11 @@ class WarehouseTable:
                     f"No table can be called {chosen!r}; choose another name without slashes that begins with"
                     " a letter."
                 )
+            if len(os.fsencode(chosen)) > _NAME_BYTES_MAX:
+                raise WarehouseError(
+                    f"No table can be called {chosen!r}, because no folder can have a name of more than"
+                    f" {_NAME_BYTES_MAX} bytes; choose a shorter one."
+                )
         self.name = name
         self.warehouse = Folder.of(warehouse)
         self.dead_letter_folder = self.warehouse / dead_letter_table
@@ -212,13 +219,15 @@ class WarehouseTable:
             self._table = self._store.open()
 
     def check_columns(self) -> None:
-        """Whether the table has no payload column with a name that is the loader's own now, and dead letters
-        have a place.
+        """Whether the table has no payload column with a name that is the loader's own now, or can be made,
+        and dead letters have a place.
 
         Raises:
-            WarehouseError: it has: earlier versions of the loader did not reserve all names. Or the dead
-                letter table is that of another program.
+            WarehouseError: it has: earlier versions of the loader did not reserve all names. Or something of
+                another program is in the place of one of the tables.
         """
+        if self._table is None:
+            self._store.check_vacant()
         delivery.check_dead_letter_table(self.dead_letter_folder)
         names = {name.casefold(): name for name in self._columns()}
         of_rows = {TOPIC_ID_COLUMN, RUN_COLUMN}

@@ -36,6 +36,7 @@ from mainstem_loader.table.delta import (
     add_of_json,
     arrow_schema,
     check_layout,
+    check_vacant,
     commit_files,
     create_table,
     explaining_table_errors,
@@ -135,7 +136,9 @@ def check_dead_letter_table(folder: Folder) -> None:
     """
     with explaining_table_errors(folder):
         letters = open_table(folder)
+        advice = "choose another table for dead letters, or move it away"
         if letters is None:
+            check_vacant(folder, advice)
             return
         present = arrow_schema(letters).names
         # Tables of earlier versions do not have all columns.
@@ -149,7 +152,7 @@ def check_dead_letter_table(folder: Folder) -> None:
             folder,
             TOPIC_COLUMN,
             columns,
-            "choose another table for dead letters, or move it away",
+            advice,
         )
 
 

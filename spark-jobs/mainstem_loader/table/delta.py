@@ -6,6 +6,7 @@ Only this module and its callers in `table` know deltalake. Must not live here: 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,10 +20,36 @@ from deltalake.transaction import AddAction
 from mainstem_loader.columns import Columns
 from mainstem_loader.errors import DiskFullError, WarehouseError
 from mainstem_loader.table.folder import Folder, explaining_file_errors
-from mainstem_loader.table.parquet_files import WrittenFile
+from mainstem_loader.table.parquet_files import WrittenFile, origin_of_file
 
 # Long enough to look back, short enough that opening a table stays fast.
 _CONFIGURATION: Final = {"delta.logRetentionDuration": "interval 7 days"}
+# What writers of files have to obey (Delta protocol, "Column Invariants", "Generated Columns", "Identity
+# Columns").
+_DEMANDING_METADATA: Final = {
+    "delta.invariants": "has an invariant",
+    "delta.generationExpression": "is generated from others",
+    "delta.identity.start": "is an identity column",
+}
+# Features that demand nothing of a commit that adds whole files, or what is checked here. With others the
+# library refuses each commit, as it does if one was faster.
+_HEEDED_FEATURES: Final = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "variantType",
+        "variantType-preview",
+    }
+)
+_IDENTITY_COLUMNS_VERSION: Final = 6
+"""Writers of this version know identity columns; of the next one, the table names its features."""
 # As delta-rs names it, local or in a bucket.
 _MISSING_COMMIT: Final = re.compile(r"not found:.*/_delta_log/([0-9]+\.json)", re.IGNORECASE)
 
@@ -79,6 +106,78 @@ def arrow_schema(table: DeltaTable) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]
 
 
+def check_demands(table: DeltaTable, folder: Folder, advice: str) -> None:
+    """Whether others have given a table rules that files of loads would break: they are written without a
+    look at values, and name columns as the table does.
+
+    Args:
+        table: in `folder`.
+        folder: names the table in the error.
+        advice: what else to do; ends the error.
+
+    Raises:
+        WarehouseError: they have. Engines refuse tables with rows against their rules, or read other values.
+    """
+    demand = next(_demands(table), None)
+    if demand is not None:
+        raise WarehouseError(
+            f"The table in {folder} was changed by another program: {demand}, which loads do not heed."
+            f" Nothing was written; undo that change, or {advice}."
+        )
+
+
+def _demands(table: DeltaTable) -> Iterator[str]:
+    configuration = table.metadata().configuration
+    if (mode := configuration.get("delta.columnMapping.mode") or "none") != "none":
+        yield f"it maps the names of columns (delta.columnMapping.mode={mode})"
+    for name, value in sorted(configuration.items()):
+        if name.startswith("delta.constraints."):
+            yield f"it has the constraint {name.removeprefix('delta.constraints.')} ({value})"
+    yield from _demands_of_fields(json.loads(table.schema().to_json())["fields"], "")
+    protocol = table.protocol()
+    if protocol.min_writer_version == _IDENTITY_COLUMNS_VERSION:
+        yield f"its writers have to be of version {_IDENTITY_COLUMNS_VERSION}"
+    features = {str(feature) for feature in protocol.writer_features or ()}
+    if unknown := sorted(features - _HEEDED_FEATURES):
+        yield f"it has the feature {unknown[0]}"
+
+
+def _demands_of_fields(fields: Sequence[Mapping[str, Any]], path: str) -> Iterator[str]:
+    for field in fields:
+        name = f"{path}{field['name']}"
+        if not field["nullable"]:
+            yield f"its column {name} takes no nulls"
+        for key, words in _DEMANDING_METADATA.items():
+            if key in field["metadata"]:
+                yield f"its column {name} {words}"
+        yield from _demands_of_type(field["type"], name)
+
+
+def _demands_of_type(kind: Any, name: str) -> Iterator[str]:
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            yield from _demands_of_fields(fields, f"{name}.")
+        case {"type": "array", "elementType": element, "containsNull": takes_nulls}:
+            if not takes_nulls:
+                yield f"its column {name} takes no nulls in arrays"
+            yield from _demands_of_type(element, name)
+
+
+def check_vacant(folder: Folder, advice: str) -> None:
+    """Whether a table can be created in a folder: nothing is there but what loads have left.
+
+    Raises:
+        WarehouseError: another program has files there. It would read those of loads, too, and maintenance
+            would delete its files.
+    """
+    theirs = next((path for path in folder.visible_files() if origin_of_file(path) is None), None)
+    if theirs is not None:
+        raise WarehouseError(
+            f"The folder {folder} holds {theirs} of another program, but no Delta table. Nothing was written;"
+            f" {advice}."
+        )
+
+
 def check_layout(
     table: DeltaTable, folder: Folder, partition_by: str, columns: Mapping[str, pa.DataType], advice: str
 ) -> None:
@@ -104,6 +203,7 @@ def check_layout(
     else:
         wrong = next((name for name, kind in columns.items() if present.get(name) != kind), None)
         if wrong is None:
+            check_demands(table, folder, advice)
             return
         difference = (
             f"its column {wrong} is {present[wrong]} instead of {columns[wrong]}"

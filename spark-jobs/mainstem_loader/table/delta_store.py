@@ -34,6 +34,7 @@ from mainstem_loader.table.delta import (
     add_of_json,
     arrow_schema,
     check_layout,
+    check_vacant,
     create_table,
     explaining_table_errors,
     json_of_add,
@@ -58,6 +59,7 @@ _IDENTIFYING_COLUMNS: Final = {
     **{name: kind for name, kind in RECORD_COLUMNS.items() if name not in (TOPIC_ID_COLUMN, RUN_COLUMN)},
 }
 """Those of the tables of all versions of the loader; the first ones had no `_topic_id` and `_run`."""
+_OTHER_TABLE: Final = "load into another table (--table)"
 _RESTORE: Final = "RESTORE"
 """The operation of Delta's RESTORE command, in Spark as in delta-rs."""
 _RECENT_COMMITS: Final = 50
@@ -192,14 +194,16 @@ class DeltaStore:
         table = open_table(self._folder)
         if table is None:
             return None
-        check_layout(
-            table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, "load into another table (--table)"
-        )
+        check_layout(table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, _OTHER_TABLE)
         return DeltaSnapshot(table, self._folder)
 
     def create(self, columns: Columns) -> DeltaSnapshot:
         fields = [*RECORD_COLUMNS.items(), *columns.items(), (DAY_COLUMN, pa.date32())]
         return DeltaSnapshot(create_table(self._folder, pa.schema(fields), DAY_COLUMN), self._folder)
+
+    def check_vacant(self) -> None:
+        with explaining_table_errors(self._folder):
+            check_vacant(self._folder, _OTHER_TABLE)
 
     def storable(self, column_type: pa.DataType) -> pa.DataType:
         return column_type

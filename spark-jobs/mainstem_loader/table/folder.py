@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from mainstem_loader.errors import DiskFullError, WarehouseError
 
 _S3: Final = "s3://"
 _UNFIT_CHARACTERS: Final = "%#?[\\]^|"
+_SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
 _REGION: Final = "us-east-1"  # what stores other than Amazon's take for granted
 _CONNECT_TIMEOUT_S: Final = 10
 _REQUEST_TIMEOUT_S: Final = 60
@@ -39,7 +41,7 @@ def unfit_character(path: str) -> str | None:
 
     The library makes a URL of a path, which its parts decode once or twice. Some they do not take in a URL.
     """
-    return next((each for each in path if each in _UNFIT_CHARACTERS or each < " "), None)
+    return next((each for each in path if each in _UNFIT_CHARACTERS or each < " " or each == "\x7f"), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,22 @@ class Folder:
         if isinstance(where, Folder):
             return where
         text = str(where)
+        if not text:
+            raise WarehouseError(
+                "The warehouse has no name; name a folder, or a bucket as s3://bucket/prefix."
+            )
+        if text == "~" or text.startswith("~/"):
+            # A shell does not see it in --warehouse=~/folder. The Delta library goes home, all else does not.
+            text = str(Path(text).expanduser())
         scheme, separator, rest = text.partition("://")
         if separator and (scheme != "s3" or not rest.strip("/")):
             raise WarehouseError(
                 f"The warehouse cannot lie in {text}; name a folder, or a bucket as s3://bucket/prefix."
+            )
+        if not separator and _SCHEME.match(text):
+            raise WarehouseError(
+                f"The warehouse cannot lie in {text!r}, which reads as a URL; write ./{text} for a folder of"
+                " that name."
             )
         if (character := unfit_character(text)) is not None:
             raise WarehouseError(
@@ -193,6 +207,12 @@ class Folder:
             for info in self._filesystem().get_file_info(selector)
             if info.type == fs.FileType.File and "_delta_log" not in info.path.split("/")
         ]
+
+    def visible_files(self) -> list[str]:
+        """All files below here, as relative paths, except those that are hidden: with a dot or an underscore
+        at the beginning of a name on the way.
+        """
+        return [path for path, _ in self.files() if not any(part[0] in "._" for part in path.split("/"))]
 
     def _inside(self, path: str) -> str:
         """`path` as its file system wants it."""

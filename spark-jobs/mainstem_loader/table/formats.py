@@ -177,6 +177,14 @@ class TableStore(Protocol):
         """Create an empty table partitioned by day, or open the one that another load has just created."""
         ...
 
+    def check_vacant(self) -> None:
+        """Whether a table can be created: nothing of another program is in its place.
+
+        Raises:
+            WarehouseError: something is.
+        """
+        ...
+
     def storable(self, column_type: pa.DataType) -> pa.DataType:
         """The type of the format that holds all values of an Arrow type."""
         ...

@@ -142,7 +142,7 @@ class IcebergSnapshot:
     def commit(self, change: Change) -> None:
         assert not change.replaced_days, "rewrites refuse Iceberg tables"
         schema = self._table.schema()
-        self._check_mapping(schema)
+        self.check_mapping()
         letters = (change.run or {}).get("deadLetters")
         rows = self._rows()
         after = None if rows is None else rows + sum(written.rows for written in change.files)
@@ -281,8 +281,13 @@ class IcebergSnapshot:
             **metrics(schema, written.statistics),
         )
 
-    def _check_mapping(self, schema: Schema) -> None:
-        """Whether readers find each column of a file, none of which has an id."""
+    def check_mapping(self) -> None:
+        """Whether readers find each column of a file, none of which has an id.
+
+        Raises:
+            WarehouseError: others have removed what names a column.
+        """
+        schema = self._table.schema()
         mapping = self._table.name_mapping()
         id_of_path = {} if mapping is None else dict(_mapped(mapping.root, ""))
         for path, column_id in _ids(schema).items():
@@ -355,6 +360,9 @@ class IcebergStore:
             table = catalog.load_table(self._identifier)
         return IcebergSnapshot(catalog, table, self._table_name)
 
+    def check_vacant(self) -> None:
+        """The catalog gives each table a place of its own."""
+
     def storable(self, column_type: pa.DataType) -> pa.DataType:
         return storable(column_type)
 
@@ -372,6 +380,8 @@ class IcebergStore:
         return Folder.of((path if separator else table.location).rstrip("/")) / _DATA
 
     def check(self, table: TableSnapshot | None) -> Mapping[str, int]:
+        if isinstance(table, IcebergSnapshot):
+            table.check_mapping()
         # Rows are committed by the catalog, but dead letters are in a Delta table.
         if self._warehouse.is_local or (table is not None and table.counter(STORE_CHECKED) is not None):
             return {}
@@ -405,13 +415,25 @@ def _check_loadable(table: Table, name: str) -> None:
             f"Iceberg table {name} is not partitioned by the column {DAY_COLUMN} itself; the loader writes no"
             " others. Load into another table."
         )
+    types = {column.name: arrow_type(column.field_type) for column in schema.fields}
+    for column_name, kind in record_columns(TableFormat.ICEBERG).items():
+        if (found := types.get(column_name)) != storable(kind):
+            difference = "is missing" if found is None else f"is {found} instead of {storable(kind)}"
+            raise WarehouseError(
+                f"Iceberg table {name} was made by another program: column {column_name} {difference}."
+                " Nothing was written; load into another table."
+            )
     for column in schema.fields:
         if not is_writable(arrow_type(column.field_type)):
             raise WarehouseError(
                 f"Column {column.name} of Iceberg table {name} is of type {column.field_type}, which the"
                 " loader does not write; load into another table."
             )
-    required = [column.name for column in schema.fields if column.required]
+    required = [
+        path
+        for path, column_id in _ids(schema).items()
+        if schema.find_field(column_id).required and path.rpartition(".")[2] != "key"
+    ]
     if required:
         raise WarehouseError(
             f"Column {required[0]} of Iceberg table {name} allows no null, but a record may miss the field;"

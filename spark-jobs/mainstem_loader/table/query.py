@@ -11,8 +11,10 @@ answered by DuckDB, from what pyiceberg has read: the columns that the statement
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +53,11 @@ def tables(warehouse: str | Path, catalog: IcebergCatalog | None = None) -> list
     """
     folder = Folder.of(warehouse)
     return sorted([*_delta_tables(folder), *iceberg_tables(folder, catalog)])
+
+
+def delta_tables(warehouse: str | Path) -> list[str]:
+    """The names of the Delta tables, sorted; no catalog is asked."""
+    return _delta_tables(Folder.of(warehouse))
 
 
 def iceberg_tables(warehouse: str | Path | Folder, catalog: IcebergCatalog | None = None) -> dict[str, Any]:
@@ -108,17 +115,27 @@ def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None
             " are answered."
         )
     place = Folder.of(warehouse)
-    of_iceberg = {name: found for name, found in iceberg_tables(place, catalog).items() if _names(sql, name)}
-    if of_iceberg:
-        return _query_with_iceberg(place, sql, catalog or IcebergCatalog(), of_iceberg)
-    opened: dict[str, DeltaTable] = {}
     names = _delta_tables(place)
+    of_iceberg: dict[str, Any] = {}
+    try:
+        of_iceberg = iceberg_tables(place, catalog)
+    except WarehouseError:
+        # A catalog that cannot be read must not stop a question about Delta tables.
+        if not _named_tables(sql, names):
+            raise
+    named = _named_tables(sql, [*of_iceberg, *names])
+    if any(name in named for name in of_iceberg):
+        chosen = {name: found for name, found in of_iceberg.items() if name in named}
+        return _query_with_iceberg(
+            place, sql, catalog or IcebergCatalog(), chosen, sorted(named - chosen.keys())
+        )
+    opened: dict[str, DeltaTable] = {}
     folded = sql.casefold()
     lists_tables = first.group(1).lower() == "show" or "information_schema" in folded
     engine = QueryBuilder({"datafusion.catalog.information_schema": "true"})
     for name in names:
         quoted = name.replace('"', '""')
-        is_named = _names(sql, name) or _names(sql, quoted)
+        is_named = name in named
         # A table that the statement does not name must not stop it: it may be damaged, or another program's.
         if not (is_named or lists_tables or quoted.casefold() in folded):
             continue
@@ -138,30 +155,48 @@ def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None
     except Exception as error:
         # The engine's errors have no common root: some are DeltaError, some ValueError, some bare Exception.
         columns = _columns_in(sql, opened) if _UNKNOWN_COLUMN in str(error) else ""
-        every = sorted([*names, *iceberg_tables(place, catalog)])
+        every = sorted([*names, *of_iceberg])
         raise QueryError(_sentence(str(error), warehouse, every) + columns) from error
 
 
 def _query_with_iceberg(
-    warehouse: Folder, sql: str, catalog: IcebergCatalog, identifiers: Mapping[str, Any]
+    warehouse: Folder,
+    sql: str,
+    catalog: IcebergCatalog,
+    identifiers: Mapping[str, Any],
+    delta_names: Sequence[str],
 ) -> pa.Table:
     """Answer a question about some Iceberg tables, and Delta tables beside them."""
     import duckdb
 
+    folded: dict[str, str] = {}
+    for name in (*identifiers, *delta_names):
+        if (other := folded.setdefault(name.casefold(), name)) != name:
+            raise QueryError(
+                f"The tables {other} and {name} differ in case alone, and statements about Iceberg tables"
+                " do not tell them apart: ask about one at a time, in its own spelling."
+            )
     with duckdb.connect() as engine:
         try:
             engine.execute("SET TimeZone = 'UTC'")
-            engine.execute("SET enable_external_access = false")  # only what is registered can be read
+            # Only what is registered can be read, neither files nor Python's variables.
+            engine.execute("SET enable_external_access = false")
+            engine.execute("SET python_enable_replacements = false")
+            for name in delta_names:
+                folder = warehouse / name
+                with panics_as_errors():
+                    delta = DeltaTable(folder.url, storage_options=folder.delta_options)
+                    engine.register(name, delta.to_pyarrow_table())
+            loaded: dict[str, Any] = {}
             for name, identifier in identifiers.items():
                 with explaining_catalog_errors(name, warehouse):
-                    table = catalog.open(warehouse).load_table(identifier)
-                    engine.register(name, table.scan(selected_fields=_columns_of(sql, table)).to_arrow())
-            for name in _delta_tables(warehouse):
-                if name not in identifiers and _names(sql, name):
-                    folder = warehouse / name
-                    with panics_as_errors():
-                        delta = DeltaTable(folder.url, storage_options=folder.delta_options)
-                        engine.register(name, delta.to_pyarrow_table())
+                    loaded[name] = catalog.open(warehouse).load_table(identifier)
+                    engine.register(name, loaded[name].schema().as_arrow().empty_table())
+            bound = _bound_columns(engine, sql)
+            for name, table in loaded.items():
+                columns = _columns_of(sql, table, bound)
+                with explaining_catalog_errors(name, warehouse):
+                    engine.register(name, table.scan(selected_fields=columns).to_arrow())
             return plain_types(pa.table(engine.sql(sql).arrow()))
         except (WarehouseError, DeltaError, OSError) as error:
             raise QueryError(str(error)) from error
@@ -169,19 +204,53 @@ def _query_with_iceberg(
             raise QueryError(f"The query cannot be answered: {str(error).splitlines()[0]}") from error
 
 
-def _columns_of(sql: str, table: Any) -> tuple[str, ...]:
-    """The columns that a statement may read: those whose name is somewhere in it."""
+def _bound_columns(engine: Any, sql: str) -> set[str]:
+    """The columns that a statement reads, of all tables: also those that it does not name, as it does not
+    where a table stands for its rows, or tables are joined by what they have in common.
+    """
+    if not _is_select(sql):
+        return set()
+    nodes = json.loads(engine.execute(f"EXPLAIN (FORMAT JSON) {sql}").fetchall()[0][1])
+    columns: set[str] = set()
+    while nodes:
+        node = nodes.pop()
+        nodes += node.get("children", [])
+        if not node.get("children"):
+            projections = node.get("extra_info", {}).get("Projections", [])
+            columns.update([projections] if isinstance(projections, str) else projections)
+    return columns
+
+
+def _columns_of(sql: str, table: Any, bound: AbstractSet[str]) -> tuple[str, ...]:
+    """The columns that a statement may read: that the engine reads, or whose name is somewhere in it."""
     names = [column.name for column in table.schema().fields]
-    first = _FIRST_WORD.match(sql)
-    reads_all = "*" in _COUNT.sub("", sql) or (first is not None and first.group(1).lower() != "select")
+    reads_all = "*" in _COUNT.sub("", sql) or not _is_select(sql)
     folded = sql.casefold()
-    chosen = names if reads_all else [name for name in names if name.casefold() in folded]
+    chosen = names if reads_all else [name for name in names if name in bound or name.casefold() in folded]
     return tuple(chosen or names[:1])
 
 
-def _names(sql: str, table: str) -> bool:
-    """Whether a statement may be about a table."""
-    return re.search(rf"(?<![\w.]){re.escape(table)}(?!\w)", sql, re.IGNORECASE) is not None
+def _is_select(sql: str) -> bool:
+    first = _FIRST_WORD.match(sql)
+    return first is not None and first.group(1).lower() == "select"
+
+
+def _named_tables(sql: str, names: Iterable[str]) -> set[str]:
+    """The tables that a statement may be about. Of some that differ in case alone, those that it spells."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.casefold(), []).append(name)
+    named: set[str] = set()
+    for group in alike.values():
+        spelled = [name for name in group if _names(sql, name, flags=0)]
+        named.update(spelled or [name for name in group if _names(sql, name, flags=re.IGNORECASE)])
+    return named
+
+
+def _names(sql: str, table: str, flags: int) -> bool:
+    quoted = table.replace('"', '""')
+    spellings = "|".join(map(re.escape, {table, quoted}))
+    return re.search(rf"(?<![\w.])(?:{spellings})(?!\w)", sql, flags) is not None
 
 
 def _columns_in(sql: str, tables_by_name: Mapping[str, DeltaTable]) -> str:

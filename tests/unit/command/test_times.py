@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mainstem.errors import BadInput
@@ -78,3 +78,9 @@ def test_digits_are_milliseconds_and_no_date_whatever_digits_they_are() -> None:
         event_time_ms("9" * 19)
     assert event_time_ms("20130101") == 1_356_998_400_000
     assert event_time_ms("20130101T000000Z") == event_time_ms("2013-01-01T00:00:00Z") == 1_356_998_400_000
+
+
+@given(st.integers(min_value=0, max_value=253_402_300_799_999))
+@example(2_148_544_800_002)
+def test_no_time_is_off_by_a_millisecond(timestamp_ms: int) -> None:
+    assert date_time_ms(text_of_ms(timestamp_ms)) == event_time_ms(text_of_ms(timestamp_ms)) == timestamp_ms

@@ -313,3 +313,93 @@ def test_a_checkpoint_by_others_keeps_the_offsets(
     assert loads.load().loaded == 1
     assert [offset for _, offset in places(loads)] == [0, 1, 2, 3, 5]
     assert len(loads.dead()) == 1
+
+
+def change_log(loads: Loads, change: Callable[[dict[str, Any]], None], **protocol: Any) -> None:
+    """Commit another description of the table, and the protocol that it needs, as other programs do."""
+    described: dict[str, Any] = {}
+    log = loads.warehouse / "t" / "_delta_log"
+    for commit in sorted(log.glob("*.json")):
+        for action in map(json.loads, commit.read_text().splitlines()):
+            described = action.get("metaData", described)
+    schema = json.loads(described["schemaString"])
+    change(described | {"schema": schema})
+    described["schemaString"] = json.dumps(schema)
+    actions = [{"metaData": described}, *([{"protocol": protocol}] if protocol else [])]
+    path = log / f"{delta(loads).version() + 1:020}.json"
+    path.write_text("\n".join(map(json.dumps, actions)))
+
+
+def new_column(metadata: dict[str, Any], nullable: bool = True) -> Callable[[dict[str, Any]], None]:
+    field = {"name": "g", "type": "long", "nullable": nullable, "metadata": metadata}
+    return lambda table: table["schema"]["fields"].append(field)
+
+
+def column_n(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    def change(table: dict[str, Any]) -> None:
+        next(field for field in table["schema"]["fields"] if field["name"] == "n").update(changes)
+
+    return change
+
+
+def configured(**properties: str) -> Callable[[dict[str, Any]], None]:
+    return lambda table: table["configuration"].update(
+        {f"delta.{name.replace('_', '.')}": value for name, value in properties.items()}
+    )
+
+
+def features(*names: str) -> dict[str, Any]:
+    return {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": list(names)}
+
+
+INVARIANT = {"delta.invariants": '{"expression":{"expression":"n < 5"}}'}
+
+
+@pytest.mark.parametrize(
+    ("change", "protocol", "words"),
+    [
+        (configured(constraints_small="n < 5"), features("checkConstraints"), "the constraint small .n < 5."),
+        (column_n(metadata=INVARIANT), {}, "column n has an invariant"),
+        (column_n(nullable=False), {}, "column n takes no nulls"),
+        (column_n(type={"type": "array", "elementType": "long", "containsNull": False}), {}, "n takes no"),
+        (new_column({}, nullable=False), {}, "column g takes no nulls"),
+        (
+            new_column({"delta.generationExpression": "n * 2"}),
+            features("generatedColumns"),
+            "column g is generated from others",
+        ),
+        (
+            new_column({"delta.identity.start": 1, "delta.identity.step": 1}),
+            {"minReaderVersion": 1, "minWriterVersion": 6},
+            "column g is an identity column",
+        ),
+        (configured(), features("clustering", "domainMetadata"), "has the feature clustering"),
+        (configured(), features("rowTracking"), "has the feature rowTracking"),
+        (configured(columnMapping_mode="name"), {}, "maps the names of columns"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_table_to_which_others_gave_rules_that_files_would_break_is_refused(
+    loads: Loads, change: Callable[[dict[str, Any]], None], protocol: dict[str, Any], words: str
+) -> None:
+    change_log(loads, change, **protocol)
+    loads.send({"n": 10}, {})
+    before, files = delta(loads).version(), loads.files()
+    with pytest.raises(WarehouseError, match=f"{words}.*undo that change, or load into another table"):
+        loads.load()
+    assert (delta(loads).version(), loads.files()) == (before, files)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        features("appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed"),
+        {"minReaderVersion": 1, "minWriterVersion": 4},
+    ],
+    ids=["features", "versions"],
+)
+def test_a_table_that_may_have_rules_but_has_none_is_loaded(loads: Loads, protocol: dict[str, Any]) -> None:
+    change_log(loads, new_column({}), **protocol)
+    loads.send({"n": 10, "g": 7})
+    assert loads.load().loaded == 1
+    assert places(loads) == all_rows(4)

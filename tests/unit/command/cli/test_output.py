@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from datetime import UTC, datetime
 from unittest.mock import patch
 
@@ -116,3 +118,23 @@ def test_without_a_terminal_progress_draws_nothing(capsys: pytest.CaptureFixture
 def test_a_number_without_separators_has_all_its_digits(value: float) -> None:
     """R36: the results of queries."""
     assert float(cell(value, separators=False)) == value
+
+
+@pytest.mark.parametrize("output_format", list(OutputFormat))
+def test_a_reader_that_has_ended_changes_no_exit_code(
+    output_format: OutputFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R36: as of `mainstem load run ... | head -1`, which has still to say that too many are rejected."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        out = Output(output_format)
+        rows = [{"n": "x" * 1000}] * 1000
+        out.result(rows, table("", [Column("n", "n")], rows))
+        out.result(rows, table("", [Column("n", "n")], rows))
+
+
+def test_messages_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().problem("topic a\x1b[2Jb\u202e is missing")
+    assert capsys.readouterr().err == "\u2717 topic a\\x1b[2Jb\\u202e is missing\n"

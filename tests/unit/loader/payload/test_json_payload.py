@@ -407,6 +407,29 @@ def test_nan_and_infinity_are_numbers() -> None:
     assert rows(parsed) == {0: {"a": float("inf")}, 1: {"a": float("-inf")}, 2: {"a": 1.5}}
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"G":null}',
+        b'{"a b":null}',
+        b'{"s":{"x":1,"X":null}}',
+        b'{"s":{"x":1,"a b":[null]}}',
+        b'{"s":{"x":1,"y":{"a b":{}}}}',
+        b'{"s":[{"x":1,"X":null}]}',
+        b'{"g":Inf}',
+        b'{"g":-Inf}',
+    ],
+    ids=repr,
+)
+def test_a_record_is_read_beside_one_that_does_not_fit_as_it_is_alone(value: bytes) -> None:
+    """R29, R30"""
+    misfit = b'{"g":"text"}'
+    alone, beside = (rows(parse(b'{"g":1.5}', value, *more))[1] for more in ((), (misfit,)))
+    assert {name: item for name, item in beside.items() if name in alone} == alone
+    assert beside.keys() - alone.keys() <= {"_rest"}
+    assert beside.get("_rest") == alone.get("_rest")
+
+
 def test_a_struct_grows_new_members() -> None:
     fixed = {"s": pa.struct([("x", pa.int64())])}
     reader = JsonPayload(fixed)

@@ -22,6 +22,7 @@ from mainstem_loader.table.delta import create_table
 from mainstem_loader.table.delta_store import DeltaSnapshot
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.formats import Change, CommitConflictError
+from mainstem_loader.table.parquet_files import file_name, new_run_id
 from mainstem_loader.table.query import query, tables
 from mainstem_loader.table.sweep import COMMIT_WITHIN_HOURS
 
@@ -298,6 +299,31 @@ def test_a_table_of_another_program_is_refused_and_stays_as_it_is(
     with pytest.raises(WarehouseError, match=f"{words}.*load into another table"):
         WarehouseTable(tmp_path, "t")
     assert DeltaTable(str(tmp_path / "t")).version() == 0
+
+
+@pytest.mark.parametrize("name", ["t", "dead_letters"])
+@pytest.mark.parametrize("path", ["data.parquet", "day=2026-01-01/x.parquet", "metadata/v1.metadata.json"])
+def test_no_table_is_made_among_the_files_of_another_program(tmp_path: Path, name: str, path: str) -> None:
+    """R29: it would read the rows as its own, and maintenance would delete its files."""
+    file = tmp_path / name / path
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"theirs")
+    with pytest.raises(WarehouseError, match=f"holds {path} of another program, but no Delta table"):
+        WarehouseTable(tmp_path, "t").check_columns()
+
+
+def test_a_table_is_made_beside_what_killed_loads_and_file_systems_leave(tmp_path: Path) -> None:
+    left = new_run_id(0.0)
+    for path in (
+        f"day=2026-01-01/{file_name(left, 0, 1)}-1.parquet",
+        ".DS_Store",
+        "_delta_log/.tmp",
+        "_SUCCESS",
+    ):
+        file = tmp_path / "t" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    WarehouseTable(tmp_path, "t").check_columns()
 
 
 def test_dead_letters_are_not_added_to_a_table_of_another_program(tmp_path: Path) -> None:

@@ -253,10 +253,11 @@ def test_a_table_without_a_name_mapping_is_refused(own: Tables) -> None:
     commit(own, "a", None, 1)
     with own.iceberg().transaction() as change:
         change.remove_properties("schema.name-mapping.default")
-    table = own.open()
+    table = WarehouseTable(own.warehouse, "t", catalog=own.catalog)
     with pytest.raises(WarehouseError, match=r"schema\.name-mapping\.default .* does not name column"):
         table.commit(load(table, "b", 1, 2))
-    assert own.open().committed(TOPIC_ID, 0) == 1
+    table.reload()
+    assert table.committed(TOPIC_ID, 0) == 1
 
 
 def test_a_table_that_is_partitioned_otherwise_is_refused(own: Tables) -> None:
@@ -264,6 +265,33 @@ def test_a_table_that_is_partitioned_otherwise_is_refused(own: Tables) -> None:
     with own.iceberg().update_spec() as change:
         change.add_identity("_topic_partition")
     with pytest.raises(WarehouseError, match="is not partitioned by the column day itself"):
+        own.open()
+
+
+def test_a_table_of_another_program_is_refused_and_stays_as_it_is(own: Tables) -> None:
+    """R29: by its columns alone, as it may have the same partitions."""
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.transforms import IdentityTransform
+    from pyiceberg.types import DateType, DoubleType, NestedField
+
+    catalog = IcebergCatalog().open(Folder.of(own.warehouse))
+    catalog.create_namespace_if_not_exists("mainstem")
+    by_day = PartitionSpec(
+        PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="day")
+    )
+    schema = Schema(NestedField(1, "day", DateType()), NestedField(2, "amount", DoubleType()))
+    theirs = catalog.create_table("mainstem.t", schema, partition_spec=by_day)
+    with pytest.raises(WarehouseError, match="made by another program: column _topic_partition is missing"):
+        own.open()
+    assert own.iceberg().schema() == theirs.schema()
+
+
+def test_a_table_whose_name_mapping_is_gone_is_refused_before_anything_is_written(own: Tables) -> None:
+    commit(own, "a", None, 1)
+    with own.iceberg().transaction() as change:
+        change.remove_properties("schema.name-mapping.default")
+    with pytest.raises(WarehouseError, match=r"schema\.name-mapping\.default .* does not name column"):
         own.open()
 
 

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from mainstem_loader.errors import QueryError
+from mainstem_loader.errors import QueryError, WarehouseError
+from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.iceberg_catalog import IcebergCatalog
 from mainstem_loader.table.query import query, tables
 
 
@@ -134,3 +136,51 @@ def test_a_folder_with_a_name_that_no_load_makes_stops_no_question(warehouse: Pa
     (warehouse / "flights").rename(warehouse / "a%20b")
     assert tables(warehouse) == ["Flights", "web.events-2"]
     assert query(warehouse, 'SELECT count(*) AS n FROM "web.events-2"').to_pylist() == [{"n": 2}]
+
+
+def iceberg_tables_of(warehouse: Path, **tables_by_name: pa.Table) -> None:
+    catalog = IcebergCatalog().open(Folder.of(warehouse))
+    catalog.create_namespace_if_not_exists("mainstem")
+    for name, rows in tables_by_name.items():
+        catalog.create_table(f"mainstem.{name}", rows.schema).append(rows)
+
+
+def test_rows_of_iceberg_tables_keep_the_columns_that_a_statement_does_not_name(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1], "v": [2], "w": ["x"]})
+    iceberg_tables_of(tmp_path, clicks=rows, copies=rows)
+    row = {"id": 1, "v": 2, "w": "x"}
+    assert query(tmp_path, "SELECT clicks AS row FROM clicks").to_pylist() == [{"row": row}]
+    assert query(tmp_path, "SELECT c AS row FROM clicks c").to_pylist() == [{"row": row}]
+    assert query(tmp_path, "SELECT columns('i|w') FROM clicks").to_pylist() == [{"id": 1, "w": "x"}]
+
+
+def test_iceberg_tables_are_joined_by_all_columns_that_they_have_in_common(tmp_path: Path) -> None:
+    iceberg_tables_of(
+        tmp_path,
+        sent=pa.table({"id": [1, 2], "v": [7, 7]}),
+        stored=pa.table({"id": [2, 3], "v": [7, 7]}),
+    )
+    assert query(tmp_path, "SELECT v FROM sent NATURAL JOIN stored").to_pylist() == [{"v": 7}]
+
+
+def test_iceberg_tables_that_differ_in_case_alone_are_told_apart(tmp_path: Path) -> None:
+    iceberg_tables_of(tmp_path, clicks=pa.table({"n": [1]}), Clicks=pa.table({"n": [2]}))
+    assert query(tmp_path, "SELECT n FROM clicks").to_pylist() == [{"n": 1}]
+    assert query(tmp_path, "SELECT n FROM Clicks").to_pylist() == [{"n": 2}]
+    with pytest.raises(QueryError, match=r"(Clicks and clicks|clicks and Clicks) differ in case alone"):
+        query(tmp_path, "SELECT a.n FROM clicks a, Clicks b")
+
+
+def test_a_damaged_catalog_stops_no_question_about_delta_tables(warehouse: Path) -> None:
+    iceberg_tables_of(warehouse, clicks=pa.table({"n": [1]}))
+    database = warehouse / "_iceberg" / "catalog.sqlite"
+    database.write_bytes(b"garbage" * 1000)
+    assert query(warehouse, "SELECT count(*) AS n FROM flights").to_pylist() == [{"n": 2}]
+    with pytest.raises(WarehouseError, match="catalog"):
+        query(warehouse, "SELECT count(*) AS n FROM clicks")
+
+
+def test_a_damaged_table_stops_no_question_about_one_that_differs_in_case_alone(warehouse: Path) -> None:
+    for commit in (warehouse / "Flights" / "_delta_log").glob("*.json"):
+        commit.write_text("garbage")
+    assert query(warehouse, "SELECT count(*) AS n FROM flights").to_pylist() == [{"n": 2}]
