@@ -25,7 +25,7 @@ JOINS = {
     "group_id": "g",
     "member_id": "m",
     "member_epoch": 0,
-    "rebalance_timeout": 1_000,
+    "rebalance_timeout": 60_000,
     "subscribed_topic_names": ["t"],
     "topic_partitions": [],
 }
@@ -48,11 +48,11 @@ async def test_a_member_is_told_its_epoch_its_partitions_and_when_to_come_again(
     assert (body["error_code"], body["member_id"], body["member_epoch"]) == (0, "m", 1)
     assert body["heartbeat_interval"] == 5_000
     assert body["assignment"]["topic_partitions"] == assigned(coordinator)
-    follows = dict.fromkeys(("subscribed_topic_names", "topic_partitions")) | {"rebalance_timeout": -1}
+    follows: Any = dict.fromkeys(("subscribed_topic_names", "topic_partitions")) | {"rebalance_timeout": -1}
     body = await heartbeat(coordinator, member_epoch=1, **follows)
     assert (body["member_epoch"], body["assignment"]) == (1, None), "nothing has changed"
     metadata = coordinator.context.groups.consumer_group("g").members["m"].metadata
-    assert (metadata.topics, metadata.rebalance_timeout_ms) == (("t",), 1_000)
+    assert (metadata.topics, metadata.rebalance_timeout_ms) == (("t",), 60_000)
     assert (await heartbeat(coordinator, member_epoch=-1, **follows))["member_epoch"] == -1
     assert not coordinator.context.groups.consumer_group("g").members
 

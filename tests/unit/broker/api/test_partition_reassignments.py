@@ -107,7 +107,7 @@ async def test_a_replica_that_a_partition_has_may_be_kept_though_its_broker_is_d
 async def test_the_number_of_replicas_changes_only_if_the_request_allows_it(broker: LocalBroker) -> None:
     """KIP-860"""
     broker.create("t", (1,))
-    keeping = {"allow_replication_factor_change": False}
+    keeping: Any = {"allow_replication_factor_change": False}
     assert await alter(broker, (0, [2, 3]), **keeping) == ["invalid_replication_factor"]
     assert await alter(broker, (0, [2]), **keeping) == ["none"]
     assert await alter(broker, (0, [2, 3])) == ["none"]
