@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +154,16 @@ def test_the_limit_of_the_request_is_shared_by_its_partitions(broker: LocalBroke
             broker.append("t", [b"x" * 1000], index=index)
     body = run(broker.answer("Fetch", 11, request({0: 0, 1: 0}, max_bytes=6000)))
     assert [len(offsets_in(answer)) for answer in answers(body).values()] == [4, 1]
+
+
+async def test_no_answer_is_larger_than_the_broker_allows(tmp_path: Path) -> None:
+    """fetch.max.bytes"""
+    broker = LocalBroker(tmp_path, {"fetch.max.bytes": "1024"})
+    broker.create("t")
+    for _ in range(3):
+        broker.append("t", [b"x" * 400])
+    body = await broker.answer("Fetch", 11, request({0: 0}))
+    assert offsets_in(answers(body)[0]) == [(0, 0), (1, 1)]
 
 
 # --- Long poll (R13) ---
