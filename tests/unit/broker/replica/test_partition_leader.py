@@ -273,7 +273,9 @@ def test_a_follower_joins_when_it_has_reached_the_high_watermark(partition: Part
     assert proposal.isr == REPLICAS
     assert proposal.partition_epoch == 4
     assert (proposal.leader, proposal.leader_epoch) == (US, EPOCH)
-    assert propose(partition) is None, "one at a time"
+    assert propose(partition, NOW_MS + LAG_MS_MAX + 1) is None, "one at a time"
+    partition.update_state(proposal, REPLICAS, NOW_MS)
+    assert propose(partition, NOW_MS + LAG_MS_MAX + 1) == (US,)
 
 
 def test_a_follower_joins_only_when_it_has_reached_the_start_of_the_leaders_epoch(tmp_path: Path) -> None:

@@ -181,14 +181,35 @@ async def test_an_id_that_is_not_used_expires_and_comes_back_with_another_produc
         assert await local.init(producer) == Producer(1002, 0)
 
 
+async def test_what_is_being_changed_neither_times_out_nor_expires(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True, expiration_ms=10_000) as local:
+        producer = await local.replicated(local.init(timeout_ms=1_000))
+        await local.replicated(local.add(producer, P0))
+        ending = asyncio.ensure_future(local.end(producer))
+        await settle()
+        local.now_ms += 10_000
+        await local.shard.upkeep()
+        assert await local.replicated(ending) == Producer(1001, 1)
+        local.markers.write_all()
+        local.replicate()
+        local.now_ms += 10_000
+        beginning = asyncio.ensure_future(local.init())
+        await settle()
+        await local.shard.upkeep()
+        assert await local.replicated(beginning) == Producer(1001, 2)
+        local.replicate()
+        assert list(local.shard.transactions) == [ID]
+
+
 async def test_an_id_whose_deletion_is_not_replicated_yet_is_not_used_again(tmp_path: Path) -> None:
     """The deletion would take the new producer away with it."""
     async with loaded(tmp_path, followers=True, expiration_ms=10_000) as local:
         await local.replicated(local.init())
         local.now_ms += 10_000
         await local.shard.upkeep()
-        with pytest.raises(ConcurrentTransactions):
-            await local.init()
+        early = asyncio.ensure_future(local.init())
+        await settle()
+        assert isinstance(early.exception(), ConcurrentTransactions)
         local.replicate()
         assert not local.shard.transactions
         assert (await local.replicated(local.init())).epoch == 0
