@@ -253,6 +253,15 @@ def test_a_diverging_fetch_or_one_out_of_range_says_nothing_of_the_followers_pro
     assert partition.high_watermark == 0
 
 
+def test_records_that_are_not_replicated_yet_are_not_deleted(tmp_path: Path) -> None:
+    """R4: the next leader may have other records there."""
+    partition = led(tmp_path, REPLICAS)
+    append(partition, 3)
+    with pytest.raises(OffsetOutOfRange):
+        partition.delete_records_before(1)
+    assert partition.log.log_start_offset == 0
+
+
 # --- The in-sync set ---
 
 

@@ -215,6 +215,16 @@ async def test_an_id_whose_deletion_is_not_replicated_yet_is_not_used_again(tmp_
         assert (await local.replicated(local.init())).epoch == 0
 
 
+async def test_an_id_whose_deletion_could_not_be_written_stays_in_use(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True, expiration_ms=10_000) as local:
+        await local.replicated(local.init())
+        local.now_ms += 10_000
+        set_in_sync(local, (1,), min_insync_replicas=2)
+        await local.shard.upkeep()
+        set_in_sync(local, (1, 2), min_insync_replicas=2)
+        assert (await local.replicated(local.init())).epoch == 1
+
+
 # --- Failures ---
 
 
