@@ -38,11 +38,14 @@ from mainstem_broker.api.authorization import refusal
 from mainstem_broker.api.context import BrokerContext, RequestContext
 from mainstem_broker.cluster.administration import Administration, NewTopic
 from mainstem_broker.cluster.config_entities import DEFAULT_ENTITY
+from mainstem_broker.cluster.controller import ElectionPolicy
+from mainstem_broker.cluster.elections import ElectionType, elect_on_request
 from mainstem_broker.cluster.member import ClusterMember
 from mainstem_broker.cluster.view import ClusterView
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint, TopicAssignment
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.errors import ProtocolError, RequestTimedOut, TopicAlreadyExists
+from mainstem_broker.group.coordinator import OFFSETS_TOPIC
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.protocol.codec import decode_header, decode_request, encode_response
@@ -90,6 +93,7 @@ class PlayedCluster:
         self.times_caught_up = 0
         self.topics_per_call: list[int] = []
         self.removal_failure: ProtocolError | None = None
+        self.elections: list[tuple[UUID, int, int]] = []
         self._broker = broker
 
     async def wait_until(self, reached: Callable[[], bool], timeout_ms: float) -> None:
@@ -157,6 +161,16 @@ class PlayedCluster:
         changed = replace(change(current), version=current.version + 1)
         self.view.set_topic(changed, self.view.topics[topic].config)
         return changed.version
+
+    async def ask_for_elections(self, elections: Iterable[tuple[UUID, int, int]]) -> None:
+        for topic_id, index, kind in elections:
+            self.elections.append((topic_id, index, kind))
+            if not self.controller_is_down:
+                topic = self.view.topics[self.view.topic_names[topic_id]]
+                state, replicas = topic.states[index], topic.assignment.replicas[index]
+                brokers, policy = self.view.brokers, ElectionPolicy()
+                elected = elect_on_request(ElectionType(kind), state, replicas, brokers, policy, {})
+                self._broker.set_state(topic.name, index, elected)
 
     async def delete_topics(self, topics: Mapping[str, UUID]) -> dict[str, ProtocolError]:
         self.topics_per_call.append(len(topics))
@@ -377,6 +391,17 @@ class LocalBroker:
         return body
 
 
+async def coordinating_broker(directory: Path) -> LocalBroker:
+    """A broker that coordinates all groups, with the topic "t" of two partitions."""
+    broker = LocalBroker(directory, {"group.initial.rebalance.delay.ms": "0"})
+    broker.create("t", (BROKER_ID, BROKER_ID))
+    broker.create(OFFSETS_TOPIC)
+    shards = broker.context.groups.shards
+    shards.follow(0)
+    await shards.loading(0)
+    return broker
+
+
 def read_by_client(key: int, version: int, body: Body) -> Entity:
     """What a client of that version reads of an answer."""
     parts = encode_response(key, version, 1, body)
@@ -412,11 +437,15 @@ def _made(shape: Shape, value: Any) -> Any:
         return tuple(make(shape.inner, item) if shape.is_struct else item for item in value)
     if shape.is_struct:
         return make(shape.inner, value)
-    return _typed(shape, timedelta(milliseconds=value) if shape.kafka_type == "timedelta_i32" else value)
+    return _typed(shape, timedelta(milliseconds=value) if _is_duration(shape) else value)
 
 
 def _typed(shape: Shape, value: Any) -> Any:
-    return shape.inner.parse(value) if shape.kafka_type == "timedelta_i32" else value
+    return shape.inner.parse(value) if _is_duration(shape) else value
+
+
+def _is_duration(shape: Shape) -> bool:
+    return shape.kafka_type in ("timedelta_i32", "timedelta_i64")
 
 
 def batch(values: Iterable[bytes], timestamp_ms: int = NOW_MS) -> bytes:

@@ -4,6 +4,7 @@ a request here fails."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
+from tests.support.waiting import settle
 from tests.unit.broker.api.brokers import LocalBroker, batch, run
 from tests.unit.broker.api.test_api_table import sample
 
@@ -646,6 +648,21 @@ def test_of_several_topics_only_the_allowed_ones_are_read(secured: LocalBroker) 
     assert (hidden["error_code"], hidden["records"]) == (ErrorCode.unknown_topic_id, b"")
     assert mine["error_code"] == 0
     assert mine["records"].size_bytes > 0
+
+
+async def test_a_right_that_is_taken_back_while_a_fetch_waits_is_lost_for_its_answer(
+    secured: LocalBroker,
+) -> None:
+    allow(secured, Operation.READ, ResourceType.TOPIC, "t")
+    position = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1000}
+    topics = [{"topic_id": TOPIC_ID, "partitions": [position]}]
+    asked = {"max_wait": 60_000, "min_bytes": 1, "max_bytes": 1000, "topics": topics}
+    waiting = asyncio.create_task(secured.answer("Fetch", 17, asked))
+    await settle()
+    assert not waiting.done()
+    secured.set_rules(ResourcePattern(ResourceType.TOPIC, "t"), ())
+    secured.append("t", [b"secret"])
+    assert list(errors_in(await waiting)) == ["unknown_topic_id"]
 
 
 @pytest.mark.usefixtures("coordinating")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,23 @@ def test_whole_batches_are_answered_as_slices_of_a_file(broker: LocalBroker, ver
 
 
 @pytest.mark.parametrize(
+    ("offset", "expected"), [(0, "offset_out_of_range"), (1, "none"), (3, "none"), (4, "offset_out_of_range")]
+)
+async def test_offsets_from_the_start_to_the_end_are_valid_and_no_others(
+    broker: LocalBroker, offset: int, expected: str
+) -> None:
+    """redpanda#10799."""
+    broker.create("t")
+    broker.append("t", [b"a", b"b", b"c"])
+    broker.partition("t").delete_records_before(1)
+    answer = answers(await broker.answer("Fetch", 11, request({0: offset})))[0]
+    assert code(answer) == expected
+    known = (3, 1) if expected == "none" else (-1, -1)
+    assert (answer["high_watermark"], answer["log_start_offset"]) == known
+    assert isinstance(answer["records"], FileSlice) == (offset == 1)
+
+
+@pytest.mark.parametrize(
     ("epoch", "expected"),
     [(4, "fenced_leader_epoch"), (5, "none"), (6, "unknown_leader_epoch"), (-1, "none")],
 )
@@ -136,6 +154,16 @@ def test_the_limit_of_the_request_is_shared_by_its_partitions(broker: LocalBroke
             broker.append("t", [b"x" * 1000], index=index)
     body = run(broker.answer("Fetch", 11, request({0: 0, 1: 0}, max_bytes=6000)))
     assert [len(offsets_in(answer)) for answer in answers(body).values()] == [4, 1]
+
+
+async def test_no_answer_is_larger_than_the_broker_allows(tmp_path: Path) -> None:
+    """fetch.max.bytes"""
+    broker = LocalBroker(tmp_path, {"fetch.max.bytes": "1024"})
+    broker.create("t")
+    for _ in range(3):
+        broker.append("t", [b"x" * 400])
+    body = await broker.answer("Fetch", 11, request({0: 0}))
+    assert offsets_in(answers(body)[0]) == [(0, 0), (1, 1)]
 
 
 # --- Long poll (R13) ---

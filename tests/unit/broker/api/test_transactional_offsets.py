@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,16 +89,10 @@ class Requests:
 
 
 @pytest.fixture
-async def requests(broker: LocalBroker) -> AsyncIterator[Requests]:
-    broker.create("t")
-    broker.create(OFFSETS_TOPIC)
-    shards = broker.context.groups.shards
-    shards.follow(0)
-    await shards.loading(0)
-    requests = Requests(broker)
+async def requests(coordinator: LocalBroker) -> Requests:
+    requests = Requests(coordinator)
     assert await requests.heartbeat("a", 0) == 1
-    yield requests
-    await shards.stop()
+    return requests
 
 
 @pytest.mark.parametrize("version", [7, 8, 9])

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.waiting import settle
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker
-from tests.unit.broker.api.test_fetch import request
+from tests.unit.broker.api.test_fetch import answers, offsets_in, request
 from tests.unit.broker.log.transactional import transactional_batch
 
 from mainstem_broker.api import write_txn_markers
@@ -112,6 +112,17 @@ async def test_a_leader_that_resigns_says_so_to_the_coordinator(broker: LocalBro
 
 
 # --- Readers ---
+
+
+async def test_r11_read_committed_ends_before_an_open_transaction(broker: LocalBroker) -> None:
+    broker.create("t")
+    broker.append("t", [b"a"])
+    send(broker, ONE)
+    broker.append("t", [b"b"])
+    for level, read in ((0, [(0, 0), (1, 1), (2, 2)]), (1, [(0, 0)])):
+        answer = answers(await broker.answer("Fetch", 11, fetch(level=level)))[0]
+        assert (answer["last_stable_offset"], answer["high_watermark"]) == (1, 3)
+        assert offsets_in(answer) == read
 
 
 @pytest.mark.parametrize("version", [4, 11, 12])

@@ -86,7 +86,9 @@ def adding(rule: Rule) -> Callable[[frozenset[Rule]], frozenset[Rule]]:
 
 
 @processes
-async def test_rules_written_at_the_same_time_are_all_kept(servers: str) -> None:
+async def test_rules_written_at_the_same_time_are_all_kept_until_they_are_taken_back(
+    servers: str, shell: KazooClient
+) -> None:
     rules = [Rule(f"User:{number}", "*", Operation.READ, Permission.ALLOW) for number in range(8)]
 
     async with joined(1, servers) as one, joined(2, servers) as two:
@@ -97,6 +99,10 @@ async def test_rules_written_at_the_same_time_are_all_kept(servers: str) -> None
             )
         )
         await one.until(lambda: one.view.acls.get(ORDERS) == frozenset(rules))
+        assert decode_rules(shell.get("/kafka-acl/Topic/orders")[0]) == frozenset(rules)
+        await two.administration.change_rules(ORDERS, lambda _: frozenset())
+        await one.until(lambda: one.view.acls == {})
+        assert shell.exists("/kafka-acl/Topic/orders") is None
 
 
 @processes

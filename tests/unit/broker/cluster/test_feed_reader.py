@@ -212,6 +212,14 @@ async def test_after_any_failure_a_pass_looks_at_everything_again(servers: str, 
             assert one.is_controller
 
 
+async def test_a_view_catches_up_with_what_was_written_before_the_call(servers: str) -> None:
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        for number in range(10):
+            await one.create(f"t{number}", [1])
+            await two.catch_up(8000)
+            assert f"t{number}" in two.view.topics
+
+
 async def test_to_catch_up_ends_with_the_time_when_nothing_answers(one: Member) -> None:
     await one.hold_back()
     await one.catch_up(20)

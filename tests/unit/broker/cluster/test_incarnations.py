@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.broker.cluster.members import WAIT_MS, joined
+from tests.unit.broker.server.peers import until
 
 pytestmark = pytest.mark.processes
 
@@ -45,3 +46,15 @@ async def test_a_broker_that_retires_gives_its_leaderships_away_before_it_goes(s
         }
         assert [states[index].leader_epoch for index in range(3)] == [1, 0, 0]
         assert two.states.live_incarnations().keys() == {1}
+
+
+async def test_a_broker_that_was_taken_for_dead_registers_anew_in_a_new_life(servers: str) -> None:
+    async with joined(1, servers) as one, joined(2, servers) as two:
+        await one.until(lambda: 2 in one.view.brokers)
+        await one.create("t", [2])
+        await one.until(lambda: one.knows("t"))
+        await one.controllership.fence(2, 0)
+        await one.until(lambda: 2 in one.view.brokers and one.view.brokers[2].incarnation == 1)
+        await until(lambda: two.lease.is_held_by(1) and two.lease.is_valid())
+        assert not two.lease.is_held_by(0)
+        await one.until(lambda: one.states_of("t")[0].incarnations == {2: 1})

@@ -13,6 +13,7 @@ from mainstem_broker.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     IllegalGeneration,
+    InvalidCommitOffsetSize,
     InvalidProducerEpoch,
     InvalidTxnState,
     NonEmptyGroup,
@@ -266,3 +267,29 @@ async def test_a_commit_whose_replication_failed_is_still_part_of_the_transactio
         end(local)
         local.replicate()
         assert local.committed("g") == 5
+
+
+async def test_a_commit_that_too_few_replicas_would_have_is_refused_before_it_is_written(
+    tmp_path: Path,
+) -> None:
+    async with loaded(tmp_path, followers=True, min_insync_replicas=2) as local:
+        local.set_in_sync((1,))
+        with pytest.raises(CoordinatorNotAvailable):
+            commit(local, 5)
+        assert unstable(local) == []
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_a_commit_that_one_batch_cannot_hold_has_an_error_of_its_own(
+    tmp_path: Path, in_transaction: bool
+) -> None:
+    async with loaded(tmp_path, max_message_bytes=1_000) as local:
+        groups, offsets = local.coordinator, {("t", 0): CommittedOffset(5, 3, "x" * 1_000, local.now_ms)}
+        request = Commit("", None, -1, 3, is_transactional=in_transaction)
+        producer = TransactionalProducer(PRODUCER_ID, 0, groups.begin_verification("g", PRODUCER_ID, 0))
+        with pytest.raises(InvalidCommitOffsetSize):
+            if in_transaction:
+                groups.commit_in_transaction("g", request, producer, offsets)
+            else:
+                groups.commit("g", request, offsets)
+        assert (local.committed("g"), unstable(local)) == (None, [])

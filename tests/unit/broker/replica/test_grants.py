@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,12 +198,16 @@ def test_a_process_that_cannot_know_what_an_earlier_one_granted_waits_after_its_
     partition.require_leader()
 
 
-def test_a_broker_that_led_last_does_not_wait_after_its_start(tmp_path: Path, clock: Clock) -> None:
+@pytest.mark.parametrize(("elr", "waits"), [((), False), ((TWO,), True)])
+def test_a_broker_that_led_last_waits_after_its_start_only_for_one_that_may_have_led_since(
+    tmp_path: Path, clock: Clock, elr: tuple[int, ...], *, waits: bool
+) -> None:
     lease = Lease(clock, SESSION_S)
     lease.begin_listening()
     lease.begin(LIFE + 1)
     lease.answered(clock.now_s)
     partition = new_replica(tmp_path, lease=lease)
-    partition.update_state(state_of(US, 3, (US,), 3), REPLICAS, NOW_MS)
+    partition.update_state(state_of(US, 3, (US,), 3, elr=elr), REPLICAS, NOW_MS)
     partition.update_state(state_of(US, 4, (US,), 4, incarnations={US: LIFE + 1}), REPLICAS, NOW_MS)
-    partition.require_leader()
+    with pytest.raises(NotLeaderOrFollower) if waits else nullcontext():
+        partition.require_leader()

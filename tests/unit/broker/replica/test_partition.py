@@ -38,6 +38,11 @@ def append(to: Partition, *values: bytes, acks: int = 1) -> int:
 # --- Leading ---
 
 
+def test_a_high_watermark_is_never_beyond_the_end_of_a_log_that_has_lost_records(tmp_path: Path) -> None:
+    """R19: what is appended there later has not been replicated."""
+    assert new_replica(tmp_path, epochs=(1, 1), high_watermark=9).high_watermark == 2
+
+
 def test_a_replica_without_a_state_leads_nothing(tmp_path: Path) -> None:
     fresh = new_replica(tmp_path)
     assert (fresh.is_leader, fresh.leader_epoch) == (False, -1)

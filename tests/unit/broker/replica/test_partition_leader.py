@@ -253,6 +253,31 @@ def test_a_diverging_fetch_or_one_out_of_range_says_nothing_of_the_followers_pro
     assert partition.high_watermark == 0
 
 
+def test_nothing_is_committed_while_a_broker_outside_the_set_may_be_elected(tmp_path: Path) -> None:
+    """R19: as when min.insync.replicas was lowered. The state that makes it impossible is written first."""
+    partition = new_replica(tmp_path, settings(min_insync_replicas=1))
+    partition.update_state(state_of(US, EPOCH, (US,), 3, elr=(TWO,)), REPLICAS, NOW_MS)
+    append(partition)
+    assert partition.high_watermark == 0
+    with pytest.raises(NotEnoughReplicas):
+        partition.require_in_sync()
+    proposal = partition.propose_isr(LIVES, NOW_MS, LAG_MS_MAX)
+    assert proposal is not None
+    assert (proposal.isr, proposal.elr) == ((US,), ())
+    partition.update_state(proposal, REPLICAS, NOW_MS)
+    partition.require_in_sync()
+    assert partition.high_watermark == 1
+
+
+def test_records_that_are_not_replicated_yet_are_not_deleted(tmp_path: Path) -> None:
+    """R4: the next leader may have other records there."""
+    partition = led(tmp_path, REPLICAS)
+    append(partition, 3)
+    with pytest.raises(OffsetOutOfRange):
+        partition.delete_records_before(1)
+    assert partition.log.log_start_offset == 0
+
+
 # --- The in-sync set ---
 
 
@@ -273,7 +298,9 @@ def test_a_follower_joins_when_it_has_reached_the_high_watermark(partition: Part
     assert proposal.isr == REPLICAS
     assert proposal.partition_epoch == 4
     assert (proposal.leader, proposal.leader_epoch) == (US, EPOCH)
-    assert propose(partition) is None, "one at a time"
+    assert propose(partition, NOW_MS + LAG_MS_MAX + 1) is None, "one at a time"
+    partition.update_state(proposal, REPLICAS, NOW_MS)
+    assert propose(partition, NOW_MS + LAG_MS_MAX + 1) == (US,)
 
 
 def test_a_follower_joins_only_when_it_has_reached_the_start_of_the_leaders_epoch(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ def test_without_a_limit_a_second_login_is_refused_and_the_first_stays() -> None
     case.log_in()
     with pytest.raises(LoginFailed, match="has logged in already"):
         case.login.choose("PLAIN", 1, 100.0)
+    with pytest.raises(LoginFailed, match="No login is under way"):
+        case.login.respond(ALICE)
     assert not case.is_under_way()
     assert not case.failed
 

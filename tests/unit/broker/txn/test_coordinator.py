@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import settle, wait_until_async
 from tests.unit.broker.txn.local_transactions import ID, LocalTransactions, loaded
 
 from mainstem_broker.errors import (
     ConcurrentTransactions,
     CoordinatorNotAvailable,
     InvalidProducerIdMapping,
+    InvalidTransactionTimeout,
     NotCoordinator,
     ProducerFenced,
     TransactionalIdNotFound,
 )
 from mainstem_broker.replica.partition_state import PartitionState
 from mainstem_broker.txn.states import State
-from mainstem_broker.txn.transaction import Producer
+from mainstem_broker.txn.transaction import CLIENT_EPOCH_MAX, Producer
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -74,11 +76,41 @@ async def test_a_request_is_answered_when_its_record_is_replicated(tmp_path: Pat
         await asyncio.sleep(0)
         assert not adding.done()
         assert local.coordinator.transaction(ID).state is State.EMPTY
-        with pytest.raises(ConcurrentTransactions):
-            await local.end(producer)
+        for request in (local.add(producer, P1), local.end(producer), local.init()):
+            with pytest.raises(ConcurrentTransactions):
+                await request
         local.replicate()
         await adding
         assert local.coordinator.transaction(ID).state is State.ONGOING
+
+
+async def test_a_producer_that_is_not_replicated_yet_adds_nothing(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True) as local:
+        making = asyncio.ensure_future(local.init())
+        await settle()
+        with pytest.raises(ConcurrentTransactions):
+            await local.add(Producer(local.last_producer_id, 0), P0)
+        producer = await local.replicated(making)
+        await local.replicated(local.add(producer, P0))
+
+
+async def test_two_ends_that_wait_for_the_next_producer_id_end_one_transaction(
+    local: LocalTransactions,
+) -> None:
+    producer = await local.init()
+    await local.add(producer, P0)
+    coordinated = local.shard.transactions[ID]
+    assert coordinated.current is not None
+    coordinated.current = replace(coordinated.current, epoch=CLIENT_EPOCH_MAX)
+    last = Producer(producer.producer_id, CLIENT_EPOCH_MAX)
+    answers = await asyncio.gather(local.end(last), local.end(last), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Producer, ConcurrentTransactions]
+
+
+async def test_a_timeout_may_be_as_long_as_the_setting_allows(local: LocalTransactions) -> None:
+    assert (await local.init(timeout_ms=900_000)).epoch == 0
+    with pytest.raises(InvalidTransactionTimeout):
+        await local.init(timeout_ms=900_001)
 
 
 async def test_two_first_requests_at_once_make_one_producer(local: LocalTransactions) -> None:
@@ -147,6 +179,50 @@ async def test_an_id_that_is_not_used_expires_and_comes_back_with_another_produc
         await local.restart()
         assert not local.shard.transactions
         assert await local.init(producer) == Producer(1002, 0)
+
+
+async def test_what_is_being_changed_neither_times_out_nor_expires(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True, expiration_ms=10_000) as local:
+        producer = await local.replicated(local.init(timeout_ms=1_000))
+        await local.replicated(local.add(producer, P0))
+        ending = asyncio.ensure_future(local.end(producer))
+        await settle()
+        local.now_ms += 10_000
+        await local.shard.upkeep()
+        assert await local.replicated(ending) == Producer(1001, 1)
+        local.markers.write_all()
+        local.replicate()
+        local.now_ms += 10_000
+        beginning = asyncio.ensure_future(local.init())
+        await settle()
+        await local.shard.upkeep()
+        assert await local.replicated(beginning) == Producer(1001, 2)
+        local.replicate()
+        assert list(local.shard.transactions) == [ID]
+
+
+async def test_an_id_whose_deletion_is_not_replicated_yet_is_not_used_again(tmp_path: Path) -> None:
+    """The deletion would take the new producer away with it."""
+    async with loaded(tmp_path, followers=True, expiration_ms=10_000) as local:
+        await local.replicated(local.init())
+        local.now_ms += 10_000
+        await local.shard.upkeep()
+        early = asyncio.ensure_future(local.init())
+        await settle()
+        assert isinstance(early.exception(), ConcurrentTransactions)
+        local.replicate()
+        assert not local.shard.transactions
+        assert (await local.replicated(local.init())).epoch == 0
+
+
+async def test_an_id_whose_deletion_could_not_be_written_stays_in_use(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True, expiration_ms=10_000) as local:
+        await local.replicated(local.init())
+        local.now_ms += 10_000
+        set_in_sync(local, (1,), min_insync_replicas=2)
+        await local.shard.upkeep()
+        set_in_sync(local, (1, 2), min_insync_replicas=2)
+        assert (await local.replicated(local.init())).epoch == 1
 
 
 # --- Failures ---

@@ -119,10 +119,24 @@ def test_a_producer_that_is_told_to_wait_for_its_own_abort_goes_on_after_it() ->
     assert init(aborted, Producer(ID, 5)).producer == Producer(ID, 7)
 
 
-def test_a_producer_whose_transaction_timed_out_is_fenced() -> None:
-    aborted = completed(fenced(transaction(State.ONGOING), NOW_MS), NOW_MS)
+def test_a_producer_whose_transaction_was_aborted_by_others_is_fenced() -> None:
+    """By the timeout, or by a new instance."""
+    for aborting in (fenced(transaction(State.ONGOING), NOW_MS), init(transaction(State.ONGOING))):
+        for current in (aborting, completed(aborting, NOW_MS)):
+            with pytest.raises(ProducerFenced):
+                init(current, Producer(ID, 5))
+
+
+def test_a_producer_that_did_not_hear_of_the_end_of_its_transaction_goes_on_after_it() -> None:
+    ending = end(transaction(State.ONGOING), 5, True, CLIENT_VERSION_2)
+    assert ending is not None
+    assert init(completed(ending, NOW_MS), Producer(ID, 5)).producer == Producer(ID, 6)
+
+
+def test_an_epoch_of_the_former_producer_id_is_not_taken_for_one_of_the_present() -> None:
+    current = replace(transaction(State.EMPTY, epoch=6), last_epoch=5, previous_producer_id=NEW_ID)
     with pytest.raises(ProducerFenced):
-        init(aborted, Producer(ID, 5))
+        init(current, Producer(NEW_ID, 5))
 
 
 @pytest.mark.parametrize("expected", [None, Producer(ID, CLIENT_EPOCH_MAX)])
@@ -310,6 +324,15 @@ def test_the_last_epoch_is_followed_by_another_producer_id() -> None:
     assert end(done, CLIENT_EPOCH_MAX, True, CLIENT_VERSION_2) is None
     with pytest.raises(InvalidProducerIdMapping):
         end(done, CLIENT_EPOCH_MAX - 1, True, CLIENT_VERSION_2)
+
+    following = with_partitions(done, Producer(NEW_ID, 0), PARTITIONS, CLIENT_VERSION_2, NOW_MS)
+    assert following is not None
+    ending = end(following, 0, True, CLIENT_VERSION_2, NEW_ID)
+    assert ending is not None
+    later = completed(ending, NOW_MS)
+    assert (later.producer, later.previous_producer_id) == (Producer(NEW_ID, 1), ID)
+    with pytest.raises(InvalidProducerIdMapping):
+        end(later, CLIENT_EPOCH_MAX, True, CLIENT_VERSION_2)
 
 
 # --- Time ---
