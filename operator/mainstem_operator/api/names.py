@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from mainstem_operator.api.whole_numbers import is_whole_number
+
 GROUP: Final = "mainstem.dev"
 VERSION: Final = "v1beta1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
@@ -99,8 +101,7 @@ def external(cluster: str, broker: int) -> str:
 def broker_of_external(cluster: str, service: str) -> int | None:
     """The broker whose `external` Service has this name; None if it is another one."""
     index = service.removeprefix(f"{cluster}-broker-").removesuffix("-external")
-    is_index = index.isascii() and index.isdecimal() and len(index) < 10
-    return int(index) if is_index and external(cluster, int(index)) == service else None
+    return int(index) if is_whole_number(index) and external(cluster, int(index)) == service else None
 
 
 def trusted_certificates(cluster: str) -> str:
