@@ -10,7 +10,6 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -298,7 +297,7 @@ class SimulatedBroker:
         data = SimpleNamespace(index=index, records=batch)
         request: Any = SimpleNamespace(
             acks=acks,
-            timeout=Duration(timeout_s),
+            timeout=timedelta(seconds=timeout_s),
             topic_data=(SimpleNamespace(name=topic, partition_data=(data,)),),
         )
         replica = self.replicas.find(topic, index)
@@ -326,7 +325,7 @@ class SimulatedBroker:
         """Answer a DeleteRecords for one partition."""
         partitions = (SimpleNamespace(partition_index=index, offset=offset),)
         request: Any = SimpleNamespace(
-            timeout=Duration(timeout_s), topics=(SimpleNamespace(name=topic, partitions=partitions),)
+            timeout=timedelta(seconds=timeout_s), topics=(SimpleNamespace(name=topic, partitions=partitions),)
         )
         await delete_records.handle(self.context, request, _CONTEXT)
 
@@ -353,16 +352,6 @@ class SimulatedContext(BrokerContext):
 
     def now_ms(self) -> int:
         return SimulatedBroker.now_ms()
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """In place of a timedelta."""
-
-    seconds: float
-
-    def total_seconds(self) -> float:
-        return self.seconds
 
 
 class SimulatedPeer:
