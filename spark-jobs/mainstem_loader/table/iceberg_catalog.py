@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -102,34 +102,41 @@ def _place(warehouse: Folder) -> str:
 @cache
 def _opened(uri: str, warehouse: Folder) -> Catalog:
     from pyiceberg.catalog import load_catalog
-    from pyiceberg.catalog.sql import SqlCatalog
-    from sqlalchemy import NullPool, create_engine
-    from sqlalchemy.exc import SQLAlchemyError
 
     properties = {"uri": uri}
-    if uri.startswith(_SQLITE):
-        properties |= {"type": "sql", "warehouse": _place(warehouse)}
-        Path(uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-    else:
-        # All snapshots, or ancestors that are not sent would be taken for expired.
-        properties |= {"type": "rest", "snapshot-loading-mode": "all"}
     if warehouse.is_local:
         properties["py-io-impl"] = "mainstem_loader.table.synced_files.SyncedFileIO"
     else:
         properties["s3.region"] = os.environ.get("AWS_REGION", "us-east-1")
         if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
             properties["s3.endpoint"] = endpoint
+    if uri.startswith(_SQLITE):
+        Path(uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+        return _opened_file(properties | {"warehouse": _place(warehouse)})
+    # All snapshots, or ancestors that are not sent would be taken for expired.
+    properties |= {"type": "rest", "snapshot-loading-mode": "all"}
+    return load_catalog(CATALOG_NAME, **properties)
+
+
+def _opened_file(properties: Mapping[str, str]) -> Catalog:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy import NullPool, create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+    class FileCatalog(SqlCatalog):  # type: ignore[misc]  # PyIceberg has no types for it
+        """Its connections end with their transactions: a file that could not be written when it was opened
+        would go on being read only, and a catalog that cannot be opened would leave one.
+        """
+
+        def _init_catalog(self) -> None:
+            self.engine = create_engine(self.properties["uri"], poolclass=NullPool)
+            super()._init_catalog()
+
     try:
-        catalog = load_catalog(CATALOG_NAME, **properties)
+        return FileCatalog(CATALOG_NAME, **properties)
     except SQLAlchemyError:
         # Two loaders have made the catalog's own tables at once; now they are there.
-        catalog = load_catalog(CATALOG_NAME, **properties)
-    if isinstance(catalog, SqlCatalog):
-        # Connections end with their transactions: a file that could not be written when it was opened would
-        # go on being read only.
-        catalog.close()
-        catalog.engine = create_engine(uri, poolclass=NullPool)
-    return catalog
+        return FileCatalog(CATALOG_NAME, **properties)
 
 
 class CommitOnceCatalog:
