@@ -18,7 +18,7 @@ from mainstem_broker.config.setting import (
     Setting,
     SettingType,
     Value,
-    accepted_setting,
+    accepted,
 )
 
 _TIERED: Final = "Of remote storage (KIP-405), which there is none of."
@@ -27,7 +27,7 @@ _TIERED: Final = "Of remote storage (KIP-405), which there is none of."
 def _dynamic(
     name: str, type_: SettingType, default: Value, documentation: str, *, minimum: float | None = None
 ) -> Setting:
-    return accepted_setting(name, type_, default, documentation, minimum=minimum, dynamic="cluster-wide")
+    return accepted(Setting(name, type_, default, documentation, minimum=minimum, dynamic="cluster-wide"))
 
 
 WITHOUT_EFFECT: Final = (

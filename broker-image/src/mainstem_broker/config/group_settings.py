@@ -10,25 +10,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mainstem_broker.config.setting import BOOLEAN, INT, LIST, STRING, Setting, accepted_setting, table
+from mainstem_broker.config.setting import BOOLEAN, INT, LIST, STRING, Setting, accepted, table
 
 
 def _of_unserved(family: str, groups: str) -> Iterator[Setting]:
     """What the groups of a family have in common with those of KIP-848."""
     interval = f"group.{family}.assignment.interval.ms"
-    yield accepted_setting(
-        f"{family}.assignment.interval.ms",
-        INT,
-        1_000,
-        f"Shortest time between two assignments of {groups}.",
-        minimum=0,
-        fallbacks=((interval, 1),),
+    yield accepted(
+        Setting(
+            f"{family}.assignment.interval.ms",
+            INT,
+            1_000,
+            f"Shortest time between two assignments of {groups}.",
+            minimum=0,
+            fallbacks=((interval, 1),),
+        )
     )
-    yield accepted_setting(
-        f"{family}.heartbeat.interval.ms", INT, 5_000, f"Heartbeat interval of {groups}.", minimum=1
+    yield accepted(
+        Setting(f"{family}.heartbeat.interval.ms", INT, 5_000, f"Heartbeat interval of {groups}.", minimum=1)
     )
-    yield accepted_setting(
-        f"{family}.session.timeout.ms", INT, 45_000, f"Session timeout of {groups}.", minimum=1
+    yield accepted(
+        Setting(f"{family}.session.timeout.ms", INT, 45_000, f"Session timeout of {groups}.", minimum=1)
     )
 
 
@@ -49,83 +51,111 @@ GROUP_SETTINGS: Final[Mapping[str, Setting]] = table(
         minimum=1,
         fallbacks=(("group.consumer.session.timeout.ms", 1),),
     ),
-    accepted_setting(
-        "consumer.assignment.interval.ms",
-        INT,
-        1_000,
-        "Shortest time between two assignments of a group of KIP-848; here there is none.",
-        minimum=0,
-        fallbacks=(("group.consumer.assignment.interval.ms", 1),),
+    accepted(
+        Setting(
+            "consumer.assignment.interval.ms",
+            INT,
+            1_000,
+            "Shortest time between two assignments of a group of KIP-848; here there is none.",
+            minimum=0,
+            fallbacks=(("group.consumer.assignment.interval.ms", 1),),
+        )
     ),
     *_of_unserved("share", "a share group"),
-    accepted_setting(
-        "share.auto.offset.reset",
-        STRING,
-        "latest",
-        "Where a share group begins: latest, earliest, or by_duration: and an ISO 8601 duration.",
-        pattern=r"latest|earliest"
-        r"|by_duration:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+([.][0-9]{1,9})?S)?)?",
+    accepted(
+        Setting(
+            "share.auto.offset.reset",
+            STRING,
+            "latest",
+            "Where a share group begins: latest, earliest, or by_duration: and an ISO 8601 duration.",
+            pattern=r"latest|earliest"
+            r"|by_duration:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+([.][0-9]{1,9})?S)?)?",
+        )
     ),
-    accepted_setting(
-        "share.delivery.count.limit", INT, 5, "How often a share group delivers a record at most.", minimum=2
+    accepted(
+        Setting(
+            "share.delivery.count.limit",
+            INT,
+            5,
+            "How often a share group delivers a record at most.",
+            minimum=2,
+        )
     ),
-    accepted_setting(
-        "share.isolation.level",
-        STRING,
-        "read_uncommitted",
-        "Whether a share group reads records of open and aborted transactions.",
-        choices=("read_committed", "read_uncommitted"),
+    accepted(
+        Setting(
+            "share.isolation.level",
+            STRING,
+            "read_uncommitted",
+            "Whether a share group reads records of open and aborted transactions.",
+            choices=("read_committed", "read_uncommitted"),
+        )
     ),
-    accepted_setting(
-        "share.partition.max.record.locks",
-        INT,
-        2_000,
-        "How many records of a partition a share group may hold.",
-        minimum=100,
+    accepted(
+        Setting(
+            "share.partition.max.record.locks",
+            INT,
+            2_000,
+            "How many records of a partition a share group may hold.",
+            minimum=100,
+        )
     ),
-    accepted_setting(
-        "share.record.lock.duration.ms",
-        INT,
-        30_000,
-        "How long a consumer of a share group holds a record.",
-        minimum=1_000,
+    accepted(
+        Setting(
+            "share.record.lock.duration.ms",
+            INT,
+            30_000,
+            "How long a consumer of a share group holds a record.",
+            minimum=1_000,
+        )
     ),
-    accepted_setting(
-        "share.renew.acknowledge.enable",
-        BOOLEAN,
-        True,
-        "Whether consumers of a share group may hold records longer.",
+    accepted(
+        Setting(
+            "share.renew.acknowledge.enable",
+            BOOLEAN,
+            True,
+            "Whether consumers of a share group may hold records longer.",
+        )
     ),
-    accepted_setting(
-        "errors.deadletterqueue.copy.record.enable",
-        BOOLEAN,
-        False,
-        "Whether dead letters of a share group contain the record.",
+    accepted(
+        Setting(
+            "errors.deadletterqueue.copy.record.enable",
+            BOOLEAN,
+            False,
+            "Whether dead letters of a share group contain the record.",
+        )
     ),
-    accepted_setting(
-        "errors.deadletterqueue.topic.name",
-        STRING,
-        "",
-        "The topic of a share group's dead letters.",
-        pattern=r"(?!__).*",
+    accepted(
+        Setting(
+            "errors.deadletterqueue.topic.name",
+            STRING,
+            "",
+            "The topic of a share group's dead letters.",
+            pattern=r"(?!__).*",
+        )
     ),
     *_of_unserved("streams", "a streams group"),
-    accepted_setting("streams.assignor.name", STRING, None, "The assignor of a streams group."),
-    accepted_setting(
-        "streams.initial.rebalance.delay.ms",
-        INT,
-        3_000,
-        "How long a new streams group waits for more members.",
-        minimum=0,
+    accepted(Setting("streams.assignor.name", STRING, None, "The assignor of a streams group.")),
+    accepted(
+        Setting(
+            "streams.initial.rebalance.delay.ms",
+            INT,
+            3_000,
+            "How long a new streams group waits for more members.",
+            minimum=0,
+        )
     ),
-    accepted_setting(
-        "streams.num.standby.replicas", INT, 0, "Standby replicas of a streams group's tasks.", minimum=0
+    accepted(
+        Setting(
+            "streams.num.standby.replicas", INT, 0, "Standby replicas of a streams group's tasks.", minimum=0
+        )
     ),
-    accepted_setting(
-        "streams.rack.aware.assignment.tags",
-        LIST,
-        "",
-        "Tags over which a streams group spreads its standby replicas.",
+    accepted(
+        Setting(
+            "streams.rack.aware.assignment.tags",
+            LIST,
+            "",
+            "Tags over which a streams group spreads its standby replicas.",
+        )
     ),
 )
 

@@ -143,32 +143,10 @@ class Setting:
         return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def accepted_setting(
-    name: str,
-    type_: SettingType,
-    default: Value | None,
-    documentation: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-    pattern: str | None = None,
-    dynamic: Dynamic = "read-only",
-    fallbacks: tuple[tuple[str, int], ...] = (),
-) -> Setting:
+def accepted(setting: Setting) -> Setting:
     """A setting of Kafka that is accepted and has no effect here, so that what sets it works unchanged."""
-    return Setting(
-        name,
-        type_,
-        default,
-        f"Accepted as in Kafka, but without effect. {documentation}",
-        minimum=minimum,
-        maximum=maximum,
-        choices=choices,
-        pattern=pattern,
-        dynamic=dynamic,
-        fallbacks=fallbacks,
-    )
+    documentation = f"Accepted as in Kafka, but without effect. {setting.documentation}"
+    return replace(setting, documentation=documentation)
 
 
 class Source(Enum):

@@ -21,7 +21,7 @@ from mainstem_broker.config.setting import (
     MINUTE_MS,
     STRING,
     Setting,
-    accepted_setting,
+    accepted,
     table,
 )
 from mainstem_broker.errors import InvalidSetting
@@ -81,11 +81,13 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         minimum=0,
         fallbacks=(("log.cleaner.delete.retention.ms", 1),),
     ),
-    accepted_setting(
-        "errors.deadletterqueue.group.enable",
-        BOOLEAN,
-        False,
-        "Whether the topic takes dead letters of share groups, which there are none of.",
+    accepted(
+        Setting(
+            "errors.deadletterqueue.group.enable",
+            BOOLEAN,
+            False,
+            "Whether the topic takes dead letters of share groups, which there are none of.",
+        )
     ),
     Setting(
         "file.delete.delay.ms",
@@ -157,14 +159,16 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         minimum=1,
         fallbacks=(("log.cleaner.max.compaction.lag.ms", 1),),
     ),
-    accepted_setting(
-        "max.decompressed.message.bytes",
-        INT,
-        2_147_483_639,
-        "A broker opens no batch that inflates to over 32 MiB.",
-        minimum=1,
-        maximum=2_147_483_639,
-        fallbacks=(("max.decompressed.message.bytes", 1),),
+    accepted(
+        Setting(
+            "max.decompressed.message.bytes",
+            INT,
+            2_147_483_639,
+            "A broker opens no batch that inflates to over 32 MiB.",
+            minimum=1,
+            maximum=2_147_483_639,
+            fallbacks=(("max.decompressed.message.bytes", 1),),
+        )
     ),
     Setting(
         "max.message.bytes",
