@@ -34,6 +34,12 @@ def absence_of(cluster: str, namespace: str, there: Object | None) -> Condition 
     return None
 
 
+def not_measured(manifest: Object, measure: str, why: str) -> list[Condition]:
+    """The condition `measure` as unknown, if the status has it: otherwise its last state would stay."""
+    present = (manifest.get("status") or {}).get("conditions") or ()
+    return [Condition(measure, None, "NotTold", why) for item in present if item["type"] == measure]
+
+
 def merged(
     present: Object | None, conditions: Iterable[Condition], generation: int, now: dt.datetime
 ) -> list[dict[str, Any]]:

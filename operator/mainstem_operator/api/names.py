@@ -34,7 +34,7 @@ RESIDENT_LOADER: Final = "resident-loader"
 # Reasons of conditions, when a reconciliation did not come to its end:
 INTERNAL_ERROR: Final = "InternalError"  # the operator has a defect
 KUBERNETES_REFUSED: Final = "KubernetesRefused"  # it may not read or write what it needs
-BROKERS_REFUSED: Final = "KafkaError"  # brokers answer with an error, and not only once
+BROKERS_REFUSED: Final = "KafkaError"  # brokers answer with an error
 
 # Annotations that people set.
 PAUSE: Final = f"{GROUP}/pause-reconciliation"  # "true": deletions are still honoured
@@ -147,7 +147,7 @@ def pod(cluster: str, component: str, index: int) -> str:
 
 def claim(cluster: str, component: str, index: int) -> str:
     """The PersistentVolumeClaim that the StatefulSet makes for a pod."""
-    return f"data-{cluster}-{component}-{index}"
+    return f"data-{workload(cluster, component)}-{index}"
 
 
 def pod_host(cluster: str, namespace: str, component: str, index: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mainstem_operator.api import names
 from mainstem_operator.api.resources import ClusterSpec, Storage, quantity
 from mainstem_operator.proofs import ClaimDeletion, Refusal, prove_claim_deletion
 from mainstem_operator.snapshot import Claim, Component, Snapshot
@@ -58,12 +59,14 @@ def plan_growth(storage: Storage, component: Component) -> Growth:
     return Growth(tuple(growing), refused)
 
 
-def claims_to_create(workload: str, storage: Storage, replicas: int, component: Component) -> set[str]:
+def claims_to_create(
+    cluster: str, kind: str, storage: Storage, replicas: int, component: Component
+) -> set[str]:
     """The claims that Kubernetes creates for pods that do not exist, unless there are some of these names."""
     if storage.type == "ephemeral":
         return set()
     missing = set(range(replicas)) - component.claims.keys() - component.pods.keys()
-    return {f"data-{workload}-{index}" for index in missing}
+    return {names.claim(cluster, kind, index) for index in missing}
 
 
 def other_ensemble(cluster: ClusterSpec, zookeeper: Component) -> str:

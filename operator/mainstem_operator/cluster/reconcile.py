@@ -244,12 +244,14 @@ class _Pass:
         """Why no pod may be created: it would get a volume that others have made; empty if none would."""
         cluster = self._cluster
         needed = claims_to_create(
-            names.workload(cluster.name, names.ZOOKEEPER),
+            cluster.name,
+            names.ZOOKEEPER,
             cluster.zookeeper.storage,
             cluster.zookeeper.replicas,
             snapshot.zookeeper,
         ) | claims_to_create(
-            names.workload(cluster.name, names.BROKER),
+            cluster.name,
+            names.BROKER,
             cluster.brokers.storage,
             self._replicas(snapshot),
             snapshot.brokers,

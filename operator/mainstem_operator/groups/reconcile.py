@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mainstem_operator.api.conditions import Condition, absence_of
+from mainstem_operator.api.conditions import Condition, absence_of, not_measured
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import GroupSpec, group_of, key_of
 from mainstem_operator.brokers.errors import BrokersUnreachable
@@ -113,13 +113,7 @@ async def _say_of_all(
 
 async def _say(context: Context, manifest: Object, condition: Condition) -> None:
     """Say why a group is not observed; nobody knows then whether it is within its limits."""
-    present = (manifest.get("status") or {}).get("conditions") or ()
-    unknown = (
-        [Condition(WITHIN_SLO, None, "NotTold", condition.message)]
-        if WITHIN_SLO in [item["type"] for item in present]
-        else []
-    )
-    await context.say(manifest, condition, *unknown)
+    await context.say(manifest, condition, *not_measured(manifest, WITHIN_SLO, condition.message))
 
 
 async def _write(context: Context, manifest: Object, before: Object, status: dict[str, Any]) -> None:

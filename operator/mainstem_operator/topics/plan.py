@@ -191,7 +191,7 @@ _REASONS: Final = {
 
 def refused(code: str, sentence: str) -> Condition:
     """The condition for what a broker refused, by the name of its error."""
-    return Condition("Ready", False, _REASONS.get(code, "KafkaError"), sentence)
+    return Condition("Ready", False, _REASONS.get(code, names.BROKERS_REFUSED), sentence)
 
 
 def topic_status(

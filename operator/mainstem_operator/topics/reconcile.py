@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 
 from mainstem_operator.api import names
-from mainstem_operator.api.conditions import Condition, absence_of
+from mainstem_operator.api.conditions import Condition, absence_of, not_measured
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.resources import TopicSpec, cluster_of, key_of, topic_of
 from mainstem_operator.api.timestamps import moment, written
@@ -113,14 +113,8 @@ async def _without_cluster(
                 if spec.warehouse is not None:  # its CronJob goes with the BrokerCluster, or is suspended
                     without = f"{absence.message} Loads run again when there is one."
                     conditions.append(Condition(LOADED, False, "ClusterNotFound", without))
-                    conditions += _not_measured(manifest, absence.message)
+                    conditions += not_measured(manifest, FRESH, absence.message)
                 await context.say(manifest, *conditions)
-
-
-def _not_measured(manifest: Object, why: str) -> list[Condition]:
-    """Fresh, if the status has it, when nobody looks at loads: else its last word would stay."""
-    present = (manifest.get("status") or {}).get("conditions") or ()
-    return [Condition(FRESH, None, "NotTold", why) for item in present if item["type"] == FRESH]
 
 
 async def _not_ready(
@@ -137,7 +131,7 @@ async def _not_ready(
                 await context.say_deleting(manifest)
             else:
                 condition = _not_reached(manifest, "ClusterNotReady", text)
-                await context.say(manifest, condition, *_not_measured(manifest, text))
+                await context.say(manifest, condition, *not_measured(manifest, FRESH, text))
 
 
 async def _release_kept(context: Context, manifest: Object, why: str) -> None:
@@ -401,7 +395,9 @@ class _Batch:
                             f"The topic is not deleted: {refused} The deletion is tried until"
                             f" {_until(manifest)}. After that the topic is kept."
                         )
-                        self._not_deleted[spec.identity.key] = Condition("Ready", False, "KafkaError", text)
+                        self._not_deleted[spec.identity.key] = Condition(
+                            "Ready", False, names.BROKERS_REFUSED, text
+                        )
                         return
                 else:
                     self._context.metrics.steps.labels("delete_topic").inc()
@@ -441,7 +437,7 @@ class _Batch:
                     await self._context.say_deleting(manifest)  # it has been let go
                 else:
                     condition = _not_reached(manifest, "Unreachable", sentence)
-                    await self._context.say(manifest, condition, *_not_measured(manifest, sentence))
+                    await self._context.say(manifest, condition, *not_measured(manifest, FRESH, sentence))
 
     async def _tell(self, outcome: TopicsOutcome, loads: Mapping[tuple[str, str], LoadStatus]) -> None:
         now = dt.datetime.now(dt.UTC)

@@ -175,7 +175,7 @@ class _Batch:
         try:
             observed = await self._see()
         except (BrokersUnreachable, BrokersRefused) as error:
-            reason = "Unreachable" if isinstance(error, BrokersUnreachable) else "KafkaError"
+            reason = "Unreachable" if isinstance(error, BrokersUnreachable) else names.BROKERS_REFUSED
             condition = Condition("Ready", None, reason, str(error))
             await _say_or_release(self._context, self._pairs, condition, self._alone)
             return _REFUSED_SECONDS
@@ -239,7 +239,7 @@ class _Batch:
         if isinstance(error, Refused) and (error.missing or error.conflict):
             return  # it has changed, or gone, and is looked at again
         reason = {InvalidSpec: "InvalidSpec", NotUsable: "SecretNotUsable", Refused: "Refused"}
-        word = next((word for kind, word in reason.items() if isinstance(error, kind)), "KafkaError")
+        word = next((word for kind, word in reason.items() if isinstance(error, kind)), names.BROKERS_REFUSED)
         condition = Condition("Ready", False, word, str(error))
         await self._context.say(manifest, condition)
 
