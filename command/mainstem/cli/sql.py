@@ -110,13 +110,13 @@ def _tables(warehouse: str, catalog: IcebergCatalog | None) -> pa.Table:
     counts: dict[str, int | None] = {}
     errors: dict[str, str] = {}
     try:
-        names = delta_tables(warehouse)
         try:
             names = tables(warehouse, catalog)
         except LoaderError as error:
+            # The tables that can be listed are, and what cannot is named.
+            names = delta_tables(warehouse)
             if not names:
                 raise
-            # The tables that can be listed are, and what cannot is named.
             errors[f"{(catalog.namespace if catalog else DEFAULT_NAMESPACE)}.*"] = str(error)
     except LoaderError as error:
         raise BadInput(str(error)) from error
@@ -160,8 +160,8 @@ def show_rows(out: Output, result: pa.Table, title: str = "") -> None:
 
 
 def _cells(column: Any) -> list[Any]:
-    """The values of a column for a person. Arrays and objects are JSON, which tells an empty array from null
-    and a comma in an item from one between items.
+    """The values of a column for a person. Arrays and objects are JSON, which distinguishes an empty array
+    from null, and a comma in an item from one between items.
     """
     import pyarrow as pa
 
@@ -172,6 +172,11 @@ def _cells(column: Any) -> list[Any]:
     values = json_values(column)
     if pa.types.is_timestamp(column.type):
         return [None if value is None else value.replace("T", " ") for value in values]
+    return _as_texts(values)
+
+
+def _as_texts(values: list[Any]) -> list[Any]:
+    """The same with JSON for arrays and objects."""
     return [json_line(value) if isinstance(value, list | dict) else value for value in values]
 
 
@@ -191,9 +196,7 @@ def _csv_column(name: str, column: Any) -> tuple[str, Any]:
     is_text = types.is_nested(kind) or types.is_duration(kind) or types.is_interval(kind)
     if not is_text and not (is_date and not years_are_plain(column)):
         return name, column
-    values = json_values(column)
-    texts = [json_line(value) if isinstance(value, list | dict) else value for value in values]
-    return name, pa.array(texts, pa.string())
+    return name, pa.array(_as_texts(json_values(column)), pa.string())
 
 
 def write_csv(result: pa.Table) -> None:
