@@ -56,7 +56,7 @@ def tables(warehouse: str | Path, catalog: IcebergCatalog | None = None) -> list
 
 
 def delta_tables(warehouse: str | Path) -> list[str]:
-    """The names of the Delta tables, sorted; no catalog is asked."""
+    """The names of the Delta tables, sorted; no catalog is read."""
     return _delta_tables(Folder.of(warehouse))
 
 

@@ -159,7 +159,7 @@ async def test_trap_29_without_a_rebalance_timeout_it_is_the_sessions(
 async def test_a_static_leader_that_returns_is_told_to_assign_nothing(
     coordinator: LocalBroker, version: int, skips: bool
 ) -> None:
-    """KIP-814; before, it is told of another leader."""
+    """KIP-814; before, it gets another leader."""
     request = join_fields("g", "", version, instance_id="i", session_ms=SESSION_MS)
     first = await coordinator.answer("JoinGroup", version, request)
     assert (await sync(coordinator, first["member_id"]))["error_code"] == 0

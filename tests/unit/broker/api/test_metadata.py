@@ -53,7 +53,7 @@ def test_all_topics_are_told_after_the_latest_news_was_heard(broker: LocalBroker
     assert summary(run(ask(broker, 12, {"topics": None}))) == [("made at another broker", "none")]
 
 
-# --- What is told ---
+# --- What is reported ---
 
 
 def test_partitions_tell_their_leader_epoch_replicas_and_who_is_gone(broker: LocalBroker) -> None:

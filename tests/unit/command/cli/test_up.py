@@ -111,7 +111,7 @@ def supervise(
 def test_a_broker_that_cannot_be_kept_running_is_given_up_after_three_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refusals: int, words: str
 ) -> None:
-    """R36: also one of which a start fails. Each restart is told."""
+    """R36: also one of which a start fails. Each restart is reported."""
     stack = PlayedStack(range(1, 100), refusals)
     with pytest.raises(StackError) as error:
         supervise(monkeypatch, stack)

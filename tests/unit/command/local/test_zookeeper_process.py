@@ -117,7 +117,7 @@ def test_zookeeper_takes_the_first_port_that_nobody_has_or_is_to_have(
 def test_another_port_is_tried_if_somebody_takes_it_before_zookeeper_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, starts: int, is_taken: bool
 ) -> None:
-    """Any other reason is told at once."""
+    """Any other reason is reported at once."""
     started: list[int] = []
 
     def run(_self: object, port: int, _timeout_s: float) -> None:

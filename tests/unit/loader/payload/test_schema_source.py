@@ -66,7 +66,7 @@ TRIES = schema_source.TRIES
 
 
 def play_registry(monkeypatch: pytest.MonkeyPatch, answers: Sequence[Answer]) -> list[str]:
-    """Let a registry give these answers, the last one for ever; the URLs that it is asked for."""
+    """Let a registry give these answers, the last one for all that follow; returns the requested URLs."""
     requested: list[str] = []
 
     def urlopen(request: Any, **_: Any) -> io.BytesIO:
@@ -114,7 +114,7 @@ def test_only_the_registry_itself_says_that_a_schema_does_not_exist(
         with pytest.raises(refusal):
             source.writer_schema(1)
     assert requested == ["http://registry/schemas/ids/1"] * tries
-    if refusal is not RegistryUnreachableError:  # and what it said is not asked again
+    if refusal is not RegistryUnreachableError:  # and its answer is kept
         for _ in range(2):
             try:
                 source.writer_schema(1)

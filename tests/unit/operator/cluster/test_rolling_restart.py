@@ -95,7 +95,7 @@ def test_a_broker_that_is_to_go_is_not_restarted_first() -> None:
 
 
 def test_nothing_is_restarted_by_a_template_that_is_not_followed_yet() -> None:
-    """The revision that a StatefulSet tells is then still the one before."""
+    """The revision in the status of a StatefulSet is then still the one before."""
     seen = snapshot()
     for component in (seen.brokers, seen.zookeeper):
         assert component.workload is not None

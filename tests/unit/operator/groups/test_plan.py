@@ -210,7 +210,7 @@ def test_a_dry_run_leaves_everything_as_it_is() -> None:
     carried_out = group_status(
         spec(), GroupSeen(state(clicks0=10), BOUNDS, 5), ResetStep("none"), status, NOW
     )
-    assert "resetPreview" not in carried_out, "once no dry run is asked for"
+    assert "resetPreview" not in carried_out, "once no dry run is requested"
 
 
 def told(spec: GroupSpec, observed: GroupSeen, step: ResetStep, status: dict[str, Any]) -> dict[str, Any]:

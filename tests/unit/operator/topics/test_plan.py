@@ -196,7 +196,7 @@ def test_settings_of_moves_are_left_to_who_moves() -> None:
     assert plan(topic(retention_ms=None), mine, there).alter == {}
 
 
-# --- What is told ---
+# --- What is reported ---
 
 
 @pytest.mark.parametrize(

@@ -408,7 +408,7 @@ def test_in_any_history_a_broker_runs_with_what_the_manifest_said_or_says_and_in
     assert set(world.status["managedSettings"]) == live_settings(world.config).keys()
 
 
-# --- What is told ---
+# --- What is reported ---
 
 
 def conditions(spec: ClusterSpec, work: Work, present: Mapping[str, Any] | None = None) -> dict[str, Any]:
