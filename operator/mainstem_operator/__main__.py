@@ -30,6 +30,7 @@ from mainstem_operator.kubernetes.observe import Addresses, Observer, ServiceAdd
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.runtime.handlers import Reconciler, registry_for, settings
 from mainstem_operator.runtime.lease import Lease
+from mainstem_operator.runtime.left_namespaces import leave
 from mainstem_operator.runtime.metrics import Metrics
 from mainstem_operator.runtime.web import serve
 from mainstem_operator.uninstall import let_go_with
@@ -142,7 +143,7 @@ async def run(
         options.pod_namespace,
     )
     reconciler = Reconciler(context, options.resync_seconds)
-    ready = asyncio.Event()
+    ready, acting = asyncio.Event(), asyncio.Event()
     os.environ.setdefault("USER", names.FIELD_MANAGER)  # kopf asks who runs it, and our uid has no name
 
     async def leading() -> None:
@@ -150,7 +151,15 @@ async def run(
         if options.leader_election:
             await lease.wait()
         metrics.leading.set(1)
+        acting.set()
 
+    async def leave_namespaces() -> None:
+        await acting.wait()
+        await leave(
+            kube, options.pod_namespace, options.lease_name, options.namespaces, options.resync_seconds
+        )
+
+    leaving = asyncio.create_task(leave_namespaces(), name="left namespaces")
     tasks = {
         asyncio.create_task(
             kopf.operator(
@@ -176,9 +185,9 @@ async def run(
         return 0 if not failed and any(task.get_name() == "watches" for task in done) else 1
     finally:
         await _release_topics(kube, options.pod_namespace)
-        for task in tasks:
+        for task in (leaving, *tasks):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(leaving, *tasks, return_exceptions=True)
         if options.leader_election and lease.leading:
             await lease.release()
         await health.close()

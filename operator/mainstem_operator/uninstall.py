@@ -5,14 +5,15 @@ whose password and ACLs are removed with it. Without an operator it would not ha
 their namespace could ever be deleted. The chart runs this before a release goes, and ends the operator
 before, which would hold them again: OPERATOR names its Deployment, in POD_NAMESPACE, and INSTANCE its
 release. WATCH_NAMESPACES as for the operator.
-An operator that is ended because its own namespace goes does the same for the objects there.
+An operator that is ended because its own namespace goes does the same for the objects there, and one that
+starts, in the namespaces that it does not watch any more (`runtime/left_namespaces.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import structlog
@@ -30,12 +31,20 @@ _KEPT: Final = {
 logger = structlog.get_logger(__name__)
 
 
-async def let_go(kube: Kube, namespaces: Sequence[str], *, brokers_stay: bool = True) -> list[str]:
+async def let_go(
+    kube: Kube,
+    namespaces: Sequence[str],
+    *,
+    besides: Collection[str] = (),
+    why_kept: str = "The operator is uninstalled",
+) -> list[str]:
     """Take our finalizers off all Topics and Users there (in all namespaces, if none are named); answer
     their names.
 
     Args:
-        brokers_stay: what is being deleted leaves something behind in them, and an event says so.
+        besides: namespaces that are left out.
+        why_kept: why what is being deleted leaves something behind in the brokers, for an event; empty if
+            brokers go, too.
 
     Raises:
         Refused: the removal was refused for some of them, which the text names. All others are let go.
@@ -44,11 +53,11 @@ async def let_go(kube: Kube, namespaces: Sequence[str], *, brokers_stay: bool = 
     released = [
         name
         for kind, finalizer in (("Topic", names.FINALIZER), ("User", names.USER_FINALIZER))
-        for name in await _let_go(kube, namespaces, kind, finalizer, refusals, brokers_stay)
+        for name in await _let_go(kube, namespaces, besides, kind, finalizer, refusals, why_kept)
     ]
     if refusals:
         listed = "; ".join(f"{name}: {refused}" for name, refused in sorted(refusals.items()))
-        text = f"Kubernetes refuses the removal of finalizers. Allow it, and uninstall again. {listed}"
+        text = f"Kubernetes refuses the removal of finalizers. Allow it, and try again. {listed}"
         raise Refused(next(iter(refusals.values())).status, text)
     return sorted(released)
 
@@ -56,10 +65,11 @@ async def let_go(kube: Kube, namespaces: Sequence[str], *, brokers_stay: bool = 
 async def _let_go(
     kube: Kube,
     namespaces: Sequence[str],
+    besides: Collection[str],
     kind: str,
     finalizer: str,
     refusals: dict[str, Refused],
-    brokers_stay: bool,
+    why_kept: str,
 ) -> set[str]:
     """The same for one kind; `refusals` gets those that are refused for their content, by kind and name."""
     released: set[str] = set()
@@ -68,7 +78,9 @@ async def _let_go(
         item
         for namespace in namespaces or (None,)
         for item in await _all(kube, kind, namespace)
-        if finalizer in (item["metadata"].get("finalizers") or ()) and _named(kind, item) not in refusals
+        if finalizer in (item["metadata"].get("finalizers") or ())
+        and item["metadata"]["namespace"] not in besides
+        and _named(kind, item) not in refusals
     ]:
         for item in held:
             metadata = item["metadata"]
@@ -84,15 +96,15 @@ async def _let_go(
                 if not (refused.missing or refused.conflict):
                     raise
             else:
-                if brokers_stay and metadata.get("deletionTimestamp"):
-                    await _say_kept(kube, manifest)
+                if why_kept and metadata.get("deletionTimestamp"):
+                    await _say_kept(kube, manifest, why_kept)
             released.add(f"{metadata['namespace']}/{metadata['name']}")
     return released
 
 
-async def _say_kept(kube: Kube, manifest: Object) -> None:
+async def _say_kept(kube: Kube, manifest: Object, why: str) -> None:
     kind = manifest["kind"]
-    text = f"The operator is uninstalled before the deletion was carried out. {_KEPT[kind]}"
+    text = f"{why} before the deletion was carried out. {_KEPT[kind]}"
     await kube.tell(manifest, f"{kind}Kept", text, warning=True)
     logger.warning(f"{kind.lower()} kept", name=_named(kind, manifest), reason=text)
 
@@ -134,7 +146,7 @@ async def let_go_with(kube: Kube, namespace: str) -> list[str]:
     namespace_object = await kube.get("v1", "Namespace", None, namespace)
     if namespace_object is None or not namespace_object["metadata"].get("deletionTimestamp"):
         return []
-    return await let_go(kube, [namespace], brokers_stay=False)
+    return await let_go(kube, [namespace], why_kept="")
 
 
 async def _main() -> None:

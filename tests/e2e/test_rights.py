@@ -578,18 +578,27 @@ def test_the_operator_writes_only_secrets_of_its_own_objects(loads: Release) -> 
 
 
 def test_the_operator_changes_topics_elsewhere_only_where_the_namespace_goes(loads: Release) -> None:
+    """Where it stays, they can only lose finalizers of the operator's, as after it was watched."""
     operator = ApiServer((loads.namespace, loads.name))
     topic = {
         "apiVersion": "mainstem.dev/v1beta1",
         "kind": "Topic",
-        "metadata": {"name": "held", "finalizers": ["mainstem.dev/topic"]},
+        "metadata": {"name": "held", "finalizers": ["others.example/holds", "mainstem.dev/topic"]},
         "spec": {"clusterRef": {"name": "events"}},
     }
     path = f"/apis/mainstem.dev/v1beta1/namespaces/{loads.other}/topics"
     release_it = {"metadata": {"finalizers": None}}
     try:
         loads.server.create(path, topic).accepted()
-        assert operator.merge(f"{path}/held", release_it).status == 403
+        for change in (
+            release_it,  # of others, too
+            {"metadata": {"finalizers": ["others.example/holds", "mainstem.dev/topic", "mainstem.dev/user"]}},
+            {"metadata": {"finalizers": ["others.example/holds"], "labels": {"team": "a"}}},
+            {"metadata": {"finalizers": ["others.example/holds"]}, "spec": {"partitions": 9}},
+        ):
+            assert operator.merge(f"{path}/held", change).status == 403
+        let_go = {"metadata": {"finalizers": ["others.example/holds"]}}
+        assert operator.merge(f"{path}/held", let_go).status == 200
         loads.server.delete(f"/api/v1/namespaces/{loads.other}").accepted()
         deadline = time.monotonic() + _SEEN_SECONDS
         while (status := operator.merge(f"{path}/held", release_it).status) == 403:

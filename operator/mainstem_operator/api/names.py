@@ -48,6 +48,7 @@ SCALE_DOWN_ANYWAY: Final = f"{GROUP}/scale-down-anyway"  # "true": brokers go th
 MANAGED: Final = f"{GROUP}/managed"  # "false" on a Topic: it is left alone, and so is the topic when it goes
 
 # Annotations that the operator sets.
+WATCHED: Final = f"{GROUP}/watched-namespaces"  # on the operator's Lease: see `runtime/left_namespaces.py`
 DEFINITIONS_VERSION: Final = f"{GROUP}/definitions-version"  # on the definitions in crds/; grows with them
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"  # of the manifest as applied: no write when it is the same
 CONFIG_HASH: Final = f"{GROUP}/config-hash"  # of the settings that a pod started with
