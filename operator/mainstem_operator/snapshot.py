@@ -165,11 +165,33 @@ class Snapshot:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every broker reports that every replica is in sync; False where a report is missing."""
-        if self.brokers.workload is None:
+        """Whether every broker that may hold replicas reports that every replica is in sync; False where such
+        a report is missing.
+        """
+        if self.brokers.workload is None or not self.reports:
             return False
-        expected = set(range(self.brokers.workload.replicas))
-        return expected <= self.reports.keys() and not self.under_replicated and not self.offline
+        return self._all_in_sync and self._silent <= self.without_replicas
+
+    @property
+    def without_replicas(self) -> set[int]:
+        """The brokers that do not serve and hold nothing, such as those that have never started.
+
+        A replica on a broker that is not live would be counted as not in sync by those that are.
+        """
+        if not self.reports or not self._all_in_sync:
+            return set()
+        live = {broker for report in self.reports.values() for broker in report.live_brokers}
+        return self._silent - live - {pod.index for pod in self.brokers.ready}
+
+    @property
+    def _silent(self) -> set[int]:
+        """The brokers that do not report, of those that there are to be."""
+        replicas = self.brokers.workload.replicas if self.brokers.workload else 0
+        return set(range(replicas)) - self.reports.keys()
+
+    @property
+    def _all_in_sync(self) -> bool:
+        return not self.under_replicated and not self.offline
 
     @property
     def under_replicated(self) -> int | None:

@@ -118,14 +118,14 @@ def broker_manifests(
     template_size: str | None,
     may_be_away: int,
     *,
-    serves_without_unready: bool = False,
+    may_lose_unready: bool = False,
 ) -> list[Manifest]:
     """Everything but the Services, in the order to apply it.
 
     Args:
         replicas: of the StatefulSet: as many as there are now, or more; fewer need a proof.
         may_be_away: how many brokers a drain of nodes may take now.
-        serves_without_unready: see `disruption_budget`.
+        may_lose_unready: see `disruption_budget`.
     """
     component = names.BROKER
     workload = names.workload(cluster.name, component)
@@ -140,7 +140,7 @@ def broker_manifests(
         files[_RACKS_FILE] = _file(placement.racks)
     manifests = [
         manifest("v1", "ConfigMap", cluster, component, workload, data=files),
-        disruption_budget(cluster, component, may_be_away, serves_without_unready=serves_without_unready),
+        disruption_budget(cluster, component, may_be_away, may_lose_unready=may_lose_unready),
         stateful_set(
             cluster,
             component,

@@ -168,7 +168,7 @@ class _Pass:
                 self._cluster,
                 names.BROKER,
                 _may_be_away(snapshot),
-                serves_without_unready=_serves_without_unready(snapshot),
+                may_lose_unready=self._may_lose_unready(snapshot),
             )
             await self._apply(budget)
         snapshot = self._with_planned_templates(snapshot)
@@ -342,24 +342,39 @@ class _Pass:
     async def _apply_zookeeper(self, snapshot: Snapshot) -> None:
         size = snapshot.zookeeper.workload.template_size if snapshot.zookeeper.workload else None
         for manifest in zookeeper_manifests(
-            self._cluster, self._context.images, size, self._context.operator_namespace
+            self._cluster,
+            self._context.images,
+            size,
+            self._context.operator_namespace,
+            may_lose_unready=self._has_never_served(snapshot),
         ):
             await self._apply(manifest)
 
     async def _apply_brokers(self, snapshot: Snapshot, placement: Placement, settings: SettingsPlan) -> None:
         size = snapshot.brokers.workload.template_size if snapshot.brokers.workload else None
-        may_be_away, serves = _may_be_away(snapshot), _serves_without_unready(snapshot)
         for manifest in broker_manifests(
             self._cluster,
             self._context.images,
             self._replicas(snapshot),
             placement,
             size,
-            may_be_away,
-            serves_without_unready=serves,
+            _may_be_away(snapshot),
+            may_lose_unready=self._may_lose_unready(snapshot),
         ):
             if not (settings.blocked_by and manifest["kind"] in ("ConfigMap", "StatefulSet")):
                 await self._apply(manifest)
+
+    def _has_never_served(self, snapshot: Snapshot) -> bool:
+        """Whether no broker has ever been ready, so that there are no data yet."""
+        return not snapshot.reports and not (self._manifest.get("status") or {}).get("clusterId")
+
+    def _may_lose_unready(self, snapshot: Snapshot) -> bool:
+        """Whether nothing is lost with the data of brokers that are not ready.
+
+        Where every partition has a leader among the brokers that answer, such a leader has all records that
+        were acknowledged.
+        """
+        return snapshot.offline == 0 or self._has_never_served(snapshot)
 
     async def _apply(self, manifest: Manifest) -> Object:
         live = self._objects.get((manifest["kind"], manifest["metadata"]["name"]))
@@ -584,12 +599,8 @@ class _Pass:
 
 
 def _may_be_away(snapshot: Snapshot) -> int:
-    """How many brokers a drain of nodes may take now."""
-    return 1 if snapshot.is_whole else 0
+    """How many brokers may be missing now: one that a drain of nodes takes, and those that hold nothing.
 
-
-def _serves_without_unready(snapshot: Snapshot) -> bool:
-    """Whether every partition has a leader among the brokers that answer: such a leader has all records that
-    were acknowledged. Others that are not ready are not needed then.
+    Kubernetes counts these among the missing ones: a broker that never starts would hold the nodes of all.
     """
-    return snapshot.offline == 0
+    return 1 + len(snapshot.without_replicas) if snapshot.is_whole else 0

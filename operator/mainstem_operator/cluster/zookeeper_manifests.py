@@ -53,9 +53,18 @@ _PORTS: Final = {
 
 
 def zookeeper_manifests(
-    cluster: ClusterSpec, images: Images, template_size: str | None, operator_namespace: str
+    cluster: ClusterSpec,
+    images: Images,
+    template_size: str | None,
+    operator_namespace: str,
+    *,
+    may_lose_unready: bool = False,
 ) -> list[Manifest]:
-    """Everything of the ensemble, in the order to apply it."""
+    """Everything of the ensemble, in the order to apply it.
+
+    Args:
+        may_lose_unready: see `disruption_budget`.
+    """
     spec, component = cluster.zookeeper, names.ZOOKEEPER
     config = {"zoo.cfg": zoo_cfg(cluster)}
     manifests = [
@@ -68,7 +77,7 @@ def zookeeper_manifests(
             {"client": names.ZOOKEEPER_PORT},
         ),
         # Also of one server alone: with 0, a drain of its node would wait for ever.
-        disruption_budget(cluster, component, 1),
+        disruption_budget(cluster, component, 1, may_lose_unready=may_lose_unready),
         stateful_set(
             cluster,
             component,

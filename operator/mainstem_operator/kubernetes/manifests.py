@@ -99,16 +99,17 @@ def headless_service(cluster: ClusterSpec, component: str, ports: Mapping[str, i
 
 
 def disruption_budget(
-    cluster: ClusterSpec, component: str, may_be_away: int, *, serves_without_unready: bool = False
+    cluster: ClusterSpec, component: str, may_be_away: int, *, may_lose_unready: bool = False
 ) -> Manifest:
     """How many pods a drain of nodes may take at a time.
 
     Args:
-        serves_without_unready: whether all partitions are led by pods that are ready, so that nothing is lost
-            with the data of others.
+        may_be_away: of those that may be missing, pods that are not ready count first.
+        may_lose_unready: whether nothing is lost with the data of pods that are not ready: the others lead all
+            partitions, or none has ever served.
     """
     settings = cluster.zookeeper if component == names.ZOOKEEPER else cluster.brokers
-    is_only_copy = settings.storage.type == "ephemeral" and not serves_without_unready
+    is_only_copy = settings.storage.type == "ephemeral" and not may_lose_unready
     return manifest(
         "policy/v1",
         "PodDisruptionBudget",

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.operator.snapshots import snapshot, with_report, without_report
+from tests.unit.operator.snapshots import report, snapshot, with_pod, with_report, without_report
 
 from mainstem_operator.api import names
 from mainstem_operator.api.resources import Identity, identity_of
-from mainstem_operator.snapshot import Component, component_of
+from mainstem_operator.snapshot import Component, Snapshot, component_of
 
 OWNER: Identity = identity_of({"metadata": {"name": "events", "namespace": "prod", "uid": "cluster"}})
 
@@ -95,3 +95,24 @@ def test_a_cluster_is_whole_only_if_every_broker_says_so() -> None:
     assert not without_report(snapshot(), 1).is_whole
     assert not with_report(snapshot(), 1, under_replicated=1).is_whole
     assert not with_report(snapshot(), 1, offline=1).is_whole
+
+
+def of_three_live(**changes: Any) -> Snapshot:
+    """Four brokers, of which the last one is not live according to the others, and does not answer."""
+    seen = snapshot(4)
+    reports = {index: report(index, range(3), **changes) for index in range(3)}
+    return replace(seen, reports=reports, brokers=with_pod(seen.brokers, 3, ready=False))
+
+
+def test_a_broker_that_holds_nothing_is_not_needed_for_a_cluster_to_be_whole() -> None:
+    """As one that has never started. A replica of it would not be in sync, and so be counted (R25)."""
+    seen = of_three_live()
+    assert (seen.is_whole, seen.without_replicas) == (True, {3})
+    for other in (
+        of_three_live(under_replicated=1),
+        of_three_live(offline=1),
+        with_report(seen, 1, live_brokers=frozenset(range(4))),
+        replace(seen, brokers=with_pod(seen.brokers, 3, ready=True)),
+        replace(seen, reports={}),
+    ):
+        assert (other.is_whole, other.without_replicas) == (False, set())

@@ -168,7 +168,7 @@ def test_a_pod_that_is_not_ready_does_not_hold_its_node_unless_its_data_is_there
     for component in ("broker", "zookeeper"):
         spec = disruption_budget(events, component, 0)["spec"]
         assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (0, policy)
-    led = disruption_budget(events, "broker", 0, serves_without_unready=True)["spec"]
+    led = disruption_budget(events, "broker", 0, may_lose_unready=True)["spec"]
     assert led["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 

@@ -309,3 +309,43 @@ async def test_a_broker_that_cannot_be_emptied_stays_until_it_may_go_with_what_i
     assert brokers.under_way == {}
     (told,) = [item for item in kubernetes.find("events") if item["reason"] == "RemovingBroker"]
     assert (told["type"], "regardless of its replicas" in told["message"]) == ("Warning", True)
+
+
+def budget(kubernetes: Kubernetes, component: str = "broker") -> tuple[int, str]:
+    spec = kubernetes.get("poddisruptionbudgets", f"events-{component}")["spec"]
+    return spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]
+
+
+@with_operator
+async def test_a_broker_that_never_starts_does_not_hold_the_nodes_of_the_others(
+    operator: RunningOperator,
+) -> None:
+    """Kubernetes takes a pod that is not ready for one that is away already (R25)."""
+    kubernetes = await brought_up(operator, cluster())
+    assert budget(kubernetes)[0] == 1
+    kubernetes.kubelet = lambda pod: False
+    kubernetes.apply(cluster(4))
+    await operator.until(lambda: budget(kubernetes)[0] == 2, "the fourth one holds nothing")
+    operator.health.changes = {broker: {"under_replicated": 1} for broker in range(3)}
+    kubernetes.annotate("brokerclusters", "events", {"look": "now"})
+    await operator.until(lambda: budget(kubernetes)[0] == 0, "it may hold what the others lack")
+
+
+@with_operator
+async def test_what_has_never_served_does_not_hold_its_nodes(operator: RunningOperator) -> None:
+    """Its pods have no data yet, also where these would go with the pod."""
+    kubernetes = operator.kubernetes
+    kubernetes.kubelet = lambda pod: "zookeeper" in pod["metadata"]["name"]
+    manifest = cluster(storage={"type": "ephemeral"})
+    manifest["spec"]["zookeeper"] = {"storage": {"type": "ephemeral"}}
+    kubernetes.apply(manifest)
+    await operator.until(lambda: len(pods(kubernetes, "broker")) == 3, "the pods")
+    assert budget(kubernetes) == (0, "AlwaysAllow")
+    assert budget(kubernetes, "zookeeper") == (1, "AlwaysAllow")
+    for name in pods(kubernetes, "broker"):
+        kubernetes.set_ready(name, True)
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    for name in pods(kubernetes, "broker"):
+        kubernetes.set_ready(name, False)
+    await operator.until(lambda: budget(kubernetes) == (0, "IfHealthyBudget"), "data that may be lost")
+    assert budget(kubernetes, "zookeeper") == (1, "IfHealthyBudget")
