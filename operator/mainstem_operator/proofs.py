@@ -276,7 +276,6 @@ def prove_topic_deletion(
     known_id: str | None,
     present_id: str,
     others: Iterable[TopicSpec],
-    invalid: Iterable[str] = (),
 ) -> TopicDeletion | Refusal:
     """Whether a topic is to go with its Topic.
 
@@ -284,8 +283,7 @@ def prove_topic_deletion(
         spec: read anew from the API server.
         known_id: the id of the topic that this Topic made or took over, from its status.
         present_id: the id of the topic that is there.
-        others: the other Topics of the same BrokerCluster.
-        invalid: the names of Topics that name the same topic, and whose manifests are not valid otherwise.
+        others: the other Topics of the same BrokerCluster, and the claims of those that are not valid.
     """
     if not spec.identity.deleting:
         return Refusal("The Topic is not being deleted.")
@@ -303,8 +301,6 @@ def prove_topic_deletion(
         same = (other.cluster, other.topic) == (spec.cluster, spec.topic)
         if same and other.identity.key != spec.identity.key and not other.identity.deleting:
             return Refusal(f"The Topic {other.identity.name} claims the same topic: it is kept.")
-    for name in invalid:
-        return Refusal(f"The Topic {name} claims the same topic: it is kept.")
     return TopicDeletion(spec.topic, present_id)
 
 

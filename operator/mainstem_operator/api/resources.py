@@ -539,6 +539,41 @@ def topic_of(manifest: Object) -> TopicSpec:
     )
 
 
+def claim_of_topic(manifest: Object) -> TopicSpec:
+    """What a Topic claims whose manifest is not valid: nothing is done for it, and its topic is no other's.
+
+    Else a younger Topic of the same topic would own it meanwhile, and might add partitions for ever.
+    """
+    return TopicSpec(
+        identity=identity_of(manifest),
+        cluster=_text_in(manifest, "clusterRef", "name") or "",
+        topic=_text_in(manifest, "topicName") or manifest["metadata"]["name"],
+        partitions=None,
+        replicas=None,
+        config={},
+        delete_topic=False,
+        protected=False,
+        warehouse=None,
+        paused=True,
+        managed=_may_be_managed(manifest),
+    )
+
+
+def _text_in(manifest: Object, *path: str) -> str | None:
+    """A text in the spec of a manifest, whatever else is wrong with it."""
+    found: Any = manifest.get("spec")
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def _may_be_managed(manifest: Object) -> bool:
+    try:
+        return annotated(manifest, names.MANAGED, default=True)
+    except InvalidSpec:
+        return True
+
+
 def _warehouse(warehouse: Fields, topic: str, config: Mapping[str, str | None]) -> WarehouseSpec:
     value_format = warehouse.choice("format", VALUE_FORMATS, "json")
     schema_registry = warehouse.text_or_none("schemaRegistry")
@@ -754,6 +789,19 @@ def group_of(manifest: Object) -> GroupSpec:
         max_lag_seconds=spec.integer_or_none("maxLagSeconds", 1, 31_536_000),
         reset=_reset(spec.inner("reset")) if spec.has("reset") else None,
         paused=annotated(manifest, names.PAUSE),
+    )
+
+
+def claim_of_group(manifest: Object) -> GroupSpec:
+    """What a ConsumerGroup claims whose manifest is not valid: see `claim_of_topic`."""
+    return GroupSpec(
+        identity=identity_of(manifest),
+        cluster=_text_in(manifest, "clusterRef", "name") or "",
+        group=_text_in(manifest, "groupId") or manifest["metadata"]["name"],
+        max_lag=None,
+        max_lag_seconds=None,
+        reset=None,
+        paused=True,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mainstem_operator.api.conditions import Condition, absence_of, not_measured
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import GroupSpec, group_of, key_of
+from mainstem_operator.api.resources import GroupSpec, claim_of_group, group_of, key_of
 from mainstem_operator.brokers.errors import BrokersUnreachable
 from mainstem_operator.groups.apply import look_at_groups
 from mainstem_operator.groups.plan import WITHIN_SLO, conflict_conditions, owners_of
@@ -28,6 +28,7 @@ async def reconcile_groups(
     """
     alone = Alone()
     pairs: dict[tuple[str, str], tuple[Object, GroupSpec]] = {}
+    alive = [item for item in manifests if not item["metadata"].get("deletionTimestamp")]
     for manifest in manifests:
         if manifest["metadata"].get("deletionTimestamp"):
             with alone(key_of(manifest)):
@@ -38,7 +39,10 @@ async def reconcile_groups(
                 pairs[key_of(manifest)] = manifest, group_of(manifest)
             except InvalidSpec as error:
                 await context.say_invalid(manifest, str(error))
-    pause = await _reconcile_valid(context, (namespace, cluster), pairs, there, alone) if pairs else None
+    invalid = [claim_of_group(manifest) for manifest in alive if key_of(manifest) not in pairs]
+    pause = None
+    if pairs:
+        pause = await _reconcile_valid(context, (namespace, cluster), pairs, invalid, there, alone)
     await context.say_defects(manifests, alone)
     if alone.refused:
         return _PENDING_SECONDS if pause is None else min(pause, _PENDING_SECONDS)
@@ -49,10 +53,11 @@ async def _reconcile_valid(
     context: Context,
     cluster: tuple[str, str],
     pairs: Mapping[tuple[str, str], tuple[Object, GroupSpec]],
+    invalid: Sequence[GroupSpec],
     there: Object | None,
     alone: Alone,
 ) -> float | None:
-    """The same for those that make sense."""
+    """The same for those that make sense; the others keep what they claim."""
     namespace, name = cluster
     absence = absence_of(name, namespace, there)
     if absence is not None:
@@ -63,7 +68,7 @@ async def _reconcile_valid(
         await _say_of_all(context, pairs, Condition("Ready", None, "ClusterNotReady", text), alone)
         return _PENDING_SECONDS
 
-    owners = owners_of(spec for _, spec in pairs.values())
+    owners = owners_of([*(spec for _, spec in pairs.values()), *invalid])
     for key, (manifest, spec) in pairs.items():
         if (owner := owners[spec.group]) is not spec:
             with alone(key):

@@ -105,7 +105,7 @@ def disruption_budget(
 
     Args:
         may_be_away: of those that may be missing, pods that are not ready count first.
-        may_lose_unready: whether nothing is lost with the data of pods that are not ready: the others lead all
+        may_lose_unready: whether nothing is lost with the data of pods that are not ready: others lead all
             partitions, or none has ever served.
     """
     settings = cluster.zookeeper if component == names.ZOOKEEPER else cluster.brokers

@@ -13,7 +13,7 @@ import structlog
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition, absence_of, not_measured
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import TopicSpec, cluster_of, key_of, topic_of
+from mainstem_operator.api.resources import TopicSpec, claim_of_topic, cluster_of, key_of, topic_of
 from mainstem_operator.api.timestamps import moment, written
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
@@ -211,6 +211,11 @@ class _Batch:
         self._moves = context.moves(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
         self._manifests = {spec.identity.key: manifest for manifest, spec in pairs}
         self._specs = [spec for _, spec in pairs]
+        self._invalid_claims = [
+            claim_of_topic(manifest)
+            for manifest in topics
+            if key_of(manifest) not in self._manifests and not manifest["metadata"].get("deletionTimestamp")
+        ]
         self._alone = Alone()
         """Has the Topics of which something was refused; they wait."""
         self._not_deleted: dict[tuple[str, str], Condition] = {}
@@ -303,13 +308,15 @@ class _Batch:
         self._context.metrics.set_rejecting(metadata["namespace"], metadata["name"], rejecting, unknown)
 
     def _claims(self, alive: Sequence[TopicSpec]) -> list[TopicSpec]:
-        """The Topics as they claim topics. One that Kubernetes has refused keeps its claim while it waits.
+        """The Topics as they claim topics.
 
-        Else a younger Topic of the same topic would own it meanwhile, and might add partitions for ever.
+        One that Kubernetes has refused keeps its claim while it waits, as does one whose manifest is not
+        valid (`claim_of_topic`).
         """
-        return [
+        valid = [
             replace(spec, paused=True) if spec.identity.key in self._alone.refused else spec for spec in alive
         ]
+        return [*valid, *self._invalid_claims]
 
     async def _move(
         self, targets: Mapping[TopicPartition, Replicas], under_way: Collection[TopicPartition]
@@ -379,7 +386,7 @@ class _Batch:
         if present is not None:
             known_topic_id = (manifest.get("status") or {}).get("topicId")
             proof = prove_topic_deletion(
-                spec, known_topic_id, present.topic_id, self._specs, self._invalid_claims(spec.topic)
+                spec, known_topic_id, present.topic_id, [*self._specs, *self._invalid_claims]
             )
             if isinstance(proof, Refusal):
                 await _say_kept(self._context, manifest, proof.reason)
@@ -404,16 +411,6 @@ class _Batch:
                     logger.info("topic deleted", topic=spec.topic, id=present.topic_id)
                     await self._until_gone(spec.topic)
         await _release(self._context, manifest)
-
-    def _invalid_claims(self, topic: str) -> list[str]:
-        """The Topics that name a topic and whose manifests are not valid otherwise."""
-        return [
-            manifest["metadata"]["name"]
-            for manifest in self._topics
-            if key_of(manifest) not in self._manifests
-            and not manifest["metadata"].get("deletionTimestamp")
-            and topic == ((manifest.get("spec") or {}).get("topicName") or manifest["metadata"]["name"])
-        ]
 
     async def _until_gone(self, topic: str) -> None:
         """Wait until brokers don't know the topic: whoever makes it next must not meet the old one."""
@@ -455,7 +452,7 @@ class _Batch:
                     await self._say_deleting(spec)
         writes = []
         for item in outcome.outcomes:
-            if item.spec.identity.key in waiting:
+            if item.spec.identity.key in waiting or item.spec.identity.key not in self._manifests:
                 continue
             manifest = self._manifests[item.spec.identity.key]
             present = manifest.get("status") or {}

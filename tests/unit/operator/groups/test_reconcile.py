@@ -91,3 +91,25 @@ async def test_a_coordinator_that_is_away_holds_up_the_reset_of_its_group_only(
     assert waiting["status"]["lastReset"]["state"] == "Started"
     assert done["status"]["lastReset"]["state"] == "Done"
     assert pause == 5.0
+
+
+async def test_an_older_group_whose_manifest_is_not_valid_keeps_its_claim(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """Else a younger one would move the offsets of its group meanwhile (R26)."""
+    groups = []
+    for second, name in enumerate(("first", "second")):
+        group = kubernetes.apply(resource("ConsumerGroup", name, {**RESET, "groupId": "readers"}))
+        group["metadata"]["creationTimestamp"] = f"2026-11-21T11:00:0{second}Z"
+        groups.append(group)
+    groups[0]["spec"]["maxLag"] = "many"
+    brokers = PlayedGroups()
+    await reconcile_groups(context_with(kube, brokers), "default", "events", groups, CLUSTER)
+    assert brokers.put == []
+    first, second_group = (kubernetes.get("consumergroups", name) for name in ("first", "second"))
+    assert condition(first, "Ready")[1] == "InvalidSpec"
+    assert condition(second_group, "Ready") == (
+        "False",
+        "ResourceConflict",
+        "The ConsumerGroup first is older and claims the group readers too.",
+    )

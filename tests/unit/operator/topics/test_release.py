@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import pytest
 from tests.support.fake_kubernetes import Kubernetes
 from tests.support.manifests import resource
 from tests.unit.operator.played_context import context_with
@@ -152,6 +153,7 @@ class PlayedBrokers:
     """Brokers with the topic `events`, of which `refuses` is the error when it is to be deleted."""
 
     def __init__(self, refuses: BrokersRefused | None = None) -> None:
+        self.grown: dict[str, int] = {}
         self.there = {"events": TopicState("events", "id", {0: PartitionState(0, (0,), frozenset({0}))})}
         self.refuses = refuses
 
@@ -165,6 +167,10 @@ class PlayedBrokers:
         return {}
 
     async def settings(self, _: Iterable[str]) -> dict[str, dict[str, str]]:
+        return {}
+
+    async def grow_topics(self, growths: Mapping[str, int]) -> dict[str, BrokersRefused]:
+        self.grown |= growths
         return {}
 
     async def delete_topic(self, proof: TopicDeletion) -> None:
@@ -262,3 +268,37 @@ async def test_nobody_says_that_a_table_is_fresh_without_a_cluster(
         await reconcile_topics(context_with(kube), "default", "gone", [stored], there)
         conditions = {item["type"]: item for item in kubernetes.objects[KEY]["status"]["conditions"]}
         assert conditions["Fresh"]["status"] == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("older", "annotations", "grown"),
+    [
+        ({"partitions": "many"}, {}, {}),
+        ({"config": 7}, {}, {}),
+        ({}, {names.MANAGED: "yes please"}, {}),
+        ({"partitions": "many"}, {names.MANAGED: "false"}, {"events": 7}),
+        ({"partitions": "many", "topicName": "others"}, {}, {"events": 7}),
+    ],
+    ids=["number", "map", "annotation", "unmanaged", "another topic"],
+)
+async def test_an_older_topic_whose_manifest_is_not_valid_keeps_its_claim(
+    older: Any, annotations: dict[str, str], grown: dict[str, int], kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """Else a younger one would own the topic meanwhile, and add partitions for ever (R23)."""
+    manifests = []
+    for second, (name, spec) in enumerate({"first": older, "second": {"partitions": 7}}.items()):
+        full = {"clusterRef": {"name": "gone"}, "topicName": "events", **spec}
+        manifest = kubernetes.apply(resource("Topic", name, full))
+        manifest["metadata"]["creationTimestamp"] = f"2026-11-21T11:00:0{second}Z"
+        manifests.append(manifest)
+    manifests[0]["metadata"]["annotations"] = annotations
+    brokers = PlayedBrokers()
+    await reconcile_topics(context_with(kube, brokers), "default", "gone", manifests, THERE)
+    assert brokers.grown == grown
+    reasons = {
+        name: condition["reason"]
+        for name in ("first", "second")
+        for condition in kubernetes.get("topics", name)["status"]["conditions"]
+        if condition["type"] == "Ready"
+    }
+    assert reasons == {"first": "InvalidSpec", "second": "Synced" if grown else "ResourceConflict"}
