@@ -42,7 +42,11 @@ _TURN: Final = dt.timedelta(minutes=2)
 
 
 class IrreversibleSteps:
-    """What one pass may do about `snapshot`; `manifest` is the BrokerCluster that events are about."""
+    """What one pass may do about `snapshot`; `manifest` is the BrokerCluster that events are about.
+
+    Attributes:
+        refused: what Kubernetes refuses of it, as an admission policy does; empty if nothing.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class IrreversibleSteps:
         self._brokers = brokers
         self._moves = moves
         self._snapshot = snapshot
+        self.refused = ""
 
     async def take(self, work: Work) -> str:
         """Take at most one step, in the order of their weight.
@@ -68,6 +73,20 @@ class IrreversibleSteps:
             Why a drain does not go on, such as moves of a limited one that were refused; empty if it does.
         """
         await self._mark_lost_volumes()
+        try:
+            return await self._take(work)
+        except Refused as refused:
+            self._note_refusal("a step of the plan", refused)
+            return ""
+
+    def _note_refusal(self, what: str, refused: Refused) -> None:
+        """Go on without what is refused for its content, until it is allowed; other errors are raised."""
+        if not refused.by_content:
+            raise refused
+        self.refused = self.refused or f"Kubernetes refuses {what}, and it is tried again: {refused}"
+        logger.warning("step refused", what=what, error=str(refused))
+
+    async def _take(self, work: Work) -> str:
         for volume in work.lost:
             if isinstance(volume.step, ClaimDeletion):
                 await self._replace_volume(volume.claim, volume.step)
@@ -130,7 +149,13 @@ class IrreversibleSteps:
                 *((claim, written(snapshot.now)) for claim in disks.missed),
                 *((claim, None) for claim in disks.found),
             ]:
-                await self._kube.annotate(_claim_manifest(self._cluster, claim), {names.LOST_SINCE: mark})
+                manifest = _claim_manifest(self._cluster, claim)
+                try:
+                    await self._kube.annotate(manifest, {names.LOST_SINCE: mark})
+                except Refused as refused:
+                    if not refused.missing:
+                        what = f"the annotation {names.LOST_SINCE} of the PersistentVolumeClaim {claim.name}"
+                        self._note_refusal(what, refused)
 
     async def _replace_volume(self, claim: Claim, proof: ClaimDeletion) -> None:
         snapshot = self._snapshot

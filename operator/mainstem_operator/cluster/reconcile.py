@@ -185,9 +185,9 @@ class _Pass:
         steps = IrreversibleSteps(
             self._context, self._manifest, self._cluster, self._brokers, self._moves, snapshot
         )
-        not_moved = await steps.take(work)
+        work = replace(work, not_moved=await steps.take(work), not_taken=steps.refused)
         await self._limit_moves(snapshot, work)
-        work = replace(work, not_moved=not_moved, rates_of_others=self._moves.rates_of_others)
+        work = replace(work, rates_of_others=self._moves.rates_of_others)
         work = replace(work, settings=await self._take_back_settings(work.settings))
         return await self._finish(snapshot, work)
 

@@ -40,7 +40,7 @@ class Work:
     `authorities` says how far their replacement is.
     `no_keys` says which Secret with keys or certificates cannot be used, so that nothing else is done.
     `not_moved` says which moves of a drain were refused, and `rates_of_others` are throttles that count
-    instead of the limit.
+    instead of the limit. `not_taken` says which step Kubernetes has refused.
     `settings` are those that need no restart, None where they were not read.
     """
 
@@ -56,6 +56,7 @@ class Work:
     no_keys: str = ""
     authorities: str = ""
     not_moved: str = ""
+    not_taken: str = ""
     rates_of_others: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -305,7 +306,15 @@ def _coordination(cluster: ClusterSpec, snapshot: Snapshot) -> Condition:
 
 
 def _busy(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> tuple[str, str] | None:
-    """What is going on: a reason and a sentence; None if nothing is."""
+    """What is going on, and what of it is refused: a reason and sentences; None if nothing is."""
+    going_on = _going_on(cluster, snapshot, work)
+    if not work.not_taken:
+        return going_on
+    reason, text = going_on or ("Refused", "")
+    return reason, f"{text} {work.not_taken}".strip()
+
+
+def _going_on(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> tuple[str, str] | None:
     if work.refused:
         return "Refused", work.refused
     if work.no_keys:

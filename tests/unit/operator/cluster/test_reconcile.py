@@ -349,3 +349,33 @@ async def test_what_has_never_served_does_not_hold_its_nodes(operator: RunningOp
         kubernetes.set_ready(name, False)
     await operator.until(lambda: budget(kubernetes) == (0, "IfHealthyBudget"), "data that may be lost")
     assert budget(kubernetes, "zookeeper") == (1, "IfHealthyBudget")
+
+
+@with_operator
+async def test_a_mark_that_is_refused_of_one_claim_holds_up_nothing_else(operator: RunningOperator) -> None:
+    """As an admission policy for claims does (R25)."""
+    kubernetes = await brought_up(operator, cluster())
+    for index in range(3):
+        kubernetes.add_node(f"node-{index}")
+        kubernetes.tie_volume(f"data-events-broker-{index}", f"node-{index}")
+    lost = ("persistentvolumeclaims", "default", "data-events-broker-1")
+    kubernetes.fails = lambda method, key, _: 403 if (method, key) == ("PATCH", lost) else 0
+    operator.health.changes = {
+        broker: {"live_brokers": frozenset({0, 2}), "under_replicated": 4} for broker in (0, 2)
+    }
+    kubernetes.delete("nodes", "node-1", namespace="")
+    kubernetes.kubelet = lambda pod: False
+    kubernetes.set_unschedulable("events-broker-1")
+
+    def condition(kind: str) -> tuple[str, str, str]:
+        conditions = kubernetes.get("brokerclusters", "events")["status"]["conditions"]
+        (found,) = (item for item in conditions if item["type"] == kind)
+        return found["status"], found["reason"], found["message"]
+
+    await operator.until(lambda: "Kubernetes refuses the annotation" in condition("Stable")[2], "the reason")
+    assert condition("Stable")[1] == "ReplacingDisk"
+    assert "of the PersistentVolumeClaim data-events-broker-1" in condition("Stable")[2]
+    assert "PATCH of data-events-broker-1 fails." in condition("Stable")[2]
+    assert condition("Ready")[:2] == ("True", "Serving")
+    kubernetes.fails = lambda *_: 0
+    await operator.until(partial(is_marked, kubernetes, "data-events-broker-1"), "the loss is noted")

@@ -120,3 +120,17 @@ async def test_of_two_volumes_only_one_is_replaced_at_a_time(scene: Scene) -> No
     await scene.replace_volume(0, seen)
     await scene.replace_volume(1, seen)
     assert len(before - scene.uids("persistentvolumeclaims")) == 1
+
+
+async def test_a_deletion_that_a_policy_refuses_is_reported_and_raises_nothing(scene: Scene) -> None:
+    """So that the pass goes on, and writes the status."""
+    seen, before = scene.look(), scene.uids("pods")
+    scene.kubernetes.fails = lambda method, key, _: 403 if (method, key[0]) == ("DELETE", "pods") else 0
+    steps = scene.operator(seen)
+    pod = seen.brokers.pods[0]
+    roll = Roll((Restart(pod, "it is new"),), PodDeletion("default", pod.name, pod.uid, "it is new"))
+    assert await steps.take(Work(brokers=roll)) == ""
+    assert steps.refused == (
+        "Kubernetes refuses a step of the plan, and it is tried again: DELETE of events-broker-0 fails."
+    )
+    assert scene.uids("pods") == before
