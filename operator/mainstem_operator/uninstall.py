@@ -20,7 +20,7 @@ import structlog
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
-from mainstem_operator.kubernetes.client import Kube, Refused
+from mainstem_operator.kubernetes.client import Kube, Refused, whose
 
 _POLL_SECONDS: Final = 0.5
 _KEPT: Final = {
@@ -123,9 +123,15 @@ def _named(kind: str, item: Object) -> str:
 
 
 async def end_operator(kube: Kube, namespace: str, deployment: str, instance: str) -> None:
-    """Stop the operator and wait until none of its pods runs."""
-    await kube.stop_deployment(namespace, deployment)
+    """Stop the operator and wait until none of its pods runs. A Deployment of others, which may have the name
+    if ours is gone, is not stopped.
+    """
     selector = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": instance}
+    live = await kube.get("apps/v1", "Deployment", namespace, deployment)
+    if live is not None and selector.items() <= (live["metadata"].get("labels") or {}).items():
+        await kube.stop_deployment(namespace, deployment)
+    elif live is not None:
+        logger.warning("not stopped", deployment=deployment, reason=f"It belongs to {whose(live)}.")
     pods = await kube.find("v1", "Pod", namespace, selector)
     while any(_may_run(pod, deployment) for pod in pods):
         await asyncio.sleep(_POLL_SECONDS)

@@ -257,7 +257,11 @@ def test_the_job_that_brings_definitions_may_bring_those_and_nothing_else(releas
 
 def test_the_job_that_ends_the_operator_may_do_that_and_let_topics_and_users_go(release: Release) -> None:
     account = f"{release.name}-uninstall"
-    its_own = {f"apps/deployments/scale:{release.name}": {"patch"}, "v1/pods": {"list"}}
+    its_own = {
+        f"apps/deployments:{release.name}": {"get"},
+        f"apps/deployments/scale:{release.name}": {"patch"},
+        "v1/pods": {"list"},
+    }
     assert release.rights(account, release.namespace) == {**_UNINSTALL, **its_own}
     assert release.rights(account, release.other) == _UNINSTALL
 

@@ -31,7 +31,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "namespaces": "Namespace", "persistentvolumes": "PersistentVolume",
         "persistentvolumeclaims": "PersistentVolumeClaim", "serviceaccounts": "ServiceAccount",
     },
-    "apps/v1": {"statefulsets": "StatefulSet"},
+    "apps/v1": {"statefulsets": "StatefulSet", "deployments": "Deployment"},
     "batch/v1": {"cronjobs": "CronJob", "jobs": "Job"},
     "policy/v1": {"poddisruptionbudgets": "PodDisruptionBudget"},
     "networking.k8s.io/v1": {"networkpolicies": "NetworkPolicy"},

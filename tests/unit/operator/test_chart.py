@@ -92,6 +92,15 @@ def test_a_hook_brings_its_account_and_rights_with_it(name: str) -> None:
     assert all(") $hook | toYaml" in document for document in documents)
 
 
+def test_what_a_failed_hook_leaves_does_not_block_the_next_run() -> None:
+    """Helm replaces an object of a hook only if its policy says so, and fails otherwise."""
+    texts = [path.read_text() for path in TEMPLATES if "helm.sh/hook" in path.read_text()]
+    assert len(texts) == 3
+    for text in texts:
+        (policy,) = re.findall(r'helm.sh/hook-delete-policy"?:? "?([\w,-]+)', text)
+        assert set(policy.split(",")) == {"before-hook-creation", "hook-succeeded"}
+
+
 @pytest.mark.parametrize("path", [*TEMPLATES, CHART / "templates/_names.tpl"], ids=lambda path: path.name)
 def test_names_stay_texts_whatever_they_look_like(path: Path) -> None:
     """YAML takes a release `123` for a number, and a BrokerCluster `yes` for true."""

@@ -85,6 +85,28 @@ async def test_an_operator_that_ends_lets_go_only_with_its_namespace(
     assert await let_go_with(kube, "nowhere") == []
 
 
+def deployment(labels: dict[str, str]) -> dict[str, Any]:
+    metadata = {"name": "mainstem-operator", "namespace": "a", "labels": labels}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"replicas": 1}}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {},
+        {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": "other"},
+        {names.COMPONENT_LABEL: "web", "app.kubernetes.io/instance": "mainstem"},
+    ],
+)
+async def test_a_deployment_of_others_that_has_the_name_is_not_stopped(
+    labels: dict[str, str], kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """As where ours is gone, and an uninstall is made up for."""
+    kubernetes.apply(deployment(labels))
+    await end_operator(kube, "a", "mainstem-operator", "mainstem")
+    assert kubernetes.get("deployments", "mainstem-operator", "a")["spec"]["replicas"] == 1
+
+
 async def test_the_operator_is_ended_before_its_topics_are_let_go(
     monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
 ) -> None:
@@ -104,11 +126,7 @@ async def test_the_operator_is_ended_before_its_topics_are_let_go(
             "metadata": {"name": name, "namespace": "a", "labels": labels, "ownerReferences": owned_by},
             "status": {"phase": phase},
         }
-    stopped: list[tuple[str, str]] = []
-
-    async def stop(namespace: str, name: str) -> None:
-        stopped.append((namespace, name))
-
+    kubernetes.apply(deployment(labels))
     looked = asyncio.Event()
     find = kube.find
 
@@ -117,11 +135,10 @@ async def test_the_operator_is_ended_before_its_topics_are_let_go(
         looked.set()
         return found
 
-    monkeypatch.setattr(kube, "stop_deployment", stop)
     monkeypatch.setattr(kube, "find", noting_find)
     ending = asyncio.create_task(end_operator(kube, "a", "mainstem-operator", "mainstem"))
     await looked.wait()
-    assert stopped == [("a", "mainstem-operator")]
+    assert kubernetes.get("deployments", "mainstem-operator", "a")["spec"]["replicas"] == 0
     assert not ending.done()
     del kubernetes.objects["pods", "a", "p"]
     await ending
