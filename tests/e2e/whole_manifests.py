@@ -61,6 +61,7 @@ WHOLE: Final[dict[str, Manifest]] = {
                 "credentialsSecret": "lake",
                 "allowTransforms": True,
                 "residentLoader": {"resources": _RESOURCES},
+                "pod": {"labels": {"team": "data"}, "annotations": {"example.com/mesh": "off"}},
             },
         },
     ),

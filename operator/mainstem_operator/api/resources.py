@@ -129,6 +129,7 @@ class WarehouseLocation:
         catalog, catalog_namespace: what knows the Iceberg tables.
         allow_transforms: whether Topics may have code that runs with the credentials of loads.
         resident_resources: of the resident loader's pod.
+        pod_labels, pod_annotations: of the pods of loads; executors have only the annotations.
     """
 
     location: str
@@ -140,6 +141,8 @@ class WarehouseLocation:
     catalog_namespace: str | None
     allow_transforms: bool
     resident_resources: Object
+    pod_labels: Object
+    pod_annotations: Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,6 +501,8 @@ def _location(spec: Fields) -> WarehouseLocation:
         catalog_namespace=warehouse.inner("catalog").text_or_none("namespace"),
         allow_transforms=warehouse.boolean("allowTransforms", False),
         resident_resources=warehouse.inner("residentLoader").raw("resources") or {},
+        pod_labels=warehouse.inner("pod").raw("labels") or {},
+        pod_annotations=warehouse.inner("pod").raw("annotations") or {},
     )
     if location.location.startswith("s3://") == (location.volume_claim is not None):
         raise InvalidSpec(

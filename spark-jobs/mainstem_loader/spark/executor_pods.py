@@ -50,6 +50,7 @@ class ExecutorPods:
             the files that its client properties name are there in executors too; None for none.
         placement: where they may run and how urgent they are, as a part of a pod's spec: nodeSelector,
             tolerations, affinity and priorityClassName.
+        annotations: of their metadata. Labels they have only from Spark.
     """
 
     count_max: int
@@ -67,6 +68,7 @@ class ExecutorPods:
     identity: tuple[str, str] | None = None
     placement: Mapping[str, Any] = field(default_factory=dict)
     pull_policy: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def pods_from_environment(
@@ -74,7 +76,8 @@ def pods_from_environment(
 ) -> ExecutorPods:
     """As a pod is told about itself: SPARK_IMAGE, POD_NAMESPACE, POD_NAME, POD_IP (downward API), and if need
     be EXECUTOR_SECRET, EXECUTOR_PULL_SECRETS (comma separated), EXECUTOR_PULL_POLICY, EXECUTOR_CORES,
-    EXECUTOR_MEMORY_MIB, EXECUTOR_IDENTITY_SECRET with EXECUTOR_IDENTITY_PATH, EXECUTOR_PLACEMENT (JSON).
+    EXECUTOR_MEMORY_MIB, EXECUTOR_IDENTITY_SECRET with EXECUTOR_IDENTITY_PATH, EXECUTOR_PLACEMENT and
+    EXECUTOR_ANNOTATIONS (JSON).
 
     Raises:
         SettingsError: something is missing, so this is no pod that can have executors.
@@ -101,6 +104,7 @@ def pods_from_environment(
         identity=_identity(environment),
         placement=json.loads(environment.get("EXECUTOR_PLACEMENT") or "{}"),
         pull_policy=environment.get("EXECUTOR_PULL_POLICY", ""),
+        annotations=json.loads(environment.get("EXECUTOR_ANNOTATIONS") or "{}"),
     )
 
 
@@ -179,6 +183,7 @@ def pod_template(pods: ExecutorPods) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
+        "metadata": {"annotations": dict(pods.annotations)},
         "spec": {
             "automountServiceAccountToken": False,
             "securityContext": {

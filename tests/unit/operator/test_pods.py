@@ -36,8 +36,8 @@ TO_NODES: Final = {
     }
 }
 POD: Final = {
-    "labels": {"team": "a"},
-    "annotations": {"mesh": "off"},
+    "labels": {"team": "a", "app": "servers"},
+    "annotations": {"mesh": "off", "scrape": "9404"},
     "nodeSelector": {"disk": "fast"},
     "tolerations": TOLERATIONS,
     "affinity": {"nodeAffinity": TO_NODES, "podAntiAffinity": {}},
@@ -45,13 +45,14 @@ POD: Final = {
     "serviceAccountName": "servers",
     "imagePullSecrets": [{"name": "own"}],
 }
+LOAD_POD: Final = {"labels": {"team": "a"}, "annotations": {"mesh": "off", f"{names.GROUP}/restart": "true"}}
 
 
 def cluster(**location: Any) -> ClusterSpec:
     metadata = {"name": "events", "namespace": "prod", "uid": "u-1"}
     part = {"pod": POD, "resources": RESOURCES, "replicas": 3}
     warehouse = {"location": "s3://lake", "credentialsSecret": "lake", **location}
-    resident = {"residentLoader": {"resources": RESOURCES}}
+    resident = {"residentLoader": {"resources": RESOURCES}, "pod": LOAD_POD}
     spec = {
         "brokers": {**part, "rack": {"nodeLabel": "zone"}},
         "zookeeper": part,
@@ -176,12 +177,23 @@ TABLE: Final[Mapping[str, tuple[Callable[[Manifest, Manifest], bool], Mapping[st
     "no privileges": (lambda pod, box: guard(box)["allowPrivilegeEscalation"] is False, ALL),
     "no capabilities": (lambda pod, box: guard(box)["capabilities"] == {"drop": ["ALL"]}, ALL),
     "labels of the manifest": (lambda pod, box: metadata_of(pod, "labels").get("team") == "a", {
-        name: "" if name in SERVERS else "A Service of others that selects servers by them would lead to it."
-        for name in PODS
+        **ALL, "executor": "The chart's admission policy allows those that Spark sets."
     }),
     "annotations of the manifest": (
         lambda pod, box: metadata_of(pod, "annotations").get("mesh") == "off",
+        ALL,
+    ),
+    "labels of servers": (lambda pod, box: metadata_of(pod, "labels").get("app") == "servers", {
+        name: "" if name in SERVERS else "A Service of others that selects servers by them would lead to it."
+        for name in PODS
+    }),
+    "annotations of servers": (
+        lambda pod, box: metadata_of(pod, "annotations").get("scrape") == "9404",
         {name: "" if name in SERVERS else "They describe servers, as ports to scrape." for name in PODS},
+    ),
+    "restart of one pod": (
+        lambda pod, box: f"{names.GROUP}/restart" in metadata_of(pod, "annotations"),
+        dict.fromkeys(PODS, "Each new pod would have it again."),
     ),
     "time to stop": (lambda pod, box: "terminationGracePeriodSeconds" in pod["spec"], {
         name: "" if name in (*SERVERS, "resident loader") else "It may be killed any time." for name in PODS

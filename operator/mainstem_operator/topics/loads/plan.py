@@ -252,7 +252,7 @@ def cron_job_of(
                         }
                     ]
                 },
-                "template": {"metadata": {"labels": labels}, "spec": pod},
+                "template": {"metadata": load_pod_metadata(location, labels), "spec": pod},
             },
         },
     }
@@ -261,6 +261,20 @@ def cron_job_of(
     template = cron_job["spec"]["jobTemplate"]
     template["metadata"]["annotations"] = {names.TEMPLATE_HASH: digest(template["spec"])}
     return cron_job
+
+
+def load_pod_metadata(location: WarehouseLocation, labels: Mapping[str, str]) -> Manifest:
+    """The metadata of a pod that loads: what the manifest adds to our `labels`."""
+    metadata: Manifest = {"labels": {**location.pod_labels, **labels}}
+    if annotations := _annotations_of_others(location):
+        metadata["annotations"] = annotations
+    return metadata
+
+
+def _annotations_of_others(location: WarehouseLocation) -> dict[str, str]:
+    """The annotations of the manifest but for those that are requests to the operator."""
+    ours = f"{names.GROUP}/"
+    return {name: text for name, text in location.pod_annotations.items() if not name.startswith(ours)}
 
 
 def outdated_jobs(
@@ -551,6 +565,8 @@ def _environment(
             values["EXECUTOR_PULL_POLICY"] = images.pull_policy
         if placed := placement_beside(cluster.brokers.pod):
             values["EXECUTOR_PLACEMENT"] = json.dumps(placed, sort_keys=True)
+        if annotations := _annotations_of_others(location):
+            values["EXECUTOR_ANNOTATIONS"] = json.dumps(annotations, sort_keys=True)
         if location.credentials_secret is not None:
             values["EXECUTOR_SECRET"] = location.credentials_secret
         if cluster.security is not None:

@@ -38,6 +38,7 @@ from mainstem_operator.topics.loads.plan import (
     TRANSFORM_RESOURCES,
     LoadStatus,
     load_arguments,
+    load_pod_metadata,
     rounded_age,
     store_environment,
 )
@@ -106,10 +107,10 @@ def resident_manifests(
     }
     data = {CONFIG_FILE: json.dumps({"topics": entries}, indent=1, sort_keys=True)}
     component = names.RESIDENT_LOADER
-    metadata: Manifest = {"labels": names.labels(cluster.name, component)}
+    metadata = load_pod_metadata(location, names.labels(cluster.name, component))
     if credentials is not None:  # with the uid, so that equal Secrets elsewhere cannot be found by it
         mark = digest([cluster.identity.uid, dict(credentials)])
-        metadata["annotations"] = {names.CREDENTIALS_HASH: mark}
+        metadata["annotations"] = {**metadata.get("annotations", {}), names.CREDENTIALS_HASH: mark}
     spec: Manifest = {
         "serviceName": names.headless(cluster.name, component),
         "replicas": 1 if entries else 0,
