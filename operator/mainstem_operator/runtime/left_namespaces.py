@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -64,7 +64,8 @@ async def _leave(kube: Kube, namespace: str, lease_name: str, watched: frozenset
 async def _note(kube: Kube, namespace: str, lease_name: str, lease: Object | None, watched: str) -> None:
     """Note the namespaces at the Lease, which is only a place for the note where there is one replica."""
     while lease is None or annotations_of(lease).get(names.WATCHED) != watched:
-        metadata = {"name": lease_name, "namespace": namespace} if lease is None else lease["metadata"]
+        new: dict[str, Any] = {"name": lease_name, "namespace": namespace}
+        metadata = new if lease is None else lease["metadata"]
         annotations = {**(metadata.get("annotations") or {}), names.WATCHED: watched}
         noted = {
             "apiVersion": _LEASES,

@@ -322,3 +322,21 @@ async def test_a_user_that_is_paused_is_left_as_it_is(played: Scene) -> None:
     played.kubernetes.apply(manifest)
     await played.settle()
     assert played.users.changes == []
+
+
+async def test_no_secret_outlives_what_it_was_made_for(played: Scene) -> None:
+    """Each has an owner, with which Kubernetes deletes it: the operator itself may delete none (R38)."""
+    for name in ("alice", "bob"):
+        played.kubernetes.apply(user(name))
+    await played.settle()
+    secrets = {item["metadata"]["name"] for item in played.kubernetes.find("secrets")}
+    assert secrets >= {"events-user-alice", "events-user-bob", names.clients_authority("events")}
+    played.kubernetes.delete("users", "alice")
+    await played.look()
+    left = {item["metadata"]["name"] for item in played.kubernetes.find("secrets")}
+    assert left == secrets - {"events-user-alice"}
+    played.kubernetes.delete("users", "bob")
+    await played.look()
+    played.kubernetes.delete("brokerclusters", "events")
+    assert played.kubernetes.find("secrets") == []
+    assert not [path for method, path in played.kubernetes.writes if method == "DELETE"]
