@@ -51,7 +51,7 @@ KINDS = {plural: (group, kind) for group, kinds in GROUPS.items() for plural, ki
 class Kubernetes:
     """The API server. `kubelet` is asked of each new pod whether it is ready, and `refuses` of each applied
     manifest what is wrong with it, if anything; `fails` gives the HTTP status of an error for each request, 0
-    for none. Tests replace them.
+    for none, and `failure` is what the error says, if it is not empty. Tests replace them.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,7 @@ class Kubernetes:
         self.kubelet: Callable[[Manifest], bool] = lambda pod: True
         self.refuses: Callable[[Manifest], str] = lambda manifest: ""
         self.fails: Callable[[str, Key, str], int] = lambda method, key, subresource: 0
+        self.failure = ""
         self.url = ""
         self._version = 0
         self._owned: dict[tuple[Key, str], Any] = {}
@@ -369,7 +370,7 @@ class Kubernetes:
         body = await request.json() if request.can_read_body else {}
         target = key if name else (plural, namespace, body.get("metadata", {}).get("name", ""))
         if status := self.fails(request.method, target, sub):
-            return _refusal(status, f"{request.method} of {target[2]} fails.")
+            return _refusal(status, self.failure or f"{request.method} of {target[2]} fails.")
         match request.method:
             case "GET" if not name and request.query.get("watch") in ("true", "1"):
                 return await self._watch(request, plural, namespace)

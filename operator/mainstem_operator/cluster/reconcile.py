@@ -444,7 +444,7 @@ class _Pass:
         try:
             await self._kube.grow_claim(self._cluster.namespace, claim.name, size)
         except Refused as error:
-            if error.status not in (403, 422):
+            if not error.by_content:
                 raise
             return f"{claim.name} can't grow to {size}: {error}"
         return ""

@@ -10,10 +10,12 @@ import datetime as dt
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import structlog
+from aiohttp import ClientError
 from kubernetes.aio import client, config
 
 from mainstem_operator.api import names
@@ -33,6 +35,13 @@ _TIMEOUT_SECONDS: Final = 30
 _NOT_TYPED: Final = (
     "failed to create typed patch object"  # a field that no schema knows: reported with status 500
 )
+_ADMISSION: Final = re.compile(
+    r"admission webhook .* denied the request"
+    r"|ValidatingAdmissionPolicy .* denied request"
+    r"|failed calling (admission )?webhook",
+    re.DOTALL,
+)
+"""In the words of the API server; whoever refuses chooses the status, which may be any from 400."""
 _PAGE: Final = 500
 _EVENT_NAME_LENGTH: Final = 253 - 17  # Kubernetes' limit, without the point and the digest
 _PLURALS: Final = {
@@ -72,16 +81,23 @@ class Refused(Exception):
 
     @property
     def missing(self) -> bool:
-        return self.status == 404
+        return self.status == 404 and not self._by_admission
 
     @property
     def conflict(self) -> bool:
-        return self.status == 409
+        """Whether the object has changed: reading it again will help."""
+        return self.status == 409 and not self._by_admission
 
     @property
     def by_content(self) -> bool:
-        """Whether it is what was sent that is refused: sending it again will not help, changing it may."""
-        return self.status in (400, 403, 422) or str(self).startswith(_NOT_TYPED)
+        """Whether it is what was sent that is refused, by the API server or by a webhook or policy that it
+        asks: sending it again at once will not help, and a person has to know.
+        """
+        return self.status in (400, 403, 413, 422) or str(self).startswith(_NOT_TYPED) or self._by_admission
+
+    @property
+    def _by_admission(self) -> bool:
+        return _ADMISSION.search(str(self)) is not None
 
 
 class ForeignObject(Refused):
@@ -393,6 +409,10 @@ class Kube:
         except client.ApiException as error:
             self._metrics.requests.labels(method, error.status).inc()
             raise Refused(error.status, _sentence(error.body, error.reason)) from error
+        except ClientError as error:  # as of a server that is restarted: not all of them are OSErrors
+            raise ConnectionError(
+                f"The API server is not reached: {error or type(error).__name__}"
+            ) from error
         self._metrics.requests.labels(method, response.status).inc()
         if not 200 <= response.status < 300:
             raise Refused(response.status, _sentence(content, response.reason))

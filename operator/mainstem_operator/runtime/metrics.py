@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from mainstem_operator.runtime.work_queue import Kind
 
 
 class Metrics:
@@ -114,7 +117,7 @@ class Metrics:
 
     def forget(self, namespace: str, cluster: str) -> None:
         """Remove the gauges of a BrokerCluster that is gone: their last values would be reported for ever."""
-        for kind in ("cluster", "topics", "groups"):
+        for kind in get_args(Kind):
             _remove(self.last_success, kind, namespace, cluster)
         _remove(self.stuck, namespace, cluster)
         self.set_freshness(namespace, cluster, {})

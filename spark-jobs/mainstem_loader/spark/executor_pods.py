@@ -145,7 +145,9 @@ def spark_settings(pods: ExecutorPods, count: int) -> dict[str, str]:
         "spark.executor.memoryOverhead": f"{pods.memory_mib}m",
         "spark.kubernetes.executor.podTemplateContainerName": CONTAINER,
         # Unlike any other's: a driver that is started again must not meet the pods of the one before.
-        "spark.kubernetes.executor.podNamePrefix": f"{pods.driver_pod[:36]}-{secrets.token_hex(3)}",
+        # The driver's has the dots of its Topic's name, and Spark takes a label of host names.
+        "spark.kubernetes.executor.podNamePrefix": f"{pods.driver_pod.replace('.', '-')[:36]}"
+        f"-{secrets.token_hex(3)}",
         "spark.kubernetes.allocation.batch.size": str(count),
         "spark.dynamicAllocation.enabled": "false",
         # The account of loads has rights on pods alone, and nothing else is needed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -112,6 +113,15 @@ def test_two_runs_of_a_driver_never_share_names_of_executors() -> None:
     prefix = "spark.kubernetes.executor.podNamePrefix"
     assert spark_settings(PODS, 1)[prefix] != spark_settings(PODS, 1)[prefix]
     assert len(spark_settings(replace(PODS, driver_pod="x" * 63), 1)[prefix]) <= 47  # Spark's own limit
+
+
+@pytest.mark.parametrize("topic", ["orders.v1", f"{'a' * 35}.v1"])
+def test_executors_of_a_topic_with_dots_in_its_name_have_names_that_spark_takes(topic: str) -> None:
+    """Spark refuses to start with another prefix, so that no load of the Topic would succeed."""
+    pods = replace(PODS, driver_pod=f"{topic}-load-29403360-x7k2p")
+    prefix = spark_settings(pods, 1)["spark.kubernetes.executor.podNamePrefix"]
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", prefix)
+    assert len(prefix) <= 47
 
 
 def test_executors_are_as_restricted_as_pods_can_be_and_hold_no_token() -> None:
