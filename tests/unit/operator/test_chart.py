@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,22 @@ def test_numbers_are_printed_as_integers() -> None:
     numbers = {(before, name) for before, name in read if type(default_of(values, name)) is int}
     assert {name for _, name in numbers} >= {"replicas", "resyncSeconds", "test.records"}
     assert {before for before, _ in numbers} == {"int "}
+
+
+def test_labels_annotations_and_node_selectors_take_texts_only() -> None:
+    """As Kubernetes does, which refuses the whole release for a `true` of `--set` in the middle of it."""
+
+    def maps(schema: dict[str, Any]) -> list[dict[str, Any]]:
+        found = []
+        for name, value in schema.get("properties", {}).items():
+            if re.search(r"(?i)(labels|annotations|selector)$", name):
+                found.append(value)
+            found += maps(value)
+        return found
+
+    schemas = maps(json.loads((CHART / "values.schema.json").read_text()))
+    assert len(schemas) == 7
+    assert all(item["additionalProperties"] == {"type": "string"} for item in schemas)
 
 
 def parents_of(chain: str) -> set[str]:
