@@ -228,17 +228,26 @@ def pod_of(pod: Object) -> Pod:
 
 
 def trouble_of(status: Object) -> str:
-    """Why a container does not run: ImagePullBackOff with its message, or its own last words."""
-    for container in status.get("containerStatuses") or ():
+    """Why a container does not run: ImagePullBackOff with its message, or its own last words. Containers that
+    prepare the pod count, which others may have added to it.
+    """
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    for container in containers:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in (None, "ContainerCreating", "PodInitializing"):
             continue
         ended = (container.get("lastState") or {}).get("terminated") or {}
         last_words = (ended.get("message") or "").strip().splitlines()
-        return ": ".join(
-            filter(None, (waiting["reason"], last_words[-1] if last_words else waiting.get("message")))
-        )
+        words = last_words[-1] if last_words else waiting.get("message")
+        if is_out_of_memory(ended):  # which no container can say itself
+            words = "it needed more memory than its limit allows (OOMKilled)"
+        return ": ".join(filter(None, (waiting["reason"], words)))
     return ""
+
+
+def is_out_of_memory(terminated: Object) -> bool:
+    """Whether the kernel has ended a container, given the state of it that says so."""
+    return terminated.get("reason") == "OOMKilled"
 
 
 def index_of(name: str) -> int:

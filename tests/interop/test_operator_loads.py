@@ -73,7 +73,11 @@ def run_a_load(operator: RunningOperator, name: str, message: dict[str, Any]) ->
                 "labels": labels,
                 "ownerReferences": [owned_by(made)],
             },
-            "status": {"containerStatuses": [{"state": {"terminated": {"message": json.dumps(message)}}}]},
+            "status": {
+                "containerStatuses": [
+                    {"name": "loader", "state": {"terminated": {"message": json.dumps(message)}}}
+                ]
+            },
         }
     )
 

@@ -29,7 +29,7 @@ from mainstem_operator.kubernetes.client import ForeignObject, Refused
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
-from mainstem_operator.snapshot import controller_of, is_member, trouble_of
+from mainstem_operator.snapshot import controller_of, is_member, is_out_of_memory, trouble_of
 from mainstem_operator.topics.loads.identity import (
     gone_users,
     identity_data,
@@ -64,6 +64,7 @@ from mainstem_operator.topics.loads.plan import (
     retention_condition,
     rounded_age,
     run_of,
+    summary_of,
     waits_in_silence,
     without_pod,
 )
@@ -580,9 +581,24 @@ def _trouble_of(pod: Object, now: dt.datetime) -> str:
 
 
 def _message_of(pod: Object) -> str:
-    """What the pod's container left behind when it ended."""
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
-        ended = (container.get("state") or {}).get("terminated") or {}
-        if "message" in ended:
-            return str(ended["message"])
-    return ""
+    """What the loader left behind when it ended, or why it was ended, of which it can say nothing itself."""
+    status = pod.get("status") or {}
+    ended: Object = next(
+        (
+            (item.get("state") or {}).get("terminated") or {}
+            for item in status.get("containerStatuses") or ()
+            if item.get("name") == names.LOADER  # others may have added containers of theirs
+        ),
+        {},
+    )
+    message = str(ended.get("message") or "")
+    if summary_of(message):
+        return message
+    if is_out_of_memory(ended):
+        return (
+            "The loader needed more memory than its limit allows (OOMKilled): raise"
+            " spec.warehouse.resources.limits.memory."
+        )
+    if status.get("reason"):  # as of a pod that its node has evicted
+        return f"{status['reason']}: {status.get('message') or 'Kubernetes has ended the pod.'}"
+    return message

@@ -204,6 +204,76 @@ async def test_a_run_that_never_started_is_replaced_when_its_manifest_is_correct
     assert names(kubernetes, "jobs") == ["running"]
 
 
+LOG_TAIL = "INFO MemoryStore: Block stored as values in memory"
+FAILED_RUNS: list[tuple[dict[str, Any], str]] = [
+    (
+        {
+            "phase": "Failed",
+            "containerStatuses": [
+                {"name": "loader", "state": {"terminated": {"reason": "OOMKilled", "message": LOG_TAIL}}}
+            ],
+        },
+        "The loader needed more memory than its limit allows (OOMKilled): raise"
+        " spec.warehouse.resources.limits.memory.",
+    ),
+    (
+        {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "The node was low on resource: ephemeral-storage.",
+        },
+        "Evicted: The node was low on resource: ephemeral-storage.",
+    ),
+    (
+        {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "The node was low on resource: memory.",
+            "containerStatuses": [
+                {"name": "loader", "state": {"terminated": {"message": '{"error": "No broker answers."}'}}}
+            ],
+        },
+        "No broker answers.",
+    ),
+    (
+        {
+            "phase": "Failed",
+            "containerStatuses": [
+                {"name": "a-sidecar", "state": {"terminated": {"message": "proxy ended"}}},
+                {"name": "loader", "state": {"terminated": {"message": '{"error": "No broker answers."}'}}},
+            ],
+        },
+        "No broker answers.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), FAILED_RUNS, ids=["out of memory", "evicted", "its own words", "a sidecar"]
+)
+async def test_a_load_that_kubernetes_ended_says_why(
+    context: Context, kubernetes: Kubernetes, status: dict[str, Any], message: str
+) -> None:
+    """The Job only says that it has reached its backoff limit (R30)."""
+    there = kubernetes.apply(cluster())
+    pairs = [pair("orders", schedule="@hourly")]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    (cron_job,) = kubernetes.find("cronjobs")
+    labels = cron_job["spec"]["jobTemplate"]["metadata"]["labels"]
+    backoff = {
+        "type": "Failed",
+        "status": "True",
+        "message": "Job has reached the specified backoff limit",
+        "lastTransitionTime": "2026-11-21T11:00:00Z",
+    }
+    run = {**pod("orders-load-1", labels, cron_job), "apiVersion": "batch/v1", "kind": "Job"}
+    job = kubernetes.apply({**run, "status": {"conditions": [backoff]}})
+    kubernetes.apply({**pod("orders-load-1-x7f2q", labels, job), "status": status})
+    (loads,) = (await bring_about_loads(context, there, pairs, [], Alone())).values()
+    loaded = next(item for item in loads.conditions if item.type == "Loaded")
+    assert (loaded.holds, loaded.reason, loaded.message) == (False, "LoadFailed", message)
+
+
 async def test_loads_that_a_cluster_has_left_behind_are_suspended_until_there_is_one(
     context: Context, kubernetes: Kubernetes
 ) -> None:
