@@ -91,6 +91,8 @@ def prove_broker_deletion(
     """
     if pod.deleting:
         return Refusal(f"{pod.name} is being deleted already.")
+    if gap := _lost_with(snapshot.brokers, pod):
+        return Refusal(gap)
     report = snapshot.reports.get(pod.index)
     if report is None and not pod.ready:
         return _proof(cluster, pod, reason)
@@ -121,6 +123,8 @@ def prove_server_deletion(
     """Whether a ZooKeeper server's pod can be deleted: a quorum is left, and the leader goes last."""
     if pod.deleting:
         return Refusal(f"{pod.name} is being deleted already.")
+    if gap := _lost_with(snapshot.zookeeper, pod):
+        return Refusal(gap)
     if pod.index not in snapshot.modes and not pod.ready:
         return _proof(cluster, pod, reason)
     if not pod.scheduled:
@@ -137,6 +141,19 @@ def prove_server_deletion(
 
 def _proof(cluster: ClusterSpec, pod: Pod, reason: str) -> PodDeletion:
     return PodDeletion(cluster.namespace, pod.name, pod.uid, reason)
+
+
+def _lost_with(component: Component, pod: Pod) -> str | None:
+    """Why a pod may not go that alone holds its claim: somebody has deleted the claim, and Kubernetes does so
+    as soon as no pod uses it.
+    """
+    claim = component.claims.get(pod.index)
+    if claim is None or not claim.deleting or not pod.scheduled:
+        return None
+    return (
+        f"{claim.name} is being deleted, and its data would go with {pod.name}: copy the data, or delete the"
+        " pod yourself if it may go."
+    )
 
 
 def _gap(component: Component, besides: Pod) -> str | None:

@@ -69,7 +69,8 @@ class Claim:
     """A PersistentVolumeClaim.
 
     `affinity` says where its volume can be mounted; it is read only while the pod is not ready, and None
-    means everywhere. `lost_since` is when the machine of the volume was first missed.
+    means everywhere. `lost_since` is when the machine of the volume was first missed. `size` is what is
+    requested, and `capacity` what the volume has, empty until there is one.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Claim:
     affinity: NodeAffinity | None
     size: str
     lost_since: dt.datetime | None
+    capacity: str = ""
 
     @property
     def machine(self) -> str:
@@ -287,6 +289,7 @@ def claim_of(claim: Object, volume: Object | None) -> Claim:
         affinity=affinity_of(volume) if volume else None,
         size=spec.get("resources", {}).get("requests", {}).get("storage", ""),
         lost_since=moment_noted(annotations_of(claim).get(names.LOST_SINCE)),
+        capacity=(status.get("capacity") or {}).get("storage", ""),
     )
 
 

@@ -21,6 +21,7 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "AutoCreateEnabled": (
         "BrokerCluster: `auto.create.topics.enable` is on, so a deleted topic returns with its next client."
     ),
+    "ClaimsDeleting": "BrokerCluster: claims were deleted that pods still hold; the data goes with the pods.",
     "CoordinationHealthy": "BrokerCluster: all ZooKeeper servers serve.",
     "ExecutorsIgnored": "Topic: loads have no executors, since the warehouse is a volume.",
     "Fresh": "Topic: the last successful load is recent enough (`warehouse.freshWithinSeconds`).",

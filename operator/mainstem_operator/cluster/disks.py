@@ -59,6 +59,23 @@ def plan_growth(storage: Storage, component: Component) -> Growth:
     return Growth(tuple(growing), refused)
 
 
+def still_growing(storage: Storage, component: Component) -> str:
+    """Which volume is not as large yet as was requested of it, in words; empty if all are.
+
+    Kubernetes takes the request at once. Then the volume grows, at the latest when its pod is restarted, or
+    its driver fails and tries again for ever.
+    """
+    for claim in component.held:
+        if storage.type == "ephemeral" or claim.deleting or not (claim.size and claim.capacity):
+            continue
+        if quantity(claim.capacity) < quantity(claim.size):
+            return (
+                f"The volume of {claim.name} has {claim.capacity}, and {claim.size} are requested: if it does"
+                f" not grow, `kubectl describe pvc {claim.name}` says why."
+            )
+    return ""
+
+
 def claims_to_create(
     cluster: str, kind: str, storage: Storage, replicas: int, component: Component
 ) -> set[str]:

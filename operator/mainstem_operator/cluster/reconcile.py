@@ -30,7 +30,13 @@ from mainstem_operator.cluster.broker_manifests import (
     settings_filed,
     settings_of,
 )
-from mainstem_operator.cluster.disks import claims_to_create, other_ensemble, plan_disks, plan_growth
+from mainstem_operator.cluster.disks import (
+    claims_to_create,
+    other_ensemble,
+    plan_disks,
+    plan_growth,
+    still_growing,
+)
 from mainstem_operator.cluster.irreversible_steps import IrreversibleSteps
 from mainstem_operator.cluster.moves import Drain, plan_drain, plan_removal
 from mainstem_operator.cluster.rolling_restart import (
@@ -174,7 +180,7 @@ class _Pass:
         snapshot = self._with_planned_templates(snapshot)
         work = await self._plan(snapshot, placement, settings, reported_files, at_other_ports)
         work = replace(work, unresizable=unresizable, outside=self._outside(snapshot, placement))
-        waiting = self._users_in_the_way or self._leftover
+        waiting = self._users_in_the_way or self._leftover or self._still_growing(snapshot)
         work = replace(work, waiting=waiting, authorities=self._authorities)
         if self._cluster.plan_only:
             return await self._finish_early(snapshot, work)
@@ -300,6 +306,10 @@ class _Pass:
             )
         except NotUsable as error:
             return str(error)
+        except Refused as error:
+            if not error.by_content:
+                raise
+            return f"Kubernetes refuses a Secret with keys or certificates: {error}"
         return ""
 
     def _replicas(self, snapshot: Snapshot) -> int:
@@ -439,6 +449,12 @@ class _Pass:
             for claim in () if self._cluster.plan_only else growth.claims:
                 refused = await self._grow(claim, storage.size) or refused
         return refused
+
+    def _still_growing(self, snapshot: Snapshot) -> str:
+        zookeeper, brokers = self._cluster.zookeeper, self._cluster.brokers
+        return still_growing(zookeeper.storage, snapshot.zookeeper) or still_growing(
+            brokers.storage, snapshot.brokers
+        )
 
     async def _grow(self, claim: Claim, size: str) -> str:
         try:

@@ -409,6 +409,8 @@ def _warnings(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> list[Cond
         warnings.append(Condition("AuthoritiesChanging", True, "ReplacementRequested", work.authorities))
     if work.unresizable:
         warnings.append(Condition("StorageUnresizable", True, "Refused", work.unresizable))
+    if text := _deleted_claims(snapshot):
+        warnings.append(Condition("ClaimsDeleting", True, "ClaimDeleted", text))
     if text := _without_rack(cluster, snapshot):
         warnings.append(Condition("RackUnknown", True, "NoSuchLabel", text))
     if work.rates_of_others:
@@ -434,6 +436,25 @@ def ignored_settings(cluster: ClusterSpec) -> Condition | None:
         f" restarted for them: {', '.join(unknown[:10])}. Correct the names, or remove them."
     )
     return Condition("SettingsUnknown", True, "Ignored", text)
+
+
+def _deleted_claims(snapshot: Snapshot) -> str:
+    """Which claims somebody has deleted that pods still hold; empty if there are none."""
+    held = [
+        claim.name
+        for component in (snapshot.zookeeper, snapshot.brokers)
+        for index, claim in sorted(component.claims.items())
+        if claim.deleting
+        and (pod := component.pods.get(index)) is not None
+        and pod.scheduled
+        and not pod.deleting
+    ]
+    if not held:
+        return ""
+    return (
+        f"Somebody has deleted these claims: {', '.join(held[:5])}. Their data goes when their pods do, so"
+        " the operator does not restart these."
+    )
 
 
 def _without_rack(cluster: ClusterSpec, snapshot: Snapshot) -> str:

@@ -15,6 +15,7 @@ from tests.unit.operator.snapshots import (
     NOW,
     claim,
     cluster,
+    component,
     pod,
     snapshot,
     with_claim,
@@ -59,6 +60,31 @@ def test_only_this_module_makes_proofs() -> None:
 def reason(result: Any) -> str:
     assert isinstance(result, Refusal), result
     return result.reason
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_no_pod_goes_whose_deleted_claim_it_holds_by_itself(serves: bool) -> None:
+    """Kubernetes deletes the claim, and often the volume, as soon as no pod uses it: a roll that goes on
+    would take the disks one after the other.
+    """
+    for kind, prove in (("broker", prove_broker_deletion), ("zookeeper", prove_server_deletion)):
+        parts = with_claim(component(kind), 1, deleting=True)
+        if not serves:
+            parts = with_pod(parts, 1, ready=False)
+        modes = {0: "leader", 1: "follower", 2: "follower"} if serves else {0: "leader", 2: "follower"}
+        seen = replace(snapshot(), modes=modes, **{"brokers" if kind == "broker" else "zookeeper": parts})
+        seen = seen if serves else without_report(seen, 1)
+        assert reason(prove(cluster(), seen, parts.pods[1], "restart")) == (
+            f"data-events-{kind}-1 is being deleted, and its data would go with events-{kind}-1: copy the"
+            " data, or delete the pod yourself if it may go."
+        )
+
+
+def test_a_pod_without_a_node_holds_no_claim() -> None:
+    parts = with_pod(with_claim(component("broker"), 1, deleting=True), 1, node=None, ready=False)
+    seen = without_report(snapshot(), 1)
+    result = prove_broker_deletion(cluster(), replace(seen, brokers=parts), parts.pods[1], "restart")
+    assert isinstance(result, PodDeletion)
 
 
 # --- Pods of brokers ---

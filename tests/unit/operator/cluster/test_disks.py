@@ -1,4 +1,7 @@
-"""Which volumes are to grow, and which can't (R25). What becomes of lost ones is in `test_proofs.py`."""
+"""Which volumes are to grow, which can't, and which have not yet (R25).
+
+What becomes of lost ones is in `test_proofs.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 from tests.unit.operator.snapshots import cluster, component, with_claim
 
 from mainstem_operator.api.resources import Storage
-from mainstem_operator.cluster.disks import plan_growth
+from mainstem_operator.cluster.disks import plan_growth, still_growing
 
 
 def storage(size: str, type_: str = "persistent") -> Storage:
@@ -46,3 +49,27 @@ def test_what_can_not_be_is_told_of_the_first_volume(type_: str, size: str, sent
 def test_a_claim_that_is_not_told_yet_or_goes_is_left_alone(changes: dict[str, Any]) -> None:
     brokers = with_claim(component("broker", 1), 0, **changes)
     assert plan_growth(storage("20Gi"), brokers).claims == ()
+
+
+def test_a_volume_that_has_not_grown_yet_is_told() -> None:
+    """Kubernetes takes the request at once, and its driver may fail for ever."""
+    brokers = with_claim(with_claim(component("broker"), 0, capacity="10Gi"), 1, size="20Gi", capacity="10Gi")
+    assert still_growing(storage("20Gi"), brokers) == (
+        "The volume of data-events-broker-1 has 10Gi, and 20Gi are requested: if it does not grow, `kubectl"
+        " describe pvc data-events-broker-1` says why."
+    )
+    assert still_growing(storage("20Gi", "ephemeral"), brokers) == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"size": "1.5Gi", "capacity": "1536Mi"},
+        {"size": "10Gi", "capacity": "12Gi"},
+        {"size": "10Gi", "capacity": ""},
+        {"size": "20Gi", "capacity": "10Gi", "deleting": True},
+    ],
+    ids=["other words", "more than requested", "not bound yet", "it goes"],
+)
+def test_a_volume_that_is_as_large_as_requested_is_not_waited_for(changes: dict[str, Any]) -> None:
+    assert still_growing(storage("20Gi"), with_claim(component("broker", 1), 0, **changes)) == ""

@@ -15,7 +15,7 @@ from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
-from tests.unit.operator.snapshots import cluster, component, snapshot, with_pod
+from tests.unit.operator.snapshots import cluster, component, snapshot, with_claim, with_pod
 
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
@@ -181,6 +181,17 @@ def test_volumes_that_can_not_have_their_new_size_are_told() -> None:
     words = "data-events-broker-0 has 10Gi, and volumes don't shrink."
     result = conditions(snapshot(), work=Work(unresizable=words))["StorageUnresizable"]
     assert (result.holds, result.message) == (True, words)
+
+
+def test_claims_that_somebody_has_deleted_are_told_while_pods_hold_them() -> None:
+    """Their data is there until the pods are restarted, and can still be copied."""
+    brokers = with_claim(with_claim(component("broker"), 1, deleting=True), 2, deleting=True)
+    told = conditions(replace(snapshot(), brokers=brokers))["ClaimsDeleting"]
+    assert "data-events-broker-1, data-events-broker-2." in told.message
+    for changes in ({"deleting": True}, {"node": None}):
+        going = with_pod(with_pod(brokers, 1, **changes), 2, **changes)
+        assert "ClaimsDeleting" not in conditions(replace(snapshot(), brokers=going))
+    assert "ClaimsDeleting" not in conditions(snapshot())
 
 
 def test_a_rack_label_that_no_node_has_is_told() -> None:

@@ -113,6 +113,54 @@ async def test_a_volume_that_may_not_grow_stops_nothing_else(operator: RunningOp
     assert "num.partitions=2\n" in files["broker-0.properties"]
 
 
+@with_operator
+async def test_a_pod_that_may_not_be_deleted_is_told_and_ends_no_pass(operator: RunningOperator) -> None:
+    """Else the status would say nothing of the cluster, nor why it is not restarted."""
+    kubernetes = await brought_up(operator, resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
+    kubernetes.fails = lambda method, key, _: 403 if (method, key[0]) == ("DELETE", "pods") else 0
+    kubernetes.failure = DENIED
+    kubernetes.apply(
+        resource("BrokerCluster", "events", {"brokers": {"replicas": 1, "config": {"num.partitions": 2}}})
+    )
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
+    assert condition["message"].startswith("Kubernetes refuses the next step of the plan: ")
+    assert (await operator.condition("brokerclusters", "events", "Ready", "True"))["reason"] == "Serving"
+    plan = kubernetes.get("brokerclusters", "events")["status"]["plan"]
+    assert [(line["action"], line["target"]) for line in plan] == [("Restart", "events-broker-0")]
+
+
+@with_operator
+async def test_a_secret_that_may_not_be_made_is_told(operator: RunningOperator) -> None:
+    kubernetes = operator.kubernetes
+    kubernetes.fails = lambda method, key, _: 403 if (method, key[0]) == ("POST", "secrets") else 0
+    kubernetes.failure = 'secrets "events-cluster-authority" is forbidden: exceeded quota: compute'
+    listeners = {"clients": [{"name": "tls", "port": 9093}]}
+    kubernetes.apply(
+        resource("BrokerCluster", "events", {"brokers": {"replicas": 1}, "listeners": listeners})
+    )
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
+    assert condition["message"].startswith("Kubernetes refuses a Secret with keys or certificates: ")
+    assert "exceeded quota" in condition["message"]
+
+
+@with_operator
+async def test_a_volume_that_does_not_grow_is_waited_for(operator: RunningOperator) -> None:
+    brokers = {"replicas": 1, "storage": {"size": "10Gi"}}
+    kubernetes = await brought_up(operator, resource("BrokerCluster", "events", {"brokers": brokers}))
+    claim = kubernetes.get("persistentvolumeclaims", "data-events-broker-0")
+    claim["status"]["capacity"] = {"storage": "10Gi"}
+    kubernetes.apply(
+        resource("BrokerCluster", "events", {"brokers": {**brokers, "storage": {"size": "20Gi"}}})
+    )
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Waiting")
+    assert "The volume of data-events-broker-0 has 10Gi, and 20Gi are requested" in condition["message"]
+    kubernetes.get("persistentvolumeclaims", "data-events-broker-0")["status"]["capacity"] = {
+        "storage": "20Gi"
+    }
+    kubernetes.set_ready("events-broker-0", True)
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+
+
 @pytest.mark.parametrize("error", [ServerDisconnectedError(), ClientPayloadError("not all was sent")])
 async def test_a_lost_connection_is_no_defect(
     kube: Kube, monkeypatch: pytest.MonkeyPatch, error: Exception
