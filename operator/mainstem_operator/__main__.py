@@ -172,7 +172,7 @@ async def run(
             ),
             name="watches",
         ),
-        asyncio.create_task(reconciler.run(leading), name="reconciler"),
+        asyncio.create_task(reconciler.run(leading, options.namespaces), name="reconciler"),
         asyncio.create_task(serve(options.http_port, metrics, reconciler), name="web"),
     }
     if options.leader_election:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import kopf
@@ -54,7 +54,7 @@ class Reconciler:
         self._stores: dict[str, Store] = {"BrokerCluster": {}, **{kind: {} for kind in _QUEUES}}
         self._began: dict[Key, float] = {}
         self._refused: set[Key] = set()
-        """Looks that brokers have refused since they last went well."""
+        """Looks that Kubernetes or brokers have refused since they last went well."""
 
     def stuck_seconds(self) -> float:
         """How long the longest look that is under way has lasted."""
@@ -103,20 +103,37 @@ class Reconciler:
 
     # --- What is done ---
 
-    async def run(self, leading: Callable[[], Any]) -> None:
-        """Work, once this replica leads, until it is cancelled."""
+    async def run(self, leading: Callable[[], Any], namespaces: Sequence[str] = ()) -> None:
+        """Work, once this replica leads, until it is cancelled.
+
+        Args:
+            namespaces: those that are watched; empty for all.
+        """
         await leading()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._resync())
+            tasks.create_task(self._resync(namespaces))
             for _ in range(WORKERS):
                 tasks.create_task(self.queue.work(self._look))
 
-    async def _resync(self) -> None:
+    async def _resync(self, namespaces: Sequence[str]) -> None:
         """Reconcile everything periodically: events can be missed, and drift sends none."""
         while True:
+            await self._list(namespaces)
             for key in self._keys():
                 self.queue.add(key, random.uniform(0, self._resync_seconds * _JITTER))
             await asyncio.sleep(self._resync_seconds)
+
+    async def _list(self, namespaces: Sequence[str]) -> None:
+        """Take note of objects that no watch has told of: kopf does not begin one again that has failed."""
+        for kind, store in self._stores.items():
+            for namespace in namespaces or (None,):
+                try:
+                    listed = await self._context.kube.find(names.API_VERSION, kind, namespace)
+                except (Refused, OSError, TimeoutError) as error:
+                    logger.warning("not listed", kind=kind, namespace=namespace, error=str(error))
+                    continue
+                for item in listed:
+                    store.setdefault(key_of(item), {**item, "apiVersion": names.API_VERSION, "kind": kind})
 
     def _keys(self) -> set[Key]:
         # The Topics of every BrokerCluster, too: the last one may be gone, and its loads left.
@@ -140,16 +157,7 @@ class Reconciler:
         except (Refused, BrokersRefused, OSError, TimeoutError) as error:
             result, again = "refused", _RETRY_SECONDS
             logger.warning("look failed", key=key, error=str(error) or type(error).__name__)
-            if (
-                isinstance(error, Refused) and error.by_content
-            ):  # as when a right is missing: it will not pass
-                text = f"Kubernetes refuses what the operator needs, and it tries again: {error}"
-                await self._say_ended(key, names.KUBERNETES_REFUSED, text)
-            elif isinstance(error, BrokersRefused) and key.kind != "cluster":
-                if key in self._refused:  # once may be an election
-                    text = f"Brokers refuse what the operator needs, and it tries again: {error}"
-                    await self._say_ended(key, names.BROKERS_REFUSED, text)
-                self._refused.add(key)
+            await self._say_refused(key, error)
         except Exception as error:  # a defect in one BrokerCluster must not stop the others
             result, again = "error", _RETRY_SECONDS
             logger.exception("look ended by a defect", key=key)
@@ -162,6 +170,20 @@ class Reconciler:
         if result == "ok" and (key.namespace, key.name) in self._stores["BrokerCluster"]:
             metrics.last_success.labels(key.kind, key.namespace, key.name).set(time.time())
         return again
+
+    async def _say_refused(self, key: Key, error: Exception) -> None:
+        """Tell of a refusal that lasts. Once may be an election of brokers, or a restart of the API server;
+        what is refused by its content, as when a right is missing, will not pass.
+        """
+        lasts = key in self._refused
+        self._refused.add(key)
+        if isinstance(error, Refused):
+            if error.by_content or (lasts and not error.conflict):
+                text = f"Kubernetes refuses what the operator needs, and it tries again: {error}"
+                await self._say_ended(key, names.KUBERNETES_REFUSED, text)
+        elif isinstance(error, BrokersRefused) and lasts and key.kind != "cluster":
+            text = f"Brokers refuse what the operator needs, and it tries again: {error}"
+            await self._say_ended(key, names.BROKERS_REFUSED, text)
 
     async def _say_ended(self, key: Key, reason: str, text: str) -> None:
         """Replace the last good status of the objects of a look that has ended before its end."""

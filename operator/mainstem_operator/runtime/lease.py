@@ -19,6 +19,9 @@ logger = structlog.get_logger(__name__)
 
 DURATION_SECONDS: Final = 15
 _RENEW_SECONDS: Final = 5
+_TRY_SECONDS: Final = 7.0
+"""A request on a dead connection would take longer than the Lease holds. The next one has another."""
+_RETRY_SECONDS: Final = 1.0
 
 
 class Lease:
@@ -48,18 +51,21 @@ class Lease:
     async def keep(self) -> None:
         """Take the Lease when it is free, and renew it. Ends when it was lost: the process must too."""
         while True:
+            pause_s: float = _RENEW_SECONDS
             try:
-                mine = await self._try()
+                async with asyncio.timeout(_TRY_SECONDS):
+                    mine = await self._try()
             except (Refused, OSError, TimeoutError) as error:
                 logger.warning("lease not renewed", error=str(error))
                 mine = self.leading and self._age() < DURATION_SECONDS
+                pause_s = _RETRY_SECONDS
             if mine and not self.leading:
                 logger.info("leading", identity=self._identity)
                 self._leading.set()
             elif self.leading and not mine:
                 logger.error("lease lost", identity=self._identity)
                 return
-            await asyncio.sleep(_RENEW_SECONDS)
+            await asyncio.sleep(pause_s)
 
     async def release(self) -> None:
         """Let another replica take over at once."""

@@ -104,6 +104,22 @@ async def test_a_cluster_is_reconciled_as_it_is_and_not_as_it_was_reported(
     assert seen["spec"]["brokers"]["replicas"] == 3
 
 
+@pytest.mark.parametrize("namespaces", [(), ("default", "empty")])
+async def test_what_no_watch_has_reported_is_found_by_the_resync(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube, namespaces: tuple[str, ...]
+) -> None:
+    """A watch that has failed is not begun again, and the others go on."""
+    played = Played(kube, monkeypatch)
+    kubernetes.apply(CLUSTER)
+    kubernetes.apply(CLICKS)
+    kubernetes.apply(manifest("ConsumerGroup", "billing", clusterRef={"name": "events"}))
+    kubernetes.fails = lambda method, key, _: 403 if key[0] == "users" else 0
+    assert played.reconciler._keys() == set()
+    await played.reconciler._list(namespaces)
+    kinds: list[Any] = ["cluster", "topics", "groups"]
+    assert played.reconciler._keys() == {Key(kind, "default", "events") for kind in kinds}
+
+
 def rights_in_every_namespace() -> set[tuple[str, str]]:
     """Resource and verb, as the chart's ClusterRole grants them whatever namespaces are watched."""
     result = re.search(
@@ -203,6 +219,31 @@ async def test_what_brokers_refuse_of_all_topics_again_replaces_the_last_good_st
         (ready,) = kubernetes.get("topics", "clicks")["status"]["conditions"]
         assert (ready["status"], ready["reason"]) == expected
     assert "Cluster authorization failed." in ready["message"]
+
+
+async def test_an_error_of_the_api_server_that_lasts_replaces_the_last_good_status(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """As of a full etcd. Once may be a restart, and a conflict is an object that has changed (R24)."""
+    context = cast(Any, Context)(kube, None, None, None, Metrics(), None, "ops")
+    context.log_in = _nothing
+    reconciler = Reconciler(context, 1.0)
+    errors = [Refused(409, "changed"), Refused(409, "changed"), Refused(500, "etcdserver: no space")]
+    told = [("True", "Good"), ("True", "Good"), ("Unknown", "KubernetesRefused")]
+
+    async def refused(*_: object) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(handlers, "reconcile_cluster", refused)
+    stored = kubernetes.apply(CLUSTER)
+    good = {"status": "True", "reason": "Good", "lastTransitionTime": "2026-11-21T11:00:00Z"}
+    stored["status"] = {"observedGeneration": 1, "conditions": [{"type": "Ready", **good}]}
+    for expected in told:
+        await reconciler._look(Key("cluster", "default", "events"))
+        conditions = kubernetes.get("brokerclusters", "events")["status"]["conditions"]
+        ready = next(item for item in conditions if item["type"] == "Ready")
+        assert (ready["status"], ready["reason"]) == expected
+    assert "etcdserver: no space" in ready["message"]
 
 
 def test_a_cluster_that_is_being_deleted_is_looked_at_with_all_that_names_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.support.fake_kubernetes import Kubernetes
@@ -28,6 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(lease_module, "_clock", clock)
     monkeypatch.setattr(lease_module, "_RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(lease_module, "_RETRY_SECONDS", 0.01)
     return clock
 
 
@@ -74,6 +76,33 @@ async def test_a_replica_that_ends_gives_the_lease_back(kube: Kube) -> None:
     await second.wait()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_request_that_hangs_does_not_cost_the_lease(
+    kube: Kube, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """As on a connection that a load balancer has forgotten."""
+    first = Lease(kube, "default", "office", "first")
+    keeping = asyncio.create_task(first.keep())
+    await first.wait()
+    hung, answers = asyncio.Event(), kube.get
+
+    async def hang(*arguments: Any) -> Any:
+        if hung.is_set():
+            return await answers(*arguments)
+        hung.set()
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(lease_module, "_TRY_SECONDS", 0.01)
+    monkeypatch.setattr(kube, "get", hang)
+    await hung.wait()
+    clock.now_s += lease_module.DURATION_SECONDS - 1
+    before = first._seen
+    await wait_until_async(lambda: first._seen != before)
+    assert first.leading
+    assert not keeping.done()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def test_whoever_has_lost_the_lease_ends(kubernetes: Kubernetes, kube: Kube) -> None:
