@@ -30,13 +30,19 @@ app.kubernetes.io/component: operator
 {{- end -}}
 
 {{- define "mainstem.labels" -}}
-{{ include "mainstem.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{ include "mainstem.labelsWith" (list . dict) }}
+{{- end -}}
+
+{{/*
+(list . labels): the chart's own, then these, then commonLabels. Of two with one key the first counts: a key that is written twice is
+refused by tools that read what Helm has rendered, and selectors have to match.
+*/}}
+{{- define "mainstem.labelsWith" -}}
+{{- $root := index . 0 -}}
+{{- $chart := printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" -}}
+{{- $own := dict "app.kubernetes.io/version" $root.Chart.AppVersion "app.kubernetes.io/managed-by" $root.Release.Service "helm.sh/chart" $chart -}}
+{{- $selector := fromYaml (include "mainstem.selector" $root) -}}
+{{- toYaml (merge $selector $own (default dict (index . 1)) (default dict $root.Values.commonLabels)) -}}
 {{- end -}}
 
 {{/* (list . "broker"): an image with registry and tag, unless its name says a tag or a digest itself. */}}
@@ -88,10 +94,9 @@ older chart: their first use would fail without saying what to do, or what is on
 
 {{/* What the metadata of hooks' pods has of the operator's. Labels of the operator itself would make them its own. */}}
 {{- define "mainstem.podLabels" -}}
-{{- range list .Values.commonLabels .Values.podLabels }}
-{{- with . }}
+{{- $labels := merge dict (default dict .Values.podLabels) (default dict .Values.commonLabels) -}}
+{{- with omit $labels "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" }}
 {{ toYaml . }}
-{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -88,6 +88,18 @@ def test_labels_annotations_and_node_selectors_take_texts_only() -> None:
     assert all(item["additionalProperties"] == {"type": "string"} for item in schemas)
 
 
+def test_no_label_is_written_twice() -> None:
+    """`podLabels` and `commonLabels` may have one key, and YAML may not: Flux and kustomize refuse it."""
+    helper = (CHART / "templates/_names.tpl").read_text()
+    for name in ("labelsWith", "podLabels"):
+        defined = re.search(rf'define "mainstem.{name}" -}}}}\n(.*?){{{{- end -}}}}', helper, re.DOTALL)
+        assert defined
+        assert "merge" in defined[1]
+        assert ".Values.commonLabels" in defined[1]
+    for path in [*TEMPLATES, CHART / "templates/_names.tpl"]:
+        assert not re.search(r"with [$.\w]*[lL]abels }}.*toYaml", path.read_text()), path
+
+
 def parents_of(chain: str) -> set[str]:
     parts = chain.split(".")
     return {".".join(parts[:length]) for length in range(1, len(parts))}
