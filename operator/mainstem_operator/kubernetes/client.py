@@ -104,11 +104,18 @@ class ForeignObject(Refused):
     """An object of this name exists that others have made. It is neither changed nor deleted."""
 
     def __init__(self, manifest: Manifest, live: Object) -> None:
-        super().__init__(
-            409,
-            f"The {manifest['kind']} {manifest['metadata']['name']} exists and belongs to {whose(live)}, so"
-            " it is not changed: delete or rename one of the two.",
-        )
+        name, owner = f"The {manifest['kind']} {manifest['metadata']['name']}", whose(live)
+        if owner == whose(manifest):
+            text = (
+                f"{name} still belongs to {owner} of before, which is gone: Kubernetes deletes it soon. If"
+                " it stays, delete it."
+            )
+        else:
+            text = (
+                f"{name} exists and belongs to {owner}, so it is not changed: delete or rename one of the"
+                " two."
+            )
+        super().__init__(409, text)
 
     @property
     def conflict(self) -> bool:

@@ -72,7 +72,8 @@ def test_no_pod_goes_whose_deleted_claim_it_holds_by_itself(serves: bool) -> Non
         if not serves:
             parts = with_pod(parts, 1, ready=False)
         modes = {0: "leader", 1: "follower", 2: "follower"} if serves else {0: "leader", 2: "follower"}
-        seen = replace(snapshot(), modes=modes, **{"brokers" if kind == "broker" else "zookeeper": parts})
+        seen = replace(snapshot(), modes=modes)
+        seen = replace(seen, brokers=parts) if kind == "broker" else replace(seen, zookeeper=parts)
         seen = seen if serves else without_report(seen, 1)
         assert reason(prove(cluster(), seen, parts.pods[1], "restart")) == (
             f"data-events-{kind}-1 is being deleted, and its data would go with events-{kind}-1: copy the"

@@ -66,6 +66,22 @@ async def test_a_cluster_comes_up_once_the_object_of_others_is_gone(operator: Ru
     await operator.condition("brokerclusters", "events", "Stable", "True")
 
 
+async def test_what_a_cluster_of_the_same_name_has_left_is_waited_for(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """To rename a BrokerCluster that was only created again would be bad advice."""
+    service = broker_services(cluster_spec(), 1)[0]
+    await kube.apply(service, None)
+    (stored,) = kubernetes.find("services")
+    stored["metadata"]["ownerReferences"][0]["uid"] = "uid of before"
+    with pytest.raises(ForeignObject) as refused:
+        await kube.apply(service, stored)
+    assert str(refused.value) == (
+        "The Service events-broker-headless still belongs to the BrokerCluster events of before, which is"
+        " gone: Kubernetes deletes it soon. If it stays, delete it."
+    )
+
+
 async def test_what_belongs_to_another_cluster_is_refused_and_an_orphan_is_taken_over(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:
