@@ -114,22 +114,6 @@ async def test_a_volume_that_may_not_grow_stops_nothing_else(operator: RunningOp
 
 
 @with_operator
-async def test_a_pod_that_may_not_be_deleted_is_told_and_ends_no_pass(operator: RunningOperator) -> None:
-    """Else the status would say nothing of the cluster, nor why it is not restarted."""
-    kubernetes = await brought_up(operator, resource("BrokerCluster", "events", {"brokers": {"replicas": 1}}))
-    kubernetes.fails = lambda method, key, _: 403 if (method, key[0]) == ("DELETE", "pods") else 0
-    kubernetes.failure = DENIED
-    kubernetes.apply(
-        resource("BrokerCluster", "events", {"brokers": {"replicas": 1, "config": {"num.partitions": 2}}})
-    )
-    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
-    assert condition["message"].startswith("Kubernetes refuses the next step of the plan: ")
-    assert (await operator.condition("brokerclusters", "events", "Ready", "True"))["reason"] == "Serving"
-    plan = kubernetes.get("brokerclusters", "events")["status"]["plan"]
-    assert [(line["action"], line["target"]) for line in plan] == [("Restart", "events-broker-0")]
-
-
-@with_operator
 async def test_a_secret_that_may_not_be_made_is_told(operator: RunningOperator) -> None:
     kubernetes = operator.kubernetes
     kubernetes.fails = lambda method, key, _: 403 if (method, key[0]) == ("POST", "secrets") else 0
