@@ -25,11 +25,13 @@ from mainstem_loader.table.parquet_files import WrittenFile, origin_of_file
 # Long enough to look back, short enough that opening a table stays fast.
 _CONFIGURATION: Final = {"delta.logRetentionDuration": "interval 7 days"}
 # What writers of files have to obey (Delta protocol, "Column Invariants", "Generated Columns", "Identity
-# Columns").
+# Columns"; Spark keeps the length of varchar(n) and char(n) beside a column of strings, and checks and pads
+# values itself as it writes).
 _DEMANDING_METADATA: Final = {
     "delta.invariants": "has an invariant",
     "delta.generationExpression": "is generated from others",
     "delta.identity.start": "is an identity column",
+    "__CHAR_VARCHAR_TYPE_STRING": "is of the type {}",
 }
 # Features that demand nothing of a commit that adds whole files, or what is checked here. With others the
 # library refuses each commit, as it does if one was faster.
@@ -149,7 +151,7 @@ def _demands_of_fields(fields: Sequence[Mapping[str, Any]], path: str) -> Iterat
             yield f"its column {name} takes no nulls"
         for key, words in _DEMANDING_METADATA.items():
             if key in field["metadata"]:
-                yield f"its column {name} {words}"
+                yield f"its column {name} {words.format(field['metadata'][key])}"
         yield from _demands_of_type(field["type"], name)
 
 

@@ -373,6 +373,16 @@ INVARIANT = {"delta.invariants": '{"expression":{"expression":"n < 5"}}'}
             {"minReaderVersion": 1, "minWriterVersion": 6},
             "column g is an identity column",
         ),
+        (
+            column_n(type="string", metadata={"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}),
+            {},
+            r"column n is of the type varchar\(3\)",
+        ),
+        (
+            new_column({"__CHAR_VARCHAR_TYPE_STRING": "array<char(3)>"}),
+            {},
+            r"column g is of the type array<char\(3\)>",
+        ),
         (configured(), features("clustering", "domainMetadata"), "has the feature clustering"),
         (configured(), features("rowTracking"), "has the feature rowTracking"),
         (configured(columnMapping_mode="name"), {}, "maps the names of columns"),
