@@ -2,12 +2,14 @@
 
 A double has 53 bits, so an integer of 2^53 or more may become another one, and two ids may become the same.
 An integer fits a column of doubles if it is the shortest text of its double but for zeros at its end, as
-writers without integers print a large double: 12345678901234567000 fits, 9007199254740993 does not. Pure.
+writers without integers print a large double: 12345678901234567000 fits, 9007199254740993 does not. A whole
+number with a point or an exponent also fits if it has all digits of its double. Pure.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -100,12 +102,24 @@ def _numbers_in(array: Array) -> Iterator[Array]:
 
 
 def integers_and_floats(text: bytes) -> dict[str, Any]:
-    """A JSON object, with integers told from other numbers whatever their size; empty if it is none."""
+    """A JSON object, with integers told from other numbers whatever their size; empty if it is none. A whole
+    number in another spelling, such as 9007199254740993.0, is an integer if its double is another number.
+    """
     try:
-        record = json.loads(text, parse_int=integer_of_digits)
+        record = json.loads(text, parse_int=integer_of_digits, parse_float=float_or_integer)
     except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def float_or_integer(digits: str) -> float | int:
+    """A number with a point or an exponent: an integer if it is a whole number and its double another one."""
+    number = float(digits)
+    if abs(number) < EXACT_BOUND or math.isinf(number):
+        return number
+    value = Decimal(digits)
+    integer = int(value)
+    return number if integer != value or value in (Decimal(number), Decimal(repr(number))) else integer
 
 
 def integer_of_digits(digits: str) -> int | LongInteger:

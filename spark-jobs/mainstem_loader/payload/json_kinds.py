@@ -9,6 +9,7 @@ verdicts here are sure but not complete: what passes is still for Arrow's reader
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -29,7 +30,13 @@ from mainstem_loader.columns import (
     members_of,
     merge_types,
 )
-from mainstem_loader.exact_numbers import integer_of_digits, is_exact, is_long, reason_against
+from mainstem_loader.exact_numbers import (
+    float_or_integer,
+    integer_of_digits,
+    is_exact,
+    is_long,
+    reason_against,
+)
 
 _WHITESPACE: Final = " \t\r\n"
 
@@ -37,9 +44,13 @@ _WHITESPACE: Final = " \t\r\n"
 _VALUES: Final = JSONDecoder(parse_int=len, parse_float=len)
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
+_FLOAT: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _INTEGER_BOUND: Final = 1 << 63
 _INTEGER_DIGITS: Final = 19
 _DIGITS_MAX: Final = 1100  # more than any 64-bit integer is written with, and its zeros behind the point
+
+TOO_LARGE: Final = "a number is too large for a double"
+"""The reason against a record with a number such as 1e400, which is JSON."""
 
 # Returns whether the column can hold the value.
 Fits = Callable[[object], bool]
@@ -81,9 +92,7 @@ class KindCheck:
             record = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             return (
-                SplitRecord(text, None)
-                if any(word in text for word in _NUMBER_WORDS)
-                else f"not JSON: {error}"
+                SplitRecord(text, None) if any(word in text for word in _NUMBER_WORDS) else _reason_of(error)
             )
         # Arrow makes nothing of a null where there is no column, and so has to be this.
         misfits = {
@@ -151,7 +160,7 @@ def _split_text(
             fits = name not in misfits
             if name in whole and (integer := _integer_text(text[value_begin:position])) is not None:
                 written, fits = f"{text[begin:value_begin]}{integer}", True
-            elif name in misfits and name in integers and _INTEGER.fullmatch(text, value_begin, position):
+            elif name in misfits and name in integers and _is_inexact(text[value_begin:position]):
                 return reason_against(name, text[value_begin:position], "its column of integers")
             elif name in nested:
                 value_text = _integers_spelled_out(text[value_begin:position], nested[name])
@@ -167,6 +176,13 @@ def _split_text(
         return SplitRecord(b"{}", text)
     rest_text = f"{{{','.join(rest.values())}}}" if rest else None
     return SplitRecord(f"{{{','.join(fitting.values())}}}".encode(), rest_text)
+
+
+def _is_inexact(value: str) -> bool:
+    """Whether the text of a value is an integer, or another whole number that a double would round."""
+    if _INTEGER.fullmatch(value):
+        return True
+    return _FLOAT.fullmatch(value) is not None and type(float_or_integer(value)) is int
 
 
 def _integers_spelled_out(text: str, kind: pa.DataType) -> str:
@@ -205,7 +221,7 @@ def _integers_spelled_out(text: str, kind: pa.DataType) -> str:
 
 
 def _integer_text(number: str) -> str | None:
-    """The digits of a number that is a 64-bit integer in whatever spelling; None if it is none."""
+    """The digits of a number that is a 64-bit integer in whatever spelling; None if it is none, as -0.0."""
     with localcontext(prec=_DIGITS_MAX):
         try:
             value = Decimal(number)
@@ -214,6 +230,8 @@ def _integer_text(number: str) -> str | None:
         # The exponent first: numbers such as 1e999999 have too many digits to write out.
         if value.adjusted() >= _INTEGER_DIGITS or value != value.to_integral_value():
             return None
+        if value.is_zero() and value.is_signed():
+            return None  # Integers have no -0.0.
         integer = int(value)
     return str(integer) if -_INTEGER_BOUND <= integer < _INTEGER_BOUND else None
 
@@ -229,7 +247,7 @@ def split_all(text: bytes) -> SplitRecord | str:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        return f"not JSON: {error}"
+        return _reason_of(error)
     return SplitRecord(b"{}", text.decode())
 
 
@@ -254,10 +272,17 @@ def wider_types(text: bytes, types: Mapping[str, pa.DataType]) -> dict[str, pa.D
     return wider
 
 
-def _number(digits: str) -> int | float:
-    """A JSON number with a point or an exponent: an integer if a column of integers takes it for one."""
+def _number(digits: str) -> int | float | str:
+    """A JSON number with a point or an exponent: an integer if a column of integers takes it for one, and its
+    digits if no double holds it.
+    """
     integer = _integer_text(digits)
-    return float(digits) if integer is None else int(integer)
+    number = float_or_integer(digits) if integer is None else int(integer)
+    return digits if number in (math.inf, -math.inf) else number
+
+
+def _reason_of(error: orjson.JSONDecodeError) -> str:
+    return TOO_LARGE if "infinity when parsed" in str(error) else f"not JSON: {error}"
 
 
 def _with_doubles(value: object, kind: pa.DataType) -> pa.DataType:

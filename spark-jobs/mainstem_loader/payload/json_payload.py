@@ -64,6 +64,7 @@ from mainstem_loader.exact_numbers import (
     suspect_rows,
 )
 from mainstem_loader.payload.json_kinds import (
+    TOO_LARGE,
     KindCheck,
     SplitRecord,
     names_of,
@@ -106,6 +107,7 @@ _REASONS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"Column\(/?(.*?)\) was specified twice"), r"field '\1' appears twice"),
     (re.compile(r"Failed to convert JSON to (.+?), couldn't parse:(.*)"), r"\2 does not fit a column of \1"),
     (re.compile(r"Invalid UTF8|codec can't decode"), "a string is not UTF-8"),
+    (re.compile(r"Number too big"), TOO_LARGE),
     (re.compile(r"JSON parse error: (.*?)\.? in row [0-9]+"), r"not JSON: \1"),
 )
 
@@ -415,9 +417,11 @@ class JsonPayload:
 
 
 def _is_whole(column: ChunkedArray) -> bool:
-    """Whether all numbers of a column are integers of 64 bits, as far as doubles tell."""
+    """Whether all numbers of a column are integers of 64 bits, as far as doubles tell: the largest integers
+    are 2^63 there.
+    """
     values = column.drop_null().to_numpy()
-    return bool(np.all(np.abs(values) < float(1 << 63)) and np.all(values == np.floor(values)))
+    return bool(np.all(np.abs(values) <= float(1 << 63)) and np.all(values == np.floor(values)))
 
 
 def _candidates(values: Array) -> tuple[Array, Int64s, list[tuple[int, str]]]:

@@ -88,6 +88,15 @@ def test_a_fraction_makes_doubles_of_whole_numbers(loads: Loads) -> None:
     check_files(loads)
 
 
+def test_a_negative_zero_keeps_its_sign_after_whole_numbers(loads: Loads) -> None:
+    """As it does beside them: no integer is -0.0."""
+    loads.send({"n": 7})
+    loads.load()
+    loads.send(b'{"n":-0.0}')
+    assert loads.load().dead_lettered == 0
+    assert str(loads.rows("n")) == "[{'n': 7.0}, {'n': -0.0}]"
+
+
 def test_only_days_that_need_it_are_written_anew(loads: Loads) -> None:
     for day, value in enumerate(({"b": 1}, {"a": 1, "tags": []}, {"a": 2})):
         loads.send(value, time_ms=NEW_YEAR_MS + day * DAY_MS)

@@ -63,7 +63,7 @@ def reasons(parsed: ParsedPayload) -> dict[int, str]:
         (b'{"a":"\\ud800"}', "not JSON: The surrogate pair in string is invalid"),
         (b'{"a":1,"a":2}', "field 'a' appears twice"),
         (b'{"a":{"b":1,"b":2}}', "field 'a/b' appears twice"),
-        (b'{"a":1e400}', "not JSON: Number too big"),
+        (b'{"a":1e400}', "a number is too large for a double"),
         (b'{"a":' + b"[" * 60_000 + b"]" * 60_000 + b"}", "nested too deeply"),
         (b'{"a":' * 60_000 + b"1" + b"}" * 60_000, "nested too deeply"),
     ],
@@ -573,9 +573,9 @@ def test_arrays_with_a_number_that_is_no_integer_keep_their_text(value: str) -> 
 @pytest.mark.parametrize("others", [0, 3])
 def test_whole_numbers_fit_a_column_of_integers_whatever_their_spelling(others: int) -> None:
     """R30: what becomes of a record does not depend on the records of the first load."""
-    spellings = [b"30.0", b"3e1", b"-0.0", b"9007199254740993.0", b"9223372036854775807.0"]
-    integers = [30, 30, 0, 9007199254740993, 9223372036854775807]
-    misfits = [b"30.5", b"9007199254740993.5", b"9223372036854775808.0", b"1e300"]
+    spellings = [b"30.0", b"3e1", b"0e0", b"-0", b"9007199254740993.0", b"9223372036854775807.0"]
+    integers = [30, 30, 0, 0, 9007199254740993, 9223372036854775807]
+    misfits = [b"30.5", b"-0.0", b"-0e5", b"9007199254740993.5", b"9223372036854775808.0", b"1e300"]
     for number, integer in zip([*spellings, *misfits], [*integers, *[None] * len(misfits)], strict=True):
         reader = JsonPayload({"price": pa.int64()})
         parsed = reader.parse(
@@ -589,3 +589,39 @@ def test_whole_numbers_fit_a_column_of_integers_whatever_their_spelling(others: 
             assert parsed.columns.column("_rest")[0].as_py() == f'{{"price": {number.decode()}}}'
         else:
             assert "_rest" not in parsed.columns.column_names
+
+
+@pytest.mark.parametrize(
+    "number", ["9007199254740993.0", "9007199254740993e0", "-900719925474099.3e1", "9223372036854775807.0"]
+)
+def test_whole_numbers_beside_others_lose_no_digit_whatever_their_spelling(number: str) -> None:
+    """R30: their column is one of integers, or they are dead beside a fraction, as 9007199254740993 is."""
+    integer = int(Decimal(number))
+    text = f'{{"n": {number}}}'.encode()
+    for others in ([], [b'{"n": 7}'], [b'{"n": 7.0}'], [b'{"n": 9007199254740993}', b'{"n": 1e2}']):
+        parsed = JsonPayload({}).parse(pa.array([text, *others], pa.binary()))
+        assert not parsed.dead
+        assert parsed.columns.column("n").type == pa.int64()
+        assert parsed.columns.column("n")[0].as_py() == integer
+    parsed = JsonPayload({}).parse(pa.array([text, b'{"n": 0.5}'], pa.binary()))
+    assert parsed.rows.tolist() == [1]
+    assert parsed.dead == [(0, f"field 'n' has {integer}, which its column of doubles cannot hold exactly")]
+
+
+@pytest.mark.parametrize(
+    "number", ["1e23", "99999999999999991611392.000", "1152921504606846976.0", "-2.5e300"]
+)
+def test_a_double_in_all_its_digits_or_the_shortest_stays_one(number: str) -> None:
+    """R30: writers print doubles in both ways."""
+    parsed = JsonPayload({}).parse(pa.array([f'{{"n": {number}}}'.encode()], pa.binary()))
+    assert not parsed.dead
+    assert parsed.columns.column("n").to_pylist() == [float(number)]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+400", "12345678901234567891.0"])
+def test_a_dead_number_makes_no_doubles_of_integers(number: str) -> None:
+    """R30: a column does not change for a record that is in no row of it."""
+    reader = JsonPayload({"n": pa.int64()})
+    parsed = reader.parse(pa.array([f'{{"n": {number}}}'.encode()], pa.binary()))
+    assert [row for row, _ in parsed.dead] == [0]
+    assert not reader.wider_columns()
