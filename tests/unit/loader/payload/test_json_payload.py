@@ -605,7 +605,8 @@ def test_whole_numbers_beside_others_lose_no_digit_whatever_their_spelling(numbe
         assert parsed.columns.column("n")[0].as_py() == integer
     parsed = JsonPayload({}).parse(pa.array([text, b'{"n": 0.5}'], pa.binary()))
     assert parsed.rows.tolist() == [1]
-    assert parsed.dead == [(0, f"field 'n' has {integer}, which its column of doubles cannot hold exactly")]
+    reason = f"field 'n' has {integer}, which its column of doubles cannot hold exactly"
+    assert parsed.dead == [(0, reason)]
 
 
 @pytest.mark.parametrize(
