@@ -10,7 +10,7 @@ from typing import Final
 from mainstem.errors import BadInput
 
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
+_DURATION: Final = re.compile(r"([0-9]{1,19})(ms|s|m|h|d|w)")
 _ISO_FORM: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
 _DIGITS: Final = re.compile(r"\d{1,7}|\d{9,19}", re.ASCII)
 _INT64_MAX: Final = 2**63 - 1

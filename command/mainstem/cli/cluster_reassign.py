@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mainstem.cli.number_options import integer
+from mainstem.cli.number_options import REPLICAS_MAX, integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -40,7 +40,7 @@ def reassign(
         typer.Option(
             "--replication-factor",
             "-r",
-            **integer(1),
+            **integer(1, REPLICAS_MAX),
             help="Replicas of each partition; unchanged by default.",
         ),
     ] = None,

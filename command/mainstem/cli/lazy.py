@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from mainstem.cli.argument_texts import check_texts_of
 from mainstem.cli.help import HeadedGroup, use_plain_help, write_headed
 
 
@@ -43,6 +44,7 @@ class LazyCommand:
             app.command()(loaded)
             command = typer.main.get_command(app)
         command.name = self.name
+        check_texts_of(command)
         return command
 
 

@@ -153,6 +153,13 @@ def main() -> None:
             print_traceback()
         print_error(f"This needs {error.name}, which is not installed here: pip install 'mainstem[all]'.")
         sys.exit(1)
+    except UnicodeEncodeError as error:  # arguments are checked before a command runs
+        if _verbose:
+            print_traceback()
+        print_error(
+            f"The output has characters that {error.encoding} does not have: set PYTHONIOENCODING=utf-8."
+        )
+        sys.exit(1)
     except OSError as error:  # above all when writing the output
         if _verbose:
             print_traceback()

@@ -15,6 +15,13 @@ import typer
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")  # more digits than Kafka's widest numbers have are a slip
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?")
 
+PARTITIONS_MAX: Final = 100_000
+"""Of a topic; librdkafka asks for no more."""
+REPLICAS_MAX: Final = 10_000
+"""Of a partition; librdkafka asks for no more."""
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
+
 _Number = TypeVar("_Number", int, float)
 
 
@@ -40,10 +47,15 @@ def _settings(
             if not pattern.fullmatch(value):
                 raise typer.BadParameter(f"{value!r} is not {wanted}. Write it in plain digits.")
             value = kind(value)
-        if minimum is not None and value < minimum:
-            raise typer.BadParameter(f"{value} is less than {minimum}.")
-        if maximum is not None and value > maximum:
-            raise typer.BadParameter(f"{value} is more than {maximum}.")
+        # Kafka's widest numbers have 64 bits: libraries end with an error of their own at larger ones.
+        least, most = (
+            _INT64_MIN if minimum is None else minimum,
+            _INT64_MAX if maximum is None else maximum,
+        )
+        if value < least:
+            raise typer.BadParameter(f"{value} is less than {least}.")
+        if value > most:
+            raise typer.BadParameter(f"{value} is more than {most}.")
         return value
 
     # The bounds are repeated for the help.

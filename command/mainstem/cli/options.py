@@ -22,6 +22,7 @@ from mainstem.cli.profiles import Profile, read_profiles
 from mainstem.errors import BadInput, CommandError
 from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
 from mainstem.local.stack_folder import DEFAULT_DATA_DIRECTORY, StackFolder
+from mainstem.records.text import is_utf8
 
 BOOTSTRAP_VARIABLE: Final = "MAINSTEM_BOOTSTRAP_SERVERS"
 
@@ -195,12 +196,14 @@ def headers_of(pairs: Sequence[str] | None) -> list[tuple[str, bytes]]:
     """The headers in `name=value` texts, all of them and as they are: names may repeat, and blanks count.
 
     Raises:
-        BadInput: one of them has no `=` or no name.
+        BadInput: one of them has no `=` or no name, or its name is not UTF-8.
     """
     headers: list[tuple[str, bytes]] = []
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise BadInput(f"--header takes NAME=VALUE, not {pair!r}.")
+        if not is_utf8(name):  # the Kafka client would crash
+            raise BadInput(f"The name in --header {pair!r} is not UTF-8 text.")
         headers.append((name, os.fsencode(value)))
     return headers

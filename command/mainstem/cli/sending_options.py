@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mainstem.cli.number_options import integer
+from mainstem.cli.number_options import PARTITIONS_MAX, REPLICAS_MAX, integer
 from mainstem.records.sending import Acks, Compression
 
 AcksChoice = Annotated[
@@ -14,14 +14,17 @@ AcksChoice = Annotated[
 ]
 CompressionChoice = Annotated[Compression, typer.Option("--compression", help="How batches are compressed.")]
 TemporaryTopicPartitions = Annotated[
-    int, typer.Option("--partitions", "-p", **integer(1), help="Partitions of the temporary topic.")
+    int,
+    typer.Option(
+        "--partitions", "-p", **integer(1, PARTITIONS_MAX), help="Partitions of the temporary topic."
+    ),
 ]
 TemporaryTopicReplicas = Annotated[
     int | None,
     typer.Option(
         "--replication-factor",
         "-r",
-        **integer(1),
+        **integer(1, REPLICAS_MAX),
         help="Replicas of the temporary topic; by default 3, or one per broker if there are fewer.",
     ),
 ]

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from mainstem.cli.number_options import integer
+from mainstem.cli.number_options import PARTITIONS_MAX, REPLICAS_MAX, integer
 from mainstem.cli.options import (
     BootstrapServers,
     ClientProperties,
@@ -51,7 +51,10 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", "-p", **integer(1), help="Number of partitions; the broker's default otherwise."
+            "--partitions",
+            "-p",
+            **integer(1, PARTITIONS_MAX),
+            help="Number of partitions; the broker's default otherwise.",
         ),
     ] = None,
     replication_factor: Annotated[
@@ -59,7 +62,7 @@ def create(
         typer.Option(
             "--replication-factor",
             "-r",
-            **integer(1),
+            **integer(1, REPLICAS_MAX),
             help="Replicas of each partition; the broker's default otherwise.",
         ),
     ] = None,
@@ -180,7 +183,12 @@ def alter(
     topic: TopicName,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", **integer(1), help="Increase to this number; it cannot decrease."),
+        typer.Option(
+            "--partitions",
+            "-p",
+            **integer(1, PARTITIONS_MAX),
+            help="Increase to this number; it cannot decrease.",
+        ),
     ] = None,
     config: TopicSettings = None,
     delete_config: Annotated[

@@ -339,6 +339,8 @@ def _built(build: Any, settings: dict[str, object]) -> Any:
     Raises:
         BadInput: it does not accept a setting; those set here are valid, so that it is one of the user.
     """
+    if settings.get("group.id") == "":  # confluent_kafka would end the process by a failed assertion
+        raise BadInput("The name of a group (group.id) must not be empty.")
     try:
         return build(settings)
     except KafkaException as exception:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 
 from mainstem.errors import BadInput
 from mainstem.times import date_time_ms, duration_ms
+from mainstem.whole_numbers import is_whole_number
 
 
 class Kind(Enum):
@@ -40,13 +40,13 @@ def parse_start(text: str, now_ms: int, option: str = "--from") -> StartPoint:
             return StartPoint(Kind.BEGINNING)
         case "end" | "latest":
             return StartPoint(Kind.END)
-    if re.fullmatch(r"-?[0-9]+", text):
-        number = int(text)
-        return StartPoint(Kind.OFFSET, number) if number >= 0 else StartPoint(Kind.LAST, -number)
+    sign = "-" if text.startswith("-") else ""
+    if is_whole_number(digits := text.removeprefix(sign)):
+        return StartPoint(Kind.LAST if sign else Kind.OFFSET, int(digits))
     if (ago_ms := duration_ms(text)) is not None:
         return StartPoint(Kind.TIME, max(0, now_ms - ago_ms))
     if (time_ms := date_time_ms(text)) is not None:
-        return StartPoint(Kind.TIME, time_ms)
+        return StartPoint(Kind.TIME, max(0, time_ms))  # a request gives negative times another meaning
     raise BadInput(
         f"{option} does not understand {text!r}: write beginning, end, an offset (1200), the last N records "
         "(-10), a date or date-time (2026-01-31T10:00), or a time ago (10m)."

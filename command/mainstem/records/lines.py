@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -53,7 +54,7 @@ def line_reader(
             raise BadInput("--key-separator is for plain lines: with JSON lines use --key-field.")
         if not key_separator:
             raise BadInput("--key-separator needs at least one character.")
-        return _with_nulls(_keyed(key_separator.encode()), null_text)
+        return _with_nulls(_keyed(os.fsencode(key_separator)), null_text)
     if key_field is not None or timestamp_field is not None:
         return _with_nulls(_fields(key_field, timestamp_field), null_text)
     return _with_nulls(_checked_json if json_lines else _plain, null_text)
@@ -62,7 +63,7 @@ def line_reader(
 def _with_nulls(read: LineReader, null_text: str | None) -> LineReader:
     if null_text is None:
         return read
-    null = null_text.encode()
+    null = os.fsencode(null_text)
 
     def read_with_nulls(line: bytes) -> Record:
         value, key, timestamp_ms, *_ = read(line)
@@ -113,7 +114,7 @@ def _keyed(separator: bytes) -> LineReader:
     def read(line: bytes) -> Record:
         key, present, value = line.partition(separator)
         if not present:
-            raise BadInput(f"it has no {separator.decode()!r} between key and value")
+            raise BadInput(f"it has no {os.fsdecode(separator)!r} between key and value")
         return value, key, NOW
 
     return read

@@ -7,6 +7,7 @@ escaped. In JSON, bytes that are not UTF-8 are written as base64 under the field
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -118,7 +119,7 @@ def format_writer(template: str) -> RecordWriter:
     parts: list[bytes | RecordWriter] = []
     for placeholder, escape, literal in _FORMAT_TOKEN.findall(template):
         if literal:
-            parts.append(literal.encode())
+            parts.append(os.fsencode(literal))
         elif placeholder in _PLACEHOLDERS:
             parts.append(_PLACEHOLDERS[placeholder])
         elif escape in _ESCAPES:
@@ -172,3 +173,12 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def is_utf8(text: str) -> bool:
+    """Whether `text` has a form in UTF-8. An argument of a process need not have one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

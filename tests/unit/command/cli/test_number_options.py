@@ -77,6 +77,8 @@ def test_a_number_is_read(settings: dict[str, Any], text: str, value: float) -> 
         (integer(1), "0.5", "is not a whole number"),
         (integer(1), "0", "0 is less than 1."),
         (integer(1, 65_535), "65536", "65536 is more than 65535."),
+        (integer(1), "9223372036854775808", "9223372036854775808 is more than 9223372036854775807."),
+        (integer(maximum=5), "-9223372036854775809", "is less than -9223372036854775808."),
         (decimal(0, 100), "nan", "'nan' is not a number, such as 1000 or 0.5"),
         (decimal(0, 100), "100.5", "100.5 is more than 100."),
     ],
@@ -88,3 +90,16 @@ def test_what_is_no_number_or_out_of_bounds_is_refused(
         settings["parser"](text)
     assert reason in str(refused.value)
     assert (settings["min"], settings["max"]) != (None, None), "the help shows them"
+
+
+def test_numbers_of_partitions_and_replicas_are_those_of_the_client() -> None:
+    """librdkafka ends with an error of its own at larger ones."""
+    largest: dict[str, int] = {}
+    for name, reader in readers():
+        if name.rpartition(" ")[2] in ("--partitions", "--replication-factor"):
+            assert reader("100001") is None, name
+            largest[name] = max(number for number in (10_000, 100_000) if reader(str(number)) is not None)
+    assert largest["mainstem topic create --partitions"] == 100_000
+    assert largest["mainstem topic alter --partitions"] == 100_000
+    assert largest["mainstem verify --partitions"] == 100_000
+    assert largest["mainstem topic create --replication-factor"] == 10_000

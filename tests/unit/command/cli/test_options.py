@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -56,3 +57,9 @@ def test_headers_are_all_sent_in_their_order_and_as_they_are() -> None:
     for wrong in ("a", "=1"):
         with pytest.raises(BadInput, match="takes NAME=VALUE"):
             headers_of([wrong])
+
+
+def test_a_header_of_any_bytes_has_a_name_that_is_text() -> None:
+    assert headers_of([os.fsdecode(b"a=\xff")]) == [("a", b"\xff")]
+    with pytest.raises(BadInput, match="is not UTF-8 text"):
+        headers_of([os.fsdecode(b"\xff=a")])

@@ -47,6 +47,13 @@ def test_one_address_that_answers_is_enough(closed_port: int) -> None:
         answering_servers(f"127.0.0.1:{closed_port},127.0.0.1:{server.getsockname()[1]}")
 
 
+def test_a_group_without_a_name_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        cluster = Cluster(f"127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(BadInput, match=r"group \(group.id\) must not be empty"):
+            cluster.consumer({"group.id": ""}, print)
+
+
 @pytest.mark.trial
 def test_a_server_that_does_not_speak_the_protocol_is_reported_within_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

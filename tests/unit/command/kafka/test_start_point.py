@@ -58,3 +58,20 @@ def test_the_offset_lies_in_the_partition_whatever_the_start(
 ) -> None:
     offset = offset_to_start_at(StartPoint(kind, number), earliest, earliest + size, None)
     assert earliest <= offset <= earliest + size
+
+
+@pytest.mark.parametrize("text", ["1960-01-01", "1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.998Z"])
+def test_a_time_before_1970_is_1970(text: str) -> None:
+    """R13: in a request -1 means the end and -2 the beginning, so that a group would skip its records."""
+    assert parse_start(text, NOW_MS) == StartPoint(Kind.TIME, 0)
+
+
+def test_the_last_no_records_are_none() -> None:
+    assert parse_start("-0", NOW_MS) == StartPoint(Kind.LAST, 0)
+    assert offset_to_start_at(StartPoint(Kind.LAST, 0), earliest=100, latest=200, at_time=None) == 200
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "-" + "9" * 5000, "9" * 5000 + "d"], ids=["", "-", "d"])
+def test_a_number_of_any_length_is_answered_with_a_sentence(text: str) -> None:
+    with pytest.raises(BadInput, match="write beginning, end, an offset"):
+        parse_start(text, NOW_MS)

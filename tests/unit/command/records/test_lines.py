@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ def test_a_plain_line_is_the_value_byte_for_byte(line: bytes) -> None:
     ("options", "line", "record"),
     [
         ({"key_separator": "::"}, b"a::b::c", (b"b::c", b"a", NOW)),
+        ({"key_separator": os.fsdecode(b"\xff")}, b"a\xffb", (b"b", b"a", NOW)),
+        ({"null_text": os.fsdecode(b"\xff")}, b"\xff", (None, None, NOW)),
         ({"key_separator": ":", "null_text": "NULL"}, b"a:NULL", (None, b"a", NOW)),
         ({"key_separator": ":", "null_text": "NULL"}, b"NULL:b", (b"b", None, NOW)),
         ({"json_records": True}, b'{"key": "a", "value": null}', (None, b"a", NOW, [])),

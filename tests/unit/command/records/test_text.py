@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -108,6 +109,7 @@ def test_a_format_string_writes_a_record_with_the_letters_of_kcat() -> None:
     message = cast(Message, FakeMessage(b"v", b"k", [("h", b"x"), ("n", None)]))
     assert write(message) == b"clicks-3@42\tk=v 1769853600123 [h=x,n=null] 100%\n"
     assert format_writer("%k%s")(cast(Message, FakeMessage(None, None))) == b"nullnull"
+    assert format_writer(os.fsdecode(b"\xff%s"))(message) == b"\xffv"
 
 
 @pytest.mark.parametrize("template", ["%x", "%", "\\q", "\\"])
