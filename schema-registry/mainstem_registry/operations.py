@@ -6,6 +6,7 @@ they are read back, and asks again if one was rejected. A write that changes not
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,7 +34,7 @@ from mainstem_registry.schemas.compatibility import (
     parse_compatibility,
 )
 from mainstem_registry.schemas.limits import REFERENCES_MAX
-from mainstem_registry.schemas.schema import PARSERS, SchemaText
+from mainstem_registry.schemas.schema import CHECKS_OF_NEW, PARSERS, SchemaText
 from mainstem_registry.state import Mode, RegistryState, Version
 from mainstem_registry.whole_numbers import is_whole_number
 
@@ -136,7 +137,7 @@ def check_subject(subject: str) -> None:
     Raises:
         RegistryError: this is one.
     """
-    unprintable = any(ord(character) < 32 for character in subject)
+    unprintable = any(unicodedata.category(character) == "Cc" for character in subject)
     # ":.name:" is Confluent's syntax for contexts, which do not exist here; "__" begins its names for all.
     reserved = subject.startswith(":.") or subject in ("__GLOBAL", "__EMPTY")
     if not subject or len(subject) > SUBJECT_LENGTH_MAX or unprintable or reserved:
@@ -161,7 +162,7 @@ def parse_version(text: str) -> int:
     Raises:
         RegistryError: it is neither.
     """
-    if text in ("latest", "-1"):
+    if text.lower() in ("latest", "-1"):
         return -1
     if not (is_whole_number(text) and 1 <= int(text) <= VERSION_MAX):
         raise errors.invalid_version(text[:100])
@@ -234,6 +235,8 @@ def check_compatibility(
         RegistryError: the schema is not valid.
     """
     candidate = parsed(state, schema)
+    if schema.type in CHECKS_OF_NEW:
+        CHECKS_OF_NEW[schema.type](candidate)
     level = state.compatibility(subject)
     if level is Compatibility.NONE or not versions:
         return []

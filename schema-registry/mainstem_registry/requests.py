@@ -55,7 +55,9 @@ def parse_schema_request(body: bytes) -> SchemaRequest:
     schema_type = content.get("schemaType") or "AVRO"
     if not isinstance(schema_type, str):
         raise unprocessable("The attribute 'schemaType' must be a string, such as \"AVRO\".")
-    references = content.get("references") or []
+    references = content.get("references")
+    if references is None:
+        references = []
     if not isinstance(references, list):
         raise unprocessable("The attribute 'references' must be a list.")
     return SchemaRequest(
@@ -67,7 +69,9 @@ def parse_schema_request(body: bytes) -> SchemaRequest:
 
 def _reference(item: Any) -> Reference:
     match item:
-        case {"name": str(name), "subject": str(subject), "version": int(version)}:
+        case {"name": str(name), "subject": str(subject), "version": int(version)} if not isinstance(
+            version, bool
+        ):
             return Reference(name, subject, version)
     raise unprocessable("A reference needs a name, a subject and a version.")
 

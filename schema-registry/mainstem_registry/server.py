@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import aiohttp
 import orjson
@@ -47,6 +47,10 @@ USER: Final = web.RequestKey("user", str)
 CHALLENGE: Final = 'Basic realm="schema registry", charset="UTF-8"'
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class UnreadableBody(RegistryError):
+    """The body of a request is not what its headers say."""
 
 
 class Server:
@@ -125,9 +129,13 @@ class Server:
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         started = time.monotonic()
         try:
+            if not _is_utf8(request.raw_path):
+                raise RegistryError(400, "The path of the request is not UTF-8 text.")
             response = await handler(request)
         except RegistryError as error:
             response = _error(error.status, error.code, error.message)
+            if isinstance(error, UnreadableBody):
+                response.force_close()  # where the next request begins is unknown
             if error.status == 401:
                 response.headers["WWW-Authenticate"] = CHALLENGE
         except web.HTTPException as error:
@@ -184,7 +192,7 @@ class Server:
             async with self._session.request(
                 request.method,
                 leader_url + request.raw_path,
-                data=await request.read(),
+                data=await _body(request),
                 headers=headers,
                 allow_redirects=False,
                 ssl=self._peers if self._peers is not None else True,
@@ -342,7 +350,7 @@ class Server:
 
     async def _look_up(self, request: web.Request) -> web.StreamResponse:
         subject = request.match_info["subject"]
-        candidate = parse_schema_request(await request.read())
+        candidate = parse_schema_request(await _body(request))
         normalize, deleted = _flag(request, "normalize"), _flag(request, "deleted")
         shape = _shape(request)
 
@@ -354,7 +362,7 @@ class Server:
 
     async def _register(self, request: web.Request) -> web.StreamResponse:
         subject = request.match_info["subject"]
-        candidate = parse_schema_request(await request.read())
+        candidate = parse_schema_request(await _body(request))
         normalize = _flag(request, "normalize")
 
         def decide(state: RegistryState) -> tuple[Version, Sequence[Any]]:
@@ -394,7 +402,7 @@ class Server:
 
     async def _check(self, request: web.Request) -> web.StreamResponse:
         subject = request.match_info["subject"]
-        candidate = parse_schema_request(await request.read())
+        candidate = parse_schema_request(await _body(request))
         name = request.match_info.get("version")
         number = None if name is None else operations.parse_version(name)
         normalize = _flag(request, "normalize")
@@ -430,7 +438,7 @@ class Server:
 
     async def _set_config(self, request: web.Request) -> web.StreamResponse:
         subject = request.match_info.get("subject")
-        content = parse_object(await request.read())
+        content = parse_object(await _body(request))
         unsupported = sorted(
             key
             for key, value in content.items()
@@ -472,7 +480,7 @@ class Server:
 
     async def _set_mode(self, request: web.Request) -> web.StreamResponse:
         subject, force = request.match_info.get("subject"), _flag(request, "force")
-        name = parse_object(await request.read()).get("mode")
+        name = parse_object(await _body(request)).get("mode")
         return await self._write(
             request,
             lambda state: (None, operations.set_mode(state, subject, name, force=force)),
@@ -494,6 +502,29 @@ def _json(content: Any, status: int = 200) -> web.Response:
 
 def _error(status: int, code: int, message: str) -> web.Response:
     return _json({"error_code": code, "message": message}, status)
+
+
+async def _body(request: web.Request) -> bytes:
+    """The body, decompressed.
+
+    Raises:
+        UnreadableBody: it is not in its Content-Encoding, or the client went away before its end.
+    """
+    try:
+        return await request.read()
+    except (web.RequestPayloadError, ConnectionError) as error:
+        reason = getattr(error, "message", "") or str(error)
+        raise UnreadableBody(400, f"The body of the request cannot be read: {reason.strip()}.") from None
+
+
+def _is_utf8(path: str) -> bool:
+    """Whether the bytes of an encoded path are UTF-8. aiohttp leaves others encoded, and two names would be
+    one."""
+    try:
+        unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _same(answer: Any) -> Any:

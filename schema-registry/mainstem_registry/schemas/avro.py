@@ -7,6 +7,7 @@ text is a valid schema.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -39,6 +40,10 @@ KEY_ORDER: Final = (
     "items",
     "values",
 )
+
+
+_NAME: Final = re.compile(r"[^\W\d]\w*")
+"""Letters of all scripts, as Java's library takes them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,6 +112,49 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> AvroSchema:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         # fastavro takes a few texts that the specification does not allow, such as a record without fields.
         raise invalid_schema(f"an attribute is missing or of the wrong type: {error}.") from None
+
+
+def check_new(schema: AvroSchema) -> None:
+    """Refuse what fastavro takes, but the specification does not and Java's library cannot read.
+
+    Stored schemas are not checked: another registry may have taken them.
+
+    Raises:
+        RegistryError: it has such a name, size, field or union.
+    """
+    todo, visited = [schema.root], set()
+    while todo:
+        avro_type = todo.pop()
+        if id(avro_type) in visited:
+            continue
+        visited.add(id(avro_type))
+        names = [avro_type.name.rpartition(".")[2]] if avro_type.name else []
+        fields = [item.name for item in avro_type.fields]
+        for name in (*names, *fields, *avro_type.symbols):
+            if not _NAME.fullmatch(name):
+                raise invalid_schema(
+                    f"the name {name!r} is not made of letters, digits and _, or begins with a digit."
+                )
+        if repeated := _repeated(fields):
+            raise invalid_schema(f"the record {avro_type.name!r} has two fields {repeated!r}.")
+        if avro_type.size < 0:
+            raise invalid_schema(f"the fixed {avro_type.name!r} has a negative size.")
+        if avro_type.kind == "union":
+            if any(branch.kind == "union" for branch in avro_type.parts):
+                raise invalid_schema("a union contains another one.")
+            if repeated := _repeated([branch.name or branch.kind for branch in avro_type.parts]):
+                raise invalid_schema(f"a union has two branches {repeated!r}.")
+        todo += [item.type for item in avro_type.fields] + avro_type.parts
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    """The first name that occurs a second time."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def _validate(value: Any, known_names: dict[str, Any], place: str) -> None:

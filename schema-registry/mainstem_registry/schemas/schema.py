@@ -61,3 +61,6 @@ PARSERS: Final[Mapping[str, Callable[[str, Sequence[tuple[str, str]]], Any]]] = 
     "PROTOBUF": _parse_protobuf,
 }
 """Type of schema, as clients name it, to the function that parses it."""
+
+CHECKS_OF_NEW: Final[Mapping[str, Callable[[Any], None]]] = {"AVRO": avro.check_new}
+"""Type of schema to the function that refuses what only a version that is stored already may contain."""

@@ -236,7 +236,8 @@ def test_what_is_no_number_of_a_version_is_refused(text: str) -> None:
 
 
 def test_numbers_of_versions_are_read() -> None:
-    assert [operations.parse_version(text) for text in ("latest", "-1", "1", "2147483647")] == [
+    assert [operations.parse_version(text) for text in ("latest", "LATEST", "-1", "1", "2147483647")] == [
+        -1,
         -1,
         -1,
         1,
@@ -244,9 +245,24 @@ def test_numbers_of_versions_are_read() -> None:
     ]
 
 
-@pytest.mark.parametrize("subject", ["", ":.context:s", "__GLOBAL", "__EMPTY", "a\nb", "x" * 1001])
+@pytest.mark.parametrize(
+    "subject", ["", ":.context:s", "__GLOBAL", "__EMPTY", "a\nb", "a\x7fb", "a\x85b", "x" * 1001]
+)
 def test_what_no_subject_may_be_called_is_refused(subject: str) -> None:
     state = RegistryState()
     assert refusal_of(lambda: register(state, subject, record_of("a"))) == 42208
     assert refusal_of(lambda: operations.set_config(state, subject, "FULL", None)) == 42208
     assert refusal_of(lambda: operations.set_mode(state, subject, "READONLY", force=False)) == 42208
+
+
+def test_only_new_schemas_have_to_be_those_that_other_libraries_read() -> None:
+    """A version that another registry has stored goes on to be found and compared."""
+    state = RegistryState()
+    twice = record_of("a", "a")
+    assert refusal_of(lambda: register(state, "s", twice)) == 42201
+    apply(state, operations.set_mode(state, "s", "IMPORT", force=False))
+    stored = register(state, "s", twice, id=1, version=1)
+    apply(state, operations.delete_mode(state, "s")[1])
+    assert register(state, "s", twice) == stored
+    assert register(state, "s", record_of("a")).number == 2
+    assert refusal_of(lambda: check(state, twice)) == 42201

@@ -181,6 +181,42 @@ def test_texts_that_are_no_schema_are_refused_with_a_reason(text: str, reason: s
     assert len(str(refused.value)) < 2000
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (["int", "int"], "two branches 'int'"),
+        (["null", {"type": "array", "items": "int"}, {"type": "array", "items": "string"}], "'array'"),
+        (["null", ["int"]], "union contains another"),
+        ({"type": "map", "values": ["int", "int"]}, "two branches"),
+        (record({"name": "a", "type": "int"}, {"name": "a", "type": "string"}), "two fields 'a'"),
+        (record({"name": "a-b", "type": "int"}), "name 'a-b'"),
+        (record({"name": "a.b", "type": "int"}), "name 'a.b'"),
+        (record({"name": "", "type": "int"}), "name ''"),
+        (record(name="1R"), "name '1R'"),
+        (record({"name": "x", "type": record({"name": "a b", "type": "int"}, name="In")}), "name 'a b'"),
+        ({"type": "fixed", "name": "F", "size": -1}, "negative size"),
+    ],
+)
+def test_a_new_schema_is_one_that_javas_library_reads(value: Any, reason: str) -> None:
+    with pytest.raises(RegistryError, match=reason) as refused:
+        avro.check_new(parse(value))
+    assert refused.value.code == 42201
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["null", "int", record(name="A"), record(name="B"), {"type": "fixed", "name": "n.F", "size": 0}],
+        record({"name": "_a1", "type": "int"}, {"name": "gr\u00f6\u00dfe", "type": "int"}, name="a.b.C"),
+        {"type": "enum", "name": "E", "symbols": ["A", "_B"]},
+        {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]},
+        [],
+    ],
+)
+def test_a_new_schema_that_javas_library_reads_is_taken(value: Any) -> None:
+    avro.check_new(parse(value))
+
+
 def test_a_comparison_that_would_take_too_long_ends() -> None:
     with pytest.raises(RegistryError, match="too complex"):
         parse({"type": "array", "items": "int"}).problems_reading(
