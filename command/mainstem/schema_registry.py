@@ -7,6 +7,7 @@ The login and the authorities are client properties, with the names of Confluent
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import ssl
 import urllib.error
@@ -58,9 +59,14 @@ class SchemaRegistry:
         """The registry at `url`, by the client properties for its login and its certificate.
 
         Raises:
-            BadInput: a property cannot be used. The message does not show what may be a password.
+            BadInput: the URL is none, or a property cannot be used. The message does not show what may be a
+                password.
         """
         self.url = url.rstrip("/")
+        if not _is_url(self.url):
+            raise BadInput(
+                f"{url!r} is not the URL of a schema registry: write http://host:port or https://host:port."
+            )
         self._user_info = properties.get(USER_INFO)
         if self._user_info is not None and ":" not in self._user_info:
             raise BadInput(f"The client property {USER_INFO} is not of the form USER:PASSWORD.")
@@ -79,7 +85,7 @@ class SchemaRegistry:
     def version(self, subject: str, version: int | str, *, deleted: bool = False) -> dict[str, Any]:
         """{"subject", "version", "id", "schema"}, and "schemaType" and "references" where they are set."""
         answer: dict[str, Any] = self._request(
-            "GET", f"/subjects/{_path(subject)}/versions/{version}", {"deleted": deleted}
+            "GET", f"/subjects/{_path(subject)}/versions/{_path(str(version))}", {"deleted": deleted}
         )
         return answer
 
@@ -103,7 +109,7 @@ class SchemaRegistry:
     def problems(self, subject: str, schema: SchemaDefinition, version: str | None = None) -> list[str]:
         """Why the schema is not compatible with the subject; empty if it is."""
         path = f"/compatibility/subjects/{_path(subject)}/versions"
-        path += "" if version is None else f"/{version}"
+        path += "" if version is None else f"/{_path(version)}"
         answer = self._request("POST", path, {"verbose": True}, schema.body())
         if answer["is_compatible"]:
             return []
@@ -111,7 +117,7 @@ class SchemaRegistry:
 
     def delete(self, subject: str, version: str | None = None, *, permanent: bool = False) -> list[int]:
         """The versions that were deleted."""
-        path = f"/subjects/{_path(subject)}" + ("" if version is None else f"/versions/{version}")
+        path = f"/subjects/{_path(subject)}" + ("" if version is None else f"/versions/{_path(version)}")
         answer = self._request("DELETE", path, {"permanent": permanent})
         return [int(number) for number in (answer if isinstance(answer, list) else [answer])]
 
@@ -145,7 +151,7 @@ class SchemaRegistry:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             raise _refused(self.url, error.code, error.read()) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLCertVerificationError):
                 raise ClusterUnreachable(
@@ -198,3 +204,12 @@ def _refused(url: str, status: int, body: bytes) -> RegistryRefused:
 
 def _path(subject: str) -> str:
     return urllib.parse.quote(subject, safe="")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(text)
+        named = bool(parts.hostname) and parts.port != 0  # a port that is no number raises, too
+    except ValueError:
+        return False
+    return named and parts.scheme in ("http", "https") and text.isprintable() and " " not in text

@@ -102,6 +102,8 @@ def _read(file: str) -> Iterable[Any]:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
     except OSError as error:
         raise BadInput(f"{file} cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{file} cannot be read (it is not text).") from error
     try:
         manifests = [manifest for manifest in yaml.load_all(text, Loader) if manifest is not None]
     except yaml.YAMLError as error:

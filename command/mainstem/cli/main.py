@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from mainstem import installed_version
+from mainstem.cli.closed_input import ClosedInput
 from mainstem.cli.help import use_plain_help
 from mainstem.cli.lazy import LazyCommand, lazy_group
 from mainstem.cli.options import BOOTSTRAP_VARIABLE
@@ -139,8 +140,13 @@ def common(
 
 def main() -> None:
     """Run the command line; every error a person can meet ends as one sentence on stderr."""
-    if sys.stdout is None:  # closed by the parent process (`>&-`)
+    # Streams that the parent process has closed (`>&-`, `<&-`) are None.
+    if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    if sys.stdin is None:
+        sys.stdin = ClosedInput()
     try:
         app()
     except CommandError as error:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
+from mainstem.cli.closed_input import ClosedInput
 from mainstem.cli.number_options import integer
 from mainstem.cli.options import (
     BootstrapServers,
@@ -107,7 +108,7 @@ def produce(
     read_line = line_reader(json_lines, key_field, timestamp_field, key_separator, json_records, null_text)
     headers = headers_of(header)
     paths = [*(file or []), *(files or [])]
-    if not paths and sys.stdin is None:
+    if not paths and isinstance(sys.stdin, ClosedInput):
         raise BadInput("There is nothing to read: standard input is closed, and no file is named.")
     for path in paths:
         if not path.is_file() and not path.is_fifo():

@@ -137,7 +137,8 @@ def show(
     ] = None,
     version: Annotated[str, typer.Option("--version", "-V", help="Version: a number, or latest.")] = "latest",
     schema_id: Annotated[
-        int | None, typer.Option("--id", **integer(1), help="Show the schema with this id instead.")
+        int | None,
+        typer.Option("--id", **integer(1, 2**31 - 1), help="Show the schema with this id instead."),
     ] = None,
     registry: Registry = None,
     client_properties: ClientProperties = None,
@@ -287,7 +288,8 @@ def _definition(schema_type: SchemaType | None, file: Path, references: list[str
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"The schema {file} cannot be read: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise BadInput(f"The schema {file} cannot be read: {reason}.") from error
     return SchemaDefinition(schema_type.value.upper(), text, [_reference(text) for text in references or []])
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.certificates import Authority
 from tests.support.guarded_registry import USER_INFO, guarded_registry
 
 from mainstem.errors import BadInput, ClusterUnreachable
-from mainstem.schema_registry import RegistryRefused, SchemaRegistry
+from mainstem.schema_registry import RegistryRefused, SchemaDefinition, SchemaRegistry
 
 LOGIN = {"basic.auth.user.info": USER_INFO}
 
@@ -54,3 +57,59 @@ def test_properties_that_cannot_be_used_are_refused_without_showing_secrets(tmp_
     assert "hunter2" not in str(refused.value)
     with pytest.raises(BadInput, match="No such file"):
         SchemaRegistry("http://127.0.0.1:1", {"schema.registry.ssl.ca.location": str(tmp_path / "none")})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "nonsense",
+        "ftp://x",
+        "http://",
+        "http://a b:1",
+        "http://[::1",
+        "http://a:99999",
+        "http://a:0",
+        "a:1",
+    ],
+)
+def test_what_is_no_url_of_a_registry_is_refused(url: str) -> None:
+    with pytest.raises(BadInput, match="not the URL of a schema registry: write http://host:port"):
+        SchemaRegistry(url)
+
+
+def test_a_version_is_one_part_of_a_path() -> None:
+    """Otherwise the version `1?permanent=true` would delete for good."""
+    paths: list[str] = []
+
+    class Recorded(SchemaRegistry):
+        def _request(self, method: str, path: str, flags: object = None, body: object = None) -> Any:
+            del method, flags, body
+            paths.append(path)
+            return [1] if "permanent" in path else {"is_compatible": True}
+
+    registry = Recorded("http://127.0.0.1:1")
+    registry.version("s", "1/schema")
+    registry.problems("s", SchemaDefinition("AVRO", '"int"'), "1?a")
+    assert registry.delete("s", "1?permanent=true") == [1]
+    assert paths == [
+        "/subjects/s/versions/1%2Fschema",
+        "/compatibility/subjects/s/versions/1%3Fa",
+        "/subjects/s/versions/1%3Fpermanent%3Dtrue",
+    ]
+
+
+def test_a_server_that_does_not_speak_http_is_reported() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-server\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ClusterUnreachable, match="No schema registry answers"):
+            SchemaRegistry(f"http://127.0.0.1:{server.getsockname()[1]}").subjects()
+        thread.join()

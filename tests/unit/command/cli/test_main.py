@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from tests.support.command_line import modules_imported_by
@@ -60,6 +61,43 @@ def test_a_defect_is_a_sentence_and_a_traceback_only_on_request(
     monkeypatch.setattr(command, "app", broken)
     assert run(monkeypatch) == 1
     assert capsys.readouterr().err.startswith("Error: ValueError: impossible (unexpected")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("apply", "-"), "There is nothing to read: standard input is closed."),
+        (("schema", "register", "s", "-"), "There is nothing to read: standard input is closed."),
+        (("produce", "clicks"), "There is nothing to read: standard input is closed, and no file is named."),
+        (("schema", "delete", "s", "--permanent"), "Deleting s for good needs --yes without a terminal."),
+    ],
+)
+def test_a_closed_standard_input_is_no_terminal_and_has_no_text(
+    arguments: tuple[str, ...],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run(monkeypatch, *arguments, "-X", "client.id=test") == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_closed_stream_changes_no_exit_code(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, stream, None)
+    assert run(monkeypatch, "--version") == 0
+    assert run(monkeypatch, "-b", "nonsense", "topic", "list") == 2
+    getattr(sys, stream).close()
+
+
+def test_a_manifest_that_is_not_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_bytes(b"\xff\xfe")
+    assert run(monkeypatch, "apply", str(file)) == 2
+    assert capsys.readouterr().err == f"Error: {file} cannot be read (it is not text).\n"
 
 
 @pytest.mark.parametrize("lazy", LAZY_COMMANDS, ids=lambda it: it.name)
