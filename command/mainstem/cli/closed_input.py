@@ -8,13 +8,11 @@ from typing import NoReturn
 from mainstem.errors import BadInput
 
 
-class ClosedInput(io.TextIOBase):
+class ClosedInput(io.StringIO):
     """No terminal. Every attempt to read raises BadInput."""
-
-    def isatty(self) -> bool:
-        return False
 
     def read(self, _size: int | None = -1, /) -> NoReturn:
         raise BadInput("There is nothing to read: standard input is closed.")
 
-    readline = read  # type: ignore[assignment]  # TextIOBase's has a narrower parameter
+    def readline(self, _size: int = -1, /) -> NoReturn:
+        self.read()

@@ -122,7 +122,8 @@ def check_new(schema: AvroSchema) -> None:
     Raises:
         RegistryError: it has such a name, size, field or union.
     """
-    todo, visited = [schema.root], set()
+    todo = [schema.root]
+    visited: set[int] = set()
     while todo:
         avro_type = todo.pop()
         if id(avro_type) in visited:
