@@ -14,5 +14,5 @@ class ClosedInput(io.StringIO):
     def read(self, _size: int | None = -1, /) -> NoReturn:
         raise BadInput("There is nothing to read: standard input is closed.")
 
-    def readline(self, _size: int = -1, /) -> NoReturn:
+    def readline(self, _size: int | None = -1, /) -> NoReturn:
         self.read()
