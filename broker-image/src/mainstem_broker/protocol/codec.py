@@ -64,15 +64,16 @@ def decode_header(frame: memoryview) -> tuple[RequestHeader, int]:
     versions have, come next; `decode_request` skips them.
 
     Raises:
-        InvalidRequestBytes: the frame is too short or the client id is not UTF-8.
+        InvalidRequestBytes: the frame is too short.
     """
     try:
         api_key, api_version, correlation_id, client_length = _REQUEST_HEADER.unpack_from(frame)
         end = _REQUEST_HEADER.size + max(client_length, 0)
-        if client_length < -1 or end > len(frame):
+        if end > len(frame):
             raise InvalidRequestBytes("The client id of a request header runs past the end of its frame.")
-        client_id = None if client_length < 0 else str(frame[_REQUEST_HEADER.size : end], "utf-8")
-    except (struct.error, UnicodeDecodeError) as error:
+        # As Kafka, whose clients may be configured in another encoding, or in none.
+        client_id = None if client_length < 0 else str(frame[_REQUEST_HEADER.size : end], "utf-8", "replace")
+    except struct.error as error:
         raise InvalidRequestBytes("The frame holds no request header.") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id), end
 

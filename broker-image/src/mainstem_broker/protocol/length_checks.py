@@ -8,9 +8,9 @@ The elements of all arrays are counted as well: the decoder makes an object of e
 element may take a single byte. A request with more than `REQUEST_ELEMENTS_MAX` is refused before it is
 decoded.
 
-Kafka takes some bytes for what kio does not: any negative length for null, any byte but 0 for true, tagged
-fields that it does not know for none (KIP-482). The walk notes what to write in their place. It leaves out
-all tagged fields: no handler reads one of a request that kio decodes.
+Kafka takes some bytes for what kio does not: any negative length for null, any byte but 0 for true, U+FFFD
+for what is not UTF-8 in a text, tagged fields that it does not know for none (KIP-482). The walk notes what
+to write in their place. It leaves out all tagged fields: no handler reads one of a request that kio decodes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
 from functools import cache
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.kio_schemas import FIXED_BYTES, is_struct, shape_of
 from mainstem_broker.protocol.primitives import (
     REQUEST_ELEMENTS_MAX,
+    encode_compact_string,
+    read_bytes,
     read_count,
     read_unsigned_varint,
     too_long,
@@ -34,6 +36,7 @@ from mainstem_broker.protocol.primitives import (
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
+_TEXT_BYTES_MAX: Final = 2**15 - 1
 _PRESENT: Final = 1
 _NULL: Final = 255
 """What precedes a nullable struct (KIP-893)."""
@@ -52,20 +55,22 @@ Edit = tuple[int, int, bytes]
 
 class _Found:
     """What a walk has found: how many elements the arrays of the request may still have, and what to edit, in
-    the order of the frame."""
+    the order of the frame; texts only if `repairs_texts`."""
 
-    __slots__ = ("edits", "left", "most")
+    __slots__ = ("edits", "left", "most", "repairs_texts")
 
     left: int
     edits: list[Edit]
+    repairs_texts: bool
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.begin()
+        self.begin(repairs_texts=False)
 
-    def begin(self) -> None:
+    def begin(self, *, repairs_texts: bool) -> None:
         self.left = self.most
         self.edits = []
+        self.repairs_texts = repairs_texts
 
     def take(self, count: int) -> None:
         self.left -= count
@@ -73,8 +78,17 @@ class _Found:
             raise too_many_elements(self.most)
 
 
-Walk = Callable[[memoryview, int], tuple[int, Sequence[Edit]]]
-"""From a position in the frame to the one after what was walked, and what to edit before it is decoded."""
+class Walk(Protocol):
+    """From a position in the frame to the one after what was walked, and what to edit before it is decoded.
+
+    Texts are edited only with `repairs_texts`, for few requests have one that is not UTF-8.
+    """
+
+    def __call__(
+        self, frame: memoryview, position: int, *, repairs_texts: bool = False
+    ) -> tuple[int, Sequence[Edit]]: ...
+
+
 _Step = Callable[[memoryview, int, _Found], int]
 
 
@@ -90,8 +104,10 @@ def walker(schema: type) -> Walk:
     # One for all requests, which are walked one after another on the event loop.
     found = _Found(_ELEMENTS_MAX_OF_APIS.get(api_key, REQUEST_ELEMENTS_MAX))
 
-    def walk_request(frame: memoryview, position: int) -> tuple[int, Sequence[Edit]]:
-        found.begin()
+    def walk_request(
+        frame: memoryview, position: int, *, repairs_texts: bool = False
+    ) -> tuple[int, Sequence[Edit]]:
+        found.begin(repairs_texts=repairs_texts)
         return walk(frame, position, found), found.edits
 
     return walk_request
@@ -229,7 +245,7 @@ def _walk_boolean(frame: memoryview, position: int, found: _Found) -> int:
 
 def _scalar_walk(kind: str, flexible: bool) -> _Step:
     if flexible:
-        return _walk_compact
+        return _walk_compact_string if kind == "string" else _walk_compact
     return _walk_legacy_string if kind == "string" else _walk_legacy_bytes
 
 
@@ -245,14 +261,41 @@ def _walk_compact(frame: memoryview, position: int, _found: _Found) -> int:
     return position
 
 
+def _walk_compact_string(frame: memoryview, position: int, found: _Found) -> int:
+    end = _walk_compact(frame, position, found)
+    if found.repairs_texts:
+        encoded, _ = read_bytes(frame, position)
+        repaired = None if encoded is None else _repaired(encoded)
+        if repaired is not None:
+            found.edits.append((position, end, encode_compact_string(repaired)))
+    return end
+
+
 def _walk_legacy_string(frame: memoryview, position: int, found: _Found) -> int:
     length = _INT16.unpack_from(frame, position)[0]
     if length < -1:
         found.edits.append((position, position + 2, b"\xff\xff"))
-    position += 2 + max(length, 0)
-    if position > len(frame):
+    end: int = position + 2 + max(length, 0)
+    if end > len(frame):
         raise too_long()
-    return position
+    if found.repairs_texts:
+        repaired = _repaired(frame[position + 2 : end])
+        if repaired is not None:
+            content = repaired.encode()
+            found.edits.append((position, end, _INT16.pack(len(content)) + content))
+    return end
+
+
+def _repaired(encoded: memoryview) -> str | None:
+    """The text with U+FFFD for what is not UTF-8; None if all of it is."""
+    try:
+        str(encoded, "utf-8")
+    except UnicodeDecodeError:
+        repaired = str(encoded, "utf-8", "replace")
+        if len(repaired.encode()) > _TEXT_BYTES_MAX:  # the answer repeats it
+            raise too_long() from None
+        return repaired
+    return None
 
 
 def _walk_legacy_bytes(frame: memoryview, position: int, found: _Found) -> int:

@@ -130,9 +130,10 @@ def read_bytes(frame: memoryview, position: int) -> tuple[memoryview | None, int
 
 
 def read_string(frame: memoryview, position: int) -> tuple[str | None, int]:
-    """(a nullable compact string, the position after it). UnicodeDecodeError if it is not UTF-8."""
+    """(a nullable compact string, the position after it). What is not UTF-8 is replaced by U+FFFD, as in
+    Kafka."""
     encoded, position = read_bytes(frame, position)
-    return None if encoded is None else str(encoded, "utf-8"), position
+    return None if encoded is None else str(encoded, "utf-8", "replace"), position
 
 
 def read_required_string(frame: memoryview, position: int) -> tuple[str, int]:

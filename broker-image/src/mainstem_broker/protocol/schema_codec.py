@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
+from kio.serial.errors import InvalidUnicode
 
 from mainstem_broker.protocol.kio_schemas import FIXED, default_of, is_struct, shape_of, with_plain_durations
 from mainstem_broker.protocol.length_checks import Edit, walker
@@ -49,9 +50,13 @@ def request_reader(api_key: int, version: int) -> Read:
 
     def walk_and_read(frame: memoryview, position: int) -> tuple[Entity, int]:
         end, edits = walk(frame, position)
-        if not edits:
-            return read(frame, position)
-        return read(_edited(frame, edits), position)[0], end
+        try:
+            if not edits:
+                return read(frame, position)
+            return read(_edited(frame, edits), position)[0], end
+        except InvalidUnicode:
+            end, edits = walk(frame, position, repairs_texts=True)
+            return read(_edited(frame, edits), position)[0], end
 
     return walk_and_read
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -29,6 +30,7 @@ from mainstem_broker.api.api_table import APIS
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.codec import RequestHeader, decode_header, decode_request, encode_response
 from mainstem_broker.protocol.primitives import encode_unsigned_varint
+from mainstem_broker.protocol.schema_codec import is_flexible
 from mainstem_broker.protocol.wire import Frame
 
 CORRELATION_ID = 0x01020304
@@ -201,14 +203,63 @@ def test_a_request_outlives_the_buffer_it_was_read_from_but_for_records_of_produ
         (b"", "no request header"),
         (b"\0\x12\0", "no request header"),
         (struct.pack(">hhih", 18, 0, 1, 5) + b"ab", "runs past the end"),
-        (struct.pack(">hhih", 18, 0, 1, -2), "runs past the end"),
-        (struct.pack(">hhih", 18, 0, 1, 2) + b"\xff\xfe", "no request header"),
     ],
-    ids=["empty", "short", "client-id-too-long", "client-id-of-negative-length", "client-id-no-utf8"],
+    ids=["empty", "short", "client-id-too-long"],
 )
 def test_a_header_that_cannot_be_read_is_told_so(frame: bytes, reason: str) -> None:
     with pytest.raises(InvalidRequestBytes, match=reason):
         decode_header(memoryview(frame))
+
+
+@pytest.mark.parametrize(
+    ("client_id", "expected"),
+    [
+        pytest.param(b"\0\x07M\xfcller\xe9", "M\ufffdller\ufffd", id="Latin-1"),
+        pytest.param(b"\xff\xfe", None, id="of negative length"),
+    ],
+)
+def test_an_odd_client_id_is_read_as_in_kafka(client_id: bytes, expected: str | None) -> None:
+    """Apache Kafka 4.4 answers such clients. A client in another encoding could not connect at all."""
+    header, end = decode_header(memoryview(struct.pack(">hhi", 18, 0, 1) + client_id))
+    assert header.client_id == expected
+    assert end == 8 + len(client_id)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "body", "names_of"),
+    [
+        pytest.param(
+            *(15, 0, b"\0\0\0\2" + b"\0\3a\xff\xfe" + b"\0\1b", lambda request: request.groups),
+            id="DescribeGroups",
+        ),
+        pytest.param(
+            *(69, 0, b"\3" + b"\4a\xff\xfe" + b"\2b" + b"\0\0", lambda request: request.group_ids),
+            id="ConsumerGroupDescribe, flexible",
+        ),
+        pytest.param(
+            *(0, 9, b"\0\0\1\0\0\0\0\3\4a\xff\xfe\1\0\2b\1\0\0"),
+            lambda request: [topic.name for topic in request.topic_data],
+            id="Produce",
+        ),
+    ],
+)
+def test_what_is_not_utf_8_in_a_text_is_replaced_as_in_kafka(
+    key: int, version: int, body: bytes, names_of: Callable[[Any], Sequence[str]]
+) -> None:
+    """Apache Kafka 4.4 answers that it has no such group or topic; the connection was closed."""
+    tags = b"\0" if is_flexible(key, version) else b""
+    frame = memoryview(struct.pack(">hhih", key, version, 1, -1) + tags + body)
+    header, position = decode_header(frame)
+    assert list(names_of(decode_request(header, frame, position, version))) == ["a\ufffd\ufffd", "b"]
+
+
+def test_a_text_that_is_too_long_once_it_is_replaced_is_refused() -> None:
+    """A text has at most 32,767 bytes, and U+FFFD has three."""
+    body = struct.pack(">ih", 1, 32_000) + b"\xff" * 32_000
+    frame = memoryview(struct.pack(">hhih", 15, 0, 1, -1) + body)
+    header, position = decode_header(frame)
+    with pytest.raises(InvalidRequestBytes):
+        decode_request(header, frame, position, 0)
 
 
 def test_tagged_fields_of_the_header_are_skipped() -> None:
