@@ -88,13 +88,14 @@ def prepare(
     ):
         return _prepare(broker, _copy_of(request), context)
     find = broker.replicas.find
+    now_ms = broker.now_ms()
     for topic in request.topic_data:
         for data in topic.partition_data:
             partition = find(topic.name, data.index)
             if (
                 partition is not None
                 and data.records is not None
-                and must_decode(data.records, partition.log.config)
+                and must_decode(data.records, partition.log.config, now_ms)
             ):
                 return _prepare(broker, _copy_of(request), context)
     return None
@@ -123,12 +124,13 @@ async def _prepare(
         is_allowed = allows(broker, context, Operation.WRITE, ResourceType.TOPIC, topic.name, quietly=True)
         for data in topic.partition_data:
             partition = broker.replicas.find(topic.name, data.index)
+            now_ms = broker.now_ms()
             if (
                 partition is None
                 or not is_allowed
                 or not partition.is_leader
                 or data.records is None
-                or not must_decode(data.records, partition.log.config)
+                or not must_decode(data.records, partition.log.config, now_ms)
             ):
                 results.append(None)
                 continue
@@ -137,7 +139,7 @@ async def _prepare(
                 data.records,
                 partition.log.config,
                 produce_version=context.version,
-                now_ms=broker.now_ms(),
+                now_ms=now_ms,
             )
             try:
                 results.append(await broker.decoding.run(context.peer, validate))

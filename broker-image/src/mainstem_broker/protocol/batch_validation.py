@@ -47,7 +47,6 @@ from mainstem_broker.protocol.records import RECORD_BYTES_MIN, check_first_recor
 RECORD_ERRORS_MAX: Final = 10_000
 """How many refused records of a batch are listed: librdkafka's default for the size of a batch."""
 
-_UNSET_TIMESTAMP: Final = b"\xff" * 8
 _PRODUCE_VERSION_OF_ZSTD: Final = 7  # KIP-110
 
 
@@ -58,7 +57,7 @@ class ValidatedBatch(NamedTuple):
     batch: Buffer
 
 
-def must_decode(records: Buffer, config: TopicConfig) -> bool:
+def must_decode(records: Buffer, config: TopicConfig, now_ms: int) -> bool:
     """Whether `validate_for_append` would have to read the records, in more time than the event loop has.
 
     Any bytes may be given: this looks at single fields of the header and trusts none of them.
@@ -66,10 +65,12 @@ def must_decode(records: Buffer, config: TopicConfig) -> bool:
     if len(records) < HEADER_BYTES or is_decoded_quickly(records):
         return False
     codec = records[ATTRIBUTES_LOW_AT] & CODEC_BITS
+    max_timestamp = int.from_bytes(records[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8], "big", signed=True)
     return (
         _checks_records(config)
         or CODEC_OF_SETTING.get(config.compression_type, codec) != codec
-        or bytes(records[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8]) == _UNSET_TIMESTAMP
+        or max_timestamp == NO_TIMESTAMP
+        or _is_too_far_ahead(max_timestamp, config, now_ms)
     )
 
 
@@ -88,6 +89,10 @@ def _checks_records(config: TopicConfig) -> bool:
     return config.compacts or config.message_timestamp_before_max_ms != INT64_MAX
 
 
+def _is_too_far_ahead(timestamp_ms: int, config: TopicConfig, now_ms: int) -> bool:
+    return not config.log_append_time and timestamp_ms - now_ms > config.message_timestamp_after_max_ms
+
+
 def validate_for_append(
     records: Buffer | None, config: TopicConfig, *, produce_version: int, now_ms: int
 ) -> ValidatedBatch:
@@ -96,9 +101,9 @@ def validate_for_append(
 
     The common path (codec kept, CreateTime with a max timestamp, no compaction, no timestamp bounds) costs
     one CRC and returns the bytes as they are. The rules are Apache Kafka's for clients' appends
-    (`LogValidator`), but for two: the maximal timestamp is believed when it is there, and the number of
-    records is only compared with the size of the payload and with `RECORDS_DECODED_MAX`. Where the records
-    have to be read (`must_decode`), it belongs into another thread than the event loop's.
+    (`LogValidator`), but for two: the maximal timestamp is believed unless it is missing or too far ahead,
+    and the number of records is only compared with the size of the payload and with `RECORDS_DECODED_MAX`.
+    Where the records have to be read (`must_decode`), it belongs into another thread than the event loop's.
 
     Args:
         records: the partition's field of the produce request.
@@ -132,24 +137,21 @@ def validate_for_append(
 
     codec = CODEC_OF_SETTING.get(config.compression_type, sent_codec)
     lacks_max_timestamp = header.max_timestamp == NO_TIMESTAMP and not config.log_append_time
+    # Which of the records are, only they tell; the header may be wrong altogether.
+    is_too_far_ahead = _is_too_far_ahead(header.max_timestamp, config, now_ms)
     latest_ms = header.max_timestamp
-    if codec is not sent_codec or lacks_max_timestamp or _checks_records(config):
+    reads_records = lacks_max_timestamp or is_too_far_ahead or _checks_records(config)
+    if codec is not sent_codec or reads_records:
         plain = _decoded(header, payload)
-        if lacks_max_timestamp or _checks_records(config):
+        if reads_records:
             latest_ms = _check_records(header, plain, config, now_ms)
         if codec is not sent_codec:
             payload = compress(codec, plain, _level_of(codec, config))
     stored = header
     if config.log_append_time:
         stored = replace(header, attributes=header.attributes | LOG_APPEND_TIME_BIT, max_timestamp=now_ms)
-    else:
-        if lacks_max_timestamp:
-            stored = replace(header, max_timestamp=latest_ms)
-        if stored.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
-            raise InvalidTimestamp(
-                f"Timestamp {stored.max_timestamp} lies more than message.timestamp.after.max.ms = "
-                f"{config.message_timestamp_after_max_ms} ms ahead of the broker's clock."
-            )
+    elif lacks_max_timestamp or is_too_far_ahead:
+        stored = replace(header, max_timestamp=latest_ms)
     if codec is sent_codec and stored is header:
         return ValidatedBatch(header, records)
     if codec is not sent_codec:
@@ -227,8 +229,12 @@ def _check_records(header: BatchHeader, plain: Buffer, config: TopicConfig, now_
     latest_ms = NO_TIMESTAMP
     without_key: list[int] = []
     too_old: list[int] = []
+    too_far_ahead: list[int] = []
     requires_keys = config.compacts
-    oldest_ms = NO_TIMESTAMP if config.log_append_time else now_ms - config.message_timestamp_before_max_ms
+    oldest_ms, newest_ms = NO_TIMESTAMP, INT64_MAX
+    if not config.log_append_time:
+        oldest_ms = now_ms - config.message_timestamp_before_max_ms
+        newest_ms = now_ms + config.message_timestamp_after_max_ms
     for index, (timestamp_delta, _, has_key) in enumerate(read_heads(plain, header.record_count)):
         timestamp_ms = header.base_timestamp + timestamp_delta
         latest_ms = max(latest_ms, timestamp_ms)
@@ -236,12 +242,20 @@ def _check_records(header: BatchHeader, plain: Buffer, config: TopicConfig, now_
             without_key.append(index)
         if NO_TIMESTAMP != timestamp_ms < oldest_ms and len(too_old) < RECORD_ERRORS_MAX:
             too_old.append(index)
+        if timestamp_ms > newest_ms and len(too_far_ahead) < RECORD_ERRORS_MAX:
+            too_far_ahead.append(index)
     if without_key:
         raise InvalidRecord("A compacted topic takes no record without a key.", without_key)
     if too_old:
         raise InvalidTimestamp(
             f"The timestamp of record {too_old[0]} lies more than message.timestamp.before.max.ms = "
             f"{config.message_timestamp_before_max_ms} ms behind the broker's clock.",
-            too_old,
+            sorted(too_old + too_far_ahead),
+        )
+    if too_far_ahead:
+        raise InvalidTimestamp(
+            f"The timestamp of record {too_far_ahead[0]} lies more than message.timestamp.after.max.ms = "
+            f"{config.message_timestamp_after_max_ms} ms ahead of the broker's clock.",
+            too_far_ahead,
         )
     return latest_ms

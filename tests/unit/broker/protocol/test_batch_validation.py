@@ -157,12 +157,14 @@ def test_batches_whose_records_must_be_read_are_known_by_their_headers(
     topic: dict[str, Any], is_decoded: bool
 ) -> None:
     config = settings(**topic)
-    assert must_decode(compressed_batch(THREE, Codec.ZSTD), config) == is_decoded
+    assert must_decode(compressed_batch(THREE, Codec.ZSTD), config, NOW_MS) == is_decoded
     unset = with_header(compressed_batch(THREE, Codec.ZSTD), max_timestamp=-1)
-    assert must_decode(unset, config)
-    assert not must_decode(encode_batch(THREE), config), "small and not compressed: read at once"
+    assert must_decode(unset, config, NOW_MS)
+    ahead = with_header(compressed_batch(THREE, Codec.ZSTD), max_timestamp=NOW_MS + 2 * 3_600_000)
+    assert must_decode(ahead, config, NOW_MS), "the records tell which of them lie too far ahead"
+    assert not must_decode(encode_batch(THREE), config, NOW_MS), "small and not compressed: read at once"
     for size in range(HEADER_BYTES + 1):
-        must_decode(unset[:size], config)
+        must_decode(unset[:size], config, NOW_MS)
 
 
 @given(data=st.binary(max_size=200))
@@ -259,6 +261,31 @@ def test_timestamps_too_far_ahead_are_refused() -> None:
     assert validate(encode_batch(messages([b"x"], NOW_MS + 1000)), config)
     with pytest.raises(InvalidTimestamp, match=r"message\.timestamp\.after\.max\.ms"):
         validate(encode_batch(messages([b"x"], NOW_MS + 1001)), config)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_records_that_lie_too_far_ahead_are_listed(codec: Codec) -> None:
+    """As in Apache Kafka 4.4: its producer reports the listed records only as wrong (KIP-467)."""
+    config = settings(message_timestamp_after_max_ms=1000)
+    mixed = [Message(b"x", timestamp_ms=NOW_MS + ahead_ms) for ahead_ms in (1001, 1000, 0, 5000)]
+    with pytest.raises(InvalidTimestamp, match="record 0") as refusal:
+        validate(compressed_batch(mixed, codec), config)
+    assert refusal.value.batch_indexes == (0, 3)
+    bounded = replace(config, message_timestamp_before_max_ms=1000)
+    old = Message(b"y", timestamp_ms=NOW_MS - 1001)
+    with pytest.raises(InvalidTimestamp) as refusal:
+        validate(compressed_batch([*mixed[:2], old], codec), bounded)
+    assert refusal.value.batch_indexes == (0, 2)
+    assert validate(compressed_batch(mixed, codec), replace(config, message_timestamp_type="LogAppendTime"))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_maximal_timestamp_that_no_record_has_refuses_no_batch(codec: Codec) -> None:
+    """Apache Kafka 4.4 accepts the batch, for it takes the timestamps from the records."""
+    batch = with_header(compressed_batch(THREE, codec), max_timestamp=NOW_MS + 2 * 3_600_000)
+    valid = validate(batch)
+    assert valid.header.max_timestamp == NOW_MS + 2
+    assert crc_matches(valid.header, valid.batch)
 
 
 @pytest.mark.parametrize("timestamp_ms", [NOW_MS + 2 * 3_600_000, NOW_MS * 1000])
