@@ -10,7 +10,8 @@
 - DescribeGroups v3 authorized operations; v6 says that a group does not
   exist, where lower versions show it as Dead; groups of KIP-848 do not exist for it (`consumer_groups.py`).
   ListGroups v4 filters by state (KIP-518), v5 by type.
-- Join, sync, heartbeat and leave in a group of KIP-848 are those of a member that still speaks this protocol.
+- Join, sync and heartbeat in a group of KIP-848 are those of a member that still speaks this protocol.
+  LeaveGroup removes all kinds of members: Java's admin client removes members by it.
 - v0 and v1 of JoinGroup are what librdkafka before 2.11 looks for to tell whether there are groups.
 """
 

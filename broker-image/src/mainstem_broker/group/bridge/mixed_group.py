@@ -70,13 +70,12 @@ class MixedGroup(ConsumerGroup):
             raise RebalanceInProgress
 
     def leave(self, member_id: str, instance_id: str | None, _now_ms: int) -> Decisions:
+        """Remove a member, whatever protocol it speaks: administrators remove members by this request."""
         static = self.static_member(instance_id)
         if not member_id and static is not None:
-            member = static  # an administrator removes it, whatever protocol it speaks
+            self.remove([static])
         else:
-            member = self.require(member_id, instance_id)
-            _check_is_classic(member)
-        self.remove([member])
+            self.remove([self.require(member_id, instance_id)])
         return self.decided()
 
     def check_commit(self, commit: Commit, now_ms: int) -> None:
@@ -197,7 +196,8 @@ class MixedGroup(ConsumerGroup):
 
     def _require_classic(self, member_id: str, instance_id: str | None, generation: int) -> ConsumerMember:
         member = self.require(member_id, instance_id)
-        _check_is_classic(member)
+        if not member.is_classic:
+            raise UnknownMemberId("The member speaks the consumer protocol, which has other requests.")
         _check_generation(member, generation)
         return member
 
@@ -214,11 +214,6 @@ class MixedGroup(ConsumerGroup):
         if member.act_by_ms is None:
             member.act_by_ms = now_ms + member.metadata.rebalance_timeout_ms
             self.wake_by(member.act_by_ms)
-
-
-def _check_is_classic(member: ConsumerMember) -> None:
-    if not member.is_classic:
-        raise UnknownMemberId("The member speaks the consumer protocol, which has other requests.")
 
 
 def _check_generation(member: ConsumerMember, generation: int) -> None:

@@ -129,11 +129,17 @@ def test_a_member_that_the_broker_cannot_assign_to_is_refused(how: dict[str, Any
     assert set(played.group.members) == {"new", "old"}
 
 
-def test_an_administrator_takes_a_static_member_out_by_its_instance_id() -> None:
+def test_an_administrator_removes_members_of_both_protocols() -> None:
+    """As Apache Kafka 4.4: `removeMembersFromConsumerGroup` names static members by their instance, others by
+    their id."""
     played = mixed()
     played.join("static", instance_id="one")
     played.carry_out(played.group.leave("", "one", played.now_ms))
     assert set(played.group.members) == {"new", "old"}
+    played.carry_out(played.group.leave("new", None, played.now_ms))
+    assert set(played.group.members) == {"old"}
+    played.carry_out(played.group.leave("old", None, played.now_ms))
+    assert played.group.is_empty
     with pytest.raises(UnknownMemberId):
         played.group.leave("new", None, played.now_ms)
 
