@@ -3,10 +3,11 @@
 ListOffsets finds an offset by timestamp (ms), or by one of the special ones: -1 latest (the high watermark,
 or the last stable offset for read_committed), -2 earliest, -3 the record with the largest timestamp
 (KIP-734), -4 earliest on local disk (the same as -2 here), -5 latest in remote storage (none). Others below 0
-are of later versions, and get UNSUPPORTED_VERSION. No record at or after the timestamp: offset -1, timestamp
--1, no error. The leader epoch answered is that of the record found. Batches are decoded by another thread
-unless they are small, and loaded by another if they are not cached. v2 isolation level; v4 leader epochs; v5
-OFFSET_NOT_AVAILABLE, before that LEADER_NOT_AVAILABLE; v6 flexible; v7 -3; v8 -4; v9 -5.
+are of later versions, and get UNSUPPORTED_VERSION, as these do in versions before their own. No record at or
+after the timestamp: offset -1, timestamp -1, no error. The leader epoch answered is that of the record found.
+Batches are decoded by another thread unless they are small, and loaded by another if they are not cached. v2
+isolation level; v4 leader epochs; v5 OFFSET_NOT_AVAILABLE, before that LEADER_NOT_AVAILABLE; v6 flexible; v7
+-3; v8 -4; v9 -5.
 
 OffsetForLeaderEpoch says where the records of a leader epoch end (KIP-101, KIP-279), so that clients and
 followers notice that what they have was truncated (KIP-320).
@@ -53,6 +54,8 @@ LATEST_REMOTE: Final = -5
 OFFSET_NOT_AVAILABLE_VERSION: Final = 5
 """From this version on clients know OFFSET_NOT_AVAILABLE (KIP-207). Before, they give up at it."""
 
+FIRST_VERSIONS: Final[Mapping[int, int]] = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_REMOTE: 9}
+"""Of special timestamps that early versions do not have. There they are refused, as in Kafka."""
 SPECIAL_TIMESTAMPS: Final = frozenset((LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_REMOTE))
 """Those that name an offset without a lookup by time."""
 
@@ -91,6 +94,11 @@ def handle_list_offsets(
             require_topic(broker, context, Operation.DESCRIBE, topic)
             partition = broker.find_replica(topic, item.partition_index)
             partition.require_leader(item.current_leader_epoch)
+            if context.version < FIRST_VERSIONS.get(item.timestamp, 0):
+                raise UnsupportedVersion(
+                    f"The timestamp {item.timestamp} takes version {FIRST_VERSIONS[item.timestamp]} of"
+                    f" ListOffsets; this is version {context.version}."
+                )
             if item.timestamp in SPECIAL_TIMESTAMPS:
                 answer |= _special_offset(partition, item.timestamp, committed)
             elif item.timestamp < MAX_TIMESTAMP:

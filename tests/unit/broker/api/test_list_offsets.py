@@ -83,6 +83,18 @@ def test_an_offset_is_found_with_the_time_and_epoch_of_its_record(
     assert run(find(filled, timestamp)) == answer
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "first_version"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_REMOTE, 9)]
+)
+def test_a_special_timestamp_is_refused_in_versions_before_its_own(
+    filled: LocalBroker, timestamp: int, first_version: int
+) -> None:
+    """Apache Kafka 4.4 answers so."""
+    for version in range(1, first_version):
+        assert run(find(filled, timestamp, version)) == "unsupported_version"
+    assert run(find(filled, timestamp, first_version)) != "unsupported_version"
+
+
 async def test_an_empty_log_starts_and_ends_at_the_same_offset(broker: LocalBroker) -> None:
     broker.create("t")
 
