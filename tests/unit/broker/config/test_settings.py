@@ -408,6 +408,11 @@ def test_a_record_may_not_be_kept_from_compaction_longer_than_it_may_wait_for_it
         )
 
 
+def test_a_choice_that_is_repeated_in_a_list_counts_once() -> None:
+    """KIP-1161: Apache Kafka 4.4 shows "delete" for "delete,delete"."""
+    assert config().topic({"cleanup.policy": "delete, compact ,delete"}).cleanup_policy == "delete,compact"
+
+
 def test_a_topic_without_a_cleanup_policy_neither_deletes_nor_compacts() -> None:
     """KIP-1161."""
     topic = config().topic({"cleanup.policy": ""})
