@@ -29,6 +29,7 @@ from mainstem_broker.api.describe_configs import (
     require_this_broker,
     unknown_resource_type,
 )
+from mainstem_broker.api.topics import check_topic_name
 from mainstem_broker.cluster.config_entities import DEFAULT_ENTITY
 from mainstem_broker.config.broker_settings import BROKER_SETTINGS
 from mainstem_broker.config.group_settings import GROUP_SETTINGS
@@ -147,6 +148,9 @@ def _find(broker: BrokerContext, kind: int, name: str) -> _Resource:
     view = broker.view
     match kind:
         case ResourceType.TOPIC:
+            if not name:
+                raise InvalidRequest("A topic's settings are those of one topic: name it.")
+            check_topic_name(name)
             overrides = broker.require_topic(name).config
             check_topic = partial(broker.config.check_new_topic_overrides, present=overrides)
             return _Resource(f"topics/{name}", overrides, TOPIC_SETTINGS, check_topic)

@@ -23,6 +23,7 @@ from mainstem_broker.api.config_entries import (
     describe_topic,
 )
 from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.api.topics import check_topic_name
 from mainstem_broker.cluster.config_entities import DEFAULT_ENTITY, group_of, group_path
 from mainstem_broker.errors import (
     InvalidRequest,
@@ -114,6 +115,7 @@ def _describe(broker: BrokerContext, kind: int, name: str) -> list[Body]:
     view = broker.view
     match kind:
         case ResourceType.TOPIC:
+            check_topic_name(name)
             return describe_topic(broker.config, broker.require_topic(name).config)
         case ResourceType.BROKER:
             if name == "":

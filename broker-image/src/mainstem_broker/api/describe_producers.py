@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mainstem_broker.api.authorization import require_topic
 from mainstem_broker.api.context import BrokerContext, RequestContext
+from mainstem_broker.api.topics import check_topic_name
 from mainstem_broker.errors import ProtocolError
 from mainstem_broker.protocol.wire import Body
 from mainstem_broker.security.acl import Operation
@@ -43,6 +44,7 @@ def handle(broker: BrokerContext, request: DescribeProducersRequest, context: Re
 def _describe(broker: BrokerContext, context: RequestContext, topic: str, index: int) -> Body:
     try:
         require_topic(broker, context, Operation.READ, topic)
+        check_topic_name(topic)
         states = broker.find_replica(topic, index).log.producers.states
     except ProtocolError as error:
         return {

@@ -126,7 +126,9 @@ async def test_the_default_of_all_brokers_tells_only_what_is_set(broker: LocalBr
     ("kind", "name", "error"),
     [
         (TOPIC, "nowhere", "unknown_topic_or_partition"),
-        (TOPIC, "x" * 32_767, "unknown_topic_or_partition"),
+        (TOPIC, "x" * 32_767, "invalid_topic_exception"),
+        (TOPIC, "no name", "invalid_topic_exception"),
+        (TOPIC, "", "invalid_topic_exception"),
         (BROKER, "2", "invalid_request"),
         (BROKER, "one", "invalid_request"),
         (GROUP, "", "invalid_request"),
@@ -149,6 +151,7 @@ def test_what_has_no_settings_here_is_told_so(broker: LocalBroker, kind: int, na
         ({"cleanup.policy": "compact , delete"}, SUBTRACT, "delete", "compact"),
         ({"cleanup.policy": "compact,delete"}, SUBTRACT, "delete , shred", "compact"),
         ({"cleanup.policy": "compact"}, APPEND, "delete,compact", "compact,delete"),
+        ({"cleanup.policy": "delete,delete"}, APPEND, "compact", "delete,delete,compact"),
     ],
 )
 def test_lists_are_appended_to_and_subtracted_from(
@@ -192,6 +195,8 @@ async def test_dynamic_settings_of_one_broker_and_of_all_take_effect(broker: Loc
     ("kind", "name", "change", "error", "message"),
     [
         (TOPIC, "nowhere", ("retention.ms", SET, "1"), "unknown_topic_or_partition", "no topic 'nowhere'"),
+        (TOPIC, "no name", ("retention.ms", SET, "1"), "invalid_topic_exception", "characters other than"),
+        (TOPIC, "", ("retention.ms", SET, "1"), "invalid_request", "name it"),
         (
             BROKER,
             "1",

@@ -3,6 +3,7 @@ from __future__ import annotations
 from tests.unit.broker.api.brokers import NOW_MS, LocalBroker
 from tests.unit.broker.api.test_write_txn_markers import ONE, TWO, markers, send
 
+from mainstem_broker.errors import InvalidTopic, UnknownTopicOrPartition
 from mainstem_broker.protocol.wire import Body
 
 
@@ -36,3 +37,11 @@ async def test_a_partition_tells_which_producers_it_remembers(broker: LocalBroke
     ended, still_open = await described()
     assert (ended["coordinator_epoch"], ended["current_txn_start_offset"]) == (0, -1)
     assert still_open == open_since_1
+
+
+async def test_a_name_that_no_topic_can_have_is_told_from_one_that_no_topic_has(broker: LocalBroker) -> None:
+    """As in Apache Kafka 4.4."""
+    topics = [{"name": name, "partition_indexes": [0]} for name in ("no name", "nowhere")]
+    body = await broker.answer("DescribeProducers", 0, {"topics": topics})
+    codes = [topic["partitions"][0]["error_code"] for topic in body["topics"]]
+    assert codes == [InvalidTopic.code, UnknownTopicOrPartition.code]
