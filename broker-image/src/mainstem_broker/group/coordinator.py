@@ -143,6 +143,7 @@ class GroupCoordinator:
 
     def consumer_group(self, group_id: str) -> ConsumerGroup:
         """As `group`; GroupIdNotFound also for a classic group."""
+        _require_group_id(group_id)
         group = self.group(group_id)
         if group.group_type is not GroupType.CONSUMER:
             raise GroupIdNotFound(f"Group '{group_id}' is not a consumer group of KIP-848.")
@@ -306,7 +307,8 @@ class GroupCoordinator:
         return shard.commit_in_transaction(group, producer, offsets) if offsets else _nothing()
 
     def check_commit(self, group_id: str, commit: Commit) -> None:
-        """Raise an error unless offsets may be committed in this way now."""
+        """Raise an error unless offsets may be committed in a transaction in this way now."""
+        _require_group_id(group_id)
         self._committing(group_id, commit)
 
     def begin_verification(self, group_id: str, producer_id: int, epoch: int) -> Verification | None:
@@ -383,6 +385,7 @@ class GroupCoordinator:
             GroupIdNotFound: there is no such group.
             NonEmptyGroup: it has members, and it is unknown which topics they read.
         """
+        _require_group_id(group_id)
         shard, group = self._require(group_id)
         membership = group.membership
         topics_in_use = membership.topics_in_use()

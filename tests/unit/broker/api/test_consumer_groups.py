@@ -108,9 +108,10 @@ async def test_a_group_is_described_with_its_members_and_a_tool_of_the_other_pro
     coordinator: LocalBroker,
 ) -> None:
     await heartbeat(coordinator, instance_id="i", rack_id="r")
-    body = await coordinator.answer("ConsumerGroupDescribe", 1, {"group_ids": ["g", "none"]})
-    group, unknown = body["groups"]
+    body = await coordinator.answer("ConsumerGroupDescribe", 1, {"group_ids": ["g", "none", ""]})
+    group, unknown, nameless = body["groups"]
     assert unknown["error_code"] == GroupIdNotFound.code
+    assert nameless["error_code"] == InvalidGroupId.code
     assert (group["error_code"], group["group_state"], group["assignor_name"]) == (0, "Stable", "uniform")
     assert (group["group_epoch"], group["assignment_epoch"]) == (1, 1)
     (member,) = group["members"]

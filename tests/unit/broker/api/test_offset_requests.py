@@ -13,6 +13,7 @@ from tests.unit.broker.api.test_access import errors_in
 from mainstem_broker.errors import (
     GroupIdNotFound,
     IllegalGeneration,
+    InvalidGroupId,
     NotCoordinator,
     OffsetMetadataTooLarge,
     UnknownTopicId,
@@ -172,6 +173,7 @@ async def test_offsets_are_deleted_one_by_one(coordinator: LocalBroker) -> None:
     assert (body["error_code"], codes) == (0, [0, unknown, unknown])
     assert await fetch(coordinator, 8, {"t": [0, 1]}) == {("t", 0): NOTHING, ("t", 1): (6, 3, "", 0)}
     assert (await delete(coordinator, "none", {"t": [1]}))["error_code"] == GroupIdNotFound.code
+    assert (await delete(coordinator, "", {"t": [1]}))["error_code"] == InvalidGroupId.code
 
 
 @pytest.mark.parametrize(

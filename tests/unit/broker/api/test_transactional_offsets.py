@@ -11,6 +11,7 @@ from tests.unit.broker.api.brokers import LocalBroker
 from mainstem_broker.errors import (
     CoordinatorLoadInProgress,
     IllegalGeneration,
+    InvalidGroupId,
     InvalidProducerEpoch,
     InvalidTxnState,
     NotCoordinator,
@@ -47,11 +48,18 @@ class Requests:
         self.broker.context.groups.consumer_heartbeat("g", last)
 
     async def commit(
-        self, offset: int, *, member_id: str = "a", epoch: int = 1, version: int = 5, producer_epoch: int = 0
+        self,
+        offset: int,
+        *,
+        member_id: str = "a",
+        epoch: int = 1,
+        version: int = 5,
+        producer_epoch: int = 0,
+        group_id: str = "g",
     ) -> int:
         request = {
             "transactional_id": "id",
-            "group_id": "g",
+            "group_id": group_id,
             "producer_id": PRODUCER_ID,
             "producer_epoch": producer_epoch,
             "member_id": member_id,
@@ -122,6 +130,12 @@ async def test_only_the_member_in_its_present_epoch_commits(
     assert await requests.commit(5, member_id=member_id, epoch=epoch) == error.code
     assert requests.broker.context.verifier.requested == []  # type: ignore[attr-defined]  # of the played one
     assert await requests.fetched() == (-1, 0)
+
+
+async def test_a_group_without_a_name_takes_no_offsets_in_a_transaction(requests: Requests) -> None:
+    """As in Apache Kafka 4.4."""
+    code = await requests.commit(5, group_id="", member_id="", epoch=-1)
+    assert code == InvalidGroupId.code
 
 
 async def test_a_member_that_is_removed_during_the_verification_commits_nothing(requests: Requests) -> None:
