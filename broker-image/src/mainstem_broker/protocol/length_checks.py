@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
 from functools import cache
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mainstem_broker.errors import InvalidRequestBytes
 from mainstem_broker.protocol.kio_schemas import FIXED_BYTES, is_struct, shape_of
@@ -63,14 +63,14 @@ class _Found:
     edits: list[Edit]
     repairs_texts: bool
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, repairs_texts: bool) -> None:
         self.most = most
-        self.begin(repairs_texts=False)
+        self.repairs_texts = repairs_texts
+        self.begin()
 
-    def begin(self, *, repairs_texts: bool) -> None:
+    def begin(self) -> None:
         self.left = self.most
         self.edits = []
-        self.repairs_texts = repairs_texts
 
     def take(self, count: int) -> None:
         self.left -= count
@@ -78,23 +78,14 @@ class _Found:
             raise too_many_elements(self.most)
 
 
-class Walk(Protocol):
-    """From a position in the frame to the one after what was walked, and what to edit before it is decoded.
-
-    Texts are edited only with `repairs_texts`, for few requests have one that is not UTF-8.
-    """
-
-    def __call__(
-        self, frame: memoryview, position: int, *, repairs_texts: bool = False
-    ) -> tuple[int, Sequence[Edit]]: ...
-
-
+Walk = Callable[[memoryview, int], tuple[int, Sequence[Edit]]]
+"""From a position in the frame to the one after what was walked, and what to edit before it is decoded."""
 _Step = Callable[[memoryview, int, _Found], int]
 
 
 @cache
-def walker(schema: type) -> Walk:
-    """A walk over one request of `schema`.
+def walker(schema: type, *, repairs_texts: bool = False) -> Walk:
+    """A walk over one request of `schema`; few have a text to repair.
 
     It raises InvalidRequestBytes where a length or a count does not fit or there are too many elements, and
     IndexError or struct.error where the frame ends early.
@@ -102,12 +93,10 @@ def walker(schema: type) -> Walk:
     walk = _struct_walk(schema)
     api_key: int = schema.__api_key__  # type: ignore[attr-defined]  # every request of kio has it
     # One for all requests, which are walked one after another on the event loop.
-    found = _Found(_ELEMENTS_MAX_OF_APIS.get(api_key, REQUEST_ELEMENTS_MAX))
+    found = _Found(_ELEMENTS_MAX_OF_APIS.get(api_key, REQUEST_ELEMENTS_MAX), repairs_texts)
 
-    def walk_request(
-        frame: memoryview, position: int, *, repairs_texts: bool = False
-    ) -> tuple[int, Sequence[Edit]]:
-        found.begin(repairs_texts=repairs_texts)
+    def walk_request(frame: memoryview, position: int) -> tuple[int, Sequence[Edit]]:
+        found.begin()
         return walk(frame, position, found), found.edits
 
     return walk_request

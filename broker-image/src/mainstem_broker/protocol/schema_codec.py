@@ -55,7 +55,7 @@ def request_reader(api_key: int, version: int) -> Read:
                 return read(frame, position)
             return read(_edited(frame, edits), position)[0], end
         except InvalidUnicode:
-            end, edits = walk(frame, position, repairs_texts=True)
+            end, edits = walker(schema, repairs_texts=True)(frame, position)
             return read(_edited(frame, edits), position)[0], end
 
     return walk_and_read
