@@ -125,7 +125,8 @@ class Setting:
                     f"Invalid value {text!r} for {self.name}: it must be one of {', '.join(self.choices)}."
                 )
             if self.type is SettingType.LIST:
-                value = ",".join(dict.fromkeys(given))  # a choice that is repeated counts once (KIP-1161)
+                # A choice that is repeated counts once (KIP-1161).
+                value = ",".join(dict.fromkeys(str(value).split(",")))
         return value
 
     def parse_new(self, text: str) -> Value:
