@@ -23,7 +23,7 @@ import structlog
 
 from mainstem_operator import definitions
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import Images
+from mainstem_operator.api.clusters import Images
 from mainstem_operator.brokers.health import Health
 from mainstem_operator.kubernetes.client import Kube, Refused
 from mainstem_operator.kubernetes.observe import Addresses, Observer, ServiceAddresses

@@ -18,7 +18,7 @@ import yaml
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import annotations_of
+from mainstem_operator.api.objects import annotations_of
 from mainstem_operator.api.whole_numbers import is_whole_number
 from mainstem_operator.kubernetes.client import Kube
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import ClusterSpec, TopicSpec
+from mainstem_operator.api.clusters import ClusterSpec
+from mainstem_operator.api.topics import TopicSpec
 from mainstem_operator.snapshot import Component, Pod, Snapshot
 
 LOST_NODE_WAIT: Final = dt.timedelta(minutes=5)  # a machine that restarts, or is replaced under its name

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import Identity, annotations_of
+from mainstem_operator.api.objects import Identity, annotations_of
 from mainstem_operator.api.timestamps import moment, moment_noted
 from mainstem_operator.api.whole_numbers import is_whole_number
 from mainstem_operator.kubernetes.node_affinity import NodeAffinity, affinity_of

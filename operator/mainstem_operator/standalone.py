@@ -16,8 +16,10 @@ from typing import Any, Final
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import Fields, InvalidSpec, Object
-from mainstem_operator.api.resources import GroupSpec, TopicSpec, group_of, identity_of, topic_of
+from mainstem_operator.api.groups import GroupSpec, group_of
+from mainstem_operator.api.objects import identity_of
 from mainstem_operator.api.secret_data import decoded
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.api.users import AclRule, UserSpec, user_of
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused

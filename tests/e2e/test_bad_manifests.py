@@ -28,7 +28,10 @@ from tests.e2e.wrong_manifests import (
     wrong_manifests,
 )
 
-from mainstem_operator.api.resources import Identity, cluster_of, group_of, topic_of
+from mainstem_operator.api.clusters import cluster_of
+from mainstem_operator.api.groups import group_of
+from mainstem_operator.api.objects import Identity
+from mainstem_operator.api.topics import topic_of
 from mainstem_operator.api.users import user_of
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from tests.e2e.api_server import ApiServer, path_of
 
-from mainstem_operator.api.resources import Images, cluster_of
+from mainstem_operator.api.clusters import Images, cluster_of
 from mainstem_operator.cluster.broker_manifests import Placement, broker_manifests, broker_services
 from mainstem_operator.kubernetes.client import Refused
 

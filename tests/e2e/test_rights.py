@@ -21,8 +21,9 @@ from tests.e2e.whole_manifests import WHOLE
 from tests.support.waiting import let_pass
 
 from mainstem_loader.spark.executor_pods import ExecutorPods, pod_template, spark_settings
+from mainstem_operator.api.clusters import ClusterSpec, Images, cluster_of
 from mainstem_operator.api.names import BROKER, COMPONENT_LABEL, ZOOKEEPER, pod_labels
-from mainstem_operator.api.resources import ClusterSpec, Images, cluster_of, topic_of
+from mainstem_operator.api.topics import topic_of
 from mainstem_operator.cluster.broker_manifests import Placement, broker_manifests, broker_services
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
 from mainstem_operator.kubernetes.manifests import manifest

@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 from mainstem.local.stack import Stack
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import ClusterSpec, Images, cluster_of
+from mainstem_operator.api.clusters import ClusterSpec, Images, cluster_of
 from mainstem_operator.api.secret_data import decoded, encoded
 from mainstem_operator.brokers.errors import BrokersUnreachable
 from mainstem_operator.certificates.apply import client_properties, put_certificates

@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Fields, InvalidSpec, Object
 from mainstem_operator.api.listeners import RESERVED_USERS
-from mainstem_operator.api.resources import Identity, annotated, identity_of
+from mainstem_operator.api.objects import Identity, annotated, identity_of
 
 LoginType = Literal["scram-sha-512", "tls"]
 

@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.listeners import Security
-from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.api.secret_data import decoded, encoded
 from mainstem_operator.certificates.plan import (
     CERTIFICATE_FILE,

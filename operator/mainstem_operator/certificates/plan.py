@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import AuthorityReplacement, ClusterSpec
 from mainstem_operator.api.listeners import BROKER_USER, OPERATOR_USER
-from mainstem_operator.api.resources import AuthorityReplacement, ClusterSpec
 from mainstem_operator.api.secret_data import SecretData
 from mainstem_operator.api.timestamps import moment_noted, written
 from mainstem_operator.certificates.issuing import (

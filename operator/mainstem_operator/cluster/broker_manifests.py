@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec, Images
 from mainstem_operator.api.listeners import BROKER_USER, INTERNAL, OPERATOR_USER, Listener, Security
-from mainstem_operator.api.resources import ClusterSpec, Images
 from mainstem_operator.api.setting_values import same_value
 from mainstem_operator.cluster.security_steps import step_of
 from mainstem_operator.cluster.settings.known import unknown_settings

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import ClusterSpec, Storage, quantity
+from mainstem_operator.api.clusters import ClusterSpec, Storage
+from mainstem_operator.api.quantities import quantity
 from mainstem_operator.proofs import ClaimDeletion, Refusal, prove_claim_deletion
 from mainstem_operator.snapshot import Claim, Component, Snapshot
 

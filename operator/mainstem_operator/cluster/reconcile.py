@@ -13,9 +13,10 @@ from typing import Final
 import structlog
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import ClusterSpec, annotations_of, cluster_of, decisions_in
+from mainstem_operator.api.objects import annotations_of, decisions_in
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.certificates.apply import NotUsable, put_certificates

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import ClusterSpec
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.proofs import PodDeletion, Refusal, prove_broker_deletion, prove_server_deletion
 from mainstem_operator.snapshot import Component, Pod, Snapshot
 

@@ -26,9 +26,9 @@ from enum import IntEnum
 from typing import Final
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.listeners import BROKER_USER, INTERNAL, External, Listener, Security
-from mainstem_operator.api.resources import ClusterSpec
 
 _INTERNAL_NAME: Final = INTERNAL.name.upper()
 _EXTERNAL_NAME: Final = "EXTERNAL"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.conditions import Condition, merged, pruned
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.api.setting_values import same_value
 from mainstem_operator.api.timestamps import written
 from mainstem_operator.cluster.broker_manifests import replaced_settings

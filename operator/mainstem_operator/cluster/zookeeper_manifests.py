@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import ClusterSpec, Images
+from mainstem_operator.api.clusters import ClusterSpec, Images
 from mainstem_operator.kubernetes.manifests import (
     POD_INDEX_ENV,
     Manifest,

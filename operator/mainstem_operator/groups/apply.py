@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import GroupSpec
+from mainstem_operator.api.groups import GroupSpec
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.brokers.offset_requests import OFFSETS_TOPIC

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition, merged, pruned
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import GroupSpec, ResetSpec
+from mainstem_operator.api.groups import GroupSpec, ResetSpec
 from mainstem_operator.api.timestamps import written
 from mainstem_operator.brokers.topic_state import GroupState, TopicPartition
 from mainstem_operator.groups.reset_record import record_in

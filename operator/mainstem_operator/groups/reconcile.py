@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from mainstem_operator.api.conditions import Condition, absence_of, not_measured
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import GroupSpec, claim_of_group, group_of, key_of
+from mainstem_operator.api.groups import GroupSpec, claim_of_group, group_of
+from mainstem_operator.api.objects import key_of
 from mainstem_operator.brokers.errors import BrokersUnreachable
 from mainstem_operator.groups.apply import look_at_groups
 from mainstem_operator.groups.plan import WITHIN_SLO, conflict_conditions, owners_of

@@ -20,7 +20,7 @@ from kubernetes.aio import client, config
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import quantity
+from mainstem_operator.api.quantities import quantity
 from mainstem_operator.api.timestamps import written
 from mainstem_operator.kubernetes.manifests import Manifest, digest
 from mainstem_operator.proofs import ClaimDeletion, PodDeletion, ScaleDown

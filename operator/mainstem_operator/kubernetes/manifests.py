@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import ClusterSpec, Images, PodSettings, Storage
+from mainstem_operator.api.clusters import ClusterSpec, Images, PodSettings, Storage
 
 Manifest = dict[str, Any]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.brokers.health import Health

@@ -10,9 +10,10 @@ from typing import Any, Final
 import structlog
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import Images
 from mainstem_operator.api.conditions import Condition, merged
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import Images, key_of
+from mainstem_operator.api.objects import key_of
 from mainstem_operator.api.secret_data import decoded
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.certificates.apply import client_properties

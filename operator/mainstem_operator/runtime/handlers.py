@@ -19,7 +19,7 @@ import structlog
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import decisions_in, key_of
+from mainstem_operator.api.objects import decisions_in, key_of
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.cluster.reconcile import reconcile_cluster
 from mainstem_operator.groups.reconcile import reconcile_groups

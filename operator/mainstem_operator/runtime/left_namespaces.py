@@ -16,7 +16,7 @@ import structlog
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import annotations_of
+from mainstem_operator.api.objects import annotations_of
 from mainstem_operator.kubernetes.client import Kube, Refused
 from mainstem_operator.uninstall import let_go
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import TopicSpec
+from mainstem_operator.api.topics import TopicSpec
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.brokers.topic_state import Replicas, TopicPartition

@@ -14,13 +14,13 @@ from typing import Any, Final
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition, merged, pruned
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import TopicSpec
 from mainstem_operator.api.setting_values import same_value
 from mainstem_operator.api.timestamps import written
+from mainstem_operator.api.topics import TopicSpec
 from mainstem_operator.brokers.topic_state import MoveState, Replicas, TopicPartition, TopicState
 from mainstem_operator.cluster.moves import moving_to, plan_replication
 from mainstem_operator.cluster.throttles.plan import RECEIVERS, SENDERS
-from mainstem_operator.topics.loads.plan import LoadStatus
+from mainstem_operator.topics.loads.runs import LoadStatus
 
 NEVER_RESET: Final = frozenset({SENDERS, RECEIVERS})
 """Settings that whoever moves replicas sets, and takes away when they have moved."""

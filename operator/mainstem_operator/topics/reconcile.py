@@ -11,10 +11,12 @@ from typing import Any, Final
 import structlog
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import cluster_of
 from mainstem_operator.api.conditions import Condition, absence_of, not_measured
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import TopicSpec, claim_of_topic, cluster_of, key_of, topic_of
+from mainstem_operator.api.objects import key_of
 from mainstem_operator.api.timestamps import moment, written
+from mainstem_operator.api.topics import TopicSpec, claim_of_topic, topic_of
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.brokers.topic_state import Replicas, TopicPartition
@@ -29,8 +31,8 @@ from mainstem_operator.topics.loads.apply import (
     stop_resident,
     suspend_orphaned_loads,
 )
-from mainstem_operator.topics.loads.plan import LOADED, LoadStatus
 from mainstem_operator.topics.loads.resident import FRESH
+from mainstem_operator.topics.loads.runs import LOADED, LoadStatus
 from mainstem_operator.topics.loads.unseen import loads_not_seen
 from mainstem_operator.topics.plan import NOT_ITS_TOPIC, topic_status
 

@@ -6,8 +6,9 @@ import datetime as dt
 from collections.abc import Mapping
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.listeners import Listener
-from mainstem_operator.api.resources import ClusterSpec, annotations_of
+from mainstem_operator.api.objects import annotations_of
 from mainstem_operator.api.secret_data import decoded, encoded
 from mainstem_operator.api.users import UserSpec
 from mainstem_operator.brokers.user_requests import UserRequests

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.conditions import Condition, merged, pruned
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.listeners import Listener
-from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.api.secret_data import SecretData
 from mainstem_operator.api.timestamps import written
 from mainstem_operator.api.users import AclRule, UserSpec

@@ -9,9 +9,10 @@ from typing import Final
 import structlog
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.conditions import Condition, absence_of
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import ClusterSpec, cluster_of, key_of
+from mainstem_operator.api.objects import key_of
 from mainstem_operator.api.timestamps import moment, written
 from mainstem_operator.api.users import AclRule, UserSpec, user_of
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable

@@ -10,7 +10,7 @@ from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator
 
-from mainstem_operator.api.resources import Images, cluster_of
+from mainstem_operator.api.clusters import Images, cluster_of
 from mainstem_operator.certificates.apply import put_certificates
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.kubernetes.observe import Observer, ServiceAddresses

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mainstem_operator.api.resources import ClusterSpec, cluster_of
+from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.kubernetes.node_affinity import HOSTNAME, NodeAffinity, Requirement, Term
 from mainstem_operator.snapshot import BrokerReport, Claim, Component, Pod, Snapshot, Workload
 

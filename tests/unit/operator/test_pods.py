@@ -16,7 +16,8 @@ import pytest
 
 from mainstem_loader.spark.executor_pods import pod_template, pods_from_environment, spark_settings
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, cluster_of, topic_of
+from mainstem_operator.api.clusters import ClusterSpec, Images, cluster_of
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.cluster.broker_manifests import Placement, broker_manifests
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
 from mainstem_operator.kubernetes.manifests import Manifest

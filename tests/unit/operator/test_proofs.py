@@ -24,7 +24,7 @@ from tests.unit.operator.snapshots import (
     without_report,
 )
 
-from mainstem_operator.api.resources import TopicSpec, topic_of
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.cluster.disks import plan_disks
 from mainstem_operator.kubernetes.node_affinity import HOSTNAME
 from mainstem_operator.proofs import (

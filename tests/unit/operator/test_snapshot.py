@@ -9,7 +9,7 @@ import pytest
 from tests.unit.operator.snapshots import report, snapshot, with_pod, with_report, without_report
 
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import Identity, identity_of
+from mainstem_operator.api.objects import Identity, identity_of
 from mainstem_operator.snapshot import Component, Snapshot, component_of
 
 OWNER: Identity = identity_of({"metadata": {"name": "events", "namespace": "prod", "uid": "cluster"}})

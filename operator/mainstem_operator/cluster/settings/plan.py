@@ -18,9 +18,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.api.setting_values import same_value
 from mainstem_operator.snapshot import Component
 

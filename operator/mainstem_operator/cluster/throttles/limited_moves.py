@@ -15,8 +15,8 @@ from typing import Final
 import structlog
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.brokers.topic_state import MoveState, Replicas, TopicPartition

@@ -14,11 +14,12 @@ from typing import Any
 import structlog
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import ClusterSpec, LoadRequest, TopicSpec, cluster_of
 from mainstem_operator.api.secret_data import decoded
 from mainstem_operator.api.timestamps import moment
+from mainstem_operator.api.topics import LoadRequest, TopicSpec
 from mainstem_operator.api.users import AclRule
 from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.brokers.user_requests import UserRequests
@@ -30,6 +31,13 @@ from mainstem_operator.proofs import Refusal
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.snapshot import controller_of, is_member, is_out_of_memory, trouble_of
+from mainstem_operator.topics.loads.gone_loads import (
+    gone_loads,
+    is_of_earlier_template,
+    is_orphan,
+    orphaned_loads,
+    outdated_jobs,
+)
 from mainstem_operator.topics.loads.identity import (
     gone_users,
     identity_data,
@@ -41,32 +49,14 @@ from mainstem_operator.topics.loads.identity import (
 )
 from mainstem_operator.topics.loads.maintenance import maintenance_condition, maintenance_manifest
 from mainstem_operator.topics.loads.plan import (
-    LOADED,
-    LoadStatus,
-    Run,
     executors_condition,
-    gone_loads,
-    is_of_earlier_template,
-    is_orphan,
-    last_good_load,
-    last_load,
-    load_conditions,
     load_manifest,
     load_name,
     load_refusal,
-    loaded_up_to,
     loader_rights,
     logged_in_loads,
     maintenance_name,
-    orphaned_loads,
-    outdated_jobs,
     request_name,
-    retention_condition,
-    rounded_age,
-    run_of,
-    summary_of,
-    waits_in_silence,
-    without_pod,
 )
 from mainstem_operator.topics.loads.rejections import Rejections, rejection_condition, rejections_of_runs
 from mainstem_operator.topics.loads.requests import (
@@ -84,6 +74,21 @@ from mainstem_operator.topics.loads.resident import (
     resident_manifests,
     resident_rejections,
     resident_status,
+)
+from mainstem_operator.topics.loads.runs import (
+    LOADED,
+    LoadStatus,
+    Run,
+    last_good_load,
+    last_load,
+    load_conditions,
+    loaded_up_to,
+    retention_condition,
+    rounded_age,
+    run_of,
+    summary_of,
+    waits_in_silence,
+    without_pod,
 )
 from mainstem_operator.topics.loads.unseen import loads_not_seen
 

@@ -18,10 +18,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.listeners import LOADS
-from mainstem_operator.api.resources import ClusterSpec, TopicSpec
 from mainstem_operator.api.secret_data import SecretData, encoded
+from mainstem_operator.api.topics import TopicSpec
 from mainstem_operator.api.users import EVERY_HOST, AclRule
 from mainstem_operator.certificates.issuing import (
     SERVER_DAYS,

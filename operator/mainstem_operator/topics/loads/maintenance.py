@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from mainstem_operator.api.clusters import ClusterSpec, Images
 from mainstem_operator.api.conditions import Condition
-from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec
+from mainstem_operator.api.topics import TopicSpec
 from mainstem_operator.kubernetes.manifests import Manifest
 from mainstem_operator.proofs import Refusal
-from mainstem_operator.topics.loads.plan import (
-    Run,
-    cron_job_of,
-    load_refusal,
-    maintenance_name,
-    summary_of,
-)
+from mainstem_operator.topics.loads.plan import cron_job_of, load_refusal, maintenance_name
+from mainstem_operator.topics.loads.runs import Run, summary_of
 
 MAINTAINED: Final = "Maintained"
 

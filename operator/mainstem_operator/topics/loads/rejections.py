@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from mainstem_operator.api.conditions import Condition, pruned
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import TopicSpec
 from mainstem_operator.api.timestamps import moment_noted, written
-from mainstem_operator.topics.loads.plan import Run, summary_of
+from mainstem_operator.api.topics import TopicSpec
+from mainstem_operator.topics.loads.runs import Run, summary_of
 
 REJECTED: Final = "RecordsRejected"
 

@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mainstem_operator.api.clusters import ClusterSpec, Images
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import ClusterSpec, Images, LoadRequest, TopicSpec
 from mainstem_operator.api.timestamps import written
+from mainstem_operator.api.topics import LoadRequest, TopicSpec
 from mainstem_operator.kubernetes.manifests import Manifest
 from mainstem_operator.proofs import Refusal
-from mainstem_operator.topics.loads.plan import Run, cron_job_of, load_refusal, request_name, summary_of
+from mainstem_operator.topics.loads.plan import cron_job_of, load_refusal, request_name
+from mainstem_operator.topics.loads.runs import Run, summary_of
 
 LOADED_AGAIN: Final = "LoadedAgain"
 _EVERY_MINUTE: Final = "* * * * *"

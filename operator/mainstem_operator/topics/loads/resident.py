@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mainstem_operator.api import names
+from mainstem_operator.api.clusters import ClusterSpec, Images, WarehouseLocation
 from mainstem_operator.api.conditions import Condition
-from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, WarehouseLocation
 from mainstem_operator.api.timestamps import moment_noted, written
+from mainstem_operator.api.topics import TopicSpec
 from mainstem_operator.kubernetes.manifests import (
     CONTAINER_SECURITY,
     POD_SECURITY,
@@ -34,15 +35,13 @@ from mainstem_operator.kubernetes.manifests import (
 from mainstem_operator.topics.loads.identity import IDENTITY_MOUNT, identity_volume
 from mainstem_operator.topics.loads.plan import (
     CORES,
-    LOADED,
     TRANSFORM_RESOURCES,
-    LoadStatus,
     load_arguments,
     load_pod_metadata,
-    rounded_age,
     store_environment,
 )
 from mainstem_operator.topics.loads.rejections import Rejection, Rejections, rejections_in
+from mainstem_operator.topics.loads.runs import LOADED, LoadStatus, rounded_age
 
 FRESH: Final = "Fresh"
 CONFIG_FOLDER: Final = "/etc/mainstem/loads"

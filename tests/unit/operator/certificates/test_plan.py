@@ -13,8 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.unit.operator.snapshots import NOW, cluster
 
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.certificates.issuing import AUTHORITY_DAYS, SERVER_DAYS, KeyPair, expiry_of, is_issued
 from mainstem_operator.certificates.plan import hosts_of, pair_in, plan_certificates, replacement_under_way
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.operator.snapshots import cluster, component, with_claim
 
-from mainstem_operator.api.resources import Storage
+from mainstem_operator.api.clusters import Storage
 from mainstem_operator.cluster.disks import plan_growth, still_growing
 
 

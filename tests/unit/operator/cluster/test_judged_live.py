@@ -17,9 +17,11 @@ from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator.snapshots import cluster, component, snapshot, with_claim, with_pod
 
+from mainstem_operator.api.clusters import ClusterSpec, Images
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, group_of, topic_of
+from mainstem_operator.api.groups import group_of
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.cluster.disks import other_ensemble
 from mainstem_operator.cluster.moves import Drain
 from mainstem_operator.cluster.status import Work, cluster_conditions, plan_lines
@@ -28,7 +30,7 @@ from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.snapshot import Component, Snapshot, pod_of
 from mainstem_operator.topics.loads.apply import bring_about_loads
-from mainstem_operator.topics.loads.plan import load_conditions, run_of
+from mainstem_operator.topics.loads.runs import load_conditions, run_of
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 

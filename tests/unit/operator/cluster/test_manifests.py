@@ -15,7 +15,7 @@ import pytest
 import yaml
 from tests.unit.operator.snapshots import cluster
 
-from mainstem_operator.api.resources import ClusterSpec, Images, cluster_of
+from mainstem_operator.api.clusters import ClusterSpec, Images, cluster_of
 from mainstem_operator.cluster.broker_manifests import (
     Placement,
     broker_manifests,

@@ -10,7 +10,7 @@ from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator import snapshots
 from tests.unit.operator.cluster.test_reconcile import cluster, pods
 
-from mainstem_operator.api.resources import ClusterSpec
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.cluster.broker_manifests import Placement, brokers_at_other_ports, config_hash
 from mainstem_operator.snapshot import index_of

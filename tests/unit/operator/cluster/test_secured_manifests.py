@@ -7,7 +7,7 @@ from typing import Any
 from tests.unit.operator.snapshots import cluster
 
 from mainstem_broker.config.properties import parse_properties
-from mainstem_operator.api.resources import ClusterSpec, Images
+from mainstem_operator.api.clusters import ClusterSpec, Images
 from mainstem_operator.cluster.broker_manifests import (
     Placement,
     broker_manifests,

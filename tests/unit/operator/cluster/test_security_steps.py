@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.operator.snapshots import cluster
 
-from mainstem_operator.api.resources import ClusterSpec
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.cluster.broker_manifests import Placement, settings_of
 from mainstem_operator.cluster.security_steps import (
     Step,

@@ -10,7 +10,8 @@ from tests.support.fake_kubernetes import Kubernetes
 from tests.support.manifests import resource
 from tests.unit.operator.played_context import context_with
 
-from mainstem_operator.api.resources import ClusterSpec, cluster_of, identity_of
+from mainstem_operator.api.clusters import ClusterSpec, cluster_of
+from mainstem_operator.api.objects import identity_of
 from mainstem_operator.cluster.broker_manifests import Placement, broker_manifests
 from mainstem_operator.cluster.disks import LostVolume
 from mainstem_operator.cluster.irreversible_steps import IrreversibleSteps

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.unit.operator.played_groups import PlayedGroups
 
-from mainstem_operator.api.resources import GroupSpec, group_of
+from mainstem_operator.api.groups import GroupSpec, group_of
 from mainstem_operator.brokers.topic_state import GroupState, TopicPartition
 from mainstem_operator.groups.apply import look_at_groups
 from mainstem_operator.groups.plan import (

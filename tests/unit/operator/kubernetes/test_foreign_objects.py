@@ -14,7 +14,8 @@ from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, running_operator, with_operator
 from tests.unit.operator.snapshots import cluster as cluster_spec
 
-from mainstem_operator.api.resources import Images, topic_of
+from mainstem_operator.api.clusters import Images
+from mainstem_operator.api.topics import topic_of
 from mainstem_operator.cluster.broker_manifests import broker_services
 from mainstem_operator.kubernetes.client import ForeignObject, Kube, Refused, covers, ordered_as
 from mainstem_operator.runtime.alone import Alone

@@ -21,7 +21,7 @@ from tests.unit.operator.played_users import PlayedUsers
 
 from mainstem_operator.api.conditions import Condition, merged
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.api.resources import topic_of
+from mainstem_operator.api.topics import topic_of
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.cluster.reconcile import reconcile_cluster
 from mainstem_operator.groups.reconcile import reconcile_groups

@@ -9,7 +9,7 @@ import pytest
 
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition
-from mainstem_operator.api.resources import TopicSpec, topic_of
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.brokers.topic_state import MoveState, PartitionState, TopicState
 from mainstem_operator.topics.plan import TopicPlan, TopicsSeen, plan_topics, refused, topic_status
 

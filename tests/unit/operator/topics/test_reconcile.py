@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from tests.support.manifests import resource
 
-from mainstem_operator.api.resources import topic_of
+from mainstem_operator.api.topics import topic_of
 from mainstem_operator.kubernetes.client import Refused
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.plan import TopicsSeen, plan_topics

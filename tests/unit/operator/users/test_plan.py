@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.operator.snapshots import NOW, cluster
 
+from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.api.resources import ClusterSpec
 from mainstem_operator.api.users import AclRule, UserSpec, user_of
 from mainstem_operator.certificates.issuing import expiry_of, is_issued, new_authority
 from mainstem_operator.users.plan import (

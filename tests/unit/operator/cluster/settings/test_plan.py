@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.operator.snapshots import cluster, component, snapshot, with_pod
 
 from mainstem_broker.config.broker_settings import BROKER_SETTINGS
-from mainstem_operator.api.resources import MANAGED_SETTINGS, ClusterSpec
+from mainstem_operator.api.clusters import MANAGED_SETTINGS, ClusterSpec
 from mainstem_operator.cluster.broker_manifests import Placement, config_hash, settings_of
 from mainstem_operator.cluster.rolling_restart import plan_broker_roll, unless_blocked
 from mainstem_operator.cluster.settings.known import KNOWN_SETTINGS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mainstem_operator.api.resources import topic_of
+from mainstem_operator.api.topics import topic_of
 from mainstem_operator.brokers.topic_state import MoveState, TopicState
 from mainstem_operator.cluster.throttles.plan import (
     ALL_BROKERS,

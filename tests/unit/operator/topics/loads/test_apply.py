@@ -11,8 +11,9 @@ import pytest
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 
+from mainstem_operator.api.clusters import Images
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.resources import Images, TopicSpec, topic_of
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.kubernetes.observe import Observer
 from mainstem_operator.runtime.alone import Alone

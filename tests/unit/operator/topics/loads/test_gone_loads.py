@@ -9,7 +9,8 @@ from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 
 from mainstem_operator.api import names
-from mainstem_operator.api.resources import Images, cluster_of, topic_of
+from mainstem_operator.api.clusters import Images, cluster_of
+from mainstem_operator.api.topics import topic_of
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.loads.plan import load_manifest

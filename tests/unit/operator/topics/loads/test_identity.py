@@ -19,8 +19,8 @@ from tests.support.manifests import resource
 from tests.unit.operator.played_context import applied_secured, context_with
 from tests.unit.operator.played_users import PlayedUsers
 
-from mainstem_operator.api.resources import topic_of
 from mainstem_operator.api.secret_data import decoded
+from mainstem_operator.api.topics import topic_of
 from mainstem_operator.api.users import AclRule
 from mainstem_operator.certificates.issuing import SERVER_DAYS, SERVER_RENEWAL_DAYS, KeyPair, new_authority
 from mainstem_operator.kubernetes.client import Kube
@@ -33,7 +33,8 @@ from mainstem_operator.topics.loads.identity import (
     load_user,
     plan_load_key,
 )
-from mainstem_operator.topics.loads.plan import LoadStatus, load_name, request_name
+from mainstem_operator.topics.loads.plan import load_name, request_name
+from mainstem_operator.topics.loads.runs import LoadStatus
 
 NOW = dt.datetime(2026, 11, 23, 12, 0, tzinfo=dt.UTC)
 READ = AclRule("topic", "clicks", False, "read", True, "*")

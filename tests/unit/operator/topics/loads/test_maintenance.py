@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from tests.unit.operator.topics.loads.test_plan import NOW, arguments, cluster, topic
 
+from mainstem_operator.api.clusters import Images
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.api.resources import Images
 from mainstem_operator.proofs import Refusal
+from mainstem_operator.topics.loads.gone_loads import gone_loads
 from mainstem_operator.topics.loads.maintenance import maintenance_condition, maintenance_manifest
-from mainstem_operator.topics.loads.plan import Run, gone_loads, logged_in_loads, maintenance_name
+from mainstem_operator.topics.loads.plan import logged_in_loads, maintenance_name
+from mainstem_operator.topics.loads.runs import Run
 
 DAILY = {"schedule": "30 3 * * *"}
 

@@ -8,27 +8,30 @@ from typing import Any
 
 import pytest
 
+from mainstem_operator.api.clusters import ClusterSpec, Images, cluster_of
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, cluster_of, topic_of
 from mainstem_operator.api.timestamps import written
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.topics.loads.plan import (
     EXECUTORS_MAX,
     TRANSFORM_RESOURCES,
-    Run,
     executors_condition,
+    load_manifest,
+    load_name,
+    loader_rights,
+)
+from mainstem_operator.topics.loads.resident import resident_manifests
+from mainstem_operator.topics.loads.runs import (
+    Run,
     last_good_load,
     last_load,
     load_conditions,
-    load_manifest,
-    load_name,
     loaded_up_to,
-    loader_rights,
     run_of,
     waits_in_silence,
     without_pod,
 )
-from mainstem_operator.topics.loads.resident import resident_manifests
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
 S3 = {"location": "s3://lake/events", "endpoint": "http://s3:9000", "credentialsSecret": "lake"}

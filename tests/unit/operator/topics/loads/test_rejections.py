@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from mainstem_operator.api.conditions import merged
-from mainstem_operator.api.resources import TopicSpec, topic_of
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.runtime.metrics import Metrics
-from mainstem_operator.topics.loads.plan import Run
 from mainstem_operator.topics.loads.rejections import (
     REJECTED,
     Rejection,
@@ -22,6 +21,7 @@ from mainstem_operator.topics.loads.rejections import (
     rejections_of_runs,
 )
 from mainstem_operator.topics.loads.resident import TopicPage, resident_rejections
+from mainstem_operator.topics.loads.runs import Run
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
 

@@ -11,16 +11,19 @@ import pytest
 from tests.support.fake_kubernetes import Kubernetes
 from tests.support.manifests import resource
 
+from mainstem_operator.api.clusters import ClusterSpec, Images, cluster_of
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.api.resources import ClusterSpec, Images, LoadRequest, TopicSpec, cluster_of, topic_of
+from mainstem_operator.api.topics import LoadRequest, TopicSpec, topic_of
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.kubernetes.observe import Observer
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.topics.loads.apply import bring_about_loads
-from mainstem_operator.topics.loads.plan import Run, gone_loads, load_name, request_name
+from mainstem_operator.topics.loads.gone_loads import gone_loads
+from mainstem_operator.topics.loads.plan import load_name, request_name
 from mainstem_operator.topics.loads.requests import is_done, outcome_of, request_condition, request_manifest
+from mainstem_operator.topics.loads.runs import Run
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
 REWIND = {"requestId": "r1", "to": "earliest"}

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from mainstem_operator.api.clusters import ClusterSpec, Images, cluster_of
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.api.resources import ClusterSpec, Images, TopicSpec, cluster_of, topic_of
-from mainstem_operator.topics.loads.plan import LoadStatus, load_manifest
+from mainstem_operator.api.topics import TopicSpec, topic_of
+from mainstem_operator.topics.loads.plan import load_manifest
 from mainstem_operator.topics.loads.rejections import Rejection
 from mainstem_operator.topics.loads.resident import TopicPage, pages_of, resident_manifests, resident_status
+from mainstem_operator.topics.loads.runs import LoadStatus
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
 S3 = {"location": "s3://lake/events", "endpoint": "http://s3:9000", "credentialsSecret": "lake"}

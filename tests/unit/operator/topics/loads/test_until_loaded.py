@@ -13,9 +13,9 @@ from mainstem_loader.errors import OffsetsLostError
 from mainstem_loader.ranges import PartitionOffsets, ReadLimits, plan_load
 from mainstem_operator.api.conditions import merged
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.api.resources import TopicSpec, topic_of
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.topics.loads.identity import load_acls
-from mainstem_operator.topics.loads.plan import Run, retention_condition
+from mainstem_operator.topics.loads.runs import Run, retention_condition
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
 UNTIL_LOADED: dict[str, Any] = {"retention": "untilLoaded", "retentionLimit": "50Gi"}

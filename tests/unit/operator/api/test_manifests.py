@@ -9,16 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.resources import (
-    ClusterSpec,
-    GroupSpec,
-    TopicSpec,
-    cluster_of,
-    group_of,
-    quantity,
-    topic_of,
-)
+from mainstem_operator.api.groups import GroupSpec, group_of
+from mainstem_operator.api.quantities import quantity
+from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.api.users import UserSpec, user_of
 
 REPOSITORY = Path(__file__).parents[4]
