@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 from tests.support.clusters import ReachableCluster, SharedCluster
 from tests.support.topics import ANSWER_SECONDS, TopicFactory
@@ -188,9 +187,7 @@ def test_a_stream_continues_at_its_checkpoint_in_limited_batches_and_finds_new_p
     batches = [json.loads(path.read_text().splitlines()[-1]) for path in offsets if path.name.isdecimal()]
     assert [batch[topic]["offsets"]["0"] for batch in batches] == [20, 40, 50]
     send(topic, numbers(5), 1)
-    # With its own limit, librdkafka lets the broker answer before the others know the partition.
-    grown = new_topic.admin.create_partitions([NewPartitions(topic, 3)], operation_timeout=ANSWER_SECONDS)
-    grown[topic].result(ANSWER_SECONDS)
+    new_topic.grow(topic, 3)
     send(topic, numbers(7), 2)
     assert stream(spark, local_stack, topic, tmp_path) == [
         *((0, offset) for offset in range(50)),

@@ -7,7 +7,7 @@ from concurrent.futures import wait
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import ReachableCluster, is_reference
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -57,6 +57,28 @@ class TopicFactory:
             # Apache Kafka says "created" before its brokers know. Ours must not, so it gets no such help.
             wait_until(lambda: all(self._is_led(name, n) for n in range(partitions)), f"{name} has leaders")
         return name
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Gives a topic so many partitions. Every broker knows them when this returns: the answer of one says
+        nothing about the views of the others, and a client may ask any.
+        """
+        # With its own limit, librdkafka lets the broker answer before the new partitions are led.
+        answers = self.admin.create_partitions(
+            [NewPartitions(topic, partitions)],
+            operation_timeout=ANSWER_SECONDS,
+            request_timeout=ANSWER_SECONDS,
+        )
+        answers[topic].result(ANSWER_SECONDS)
+        wait_until(
+            lambda: all(self._led_at(one, topic) == partitions for one in self.cluster.brokers.values()),
+            f"all brokers know {partitions} partitions of {topic}",
+        )
+
+    def _led_at(self, address: str, topic: str) -> int:
+        """How many partitions of a topic have a leader, as the broker at `address` says."""
+        with Connection(address) as connection:
+            answer = connection.ask("metadata", 4, topics=[{"name": topic}], allow_auto_topic_creation=False)
+        return sum(partition.error_code == ErrorCode.none for partition in answer.topics[0].partitions)
 
     def _is_led(self, topic: str, partition: int) -> bool:
         with Connection(self.cluster.brokers[1]) as connection:
