@@ -25,6 +25,10 @@ ITEMS_MAX: Final = 64
 """Of an array that is decoded here: each position in it costs some operations, for however few records."""
 VARINT_BYTES_MAX: Final = 10
 _PADDING: Final = VARINT_BYTES_MAX
+# The years 1 to 9999 since 1970, as fastavro and readers in Python take them.
+_DAYS: Final = (-719_162, 2_932_896)
+_MILLIS: Final = (-62_135_596_800_000, 253_402_300_799_999)
+_MICROS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 Rows = npt.NDArray[np.int64]
 
 
@@ -151,15 +155,19 @@ class ColumnDecoder:
             self._corrupt[rows[outside]] = True
         match avro_type.logical:
             case "date":
-                return _array(numbers.astype(np.int32), pa.date32())
+                days = self._within(_DAYS, numbers, rows)
+                return _array(days.astype(np.int32), pa.date32())
             case "timestamp-millis":
-                limit = np.iinfo(np.int64).max // 1000
-                outside = (numbers > limit) | (numbers < -limit)
-                self._corrupt[rows[outside]] = True
-                return _array(np.where(outside, 0, numbers) * 1000, avro_type.arrow)
+                return _array(self._within(_MILLIS, numbers, rows) * 1000, avro_type.arrow)
             case "timestamp-micros":
-                return _array(numbers, avro_type.arrow)
+                return _array(self._within(_MICROS, numbers, rows), avro_type.arrow)
         return _array(numbers)
+
+    def _within(self, bounds: tuple[int, int], numbers: Int64s, rows: Rows) -> Int64s:
+        """Numbers, 0 for those outside of the bounds, whose records are corrupt."""
+        outside = (numbers < bounds[0]) | (numbers > bounds[1])
+        self._corrupt[rows[outside]] = True
+        return np.where(outside, 0, numbers)
 
     def _floats(self, kind: type[np.floating[Any]], rows: Rows) -> Array:
         size = np.dtype(kind).itemsize

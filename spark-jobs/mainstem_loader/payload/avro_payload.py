@@ -23,7 +23,7 @@ from mainstem_loader.exact_numbers import rounds
 from mainstem_loader.payload.avro_columns import ColumnDecoder, is_supported
 from mainstem_loader.payload.avro_schema import VALUE_FIELD, AvroType, WriterSchema
 from mainstem_loader.payload.readers import ParsedPayload
-from mainstem_loader.payload.schema_ids import IdentifiedValues, split_ids
+from mainstem_loader.payload.schema_ids import IdentifiedValues, ids_in_order, split_ids
 from mainstem_loader.payload.settled_columns import ROW, SettledColumns, json_text
 
 SchemaOf = Callable[[int], WriterSchema]
@@ -58,7 +58,7 @@ class AvroPayload:
         identified = split_ids(values)
         dead = list(identified.dead)
         pieces: list[pa.Table] = []
-        for schema_id in np.unique(identified.ids).tolist():
+        for schema_id in ids_in_order(identified.ids):
             group = np.flatnonzero(identified.ids == schema_id)
             try:
                 schema = self._schema_of(schema_id)
@@ -181,6 +181,9 @@ def _stored_value(avro_type: AvroType, value: Any) -> Any:
             return [(key, _stored_value(avro_type.parts[0], item)) for key, item in value.items()]
         case "union":
             return _stored_union(avro_type, value)
+    kind = avro_type.arrow
+    if pa.types.is_decimal(kind) and abs(value) >= 10 ** (kind.precision - kind.scale):
+        raise _Corrupt(f"a decimal has more than {kind.precision} digits")
     return value
 
 

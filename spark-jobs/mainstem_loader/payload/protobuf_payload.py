@@ -27,7 +27,7 @@ from mainstem_loader.payload.protobuf_schema import (
     ProtobufSchema,
 )
 from mainstem_loader.payload.readers import ParsedPayload
-from mainstem_loader.payload.schema_ids import IdentifiedValues, split_ids
+from mainstem_loader.payload.schema_ids import IdentifiedValues, ids_in_order, split_ids
 from mainstem_loader.payload.settled_columns import ROW, SettledColumns
 
 SchemaOf = Callable[[int], ProtobufSchema]
@@ -63,7 +63,7 @@ class ProtobufPayload:
         identified = split_ids(values)
         dead = list(identified.dead)
         pieces: list[pa.Table] = []
-        for schema_id in np.unique(identified.ids).tolist():
+        for schema_id in ids_in_order(identified.ids):
             group = np.flatnonzero(identified.ids == schema_id)
             try:
                 schema = self._schema_of(schema_id)

@@ -60,3 +60,12 @@ def split_ids(values: Array) -> IdentifiedValues:
     ids = octets @ np.array([1 << 24, 1 << 16, 1 << 8, 1]) if len(rows) else np.empty(0, np.int64)
     bodies = begins[rows] + PREFIX_BYTES
     return IdentifiedValues(rows, ids, data, bodies, begins[rows] + lengths[rows], dead)
+
+
+def ids_in_order(ids: Int64s) -> list[int]:
+    """The distinct ids in the order of their first values. The first schema settles the type of a column that
+    another one has otherwise, and which one is first must not depend on their numbers.
+    """
+    distinct, first = np.unique(ids, return_index=True)
+    in_order: list[int] = distinct[np.argsort(first)].tolist()
+    return in_order

@@ -8,6 +8,7 @@ JSON, as of JSON records.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -61,9 +62,7 @@ class SettledColumns:
                 continue
             try:
                 column_type = self._settle(field, array.type)
-                arrays[column_of_field(field)] = (
-                    array if array.type == column_type else array.cast(column_type)
-                )
+                arrays[column_of_field(field)] = _cast(array, column_type)
             except (ColumnError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 fitted, misfits = self._fit_each(field, array)
                 if fitted is not None:
@@ -120,7 +119,7 @@ class SettledColumns:
         fitted: list[Any] = []
         for at in range(len(array)):
             try:
-                fitted.append(array[at : at + 1].cast(current_type)[0].as_py())
+                fitted.append(_cast(array[at : at + 1], current_type)[0].as_py())
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 fitted.append(None)
                 misfits.append(at)
@@ -143,9 +142,41 @@ def _promotes(value_type: pa.DataType, current_type: pa.DataType) -> bool:
     return False
 
 
+def _cast(array: Array, column_type: pa.DataType) -> Array:
+    """Values as what the column is.
+
+    Raises:
+        ArrowInvalid, ArrowNotImplementedError: one of them cannot be that.
+    """
+    if array.type == column_type:
+        return array
+    if pa.types.is_floating(array.type) and pa.types.is_integer(column_type):
+        numbers = array.drop_null().to_numpy(zero_copy_only=False)
+        if np.any((numbers == 0) & np.signbit(numbers)):
+            raise pa.ArrowInvalid("no integer is -0.0")
+    cast: Array = array.cast(column_type)
+    return cast
+
+
 def json_text(value: Any) -> str:
-    """A value as JSON; bytes as in Avro's JSON encoding, a character for each."""
-    return json.dumps(value, default=_json_form)
+    """A value as JSON; bytes as in Avro's JSON encoding, a character for each, and numbers that JSON does not
+    have as in Protobuf's, as the texts "NaN", "Infinity" and "-Infinity".
+    """
+    try:
+        return json.dumps(value, default=_json_form, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_words(value), default=_json_form)
+
+
+def _with_words(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return json.dumps(value)
+        case dict():
+            return {name: _with_words(member) for name, member in value.items()}
+        case list() | tuple():
+            return [_with_words(item) for item in value]
+    return value
 
 
 def _json_form(value: object) -> str:
