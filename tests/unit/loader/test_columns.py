@@ -29,7 +29,7 @@ names = (
 
 
 @given(names)
-def test_every_field_has_a_column_and_can_be_told_from_it(field: str) -> None:
+def test_every_field_has_a_column_and_can_be_named_by_it(field: str) -> None:
     assert field_of_column(column_of_field(field)) == field
 
 

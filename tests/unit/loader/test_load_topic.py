@@ -338,7 +338,7 @@ def test_named_types_are_used_from_the_first_record(loads: Loads) -> None:
 
 
 @pytest.mark.parametrize("payload", [PayloadFormat.JSON, PayloadFormat.RAW])
-def test_tombstones_are_told_from_objects_without_fields(loads: Loads, payload: PayloadFormat) -> None:
+def test_tombstones_differ_from_objects_without_fields(loads: Loads, payload: PayloadFormat) -> None:
     """Also from one whose fields are all null; a raw value says it by itself, and needs no column."""
     loads.send({"a": 1}, {})
     loads.load(payload=payload)
@@ -685,7 +685,7 @@ def test_a_full_disk_is_said_in_one_sentence(loads: Loads, monkeypatch: pytest.M
         loads.load()
 
 
-def test_stages_are_told_in_order(loads: Loads) -> None:
+def test_stages_are_reported_in_order(loads: Loads) -> None:
     loads.send({"a": 1})
     report = loads.load()
     assert loads.progress == [

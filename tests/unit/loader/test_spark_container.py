@@ -58,7 +58,7 @@ def test_load_is_the_loaders_program_and_anything_else_is_taken_as_it_is() -> No
 @pytest.mark.parametrize(
     "arguments", [[], ["executor"], ["/no/such/program"]], ids=["none", "executor", "unknown"]
 )
-def test_what_cannot_be_started_is_told_in_a_sentence(
+def test_what_cannot_be_started_is_reported_in_a_sentence(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_DRIVER_URL", raising=False)

@@ -75,7 +75,7 @@ def test_what_the_manifest_does_not_name_is_taken_away(tmp_path: Path) -> None:
     assert users.rules["alice"] == {READ}
 
 
-def test_a_user_without_a_password_gets_no_rights_and_is_told_how_to_have_one(tmp_path: Path) -> None:
+def test_a_user_without_a_password_gets_no_rights_and_a_message_how_to_have_one(tmp_path: Path) -> None:
     users = PlayedUsers()
     (applied,) = apply(users, tmp_path, user())
     assert (applied.ready["status"], applied.ready["reason"]) == ("False", "NoPassword")

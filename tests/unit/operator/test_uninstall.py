@@ -48,7 +48,7 @@ async def test_a_refusal_holds_up_no_other_one_and_is_named(kubernetes: Kubernet
     assert held == ["first"]
 
 
-async def test_what_is_kept_of_deletions_that_were_not_carried_out_is_told(
+async def test_what_is_kept_of_deletions_that_were_not_carried_out_is_reported(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:
     kubernetes.apply(topic("stays", "a", names.FINALIZER))

@@ -31,7 +31,7 @@ def test_root_on_debian_gets_all_packages_in_one_step() -> None:
     assert missing(root, "demo") == Answer(("default-jre-headless", "python3-venv"), (), ())
 
 
-def test_others_are_told_all_that_is_missing_at_once() -> None:
+def test_other_systems_get_one_list_of_all_that_is_missing() -> None:
     answer = missing(BARE, "test")
     assert not answer.packages
     assert [line.split(":")[1].split(",")[0].strip() for line in answer.refusals] == [

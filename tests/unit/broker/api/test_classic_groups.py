@@ -156,7 +156,7 @@ async def test_trap_29_without_a_rebalance_timeout_it_is_the_sessions(
 
 
 @pytest.mark.parametrize(("version", "skips"), [(8, False), (9, True)])
-async def test_a_static_leader_that_returns_is_told_to_assign_nothing(
+async def test_a_static_leader_that_returns_assigns_nothing(
     coordinator: LocalBroker, version: int, skips: bool
 ) -> None:
     """KIP-814; before, it gets another leader."""
@@ -168,7 +168,7 @@ async def test_a_static_leader_that_returns_is_told_to_assign_nothing(
     assert (again["leader"] == again["member_id"]) is skips
 
 
-async def test_a_member_of_another_generation_or_of_none_is_told_so(coordinator: LocalBroker) -> None:
+async def test_a_member_of_another_generation_or_of_none_gets_that_error(coordinator: LocalBroker) -> None:
     member_id = await stable_group(coordinator)
     for name, generation, error in (
         (member_id, 1, 0),

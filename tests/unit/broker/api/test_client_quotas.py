@@ -77,7 +77,7 @@ async def test_quotas_are_set_changed_one_by_one_and_taken_back(broker: LocalBro
     assert broker.view.entity_configs == {}
 
 
-async def test_what_else_is_set_on_a_user_is_neither_told_nor_touched(broker: LocalBroker) -> None:
+async def test_what_else_is_set_on_a_user_is_neither_reported_nor_touched(broker: LocalBroker) -> None:
     broker.view.set_config("users/alice", {"SCRAM-SHA-256": "salt=..."})
     assert await describe(broker) == {}
     await alter(broker, entity_of(user="alice"), ("producer_byte_rate", 1.0))

@@ -41,7 +41,7 @@ def assigned(broker: LocalBroker) -> list[Body]:
     return [{"topic_id": broker.view.topics["t"].topic_id, "partitions": [0, 1]}]
 
 
-async def test_a_member_is_told_its_epoch_its_partitions_and_when_to_come_again(
+async def test_a_member_learns_its_epoch_its_partitions_and_when_to_come_again(
     coordinator: LocalBroker,
 ) -> None:
     body = await heartbeat(coordinator)
@@ -134,7 +134,7 @@ async def test_a_group_is_described_with_its_members_and_a_tool_of_the_other_pro
         assert (described["error_code"], described["group_state"]) == (error, "Dead")
 
 
-async def test_what_a_member_has_is_told_beside_what_it_is_to_have(coordinator: LocalBroker) -> None:
+async def test_what_a_member_has_is_reported_beside_what_it_is_to_have(coordinator: LocalBroker) -> None:
     await heartbeat(coordinator)
     await heartbeat(coordinator, member_id="n")
     (group,) = (await coordinator.answer("ConsumerGroupDescribe", 1, {"group_ids": ["g"]}))["groups"]

@@ -153,7 +153,7 @@ def test_a_name_that_is_taken_is_refused_also_while_it_is_deleted(broker: LocalB
 @pytest.mark.parametrize(
     "requested", [topic("t", configs={"x": "1"}), topic("t", assignments={1: [1]}), topic("t", -2)]
 )
-def test_that_a_topic_exists_is_told_before_all_that_is_wrong_with_the_request(
+def test_that_a_topic_exists_is_reported_before_all_that_is_wrong_with_the_request(
     broker: LocalBroker, requested: dict[str, Any]
 ) -> None:
     """As in Apache Kafka: clients that only make sure of a topic take this error for success."""

@@ -94,7 +94,7 @@ async def test_synonyms_and_documentation_come_only_when_asked_for(broker: Local
     assert own == {name for name, setting in TOPIC_SETTINGS.items() if not setting.fallbacks}
 
 
-async def test_only_the_settings_asked_for_are_told_and_none_named_means_all(broker: LocalBroker) -> None:
+async def test_only_the_settings_asked_for_are_reported_and_none_named_means_all(broker: LocalBroker) -> None:
     """Apache Kafka takes an empty list for all, as null (its ConfigHelper)."""
     broker.create("t")
 
@@ -135,7 +135,7 @@ async def test_the_default_of_all_brokers_tells_only_what_is_set(broker: LocalBr
         (IP, "g", "invalid_request"),
     ],
 )
-def test_what_has_no_settings_here_is_told_so(broker: LocalBroker, kind: int, name: str, error: str) -> None:
+def test_what_has_no_settings_here_is_reported(broker: LocalBroker, kind: int, name: str, error: str) -> None:
     for version in range(1, 5):
         assert run(describe(broker, kind, name, version=version)) == (error, {})
 

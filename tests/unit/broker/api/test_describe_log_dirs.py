@@ -44,7 +44,7 @@ def test_a_directory_tells_the_sizes_of_what_lies_in_it_and_of_its_disk(
     assert {(one["offset_lag"], one["is_future_key"]) for one in topic["partitions"]} == {(0, False)}
 
 
-def test_only_the_partitions_asked_for_are_told(broker: LocalBroker) -> None:
+def test_only_the_partitions_asked_for_are_reported(broker: LocalBroker) -> None:
     broker.create("t", [1, 1])
     broker.create("u")
     assert sizes(directory(broker, [("t", [1, 7]), ("nowhere", [0])])) == {("t", 1): 0}

@@ -39,7 +39,9 @@ async def test_a_partition_tells_which_producers_it_remembers(broker: LocalBroke
     assert still_open == open_since_1
 
 
-async def test_a_name_that_no_topic_can_have_is_told_from_one_that_no_topic_has(broker: LocalBroker) -> None:
+async def test_a_name_that_no_topic_can_have_differs_from_one_that_no_topic_has(
+    broker: LocalBroker,
+) -> None:
     """As in Apache Kafka 4.4."""
     topics = [{"name": name, "partition_indexes": [0]} for name in ("no name", "nowhere")]
     body = await broker.answer("DescribeProducers", 0, {"topics": topics})

@@ -54,7 +54,7 @@ def test_pages_hold_what_was_asked_for_and_nothing_twice(topics: LocalBroker, li
     assert reports == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("c", 0), ("c", 1)]
 
 
-def test_a_topic_is_told_with_all_operations_where_nobody_is_authorized(broker: LocalBroker) -> None:
+def test_a_topic_is_reported_with_all_operations_where_nobody_is_authorized(broker: LocalBroker) -> None:
     """KIP-430. The request has no flag for it, and Java's admin client describes topics by it."""
     broker.create("t")
     (topic,) = run(broker.answer("DescribeTopicPartitions", 0, {"topics": [{"name": "t"}]}))["topics"]
@@ -76,7 +76,7 @@ def test_a_page_is_no_larger_than_the_broker_allows(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "error"), [("nowhere", "unknown_topic_or_partition"), ("no/name", "invalid_topic_exception")]
 )
-def test_an_unknown_topic_is_told_so_beside_the_others(topics: LocalBroker, name: str, error: str) -> None:
+def test_an_unknown_topic_is_reported_beside_the_others(topics: LocalBroker, name: str, error: str) -> None:
     request = {"topics": [{"name": name}, {"name": "a"}], "response_partition_limit": 10, "cursor": None}
     answer = run(topics.answer("DescribeTopicPartitions", 0, request))
     assert {topic["name"]: ErrorCode(topic["error_code"]).name for topic in answer["topics"]} == {
@@ -85,7 +85,7 @@ def test_an_unknown_topic_is_told_so_beside_the_others(topics: LocalBroker, name
     }
 
 
-def test_eligible_leaders_are_told(broker: LocalBroker) -> None:
+def test_eligible_leaders_are_reported(broker: LocalBroker) -> None:
     broker.create("t", [1])
     broker.set_state("t", 0, PartitionState(1, 1, (1,), 1, partition_epoch=5, elr=(2, 3)))
     answer = run(broker.answer("DescribeTopicPartitions", 0, {"topics": [], "cursor": None}))

@@ -72,7 +72,7 @@ async def test_an_election_that_takes_too_long_says_so(replicated: LocalBroker) 
     assert await elect(replicated, {"t": [0]}) == [("t", 0, "request_timed_out")]
 
 
-async def test_an_election_that_becomes_impossible_meanwhile_is_told_with_the_reason(
+async def test_an_election_that_becomes_impossible_meanwhile_is_reported_with_the_reason(
     replicated: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def wait_until(reached: Callable[[], bool], _timeout_ms: float) -> None:
@@ -84,7 +84,7 @@ async def test_an_election_that_becomes_impossible_meanwhile_is_told_with_the_re
     assert await elect(replicated, {"t": [0]}) == [("t", 0, "unknown_topic_or_partition")]
 
 
-async def test_what_cannot_be_elected_is_told_and_not_asked_for(replicated: LocalBroker) -> None:
+async def test_what_cannot_be_elected_is_reported_and_not_asked_for(replicated: LocalBroker) -> None:
     replicated.create("doomed", (2,))
     replicated.view.pending_deletions.add("doomed")
     replicated.set_live(2, 3)

@@ -183,7 +183,7 @@ def listeners(broker: LocalBroker, index: int = 0) -> int:
 
 
 @pytest.mark.parametrize(("version", "error"), [(5, "not_leader_or_follower"), (6, "kafka_storage_error")])
-async def test_a_failed_disk_is_told_by_an_error_that_the_client_knows(
+async def test_a_failed_disk_is_reported_by_an_error_that_the_client_knows(
     broker: LocalBroker, version: int, error: str
 ) -> None:
     """KIP-112: KAFKA_STORAGE_ERROR is of version 6, and clients give up at an error that they do not know."""
@@ -196,7 +196,7 @@ async def test_a_failed_disk_is_told_by_an_error_that_the_client_knows(
     ("version", "compression_type", "error"),
     [(9, "zstd", "unsupported_compression_type"), (10, "zstd", "none"), (9, "lz4", "none")],
 )
-async def test_a_client_that_cannot_read_zstd_is_told_so_and_gets_no_records(
+async def test_a_client_that_cannot_read_zstd_gets_an_error_and_no_records(
     broker: LocalBroker, version: int, compression_type: str, error: str
 ) -> None:
     """KIP-110, where the topic's setting is zstd; what producers compress is theirs, as in Apache Kafka."""
@@ -269,7 +269,7 @@ async def test_more_than_max_bytes_is_never_waited_for(broker: LocalBroker) -> N
     assert offsets_in(answers(body)[0]) == [(0, 0)]
 
 
-async def test_a_partition_that_ceases_to_be_led_here_is_told_at_once(broker: LocalBroker) -> None:
+async def test_a_partition_that_ceases_to_be_led_here_is_reported_at_once(broker: LocalBroker) -> None:
     broker.create("t", (1, 1))
 
     task = await begin(broker, request({0: 0, 1: 0}, max_wait=LONG_MS))

@@ -123,7 +123,7 @@ async def test_a_fetch_that_waits_is_answered_by_an_append_and_by_no_other_news(
     assert (reported[0], list(reported)) == ((0, 1), [1, 0]), "what is new of others is told with it"
 
 
-async def test_a_fetch_that_waits_in_vain_is_told_what_has_moved(led: LocalBroker) -> None:
+async def test_a_fetch_that_waits_in_vain_answers_what_has_moved(led: LocalBroker) -> None:
     session = Following(led)
     await session.fetch({0: 0, 1: 0})
     led.append("t", [b"a", b"b"], 0)
@@ -134,7 +134,7 @@ async def test_a_fetch_that_waits_in_vain_is_told_what_has_moved(led: LocalBroke
     assert [answer["log_start_offset"] for answer in topic["partitions"]] == [1]
 
 
-async def test_where_the_log_starts_after_retention_is_told(led: LocalBroker) -> None:
+async def test_where_the_log_starts_after_retention_is_reported(led: LocalBroker) -> None:
     partition = led.partition("t", 0)
     partition.log.update_config(led.context.config.topic({"segment.bytes": "100", "retention.bytes": "0"}))
     session = Following(led)
@@ -160,7 +160,7 @@ async def test_partitions_take_turns_when_not_all_fit_into_an_answer(led: LocalB
     assert [[index for index, (size, _) in reported.items() if size] for reported in served] == [[0], [1]]
 
 
-async def test_an_error_is_told_until_the_partition_is_forgotten(led: LocalBroker) -> None:
+async def test_an_error_is_reported_until_the_partition_is_forgotten(led: LocalBroker) -> None:
     session = Following(led)
     await session.fetch({0: 0})
     led.set_state("t", 0, state_of(FOLLOWER, 1, (US, FOLLOWER), 1))
@@ -193,7 +193,7 @@ async def test_the_session_of_a_broker_that_is_gone_ends(led: LocalBroker) -> No
     assert (partition._listeners, partition._end_listeners) == ({}, {})
 
 
-async def test_what_moved_beside_an_error_is_told_after_it(led: LocalBroker) -> None:
+async def test_what_moved_beside_an_error_is_reported_after_it(led: LocalBroker) -> None:
     session = Following(led)
     await session.fetch({0: 0})
     led.append("t", [b"a"], 0)

@@ -48,7 +48,7 @@ async def test_later_versions_ask_for_all_by_null_and_for_none_by_an_empty_list(
     assert (summary(nothing), len(nothing["brokers"])) == ([], 3)
 
 
-def test_all_topics_are_told_after_the_latest_news_was_heard(broker: LocalBroker) -> None:
+def test_all_topics_are_reported_after_the_latest_news_was_heard(broker: LocalBroker) -> None:
     broker.cluster.on_catch_up = lambda: broker.create("made at another broker")
     assert summary(run(ask(broker, 12, {"topics": None}))) == [("made at another broker", "none")]
 
@@ -84,7 +84,7 @@ async def test_a_topic_without_any_partition_state_is_no_success(broker: LocalBr
 
 
 @pytest.mark.parametrize("version", range(13))
-def test_brokers_controller_and_cluster_are_told(broker: LocalBroker, version: int) -> None:
+def test_brokers_controller_and_cluster_are_reported(broker: LocalBroker, version: int) -> None:
     body = run(ask(broker, version, {"topics": []}))
     client = read_by_client(3, version, body)
     assert [(b.node_id, b.host, b.port) for b in client.brokers] == [
@@ -109,7 +109,7 @@ def test_brokers_without_the_listener_the_client_came_through_are_left_out(broke
     ("endpoint_type", "error"),
     [(1, "none"), (2, "mismatched_endpoint_type"), (0, "unsupported_endpoint_type")],
 )
-def test_a_client_that_takes_brokers_for_controllers_is_told_so(
+def test_a_client_that_takes_brokers_for_controllers_gets_an_error(
     broker: LocalBroker, endpoint_type: int, error: str
 ) -> None:
     """KIP-919: kafka-metadata-quorum and others with --bootstrap-controller."""
@@ -118,7 +118,7 @@ def test_a_client_that_takes_brokers_for_controllers_is_told_so(
     assert len(body["brokers"]) == (3 if error == "none" else 0)
 
 
-def test_authorized_operations_are_told_on_request_only(broker: LocalBroker) -> None:
+def test_authorized_operations_are_reported_on_request_only(broker: LocalBroker) -> None:
     broker.create("t")
     body = run(ask(broker, 8, named("t")))
     client = read_by_client(3, 8, body)
@@ -139,7 +139,7 @@ async def test_an_unknown_topic_is_unknown_after_the_latest_news_was_heard(broke
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ä", "x" * 250])
 @pytest.mark.parametrize("create", [False, True])
-def test_a_name_that_no_topic_can_have_is_told_so(broker: LocalBroker, name: str, create: bool) -> None:
+def test_a_name_that_no_topic_can_have_is_reported(broker: LocalBroker, name: str, create: bool) -> None:
     broker.create("t")
     assert summary(run(ask(broker, 9, named("t", name, create=create)))) == [
         ("t", "none"),

@@ -76,7 +76,7 @@ async def test_partitions_fail_one_by_one(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(3, "not_leader_or_follower"), (4, "kafka_storage_error")])
-async def test_a_failed_disk_is_told_by_an_error_that_the_client_knows(
+async def test_a_failed_disk_is_reported_by_an_error_that_the_client_knows(
     broker: LocalBroker, version: int, error: str
 ) -> None:
     """KIP-112: KAFKA_STORAGE_ERROR is of version 4, and clients give up at an error that they do not know."""

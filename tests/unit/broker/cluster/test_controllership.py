@@ -101,7 +101,7 @@ async def test_the_first_who_seeks_holds_the_controllership_and_others_learn_who
     assert epoch_of(server) == b"1"
 
 
-async def test_who_waits_is_told_that_the_controllership_is_free_and_holds_it_under_the_next_epoch() -> None:
+async def test_a_waiting_broker_hears_that_the_controllership_is_free_and_holds_it_in_a_new_epoch() -> None:
     server = empty_server()
     one, two = await session_with(server), await session_with(server)
     first, second = controllership_of(1, one), controllership_of(2, two)
@@ -115,7 +115,7 @@ async def test_who_waits_is_told_that_the_controllership_is_free_and_holds_it_un
     assert epoch_of(server) == b"2"
 
 
-async def test_who_was_slower_is_told_to_look_again() -> None:
+async def test_the_slower_one_has_to_look_again() -> None:
     server = empty_server()
     zookeeper = await session_with(server)
     slow = controllership_of(2, zookeeper)

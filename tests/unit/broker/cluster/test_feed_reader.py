@@ -160,7 +160,7 @@ async def test_all_hear_of_a_state_that_was_written_by_hand_when_one_announces_i
             await member.until(lambda member=member: member.states_of("t")[0] == held)
 
 
-async def test_news_that_a_failing_pass_had_heard_are_told_by_the_next(servers: str) -> None:
+async def test_news_that_a_failing_pass_had_heard_are_reported_by_the_next(servers: str) -> None:
     """Or the broker would lead a partition whose replica it never opened."""
 
     async with joined(1, servers) as one, joined(2, servers) as two:
@@ -180,7 +180,7 @@ async def test_news_that_a_failing_pass_had_heard_are_told_by_the_next(servers: 
         await two.until(lambda: any(delta.deleted for delta in two.news))
 
 
-async def test_news_are_told_once(servers: str) -> None:
+async def test_news_are_reported_once(servers: str) -> None:
     async with joined(1, servers) as one, joined(2, servers) as two:
         topic_id = await one.create("t", [2])
         await two.until(lambda: two.told("t"))
@@ -227,7 +227,7 @@ async def test_to_catch_up_ends_with_the_time_when_nothing_answers(one: Member) 
         await one.wait_until(lambda: False, 20)
 
 
-async def test_nodes_that_people_wrote_wrongly_are_left_out_and_told(
+async def test_nodes_that_people_wrote_wrongly_are_left_out_and_reported(
     servers: str, shell: KazooClient
 ) -> None:
     async with joined(1, servers) as one:

@@ -77,7 +77,7 @@ async def test_brokers_that_ask_at_once_get_blocks_of_their_own(servers: str) ->
         assert set.union(*blocks) == {0, 1, 2}
 
 
-async def test_without_zookeeper_clients_are_told_to_ask_again_and_then_get_ids(
+async def test_without_zookeeper_clients_have_to_retry_and_then_get_ids(
     servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_ids, "WAIT_S_MAX", 0.05)

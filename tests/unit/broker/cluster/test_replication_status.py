@@ -120,7 +120,7 @@ def test_a_broker_back_from_an_unclean_stop_counts_as_out_of_sync_before_the_con
     assert standing(view).blocked == 1, "nobody else has what it has"
 
 
-def test_only_some_blockers_are_told_but_all_are_counted() -> None:
+def test_only_some_blockers_are_reported_but_all_are_counted() -> None:
     result = standing(view_of(*[((1, 2, 3), 1, (1, 2))] * 50))
     assert result.blocked == 50
     assert len(result.blockers) == BLOCKERS_NAMED_MAX

@@ -93,7 +93,7 @@ async def test_a_proposal_of_a_session_that_is_gone_is_not_written_in_the_next_o
     assert written_states(server)[1] == BEFORE
 
 
-async def test_a_proposal_that_comes_too_late_changes_nothing_and_is_told_what_holds() -> None:
+async def test_a_proposal_that_comes_too_late_changes_nothing_and_gets_what_holds() -> None:
     server = server_with_state()
     states = await states_of(server)
     await states.change_state("t", 0, AFTER, {})
@@ -145,7 +145,7 @@ async def test_a_claim_is_written_and_a_later_one_takes_its_place() -> None:
     assert [entry.claims for entry in feed(server)] == [(("t", 0),)] * 2
 
 
-def test_a_claim_that_cannot_be_written_is_told_and_no_error() -> None:
+def test_a_claim_that_cannot_be_written_is_reported_and_no_error() -> None:
     async def test() -> None:
         await (await states_of(empty_server())).claim("gone", 0, znodes.Claim(1, 0, 4, 10))
 

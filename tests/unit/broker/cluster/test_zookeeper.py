@@ -43,7 +43,7 @@ async def session(
 # --- Life ---
 
 
-async def test_nobody_there_is_told_with_what_to_do() -> None:
+async def test_nobody_there_is_reported_with_what_to_do() -> None:
     zookeeper = ZooKeeper("127.0.0.1:1", 2000, lambda _: None)
     with pytest.raises(
         StartupError, match=r"did not answer at 127\.0\.0\.1:1 within 0\.3 s: start it, or correct zookeeper"
@@ -96,7 +96,7 @@ def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again_within
 
 
 @pytest.mark.parametrize("servers", ["", "host:port", ":2181", "host:99999"])
-async def test_servers_that_cannot_be_read_are_told(servers: str) -> None:
+async def test_servers_that_cannot_be_read_are_reported(servers: str) -> None:
     with pytest.raises(
         StartupError, match=r"zookeeper\.connect is .*: write it as host:port,host:port/chroot"
     ):

@@ -87,7 +87,7 @@ async def test_offsets_are_fetched_by_nobody_in_particular_or_by_a_member_in_its
                 check_fetch("g", member_id, epoch)
 
 
-async def test_with_too_few_replicas_members_are_told_to_ask_again_and_nothing_is_lost(
+async def test_with_too_few_replicas_members_have_to_retry_and_nothing_is_lost(
     tmp_path: Path,
 ) -> None:
     async with loaded(tmp_path, followers=True, min_insync_replicas=2) as local:
@@ -213,7 +213,7 @@ async def test_a_group_that_is_classic_again_at_once_keeps_its_record(local: Loc
     assert old.member_id in group.members
 
 
-async def test_a_member_of_no_group_is_told_to_join(local: LocalCoordinator) -> None:
+async def test_a_member_of_no_group_has_to_join(local: LocalCoordinator) -> None:
     """Apache Kafka says that there is no such group, and its client ends."""
 
     with pytest.raises(UnknownMemberId):

@@ -192,7 +192,7 @@ async def test_t21_nothing_is_answered_before_the_groups_are_loaded(tmp_path: Pa
     await local.coordinator.shards.stop()
 
 
-async def test_t21_what_is_not_replicated_yet_is_not_told_by_the_next_coordinator(tmp_path: Path) -> None:
+async def test_t21_what_is_not_replicated_yet_is_not_reported_by_the_next_coordinator(tmp_path: Path) -> None:
     async with loaded(tmp_path, followers=True) as local:
         stored = local.commit("g", 5)
         local.lead()  # elected anew, before the follower has it
@@ -210,7 +210,7 @@ async def test_t21_what_is_not_replicated_yet_is_not_told_by_the_next_coordinato
 
 
 @pytest.mark.usefixtures("soon_loaded_again")
-async def test_t21_what_too_few_replicas_have_is_not_told_though_the_partition_was_read(
+async def test_t21_what_too_few_replicas_have_is_not_reported_though_the_partition_was_read(
     tmp_path: Path,
 ) -> None:
     """The last follower leaves the in-sync set while the groups are loaded: another leader may lack them."""

@@ -126,7 +126,9 @@ def test_entries_wait_in_memory_while_the_disk_is_full(
         pytest.param(struct.pack(">iiii", 1, 2, 0, 0), False, id="preallocated end"),
     ],
 )
-def test_a_file_that_is_no_whole_index_is_told(tmp_path: Path, content: bytes | None, whole: bool) -> None:
+def test_a_file_that_is_no_whole_index_is_reported(
+    tmp_path: Path, content: bytes | None, whole: bool
+) -> None:
     path = tmp_path / "0.index"
     if content is not None:
         path.write_bytes(content)

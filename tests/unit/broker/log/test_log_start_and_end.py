@@ -83,7 +83,7 @@ def test_truncation_below_the_start_empties_the_log(log: PartitionLog) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)
 
 
-def test_a_log_begun_afresh_starts_and_ends_where_told(log: PartitionLog) -> None:
+def test_a_log_begun_afresh_starts_and_ends_where_reported(log: PartitionLog) -> None:
     append(log, [b"x"] * 10)
     log.truncate_fully_and_start_at(1000)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1000, 1000, 0)

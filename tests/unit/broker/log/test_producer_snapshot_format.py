@@ -79,7 +79,7 @@ def test_a_snapshot_keeps_producers_without_batches_and_open_transactions() -> N
     ],
     ids=["empty", "no head", "torn", "flipped", "of the future", "zeros"],
 )
-def test_a_broken_snapshot_is_told_by_a_sentence(spoil: Callable[[bytes], bytes], why: str) -> None:
+def test_a_broken_snapshot_is_reported_by_a_sentence(spoil: Callable[[bytes], bytes], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         decode_snapshot(spoil(KAFKA_SNAPSHOT))
 

@@ -62,7 +62,7 @@ def test_a_segment_ends_before_it_would_outgrow_segment_bytes(segments: SegmentL
     assert bases(segments) == [0, 3, 6]
 
 
-def test_a_segments_age_is_told_by_its_records(segments: SegmentList) -> None:
+def test_a_segments_age_is_reported_by_its_records(segments: SegmentList) -> None:
     """R2: from the first batch's timestamp to the one that comes."""
     config = settings(segment_ms=1000)
     for after_ms in (0, 1000, 1001, 500, 2002):

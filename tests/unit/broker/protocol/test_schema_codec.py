@@ -206,7 +206,7 @@ def test_a_request_outlives_the_buffer_it_was_read_from_but_for_records_of_produ
     ],
     ids=["empty", "short", "client-id-too-long"],
 )
-def test_a_header_that_cannot_be_read_is_told_so(frame: bytes, reason: str) -> None:
+def test_a_header_that_cannot_be_read_is_reported(frame: bytes, reason: str) -> None:
     with pytest.raises(InvalidRequestBytes, match=reason):
         decode_header(memoryview(frame))
 

@@ -61,7 +61,7 @@ def test_each_kind_of_quota_is_looked_for_by_itself() -> None:
 MUTATIONS = QuotaKind.CONTROLLER_MUTATION_RATE
 
 
-def test_strict_mutations_are_refused_once_something_is_owed_and_told_for_how_long() -> None:
+def test_strict_mutations_are_refused_once_something_is_owed_and_reported_for_how_long() -> None:
     """KIP-599: eleven windows of a second save up; the request that exceeds them is still served."""
     made = quotas({QuotaEntity("alice", None): {MUTATIONS: "2"}})
     request = made.mutations("alice", "app", NOW_MS, strict=True)

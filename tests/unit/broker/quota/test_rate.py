@@ -58,7 +58,7 @@ def test_a_clock_that_was_set_back_makes_nobody_wait() -> None:
     limit=st.integers(100, 10_000),
     pauses_ms=st.lists(st.integers(0, 3_000), min_size=50, max_size=50),
 )
-def test_who_waits_as_told_takes_no_more_than_the_limit_in_the_long_run(
+def test_a_client_that_waits_as_it_was_throttled_takes_no_more_than_the_limit_in_the_long_run(
     amounts: list[int], limit: int, pauses_ms: list[int]
 ) -> None:
     """Whatever is taken when: beyond ten windows' worth and the last request, the limit holds."""

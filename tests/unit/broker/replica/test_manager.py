@@ -180,7 +180,7 @@ def test_a_replica_that_could_not_be_opened_is_not_tried_again_when_it_is_moved_
     assert not replicas.unopened
 
 
-def test_high_watermarks_are_told_by_topic_and_partition(replicas: ReplicaManager) -> None:
+def test_high_watermarks_are_reported_by_topic_and_partition(replicas: ReplicaManager) -> None:
     update(replicas)
     assert replicas.high_watermarks() == {("t", 0): 0}
 

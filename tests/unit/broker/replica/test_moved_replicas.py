@@ -88,7 +88,9 @@ def test_who_was_moved_away_holds_nothing_back_and_never_comes_back(led: Partiti
     assert led.propose_isr(LIVES, NOW_MS, LAG_MS_MAX) is None
 
 
-def test_what_a_replica_told_before_it_was_moved_away_does_not_count_when_it_is_back(led: Partition) -> None:
+def test_what_a_replica_reported_before_it_was_moved_away_does_not_count_when_it_is_back(
+    led: Partition,
+) -> None:
     """It has deleted its log in between, of which the leader may hear only together with its return (R20)."""
     assert led.state is not None
     led.update_state(led.state, (US, THEM, NEW), NOW_MS)

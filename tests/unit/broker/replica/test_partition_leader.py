@@ -237,7 +237,7 @@ def with_epochs(directory: Path) -> Partition:
         (1, 0, Divergence(0, 0)),  # older than all that is here: nothing in common
     ],
 )
-def test_a_log_that_leaves_the_leaders_is_told_where(
+def test_a_log_that_leaves_the_leaders_is_reported_where(
     tmp_path: Path, offset: int, last_epoch: int, diverging: Divergence | None
 ) -> None:
     """KIP-101, KIP-279."""

@@ -144,7 +144,7 @@ async def test_followers_are_not_held_back(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("waits_ms", [(0, 700, 300), (700, 0, 0), (0, 0, 700)])
-def test_a_request_in_slices_is_told_the_longest_wait_of_them(
+def test_a_request_in_slices_answers_the_longest_wait_of_them(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, waits_ms: tuple[int, ...]
 ) -> None:
     """A client that waited for the first slice only would send its next request while it is muted."""

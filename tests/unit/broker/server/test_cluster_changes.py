@@ -290,7 +290,7 @@ async def test_a_start_on_a_full_disk_leaves_what_it_could_not_delete_for_later(
     assert broker.administration.forgotten == [deleted]
 
 
-def test_settings_that_are_wrong_do_not_count_and_are_told(broker: Listening) -> None:
+def test_settings_that_are_wrong_do_not_count_and_are_reported(broker: Listening) -> None:
     broker.hear_of("t", (1,), 1, {"retention.ms": "soon"})
     broker.view.broker_configs["1"] = {"log.retention.ms": "later"}
     with capture_logs() as lines:
@@ -546,7 +546,7 @@ async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(b
     assert len(broker.states.claims) == 2
 
 
-async def test_background_work_that_fails_is_told(tmp_path: Path) -> None:
+async def test_background_work_that_fails_is_reported(tmp_path: Path) -> None:
     with capture_logs() as lines:
         broker = Listening(tmp_path)
 

@@ -109,7 +109,7 @@ async def test_a_path_that_is_not_served_says_which_are(tmp_path: Path, servers:
         assert "/readyz" in body["error"]
 
 
-async def test_a_port_that_is_taken_is_told_before_anything_is_touched(
+async def test_a_port_that_is_taken_is_reported_before_anything_is_touched(
     tmp_path: Path, servers: str, port: int
 ) -> None:
     async with running(tmp_path, servers, settings={"http.port": str(port)}):

@@ -33,7 +33,7 @@ def parsed(**settings: str) -> list[tuple[Endpoint, Endpoint]]:
 # --- Settings ---
 
 
-def test_without_advertised_listeners_the_bound_ones_are_told() -> None:
+def test_without_advertised_listeners_the_bound_ones_are_advertised() -> None:
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)
     assert parsed(listeners="PLAINTEXT://127.0.0.1:9092") == [(endpoint, endpoint)]
 
@@ -44,7 +44,7 @@ def test_an_empty_host_listens_everywhere_and_tells_the_hosts_name() -> None:
     assert reported.host == socket.gethostname()
 
 
-def test_each_listener_is_told_under_its_own_address_whatever_the_order() -> None:
+def test_each_listener_is_reported_under_its_own_address_whatever_the_order() -> None:
     pairs = parsed(
         listeners="internal://:9092, EXTERNAL://[::1]:9093",
         advertised_listeners="EXTERNAL://k.example:19093,INTERNAL://10.0.0.1:9092",
@@ -81,7 +81,9 @@ def test_each_listener_is_told_under_its_own_address_whatever_the_order() -> Non
         ({"listener_security_protocol_map": "PLAINTEXT"}, "has 'PLAINTEXT'; write it as NAME:PROTOCOL"),
     ],
 )
-def test_listeners_that_cannot_be_are_told_with_what_to_change(settings: dict[str, str], reason: str) -> None:
+def test_listeners_that_cannot_be_are_reported_with_what_to_change(
+    settings: dict[str, str], reason: str
+) -> None:
     with pytest.raises(StartupError, match=reason.replace(".", r"\.")):
         parsed(**settings)
 
@@ -95,7 +97,7 @@ def taken_port() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
-async def test_a_port_that_is_taken_is_told_by_its_number(taken_port: int) -> None:
+async def test_a_port_that_is_taken_is_reported_by_its_number(taken_port: int) -> None:
     with pytest.raises(StartupError, match=f"Port {taken_port} is taken: stop what listens there"):
         Listener(
             Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", taken_port), OPTIONS, unlimited(), DiskReads()
@@ -109,7 +111,7 @@ async def test_a_port_that_is_taken_is_told_by_its_number(taken_port: int) -> No
         ("no-such-host.invalid", r"Cannot listen on no-such-host\.invalid:0 \((?!Unknown error).+\)"),
     ],
 )
-async def test_an_address_that_is_not_ours_is_told_with_the_reason(host: str, reason: str) -> None:
+async def test_an_address_that_is_not_ours_is_reported_with_the_reason(host: str, reason: str) -> None:
     with pytest.raises(StartupError, match=reason):
         Listener(Endpoint("PLAINTEXT", "PLAINTEXT", host, 0), OPTIONS, unlimited(), DiskReads())
 

@@ -224,7 +224,7 @@ async def test_a_client_that_says_goodbye_is_forgotten_and_one_that_vanishes_too
             await until(lambda: encrypted.open_count == 0)
 
 
-async def test_the_server_says_goodbye_so_that_a_cut_is_told_from_an_end(tmp_path: Path) -> None:
+async def test_the_server_says_goodbye_so_that_a_cut_differs_from_an_end(tmp_path: Path) -> None:
     with Encrypted(tmp_path) as encrypted:
         context = AUTHORITY.client_context()
 

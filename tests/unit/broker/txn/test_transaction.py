@@ -113,7 +113,7 @@ def test_a_new_instance_makes_the_repetition_of_an_old_request_fail() -> None:
         init(replaced, Producer(ID, 5))
 
 
-def test_a_producer_that_is_told_to_wait_for_its_own_abort_goes_on_after_it() -> None:
+def test_a_producer_that_has_to_wait_for_its_own_abort_goes_on_after_it() -> None:
     aborting = init(transaction(State.ONGOING), Producer(ID, 5))
     aborted = completed(aborting, NOW_MS)
     assert init(aborted, Producer(ID, 5)).producer == Producer(ID, 7)

@@ -133,7 +133,7 @@ KEPT_FOR_1_S = {"retention.ms": "1000"}
         ({}, 0),
     ],
 )
-def test_records_that_retention_deletes_at_once_are_told(
+def test_records_that_retention_deletes_at_once_are_reported(
     sender: PlayedSender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], old: int
 ) -> None:
     """By their timestamps; a record without one gets that of its arrival."""

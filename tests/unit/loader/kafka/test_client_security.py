@@ -65,7 +65,7 @@ def test_a_brokers_certificate_is_verified_and_so_is_its_name_unless_that_is_swi
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, compares_names)
 
 
-def test_a_file_that_cannot_be_used_is_told_before_anything_connects() -> None:
+def test_a_file_that_cannot_be_used_is_reported_before_anything_connects() -> None:
     with pytest.raises(SettingsError, match=r"begins with ssl\. cannot be used"):
         check_client_properties({"security.protocol": "SSL", "ssl.ca.location": "/none"})
     check_client_properties({"security.protocol": "PLAINTEXT", "ssl.ca.location": "/none"})

@@ -27,7 +27,7 @@ ENVIRONMENT = {
 PODS = ExecutorPods(4, "mainstem/spark:1", "data", "clicks-load-29384756-x7f2q", "10.0.0.7")
 
 
-def test_a_pod_is_told_what_it_needs_by_its_environment() -> None:
+def test_a_pod_learns_what_it_needs_from_its_environment() -> None:
     assert pods_from_environment(ENVIRONMENT, 4) == PODS
     more = {
         "EXECUTOR_SECRET": "store",
@@ -90,7 +90,7 @@ def test_a_load_gets_as_many_executors_as_it_is_worth(records: int, tasks: int, 
     assert executor_count(PODS, records, tasks) == count
 
 
-def test_a_load_may_be_told_to_use_executors_though_it_is_small() -> None:
+def test_a_load_may_be_configured_to_use_executors_though_it_is_small() -> None:
     assert executor_count(pods_from_environment(ENVIRONMENT, 2, records_min=1), 100, 8) == 2
 
 

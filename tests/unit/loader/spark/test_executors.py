@@ -66,7 +66,7 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, v
 
 
 @pytest.mark.processes
-def test_a_java_that_does_not_start_spark_is_told_in_its_last_words(
+def test_a_java_that_does_not_start_spark_is_reported_in_its_last_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(executors, "_started_gateway", None)

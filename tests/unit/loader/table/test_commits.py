@@ -230,7 +230,7 @@ def test_names_that_no_table_can_have_are_refused(tmp_path: Path, name: str) -> 
         WarehouseTable(tmp_path, name)
 
 
-def test_a_damaged_log_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_damaged_log_is_reported_in_one_sentence(tmp_path: Path) -> None:
     table = WarehouseTable(tmp_path, "t")
     table.commit(load(table, "a", None, 3))
     (tmp_path / "t" / "_delta_log" / f"{0:020}.json").write_text("garbage")

@@ -43,7 +43,7 @@ def test_rows_go_to_the_file_of_their_day(tmp_path: Path) -> None:
     }
 
 
-def test_what_a_commit_needs_is_told_of_each_file(tmp_path: Path) -> None:
+def test_what_a_commit_needs_is_reported_of_each_file(tmp_path: Path) -> None:
     files = DayFiles(Folder.of(tmp_path), "part")
     files.append(
         np.array([0, 0, 0], np.int32), rows(7, 3, name=pa.array(["b", None, "a"]), x=pa.array([1.5] * 3))
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_deleted_stops_no_other(
     assert not (tmp_path / second.path).exists()
 
 
-def test_a_read_only_warehouse_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_read_only_warehouse_is_reported_in_one_sentence(tmp_path: Path) -> None:
     error = OSError(errno.EROFS, "Read-only file system")
     with (
         pytest.raises(WarehouseError, match="is on a read-only file system"),

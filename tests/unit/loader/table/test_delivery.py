@@ -47,7 +47,7 @@ def test_a_table_may_have_dead_letters_of_its_own(tables: Tables) -> None:
         tables.open("t", "t")
 
 
-def test_dead_letters_whose_names_were_forgotten_are_told(tmp_path: Path) -> None:
+def test_dead_letters_whose_names_were_forgotten_are_reported(tmp_path: Path) -> None:
     table = WarehouseTable(tmp_path, "t")
     table.commit(load(table, "a", None, 3, dead=[1]))
     table.commit(load(table, "b", 3, 4))

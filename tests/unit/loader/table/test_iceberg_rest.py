@@ -107,6 +107,6 @@ def test_of_many_loaders_at_once_exactly_one_moves_each_offset(lake: Lake, serve
     assert 5 * outcomes.count(CommitOutcome.COMMITTED) <= end
 
 
-def test_a_catalog_that_does_not_answer_is_told_in_one_sentence(closed_port: int, tmp_path: Path) -> None:
+def test_a_catalog_that_does_not_answer_is_reported_in_one_sentence(closed_port: int, tmp_path: Path) -> None:
     with pytest.raises(WarehouseError, match="check that its catalog answers"):
         WarehouseTable(tmp_path, "t", catalog=IcebergCatalog(f"http://127.0.0.1:{closed_port}"))

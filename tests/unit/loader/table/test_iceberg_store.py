@@ -463,7 +463,7 @@ def test_catalogs_that_cannot_be_are_refused(catalog: IcebergCatalog, warehouse:
         catalog.check(Folder.of(warehouse))
 
 
-def test_a_damaged_table_is_told_in_one_sentence(own: Tables) -> None:
+def test_a_damaged_table_is_reported_in_one_sentence(own: Tables) -> None:
     commit(own, "a", None, 3)
     metadata = Path(own.iceberg().metadata_location.removeprefix("file://"))
     metadata.write_text("garbage")

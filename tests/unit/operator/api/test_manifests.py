@@ -119,7 +119,7 @@ def test_settings_are_read_as_brokers_read_them_and_null_leaves_them_to_others()
         (with_three(warehouse={"location": "/tables"}), "a path needs volumeClaim"),
     ],
 )
-def test_a_wrong_cluster_is_told_by_field(manifest: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_cluster_is_reported_by_field(manifest: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
         cluster_of(manifest)
     assert sentence in str(refused.value)
@@ -141,7 +141,7 @@ def test_a_wrong_cluster_is_told_by_field(manifest: dict[str, Any], sentence: st
         (topic(warehouse={"schedule": "@hourly", "format": "avro"}), "schemaRegistry is missing"),
     ],
 )
-def test_a_wrong_topic_is_told_by_field(manifest: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_topic_is_reported_by_field(manifest: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
         topic_of(manifest)
     assert sentence in str(refused.value)
@@ -159,7 +159,7 @@ def test_a_wrong_topic_is_told_by_field(manifest: dict[str, Any], sentence: str)
         ({"requestId": "1", "to": "middle"}, "one of earliest"),
     ],
 )
-def test_a_wrong_reset_is_told_by_field(reset: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_reset_is_reported_by_field(reset: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
         group_of(group(reset=reset))
     assert sentence in str(refused.value)

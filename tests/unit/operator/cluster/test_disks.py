@@ -40,18 +40,18 @@ def test_the_same_size_in_other_words_changes_nothing(size: str) -> None:
         ("ephemeral", "20Gi", ""),
     ],
 )
-def test_what_can_not_be_is_told_of_the_first_volume(type_: str, size: str, sentence: str) -> None:
+def test_what_can_not_be_is_reported_of_the_first_volume(type_: str, size: str, sentence: str) -> None:
     growth = plan_growth(storage(size, type_), component("broker"))
     assert (growth.claims, growth.refused) == ((), sentence)
 
 
 @pytest.mark.parametrize("changes", [{"size": ""}, {"deleting": True}])
-def test_a_claim_that_is_not_told_yet_or_goes_is_left_alone(changes: dict[str, Any]) -> None:
+def test_a_claim_that_is_not_reported_yet_or_goes_is_left_alone(changes: dict[str, Any]) -> None:
     brokers = with_claim(component("broker", 1), 0, **changes)
     assert plan_growth(storage("20Gi"), brokers).claims == ()
 
 
-def test_a_volume_that_has_not_grown_yet_is_told() -> None:
+def test_a_volume_that_has_not_grown_yet_is_reported() -> None:
     """Kubernetes takes the request at once, and its driver may fail for ever."""
     brokers = with_claim(with_claim(component("broker"), 0, capacity="10Gi"), 1, size="20Gi", capacity="10Gi")
     assert still_growing(storage("20Gi"), brokers) == (

@@ -64,7 +64,7 @@ def test_a_cluster_is_not_stable_while_a_broker_that_was_drained_still_ends() ->
 
 
 @with_operator
-async def test_what_kubernetes_refuses_of_a_cluster_is_told_and_nothing_is_done(
+async def test_what_kubernetes_refuses_of_a_cluster_is_reported_and_nothing_is_done(
     operator: RunningOperator,
 ) -> None:
     refusal = 'StatefulSet.apps "events-broker" is invalid: spec.template.spec.tolerations[0]: Invalid value'
@@ -98,7 +98,7 @@ async def test_what_kubernetes_refuses_of_a_cluster_is_told_and_nothing_is_done(
 
 
 @with_operator
-async def test_a_node_port_that_can_not_be_had_is_told_before_brokers_are_made(
+async def test_a_node_port_that_can_not_be_had_is_reported_before_brokers_are_made(
     operator: RunningOperator,
 ) -> None:
     """Ports out of range, or taken, are refused in earnest only: a dry run gives none out."""
@@ -120,7 +120,7 @@ async def test_a_node_port_that_can_not_be_had_is_told_before_brokers_are_made(
     await operator.condition("brokerclusters", "events", "Stable", "True")
 
 
-def test_pods_that_kubernetes_does_not_make_are_told() -> None:
+def test_pods_that_kubernetes_does_not_make_are_reported() -> None:
     """A priority class or a service account that is not there: only the StatefulSet's events say so."""
     none = replace(component("broker"), pods={})
     result = conditions(replace(snapshot(), brokers=none, reports={}))
@@ -128,7 +128,7 @@ def test_pods_that_kubernetes_does_not_make_are_told() -> None:
     assert "`kubectl describe statefulset events-broker` says why" in result["Ready"].message
 
 
-def test_a_pod_that_fits_nowhere_is_told() -> None:
+def test_a_pod_that_fits_nowhere_is_reported() -> None:
     words = "0/4 nodes are available: pod has unbound immediate PersistentVolumeClaims."
     brokers = without_ready_pods(component("broker"), unschedulable=words, node=None)
     result = conditions(replace(snapshot(), brokers=brokers, reports={}))
@@ -141,7 +141,7 @@ def test_a_pod_that_fits_nowhere_is_told() -> None:
     assert f"events-zookeeper-2: {words}" in result["CoordinationHealthy"].message
 
 
-def test_an_image_that_is_nowhere_is_told() -> None:
+def test_an_image_that_is_nowhere_is_reported() -> None:
     words = "ImagePullBackOff: Back-off pulling image nowhere/broker"
     brokers = without_ready_pods(component("broker"))
     for seen, pod in (
@@ -158,7 +158,7 @@ def test_an_image_that_is_nowhere_is_told() -> None:
         assert f"{pod}: {words}" in conditions(seen)["Ready"].message
 
 
-def test_the_last_words_of_a_broker_that_ends_are_told() -> None:
+def test_the_last_words_of_a_broker_that_ends_are_reported() -> None:
     """A setting that it can't read, too little memory: Kubernetes itself would speak of the back-off only."""
     sentence = "mainstem broker: Invalid value 'many' for num.partitions: it must be of type int."
     pod = pod_of(
@@ -179,13 +179,13 @@ def test_the_last_words_of_a_broker_that_ends_are_told() -> None:
     assert sentence in conditions(replace(snapshot(), brokers=brokers, reports={}))["Ready"].message
 
 
-def test_volumes_that_can_not_have_their_new_size_are_told() -> None:
+def test_volumes_that_can_not_have_their_new_size_are_reported() -> None:
     words = "data-events-broker-0 has 10Gi, and volumes don't shrink."
     result = conditions(snapshot(), work=Work(unresizable=words))["StorageUnresizable"]
     assert (result.holds, result.message) == (True, words)
 
 
-def test_claims_that_somebody_has_deleted_are_told_while_pods_hold_them() -> None:
+def test_claims_that_somebody_has_deleted_are_reported_while_pods_hold_them() -> None:
     """Their data is there until the pods are restarted, and can still be copied."""
     brokers = with_claim(with_claim(component("broker"), 1, deleting=True), 2, deleting=True)
     told = conditions(replace(snapshot(), brokers=brokers))["ClaimsDeleting"]
@@ -196,7 +196,7 @@ def test_claims_that_somebody_has_deleted_are_told_while_pods_hold_them() -> Non
     assert "ClaimsDeleting" not in conditions(snapshot())
 
 
-def test_a_rack_label_that_no_node_has_is_told() -> None:
+def test_a_rack_label_that_no_node_has_is_reported() -> None:
     spec = cluster(brokers={"rack": {"nodeLabel": "zone"}})
     nodes = {"node-0": {"zone": "a"}, "node-1": {}, "node-2": {"zone": ""}, "node-3": {}}
     result = conditions(replace(snapshot(), nodes=nodes), spec)["RackUnknown"]
@@ -243,7 +243,7 @@ async def test_a_load_that_kubernetes_refuses_holds_up_no_other_topic(
         assert [job["metadata"]["name"] for job in kubernetes.find("cronjobs")] == ["second-load"]
 
 
-def test_a_load_whose_pod_can_not_start_is_told() -> None:
+def test_a_load_whose_pod_can_not_start_is_reported() -> None:
     """A Secret or a claim that is not there keeps a pod waiting for hours, and no Job ends."""
     job = {"metadata": {"name": "clicks-load-1", "creationTimestamp": "2026-11-21T11:00:00Z"}}
     run = run_of(job, "", 'CreateContainerConfigError: secret "lake" not found')
@@ -265,7 +265,7 @@ async def test_a_group_of_a_cluster_that_is_not_there_says_so(operator: RunningO
     assert result["message"] == "There is no BrokerCluster nowhere in the namespace default."
 
 
-def test_a_day_that_the_month_does_not_have_is_told() -> None:
+def test_a_day_that_the_month_does_not_have_is_reported() -> None:
     reset = {"requestId": "1", "to": "datetime", "datetime": "2026-02-30T00:00:00Z"}
     with pytest.raises(InvalidSpec, match=r"spec\.reset\.datetime must be like 2026"):
         group_of(manifest("ConsumerGroup", "billing", clusterRef={"name": "events"}, reset=reset))
@@ -277,7 +277,7 @@ def test_what_is_not_as_in_the_manifest_is_named_where_nothing_is_left_to_do() -
     assert stable.message == "Nothing is left to do. What is not as in the manifest, say StorageUnresizable."
 
 
-def test_why_a_broker_is_not_removed_is_told() -> None:
+def test_why_a_broker_is_not_removed_is_reported() -> None:
     drain = Drain((2,), {}, {})
     work = Work(drain=drain, not_moved="events-broker-1 is not ready.")
     assert conditions(snapshot(), cluster(2), work)["Stable"].message == (

@@ -145,7 +145,7 @@ async def test_a_paused_cluster_is_left_alone(operator: RunningOperator) -> None
 
 
 @with_operator
-async def test_a_cluster_that_makes_no_sense_is_told_so(operator: RunningOperator) -> None:
+async def test_a_cluster_that_makes_no_sense_is_reported(operator: RunningOperator) -> None:
     operator.kubernetes.apply(cluster(config={"broker.id": 7}))
     condition = await operator.condition("brokerclusters", "events", "Ready", "False", "InvalidSpec")
     assert condition["message"] == "spec.brokers.config.broker.id is set by the operator: leave it out."
@@ -156,7 +156,7 @@ async def test_a_cluster_that_makes_no_sense_is_told_so(operator: RunningOperato
     ("host", "shown"), [("kafka.example.org", "kafka.example.org"), ("2001:db8::1", "[2001:db8::1]")]
 )
 @with_operator
-async def test_brokers_outside_are_told_their_node_ports(
+async def test_clients_outside_get_the_node_ports_of_brokers(
     operator: RunningOperator, monkeypatch: pytest.MonkeyPatch, host: str, shown: str
 ) -> None:
     async def silent(*_: Any) -> dict[int, dict[str, str]]:

@@ -350,7 +350,7 @@ def test_a_shift_names_partitions_without_offsets() -> None:
     assert "no offsets in clicks-1 that could be shifted" in step.reason
 
 
-def test_what_a_reset_has_left_out_is_told_though_it_was_carried_on() -> None:
+def test_what_a_reset_has_left_out_is_reported_though_it_was_carried_on() -> None:
     first = plan_reset(spec(to="earliest"), {}, state(clicks0=20, gone0=3), BOUNDS, {})
     assert "gone-0" in first.reason
     status = {"lastReset": reset_note(spec(to="earliest"), "Started", first, NOW)}

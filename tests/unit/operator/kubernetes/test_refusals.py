@@ -54,7 +54,7 @@ def test_other_errors_pass() -> None:
         assert not Refused(status, message).by_content
 
 
-async def test_a_webhook_that_refuses_with_409_is_told_and_not_asked_for_ever(
+async def test_a_webhook_that_refuses_with_409_is_reported_and_not_asked_for_ever(
     kubernetes: Kubernetes, kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a real conflict the object is read and the removal sent again, at once."""
@@ -114,7 +114,7 @@ async def test_a_volume_that_may_not_grow_stops_nothing_else(operator: RunningOp
 
 
 @with_operator
-async def test_a_secret_that_may_not_be_made_is_told(operator: RunningOperator) -> None:
+async def test_a_secret_that_may_not_be_made_is_reported(operator: RunningOperator) -> None:
     kubernetes = operator.kubernetes
     kubernetes.fails = lambda method, key, _: 403 if (method, key[0]) == ("POST", "secrets") else 0
     kubernetes.failure = 'secrets "events-cluster-authority" is forbidden: exceeded quota: compute'

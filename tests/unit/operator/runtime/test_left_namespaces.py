@@ -64,7 +64,9 @@ async def test_a_namespace_that_is_no_longer_watched_is_let_go(
     assert kubernetes.writes == [], "an idle operator writes nothing"
 
 
-async def test_finalizers_of_others_stay_and_what_is_kept_is_told(kubernetes: Kubernetes, kube: Kube) -> None:
+async def test_finalizers_of_others_stay_and_what_is_kept_is_reported(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
     await started(kube, "a", "b")
     topic = kubernetes.objects["topics", "b", "clicks"]
     topic["metadata"]["finalizers"] = ["someone.else/holds", names.FINALIZER]

@@ -128,7 +128,7 @@ def test_a_topic_grows_and_its_replicas_become_more_or_fewer() -> None:
         ({"replicas": 4}, "NotEnoughBrokers", "4 replicas need as many brokers, and 3 are alive."),
     ],
 )
-def test_what_cannot_be_is_told_and_the_rest_of_the_edit_is_done(
+def test_what_cannot_be_is_reported_and_the_rest_of_the_edit_is_done(
     spec: dict[str, Any], reason: str, words: str
 ) -> None:
     result = plan(manifest(**spec), {}, three())
@@ -149,7 +149,7 @@ def test_a_topic_is_created_as_its_topic_says_and_else_as_the_brokers_do() -> No
     assert (internal.idle, [item.reason for item in internal.refusals]) == (True, ["InternalTopic"])
 
 
-def test_a_topic_that_others_have_made_anew_is_told() -> None:
+def test_a_topic_that_others_have_made_anew_is_reported() -> None:
     assert plan(manifest(), {"topicId": "id"}, three()).recreated is False
     assert plan(manifest(), {"topicId": "other"}, three()).recreated is True
     assert plan(manifest(), {}, three()).recreated is False
@@ -227,7 +227,7 @@ def test_a_topic_is_ready_if_it_is_there_and_all_of_it_can_be_written(
     assert result.get("offlinePartitions", 0) == (1 if present == "offline" else 0)
 
 
-def test_a_move_is_told_with_the_time_of_its_begin_until_it_ends() -> None:
+def test_a_move_is_reported_with_the_time_of_its_begin_until_it_ends() -> None:
     spec = manifest(replicas=2)
 
     def told(moves: dict[tuple[str, int], MoveState], before: dict[str, Any], minute: int) -> dict[str, Any]:
@@ -255,5 +255,5 @@ def test_a_move_is_told_with_the_time_of_its_begin_until_it_ends() -> None:
         ("REQUEST_TIMED_OUT", "KafkaError"),
     ],
 )
-def test_what_brokers_refuse_is_told_by_its_kind(code: str, reason: str) -> None:
+def test_what_brokers_refuse_is_reported_by_its_kind(code: str, reason: str) -> None:
     assert refused(code, "Why.") == Condition("Ready", False, reason, "Why.")

@@ -70,7 +70,7 @@ async def test_what_a_person_has_changed_since_waits_for_the_look_that_follows(
     assert KEY not in kubernetes.objects
 
 
-async def test_a_refused_removal_of_the_finalizer_is_told_and_holds_up_no_other_topic(
+async def test_a_refused_removal_of_the_finalizer_is_reported_and_holds_up_no_other_topic(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:
     """As an admission policy does that is newer than the Topic (R23)."""
@@ -114,7 +114,7 @@ async def test_a_deletion_that_waits_for_a_broker_says_until_when_and_then_that_
     assert (event["reason"], event["type"]) == ("TopicKept", "Warning")
 
 
-async def test_a_topic_whose_manifest_is_not_valid_is_told_to_be_kept_when_it_goes(
+async def test_a_topic_whose_manifest_is_not_valid_is_kept_when_it_goes_and_an_event_says_so(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:
     held_topic(kubernetes)

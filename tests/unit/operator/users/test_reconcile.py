@@ -239,7 +239,7 @@ async def test_a_user_that_goes_without_its_password_and_acls_says_so(
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["user kept"]
 
 
-async def test_a_password_that_is_not_there_is_told(played: Scene) -> None:
+async def test_a_password_that_is_not_there_is_reported(played: Scene) -> None:
     played.kubernetes.apply(user(authentication={"passwordFrom": {"name": "mine"}}))
     assert await played.settle() is not None
     assert played.ready()[:2] == ("False", "InvalidSpec")

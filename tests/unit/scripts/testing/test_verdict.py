@@ -209,5 +209,7 @@ def test_a_part_that_the_machine_cannot_run_is_not_shown_as_passed() -> None:
     ],
     ids=["an image", "a program", "a sentence", "nothing"],
 )
-def test_of_a_cluster_that_could_not_be_made_the_first_error_is_told(output: list[str], reason: str) -> None:
+def test_of_a_cluster_that_could_not_be_made_the_first_error_is_reported(
+    output: list[str], reason: str
+) -> None:
     assert error_of(output) == reason

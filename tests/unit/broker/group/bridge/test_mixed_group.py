@@ -228,7 +228,7 @@ def test_a_group_that_is_too_large_is_not_upgraded() -> None:
         upgrade(classic_group("x", "y"), MigrationPolicy.UPGRADE, policy, PlayedTopics(), 0)
 
 
-def test_members_of_a_group_that_is_downgraded_are_told_to_join_and_lose_nothing() -> None:
+def test_members_of_a_group_that_is_downgraded_have_to_join_and_lose_nothing() -> None:
     played = mixed()
     mine = played.assigned("old")
     played.join("third")

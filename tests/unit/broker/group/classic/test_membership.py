@@ -59,7 +59,7 @@ def test_members_may_commit_while_a_rebalance_begins_but_not_between_join_and_sy
         played.commit(member, played.group.generation)
 
 
-def test_whoever_waits_is_told_when_the_coordinator_lets_go() -> None:
+def test_each_waiting_request_is_answered_when_the_coordinator_lets_go() -> None:
     played = PlayedGroup(stores_at_once=False)
     member = played.joined(played.join()).member_id
     sync = played.sync(member, [(member, b"one")])

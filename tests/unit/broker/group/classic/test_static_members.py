@@ -31,7 +31,7 @@ def test_a_static_leader_that_comes_back_assigns_nothing_anew(played: PlayedGrou
     assert played.group.members.leader == "a-2"
 
 
-def test_a_newer_static_leader_that_comes_back_is_told_of_all_but_to_skip_the_assignment_kip_814(
+def test_a_newer_static_leader_that_comes_back_learns_of_all_and_skips_the_assignment_kip_814(
     played: PlayedGroup,
 ) -> None:
     stable(played)

@@ -32,7 +32,7 @@ def test_a_sync_of_another_generation_is_refused(played: PlayedGroup) -> None:
         assert played.synced(number).error_code == IllegalGeneration.code
 
 
-def test_a_sync_during_the_join_phase_is_told_to_join(played: PlayedGroup) -> None:
+def test_a_sync_during_the_join_phase_has_to_join(played: PlayedGroup) -> None:
     leader, follower = played.stable(2)
     played.join(leader)
     assert played.synced(played.sync(follower)).error_code == RebalanceInProgress.code

@@ -70,7 +70,7 @@ def test_a_member_that_keeps_its_partitions_never_stops() -> None:
         played.settle(*played.group.members)
 
 
-def test_a_member_that_says_everything_again_is_told_everything_again(played: PlayedConsumerGroup) -> None:
+def test_a_member_that_says_everything_again_learns_everything_again(played: PlayedConsumerGroup) -> None:
     """As clients do after an answer was lost."""
     current = played.group.members["a"].current
     number = played.ask("a", 2, owned=current.assigned, topics=("t",), rebalance_ms=REBALANCE_MS)

@@ -468,7 +468,7 @@ def test_while_nobody_says_whether_a_new_value_is_right_brokers_are_left_alone()
         assert "SettingsRefused" not in result
 
 
-def test_values_that_files_have_already_hinder_nothing_and_what_goes_on_is_told_first() -> None:
+def test_values_that_files_have_already_hinder_nothing_and_what_goes_on_is_reported_first() -> None:
     current = replace(CHANGES, untested=False)
     waiting = replace(current, waiting="No broker of events:9092 answered.")
     refused = plan_refused(current, SENTENCE)

@@ -21,7 +21,7 @@ from tests.unit.operator.played_context import brought_up
 
 @pytest.mark.parametrize("code", ["INVALID_CONFIG", "INVALID_REQUEST"])
 @with_operator
-async def test_what_brokers_refuse_is_told_and_nothing_of_the_edit_is_done(
+async def test_what_brokers_refuse_is_reported_and_nothing_of_the_edit_is_done(
     operator: RunningOperator, defaults: PlayedBrokers, code: str
 ) -> None:
     """A broker that started with it would not come back."""

@@ -145,7 +145,7 @@ async def test_a_pod_that_is_to_be_restarted_does_not_wait_for_throttles(
 
 
 @with_operator
-async def test_a_rate_of_others_that_counts_instead_of_the_limit_is_told_in_a_condition(
+async def test_a_rate_of_others_that_counts_instead_of_the_limit_is_reported_in_a_condition(
     operator: RunningOperator, brokers: PlayedCluster
 ) -> None:
     brokers.settings[ALL_BROKERS] = {RATES[0]: "7"}

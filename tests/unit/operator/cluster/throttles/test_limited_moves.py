@@ -187,7 +187,7 @@ def test_a_note_that_makes_no_sense_is_not_heeded(note: str) -> None:
     assert brokers.config_map is None
 
 
-def test_a_config_map_of_somebody_else_is_left_alone_and_told() -> None:
+def test_a_config_map_of_somebody_else_is_left_alone_and_reported() -> None:
     brokers, operator = played(5000)
     theirs = {"metadata": {"uid": "u-8", "resourceVersion": "1"}, "data": {"a": "b"}}
     brokers.config_map = theirs

@@ -122,7 +122,7 @@ def test_what_the_topic_says_reaches_the_loader() -> None:
         ({"eventDayMin": "2026-01-02", "eventDayMax": "2026-01-01"}, "later than eventDayMax"),
     ],
 )
-def test_days_of_events_that_make_no_sense_are_told(days: dict[str, str], words: str) -> None:
+def test_days_of_events_that_make_no_sense_are_reported(days: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
         topic(**days)
 
@@ -208,7 +208,7 @@ def test_transforms_run_only_where_the_cluster_allows_them() -> None:
         ({"sql": "SELECT 1", "deadlineSeconds": 0}, "must be from 1"),
     ],
 )
-def test_what_is_no_transform_is_told(transform: dict[str, Any], reason: str) -> None:
+def test_what_is_no_transform_is_reported(transform: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidSpec, match=reason):
         topic(transform=transform)
 
@@ -286,7 +286,7 @@ def run(minutes_ago: float, succeeded: bool | None, message: object = "") -> Run
     return Run(f"clicks-load-{minutes_ago}", started, finished, succeeded, text)
 
 
-def test_the_last_run_that_ended_is_told_with_its_numbers() -> None:
+def test_the_last_run_that_ended_is_reported_with_its_numbers() -> None:
     runs = [
         run(30, True, {"runId": "a", "loaded": 10, "deadLettered": 1}),
         run(20, True, {"runId": "b", "loaded": 5, "deadLettered": 0}),
@@ -310,7 +310,7 @@ def test_the_last_run_that_ended_is_told_with_its_numbers() -> None:
         ("Traceback ... killed", "Traceback ... killed"),
     ],
 )
-def test_a_run_that_failed_is_told_in_its_own_words(message: object, sentence: str) -> None:
+def test_a_run_that_failed_is_reported_in_its_own_words(message: object, sentence: str) -> None:
     (condition,) = load_conditions(topic(), None, [run(5, False, message)], None, NOW)
     assert (condition.type, condition.holds, condition.message) == ("Loaded", False, sentence)
 
@@ -330,7 +330,7 @@ def test_a_table_is_fresh_as_long_as_all_records_are_loaded_up_to_a_recent_time(
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-11-21", 5])
-def test_a_time_that_is_none_in_a_report_or_a_status_counts_as_not_told(text: Any) -> None:
+def test_a_time_that_is_none_in_a_report_or_a_status_counts_as_not_reported(text: Any) -> None:
     """It ended the look at all Topics of the BrokerCluster."""
     good = "2026-11-21T11:56:00Z"
     damaged = run(5, True, {"loaded": 1, "loadedUpTo": text})
@@ -419,7 +419,9 @@ def job(age: dt.timedelta, **status: Any) -> dict[str, Any]:
         ({**job(dt.timedelta(minutes=2)), "spec": {"suspend": True}}, False),
     ],
 )
-def test_a_run_for_which_kubernetes_creates_no_pod_is_told(manifest: dict[str, Any], is_told: bool) -> None:
+def test_a_run_for_which_kubernetes_creates_no_pod_is_reported(
+    manifest: dict[str, Any], is_told: bool
+) -> None:
     """As above a quota, or where its account is missing: only an event of the Job says so."""
     text = without_pod(manifest, NOW)
     assert text == (
@@ -427,7 +429,7 @@ def test_a_run_for_which_kubernetes_creates_no_pod_is_told(manifest: dict[str, A
     )
 
 
-def test_a_pod_that_waits_for_a_volume_or_a_secret_is_told_after_a_while() -> None:
+def test_a_pod_that_waits_for_a_volume_or_a_secret_is_reported_after_a_while() -> None:
     """Its container is being created, for ever, and the last load would seem to be the last word."""
     pod = job(dt.timedelta(minutes=9), phase="Pending")
     assert waits_in_silence(pod, NOW) == ""
@@ -442,7 +444,7 @@ def test_a_pod_that_waits_for_a_volume_or_a_secret_is_told_after_a_while() -> No
     ("warehouse", "executors", "is_told"),
     [(VOLUME, 2, True), (VOLUME, 0, False), (VOLUME, "auto", False), (S3, 2, False)],
 )
-def test_executors_that_a_load_cannot_have_are_told(
+def test_executors_that_a_load_cannot_have_are_reported(
     warehouse: dict[str, Any], executors: int | str, is_told: bool
 ) -> None:
     condition = executors_condition(topic(executors=executors), cluster(warehouse))

@@ -62,7 +62,7 @@ def test_a_load_with_nothing_to_read_takes_back_no_rejection() -> None:
     assert condition["message"].startswith("50 of 100 records were rejected by the load that ended at 2026")
 
 
-def test_a_rejection_is_told_when_its_job_is_gone_and_until_a_load_is_within_the_limit() -> None:
+def test_a_rejection_is_reported_when_its_job_is_gone_and_until_a_load_is_within_the_limit() -> None:
     status = status_after(topic(), {}, run(0, 100, 50))
     status = status_after(topic(), status, run(10, 0, 0))
     assert is_told(status)

@@ -94,7 +94,7 @@ def test_a_field_becomes_arguments_of_the_loader(
         ({"replayDeadLetters": {}}, "requestId is missing"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_told(warehouse: dict[str, Any], reason: str) -> None:
+def test_a_request_that_makes_no_sense_is_reported(warehouse: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidSpec, match=reason):
         topic(**warehouse)
 
@@ -134,7 +134,7 @@ def test_jobs_of_requests_go_with_their_requests_and_topics() -> None:
     assert [item["metadata"]["name"] for item in found] == gone
 
 
-def test_what_became_of_a_request_is_told() -> None:
+def test_what_became_of_a_request_is_reported() -> None:
     (request,) = requests(rewind=REWIND)
     assert outcome_of(request, []).succeeded is None
     failed = outcome_of(request, [run(False, {"error": "No broker answers."})])

@@ -102,12 +102,12 @@ def test_the_pod_has_the_resources_of_the_cluster_and_its_volume() -> None:
         ({"transform": {"function": "a:b"}}, "with freshness is sql"),
     ],
 )
-def test_a_freshness_that_makes_no_sense_is_told(warehouse: dict[str, Any], reason: str) -> None:
+def test_a_freshness_that_makes_no_sense_is_reported(warehouse: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidSpec, match=reason):
         topic(**warehouse)
 
 
-def test_a_topic_without_schedule_and_freshness_is_told() -> None:
+def test_a_topic_without_schedule_and_freshness_is_reported() -> None:
     with pytest.raises(InvalidSpec, match="schedule is missing"):
         topic_of(
             {
@@ -183,7 +183,7 @@ def test_a_rewind_lowers_the_time_up_to_which_everything_is_loaded() -> None:
     assert rewound.newest == NOW - dt.timedelta(seconds=3600)
 
 
-def test_a_failure_is_told_at_once_and_so_is_its_end() -> None:
+def test_a_failure_is_reported_at_once_and_so_is_its_end() -> None:
     good = status({}, page(30))
     present = {
         "loadedUpTo": good.loaded_up_to,
@@ -208,7 +208,7 @@ def test_freshness_goes_by_data_whatever_the_loader_says_or_does_not() -> None:
         assert told.freshness_seconds == 180
 
 
-def test_a_loader_that_does_not_answer_or_can_not_start_is_told() -> None:
+def test_a_loader_that_does_not_answer_or_can_not_start_is_reported() -> None:
     assert status({}, None).conditions[0].reason == "LoaderNotReady"
     told = status({}, None, 'secret "lake" not found').conditions[0]
     assert (told.reason, told.holds) == ("LoadCannotStart", False)
