@@ -7,7 +7,6 @@ text is a valid schema.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -40,10 +39,6 @@ KEY_ORDER: Final = (
     "items",
     "values",
 )
-
-
-_NAME: Final = re.compile(r"[^\W\d]\w*")
-"""Letters of all scripts, as Java's library takes them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +127,7 @@ def check_new(schema: AvroSchema) -> None:
         names = [avro_type.name.rpartition(".")[2]] if avro_type.name else []
         fields = [item.name for item in avro_type.fields]
         for name in (*names, *fields, *avro_type.symbols):
-            if not _NAME.fullmatch(name):
+            if not _is_name(name):
                 raise invalid_schema(
                     f"the name {name!r} is not made of letters, digits and _, or begins with a digit."
                 )
@@ -146,6 +141,15 @@ def check_new(schema: AvroSchema) -> None:
             if repeated := _repeated([branch.name or branch.kind for branch in avro_type.parts]):
                 raise invalid_schema(f"a union has two branches {repeated!r}.")
         todo += [item.type for item in avro_type.fields] + avro_type.parts
+
+
+def _is_name(text: str) -> bool:
+    """Letters of all scripts, digits and _, as Java's library takes them."""
+    return (
+        bool(text)
+        and (text[0] == "_" or text[0].isalpha())
+        and all(one == "_" or one.isalnum() for one in text)
+    )
 
 
 def _repeated(names: Sequence[str]) -> str | None:

@@ -276,11 +276,13 @@ CHART_TABLE: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
 
 
 def expanded(text: str) -> str:
-    """A template from its pod on, with the text of those that it includes."""
+    """A template from its pod on, with the text of those that it includes behind what they are given."""
     helpers = (TEMPLATES / "_names.tpl").read_text()
     defined = dict(re.findall(r'define "([\w.]+)" -}}\n(.*?){{- end -}}\n', helpers, re.DOTALL))
     start = min(text.find(kind) % len(text) for kind in ("kind: Deployment", "kind: Job", "kind: Pod\n"))
-    return re.sub(r'{{-? include "([\w.]+)"[^}]*}}', lambda found: defined.get(found[1], ""), text[start:])
+    return re.sub(
+        r'{{-? include "([\w.]+)"[^}]*}}', lambda found: found[0] + defined.get(found[1], ""), text[start:]
+    )
 
 
 @pytest.mark.parametrize("field", CHART_TABLE)
