@@ -69,9 +69,17 @@ class Lease:
 
     async def release(self) -> None:
         """Let another replica take over at once."""
-        lease = await self._kube.get("coordination.k8s.io/v1", "Lease", self._namespace, self._name)
-        if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
-            await self._kube.replace(_with(lease, holderIdentity="", leaseDurationSeconds=1))
+        while True:
+            lease = await self._kube.get("coordination.k8s.io/v1", "Lease", self._namespace, self._name)
+            if lease is None or lease["spec"].get("holderIdentity") != self._identity:
+                return
+            try:
+                await self._kube.replace(_with(lease, holderIdentity="", leaseDurationSeconds=1))
+            except Refused as refused:
+                if not refused.conflict:  # else a renewal of ours was under way
+                    raise
+            else:
+                return
 
     def _age(self) -> float:
         return _clock() - self._seen[1]
@@ -102,8 +110,8 @@ class Lease:
                     held["acquireTime"] = now
                 await self._kube.replace(_with(lease, **held))
         except Refused as refused:
-            if refused.conflict:  # another replica was quicker
-                return False
+            if refused.conflict:  # another replica was quicker, or others have annotated the Lease
+                return await self.still_mine()
             raise
         self._seen = (now, _clock())
         return True

@@ -9,7 +9,7 @@ import pytest
 from tests.support.fake_kubernetes import Kubernetes
 from tests.support.waiting import wait_until_async
 
-from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.kubernetes.client import Kube, Refused
 from mainstem_operator.runtime import lease as lease_module
 from mainstem_operator.runtime.lease import Lease
 
@@ -57,8 +57,10 @@ async def test_the_second_replica_takes_over_when_the_first_is_silent(
     last = renewed()
     await wait_until_async(lambda: second._seen[0] == (last, "first"))
     assert not second.leading
-    clock.now_s += lease_module.DURATION_SECONDS + 1
-    await second.wait()
+    while not second.leading:  # again, if a renewal was under way when the first one ended
+        seen = second._seen
+        clock.now_s += lease_module.DURATION_SECONDS + 1
+        await wait_until_async(lambda seen=seen: second._seen != seen)  # type: ignore[misc]
     assert not await first.still_mine()  # what it would find before it acts
     assert await second.still_mine()
     waiting.cancel()
@@ -97,6 +99,49 @@ async def test_a_request_that_hangs_does_not_cost_the_lease(
     monkeypatch.setattr(kube, "get", hang)
     await hung.wait()
     clock.now_s += lease_module.DURATION_SECONDS - 1
+    before = first._seen
+    await wait_until_async(lambda: first._seen != before)
+    assert first.leading
+    assert not keeping.done()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_write_of_others_between_reading_and_writing_does_not_cost_the_lease(
+    kubernetes: Kubernetes, kube: Kube, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """As an annotation, which gives the Lease another version."""
+    first = Lease(kube, "default", "office", "first")
+    keeping = asyncio.create_task(first.keep())
+    await first.wait()
+    if ends:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    refused, replace = 0, kube.replace
+
+    async def annotate_and_replace(lease: Any) -> Any:
+        nonlocal refused
+        if refused == 0:
+            kubernetes.apply(
+                {
+                    **kubernetes.get("leases", "office"),
+                    "metadata": {**lease["metadata"], "annotations": {"a": "b"}},
+                }
+            )
+        try:
+            return await replace(lease)
+        except Refused:
+            refused += 1
+            raise
+
+    monkeypatch.setattr(kube, "replace", annotate_and_replace)
+    if ends:
+        await first.release()
+        assert not await first.still_mine()
+        assert refused == 1
+        return
+    await wait_until_async(lambda: refused == 1)
     before = first._seen
     await wait_until_async(lambda: first._seen != before)
     assert first.leading
