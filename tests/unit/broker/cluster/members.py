@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 from uuid import UUID, uuid4
@@ -81,10 +81,18 @@ class Member(ClusterMember):
     def session_id(self) -> int:
         return self._zookeeper.session_id
 
-    async def until(self, condition: object) -> None:
-        """Until `condition()` holds of the view; fails after WAIT_MS."""
-        assert callable(condition)
-        await self.wait_until(condition, WAIT_MS)
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Until `condition()` holds of the view; it does not while what it looks for is not known yet. Fails
+        after WAIT_MS.
+        """
+
+        def holds() -> bool:
+            try:
+                return bool(condition())
+            except KeyError:  # a topic, or a partition of it
+                return False
+
+        await self.wait_until(holds, WAIT_MS)
 
     def knows(self, topic: str, topic_id: UUID | None = None) -> bool:
         """Whether it knows the topic, and all its partitions are led."""

@@ -157,7 +157,7 @@ async def test_all_hear_of_a_state_that_was_written_by_hand_when_one_announces_i
         await one.states.announce("unheard-of", 0, held)
         await one.states.announce("t", 0, held)
         for member in (one, two):
-            await member.until(lambda member=member: member.states_of("t")[0] == held)
+            await member.until(partial(lambda of: of.states_of("t")[0] == held, member))
 
 
 async def test_news_that_a_failing_pass_had_heard_are_reported_by_the_next(servers: str) -> None:

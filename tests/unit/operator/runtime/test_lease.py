@@ -57,7 +57,7 @@ async def test_the_second_replica_takes_over_when_the_first_is_silent(
     last = renewed()
     await wait_until_async(lambda: second._seen[0] == (last, "first"))
     assert not second.leading
-    while not second.leading:  # again, if a renewal was under way when the first one ended
+    while not second._leading.is_set():  # again, if a renewal was under way when the first one ended
         seen = second._seen
         clock.now_s += lease_module.DURATION_SECONDS + 1
         await wait_until_async(lambda seen=seen: second._seen != seen)  # type: ignore[misc]
