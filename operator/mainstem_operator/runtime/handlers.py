@@ -65,23 +65,23 @@ class Reconciler:
     def heard_of(self, event: Any, body: Any, kind: str) -> None:
         """An event about one of our own objects."""
         self.heard = time.monotonic()
+        self._take(body, kind, is_gone=event.get("type") == "DELETED")
+
+    def _take(self, body: Any, kind: str, *, is_gone: bool = False) -> None:
+        """Remember an object as it is now, and queue what its change may concern."""
         metadata = body["metadata"]
         key = metadata["namespace"], metadata["name"]
         store = self._stores[kind]
         stored = store.get(key)
-        if event.get("type") == "DELETED":
+        if is_gone:
             store.pop(key, None)
         else:
             store[key] = {**body, "kind": kind, "apiVersion": names.API_VERSION}
-        if (
-            stored is not None
-            and event.get("type") != "DELETED"
-            and decisions_in(stored) == decisions_in(body)
-        ):
+        if stored is not None and not is_gone and decisions_in(stored) == decisions_in(body):
             return  # our own write of the status, most of the time
         if kind == "BrokerCluster":
             self.queue.add(Key("cluster", *key))
-            if stored is None or event.get("type") == "DELETED" or metadata.get("deletionTimestamp"):
+            if stored is None or is_gone or metadata.get("deletionTimestamp"):
                 for queue in _QUEUES.values():
                     self.queue.add(Key(queue, *key))
             else:  # listeners, authorization and warehouse decide what Users and loads get
@@ -124,7 +124,7 @@ class Reconciler:
             await asyncio.sleep(self._resync_seconds)
 
     async def _list(self, namespaces: Sequence[str]) -> None:
-        """Take note of objects that no watch has told of: kopf does not begin one again that has failed."""
+        """Take note of objects that no watch has reported: kopf does not begin one again that has failed."""
         for kind, store in self._stores.items():
             for namespace in namespaces or (None,):
                 try:
@@ -133,7 +133,8 @@ class Reconciler:
                     logger.warning("not listed", kind=kind, namespace=namespace, error=str(error))
                     continue
                 for item in listed:
-                    store.setdefault(key_of(item), {**item, "apiVersion": names.API_VERSION, "kind": kind})
+                    if key_of(item) not in store:  # its event, if there is one, comes too late to queue it
+                        self._take(item, kind)
 
     def _keys(self) -> set[Key]:
         # The Topics of every BrokerCluster, too: the last one may be gone, and its loads left.

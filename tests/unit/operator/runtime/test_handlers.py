@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from mainstem_operator.runtime import handlers
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.runtime.handlers import Reconciler
 from mainstem_operator.runtime.metrics import Metrics
-from mainstem_operator.runtime.work_queue import Key
+from mainstem_operator.runtime.work_queue import GATHER_SECONDS, Key
 
 
 def manifest(kind: str, name: str, **spec: Any) -> Manifest:
@@ -118,6 +119,9 @@ async def test_what_no_watch_has_reported_is_found_by_the_resync(
     await played.reconciler._list(namespaces)
     kinds: list[Any] = ["cluster", "topics", "groups"]
     assert played.reconciler._keys() == {Key(kind, "default", "events") for kind in kinds}
+    due_s = played.reconciler.queue._due
+    # Not a resync's random time later: the event of an object that is known already queues nothing.
+    assert due_s[Key("cluster", "default", "events")] <= asyncio.get_running_loop().time() + GATHER_SECONDS
 
 
 def rights_in_every_namespace() -> set[tuple[str, str]]:
