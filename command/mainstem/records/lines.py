@@ -10,7 +10,9 @@ import base64
 import binascii
 import json
 import os
+import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
 
 import orjson
@@ -26,6 +28,9 @@ RecordWithHeaders = tuple[bytes | None, bytes | None, int, Headers]
 LineReader = Callable[[bytes], Record | RecordWithHeaders]
 
 NOW: Final = 0
+
+_MAY_BE_INEXACT: Final = re.compile(rb"[0-9.]{16}|[0-9][eE]")
+"""In each JSON text with a number that a double may not hold."""
 
 
 def line_reader(
@@ -81,15 +86,19 @@ def json_record(line: bytes) -> RecordWithHeaders:
     fields = _parse(line)
     if not isinstance(fields, dict) or not fields.keys() & {"value", "value_base64"}:
         raise BadInput("it is not a JSON object with the field value or value_base64")
-    timestamp_ms = fields.get("timestamp_ms", NOW)
+    if _MAY_BE_INEXACT.search(line) and _exact_json(line) != _exact_json(orjson.dumps(fields)):
+        raise BadInput("it has a number that would lose digits: write the key or value as a string of JSON")
+    timestamp_ms = fields.get("timestamp_ms")
     headers = fields.get("headers") or []
-    if not isinstance(headers, list) or not all(isinstance(one, dict) and "name" in one for one in headers):
+    if not isinstance(headers, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in headers
+    ):
         raise BadInput("its headers are not a list of objects with name and value")
     return (
         _bytes(fields, "value"),
         _bytes(fields, "key"),
-        NOW if timestamp_ms is None else event_time_ms(timestamp_ms),
-        [(str(header["name"]), _bytes(header, "value")) for header in headers],
+        NOW if timestamp_ms is None else _timestamp_ms(timestamp_ms),
+        [(header["name"], _bytes(header, "value")) for header in headers],
     )
 
 
@@ -131,10 +140,29 @@ def _fields(key_field: str | None, timestamp_field: str | None) -> LineReader:
         if not isinstance(event, dict):
             raise BadInput("it is not a JSON object, so it has no fields")
         key = None if key_field is None else _key(_exact(_field(event, key_field), line, key_field))
-        timestamp_ms = NOW if timestamp_field is None else event_time_ms(_field(event, timestamp_field))
+        timestamp_ms = NOW if timestamp_field is None else _timestamp_ms(_field(event, timestamp_field))
         return line, key, timestamp_ms
 
     return read
+
+
+def _timestamp_ms(value: object) -> int:
+    """The time of a record, which the Kafka client sends as it is."""
+    timestamp_ms = event_time_ms(value)
+    if timestamp_ms <= 0:
+        raise BadInput(
+            f"its time is {value!r}, and the Kafka client takes 0 for the time of sending and sends no time"
+            " before 1970"
+        )
+    return timestamp_ms
+
+
+def _exact_json(text: bytes) -> object:
+    """A JSON value with all digits of its numbers, for comparison."""
+    try:
+        return json.loads(text, parse_int=Decimal, parse_float=Decimal)
+    except RecursionError as error:
+        raise BadInput("it is nested too deeply") from error
 
 
 def _exact(value: object, line: bytes, name: str) -> object:

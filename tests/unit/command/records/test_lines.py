@@ -32,6 +32,11 @@ def test_a_plain_line_is_the_value_byte_for_byte(line: bytes) -> None:
         ({"json_records": True}, b'{"value_base64": "/w==", "timestamp_ms": 5}', (b"\xff", None, 5, [])),
         (
             {"json_records": True},
+            b'{"value": {"id": 18446744073709551615, "part": 1.5e3}, "key": 0.1234567890123456}',
+            (b'{"id":18446744073709551615,"part":1500.0}', b"0.1234567890123456", NOW, []),
+        ),
+        (
+            {"json_records": True},
             b'{"value": "v", "headers": [{"name": "h", "value": "x"}, {"name": "n", "value": null}]}',
             (b"v", None, NOW, [("h", b"x"), ("n", None)]),
         ),
@@ -88,6 +93,14 @@ def test_a_json_line_is_sent_as_it_was_written_with_the_key_and_time_of_its_fiel
         ({"json_records": True}, b'{"key": "a"}', "not a JSON object with the field value"),
         ({"json_records": True}, b'{"value_base64": "!"}', "not base64"),
         ({"json_records": True}, b'{"value": "v", "headers": [1]}', "headers are not a list"),
+        ({"json_records": True}, b'{"value": "v", "headers": [{"name": 5}]}', "headers are not a list"),
+        ({"json_records": True}, b'{"value": "v", "headers": [{"name": null}]}', "headers are not a list"),
+        ({"json_records": True}, b'{"value": {"id": 12345678901234567890123}}', "would lose digits"),
+        ({"json_records": True}, b'{"value": 1, "key": [0.12345678901234567890]}', "would lose digits"),
+        ({"json_records": True}, b'{"value": "v", "timestamp_ms": 0}', "0 for the time of sending"),
+        ({"timestamp_field": "at"}, b'{"at": 0}', "0 for the time of sending"),
+        ({"timestamp_field": "at"}, b'{"at": "1970-01-01T00:00:00Z"}', "0 for the time of sending"),
+        ({"timestamp_field": "at"}, b'{"at": "1969-12-31T23:59:59Z"}', "no time before 1970"),
     ],
 )
 def test_a_line_that_does_not_fit_is_refused(options: dict[str, Any], line: bytes, reason: str) -> None:
