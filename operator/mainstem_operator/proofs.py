@@ -145,11 +145,9 @@ def _proof(cluster: ClusterSpec, pod: Pod, reason: str) -> PodDeletion:
 
 
 def _lost_with(component: Component, pod: Pod) -> str | None:
-    """Why a pod may not go that alone holds its claim: somebody has deleted the claim, and Kubernetes does so
-    as soon as no pod uses it.
-    """
-    claim = component.claims.get(pod.index)
-    if claim is None or not claim.deleting or not pod.scheduled:
+    """Why a pod may not go that alone keeps a deleted claim."""
+    claim = component.lost_with(pod)
+    if claim is None:
         return None
     return (
         f"{claim.name} is being deleted, and its data would go with {pod.name}: copy the data, or delete the"

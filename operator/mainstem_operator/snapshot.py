@@ -134,6 +134,13 @@ class Component:
         replicas = self.workload.replicas
         return [claim for index, claim in self.claims.items() if index < replicas or index in self.pods]
 
+    def lost_with(self, pod: Pod) -> Claim | None:
+        """The claim that only this pod keeps: somebody has deleted it, and Kubernetes does so as soon as no
+        pod uses it.
+        """
+        claim = self.claims.get(pod.index)
+        return claim if claim is not None and claim.deleting and pod.scheduled else None
+
     def missing(self) -> list[int]:
         """The pods that the StatefulSet is to have and that are not there."""
         replicas = self.workload.replicas if self.workload else 0

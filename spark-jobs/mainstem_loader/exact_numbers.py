@@ -102,7 +102,7 @@ def _numbers_in(array: Array) -> Iterator[Array]:
 
 
 def integers_and_floats(text: bytes) -> dict[str, Any]:
-    """A JSON object, with integers told from other numbers whatever their size; empty if it is none. A whole
+    """A JSON object, with integers apart from other numbers whatever their size; empty if it is none. A whole
     number in another spelling, such as 9007199254740993.0, is an integer if its double is another number.
     """
     try:

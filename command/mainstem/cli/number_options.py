@@ -16,9 +16,9 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")  # more digits than Kafka's wi
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?")
 
 PARTITIONS_MAX: Final = 100_000
-"""Of a topic; librdkafka asks for no more."""
+"""Of a topic: the most that librdkafka sends."""
 REPLICAS_MAX: Final = 10_000
-"""Of a partition; librdkafka asks for no more."""
+"""Of a partition: the most that librdkafka sends."""
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 

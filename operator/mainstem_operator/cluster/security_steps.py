@@ -29,6 +29,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.listeners import BROKER_USER, INTERNAL, External, Listener, Security
+from mainstem_operator.api.objects import text_in
 
 _INTERNAL_NAME: Final = INTERNAL.name.upper()
 _EXTERNAL_NAME: Final = "EXTERNAL"
@@ -190,7 +191,7 @@ def users_in_the_way(cluster: str, users: Collection[Object]) -> str:
     unready = [
         user["metadata"]["name"]
         for user in users
-        if ((user.get("spec") or {}).get("clusterRef") or {}).get("name") == cluster
+        if text_in(user, "clusterRef", "name") == cluster
         and not user["metadata"].get("deletionTimestamp")
         and not _is_ready(user)
     ]

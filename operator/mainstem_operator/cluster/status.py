@@ -443,11 +443,8 @@ def _deleted_claims(snapshot: Snapshot) -> str:
     held = [
         claim.name
         for component in (snapshot.zookeeper, snapshot.brokers)
-        for index, claim in sorted(component.claims.items())
-        if claim.deleting
-        and (pod := component.pods.get(index)) is not None
-        and pod.scheduled
-        and not pod.deleting
+        for _, pod in sorted(component.pods.items())
+        if not pod.deleting and (claim := component.lost_with(pod)) is not None
     ]
     if not held:
         return ""

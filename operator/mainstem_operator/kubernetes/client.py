@@ -90,8 +90,8 @@ class Refused(Exception):
 
     @property
     def by_content(self) -> bool:
-        """Whether it is what was sent that is refused, by the API server or by a webhook or policy that it
-        asks: sending it again at once will not help, and a person has to know.
+        """Whether it is what was sent that is refused, by the API server or by an admission webhook or
+        policy: sending it again at once will not help, and a person has to know.
         """
         return self.status in (400, 403, 413, 422) or str(self).startswith(_NOT_TYPED) or self._by_admission
 

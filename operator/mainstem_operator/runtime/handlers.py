@@ -19,7 +19,7 @@ import structlog
 from mainstem_operator.api import names
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.objects import decisions_in, key_of
+from mainstem_operator.api.objects import decisions_in, key_of, text_in
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.cluster.reconcile import reconcile_cluster
 from mainstem_operator.groups.reconcile import reconcile_groups
@@ -173,7 +173,7 @@ class Reconciler:
         return again
 
     async def _say_refused(self, key: Key, error: Exception) -> None:
-        """Tell of a refusal that lasts. Once may be an election of brokers, or a restart of the API server;
+        """Report a refusal that lasts. Once may be an election of brokers, or a restart of the API server;
         what is refused by its content, as when a right is missing, will not pass.
         """
         lasts = key in self._refused
@@ -252,8 +252,7 @@ class Reconciler:
 
 def _cluster_named_by(manifest: Object) -> str:
     """The name in `spec.clusterRef`; empty if there is none."""
-    name: str = ((manifest.get("spec") or {}).get("clusterRef") or {}).get("name", "")
-    return name
+    return text_in(manifest, "clusterRef", "name") or ""
 
 
 def registry_for(reconciler: Reconciler) -> kopf.OperatorRegistry:

@@ -417,7 +417,7 @@ class JsonPayload:
 
 
 def _is_whole(column: ChunkedArray) -> bool:
-    """Whether all numbers of a column are integers of 64 bits, as far as doubles tell: the largest integers
+    """Whether all numbers of a column are integers of 64 bits, as far as doubles show: the largest integers
     are 2^63 there.
     """
     values = column.drop_null().to_numpy()

@@ -137,7 +137,7 @@ def validate_for_append(
 
     codec = CODEC_OF_SETTING.get(config.compression_type, sent_codec)
     lacks_max_timestamp = header.max_timestamp == NO_TIMESTAMP and not config.log_append_time
-    # Which of the records are, only they tell; the header may be wrong altogether.
+    # Only the records themselves show which of them are; the header may be wrong altogether.
     is_too_far_ahead = _is_too_far_ahead(header.max_timestamp, config, now_ms)
     latest_ms = header.max_timestamp
     reads_records = lacks_max_timestamp or is_too_far_ahead or _checks_records(config)

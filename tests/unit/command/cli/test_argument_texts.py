@@ -23,46 +23,32 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
+    ("arguments", "name", "reason"),
     [
-        (("group", "describe", NOT_UTF8), "GROUP"),
-        (("topic", "create", NOT_UTF8), "TOPIC"),
-        (("topic", "create", "clicks", "-c", f"{NOT_UTF8}=1"), "--config"),
-        (("topic", "list", "-X", f"client.id={NOT_UTF8}"), "--client-property"),
-        (("-X", f"client.id={NOT_UTF8}", "topic", "list"), "--client-property"),
-        (("-b", f"{NOT_UTF8}:9092", "topic", "list"), "--bootstrap-servers"),
-        (("consume", "clicks", "--group", NOT_UTF8), "--group"),
-        (("zk", "get", NOT_UTF8), "PATH"),
+        (("group", "describe", NOT_UTF8), "GROUP", "takes UTF-8 text, not '"),
+        (("topic", "create", NOT_UTF8), "TOPIC", "takes UTF-8 text, not '"),
+        (("topic", "create", "clicks", "-c", f"{NOT_UTF8}=1"), "--config", "takes UTF-8 text, not '"),
+        (("topic", "list", "-X", f"client.id={NOT_UTF8}"), "--client-property", "takes UTF-8 text, not '"),
+        (("-X", f"client.id={NOT_UTF8}", "topic", "list"), "--client-property", "takes UTF-8 text, not '"),
+        (("-b", f"{NOT_UTF8}:9092", "topic", "list"), "--bootstrap-servers", "takes UTF-8 text, not '"),
+        (("consume", "clicks", "--group", NOT_UTF8), "--group", "takes UTF-8 text, not '"),
+        (("zk", "get", NOT_UTF8), "PATH", "takes UTF-8 text, not '"),
+        (("group", "describe", ""), "GROUP", "must not be empty."),
+        (("group", "reset-offsets", "", "--to", "end"), "GROUP", "must not be empty."),
+        (("topic", "create", ""), "TOPIC", "must not be empty."),
+        (("schema", "show", ""), "SUBJECT", "must not be empty."),
+        (("user", "create", ""), "NAME", "must not be empty."),
     ],
 )
-def test_names_and_settings_that_are_not_utf8_are_refused(
+def test_texts_that_are_not_utf8_and_empty_names_are_refused(
     arguments: tuple[str, ...],
     name: str,
+    reason: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(monkeypatch, *arguments) == 2
-    assert f"Error: {name} takes UTF-8 text, not '" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        (("group", "describe", ""), "GROUP"),
-        (("group", "reset-offsets", "", "--to", "end"), "GROUP"),
-        (("topic", "create", ""), "TOPIC"),
-        (("schema", "show", ""), "SUBJECT"),
-        (("user", "create", ""), "NAME"),
-    ],
-)
-def test_empty_names_are_refused(
-    arguments: tuple[str, ...],
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(monkeypatch, *arguments) == 2
-    assert f"Error: {name} must not be empty." in capsys.readouterr().err
+    assert f"Error: {name} {reason}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lazy", LAZY_COMMANDS.values(), ids=lambda it: it.name)

@@ -188,8 +188,8 @@ def test_volumes_that_can_not_have_their_new_size_are_reported() -> None:
 def test_claims_that_somebody_has_deleted_are_reported_while_pods_hold_them() -> None:
     """Their data is there until the pods are restarted, and can still be copied."""
     brokers = with_claim(with_claim(component("broker"), 1, deleting=True), 2, deleting=True)
-    told = conditions(replace(snapshot(), brokers=brokers))["ClaimsDeleting"]
-    assert "data-events-broker-1, data-events-broker-2." in told.message
+    found = conditions(replace(snapshot(), brokers=brokers))["ClaimsDeleting"]
+    assert "data-events-broker-1, data-events-broker-2." in found.message
     for changes in ({"deleting": True}, {"node": None}):
         going = with_pod(with_pod(brokers, 1, **changes), 2, **changes)
         assert "ClaimsDeleting" not in conditions(replace(snapshot(), brokers=going))
