@@ -238,6 +238,18 @@ def test_json_records_copy_a_topic_with_tombstones_bytes_and_headers(
     assert len(content(copy)) == 2
 
 
+def test_lines_copy_a_topic_byte_for_byte(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
+    """R36. Only a line feed ends a line, as for kcat."""
+    source, copy = new_topic(), new_topic()
+    values = [b"a\r", b"\r", b"b\r\r", b"", "\x85 \u2028 \v\f\x1c".encode(), b"c\rd", b"\xff\0"]
+    with Connection(new_topic.leader_address(source)) as leader:
+        produce(leader, source, 0, encode_batch([Message(value) for value in values]))
+    shown = mainstem_here("consume", source, "--until-end", cluster=local_stack).stdout
+    mainstem_here("produce", copy, cluster=local_stack, stdin=shown)
+    assert mainstem_here("consume", copy, "--until-end", cluster=local_stack).stdout == shown
+    assert shown == b"".join(value + b"\n" for value in values)
+
+
 def test_several_topics_are_read_with_a_format(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     first, second = new_topic(), new_topic()
     for topic in (first, second):

@@ -102,6 +102,10 @@ def produce(
 ) -> None:
     """Send lines to a topic, one record each.
 
+    Only a line feed ends a line, so that lines that `mainstem consume` writes to a pipe or a file are sent
+    back byte for byte. Values that contain line feeds, null values, keys, times and headers are kept by
+    `consume --output json` and `produce --json-records`.
+
     An interrupted run prints how to resume it.
     """
     out, cluster = Output(output), connect(bootstrap_servers, client_properties)
@@ -117,6 +121,9 @@ def produce(
     if partition is not None and partition >= partition_count:
         raise BadInput(f"Topic {topic} has partitions 0 to {partition_count - 1}, not {partition}.")
     old = _OldTimestamps.of(cluster, topic) if timestamp_field or json_records else None
+    carriage_returns = _CarriageReturns()
+    if not json_records:  # there it is blank space between the record and the next one
+        read_line = carriage_returns.counting(read_line)
     interruption = Interruption()
     interruption.install(signal.SIGINT)
     sender = Sender(cluster, topic, out.warn, acks.value, compression.value, audit, interruption)
@@ -139,6 +146,12 @@ def produce(
         _show_interruption(out, topic, sender.give_up(), skip, paths)
         raise typer.Exit(130) from None
     _show(out, topic, sent, time.monotonic() - started)
+    if carriage_returns.count:
+        out.warn(
+            f"{carriage_returns.count:,} line{' ends' if carriage_returns.count == 1 else 's end'} with a "
+            "carriage return, as lines of Windows do, and it was sent as part of the record: to send such "
+            "lines without it, pass them through `tr -d '\\r'`."
+        )
     if old is not None and old.count:
         out.warn(
             f"{old.count:,} record{' has a timestamp' if old.count == 1 else 's have timestamps'} older than "
@@ -175,6 +188,23 @@ class _OldTimestamps:
             yield record
 
 
+@dataclass(slots=True)
+class _CarriageReturns:
+    """Counts lines whose last byte is a carriage return: it may be part of the value, as in lines that
+    `consume` wrote, or of a line end of Windows."""
+
+    count: int = 0
+
+    def counting(self, read_line: LineReader) -> LineReader:
+        """The same reader of lines."""
+
+        def read(line: bytes) -> Record | RecordWithHeaders:
+            self.count += line.endswith(b"\r")
+            return read_line(line)
+
+        return read
+
+
 def _bar(paths: list[Path], out: Output) -> AbstractContextManager[Advance]:
     if not paths and sys.stdin.isatty():
         return nullcontext(lambda _bytes: None)
@@ -200,7 +230,7 @@ def _records(name: str, source: BinaryIO, skipped: int, read_line: LineReader, a
     bytes_since_bar = 0
     for number, line in enumerate(source, start=skipped + 1):
         try:
-            yield read_line(line.rstrip(b"\r\n"))
+            yield read_line(line.removesuffix(b"\n"))
         except BadInput as error:
             raise BadInput(f"Line {number:,} of {name} was not sent: {error}.") from error
         bytes_since_bar += len(line)

@@ -58,7 +58,7 @@ def sender(monkeypatch: pytest.MonkeyPatch) -> PlayedSender:
 
 def files(folder: Path) -> list[str]:
     """Two files of two lines; the last line does not end."""
-    texts = {"one": b"a:1\nb:2:3\r\n", "two": b"c:4\nd"}
+    texts = {"one": b"a:1\nb:2:3\n", "two": b"c:4\nd"}
     for name, text in texts.items():
         (folder / name).write_bytes(text)
     return [str(folder / name) for name in texts]
@@ -106,6 +106,40 @@ def test_an_interrupted_run_says_how_it_is_resumed(sender: PlayedSender, tmp_pat
     shown = " ".join(result.output.split())
     assert "2 of 2 records were acknowledged" in shown
     assert shown.endswith("--skip 2 (up to 1 records are sent twice)")
+
+
+VALUES = [b"a\r", b"\r", b"b\r\r", b"", b"\x85 \xe2\x80\xa8 \v\f\x1c\x1d\x1e", b"c\rd", b"\xff\0", b"e"]
+"""Values that hold, or end with, what other programs take for the end of a line; the last is none of them."""
+
+
+def test_only_a_line_feed_ends_a_line(sender: PlayedSender, tmp_path: Path) -> None:
+    """R36. Lines that `consume` wrote are sent as they were. A file of Windows is reported."""
+    path = tmp_path / "values"
+    path.write_bytes(b"\n".join(VALUES))
+    result = CliRunner().invoke(app, ["produce", "t", str(path)])
+    assert result.exit_code == 0, result.output
+    assert [value for value, *_ in sender.sent] == VALUES
+    assert "Note: 3 lines end with a carriage return" in " ".join(result.output.split())
+
+
+def test_keys_and_values_keep_what_is_not_a_line_feed(sender: PlayedSender, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(b"%b\t%b\n" % (value, value) for value in VALUES))
+    result = CliRunner().invoke(app, ["produce", "t", str(path), "--key-separator", "\t"])
+    assert result.exit_code == 0, result.output
+    assert [(value, key) for value, key, _ in sender.sent] == [(value, value) for value in VALUES]
+
+
+def test_a_carriage_return_after_a_json_record_is_not_part_of_it(
+    sender: PlayedSender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TwoPartitions, "topic_settings", lambda *_: None, raising=False)
+    path = tmp_path / "records"
+    path.write_bytes(b'{"value": "a\\r"}\r\n')
+    result = CliRunner().invoke(app, ["produce", "t", str(path), "--json-records"])
+    assert result.exit_code == 0, result.output
+    assert [value for value, *_ in sender.sent] == [b"a\r"]
+    assert "carriage return" not in result.output
 
 
 @pytest.mark.parametrize("partition", [2, 3])

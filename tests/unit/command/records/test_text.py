@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.errors import BadInput
+from mainstem.records.lines import line_reader
 from mainstem.records.text import Field, format_writer, json_line, line_writer
 
 
@@ -75,6 +76,26 @@ def test_json_gives_back_any_bytes(value: bytes, key: bytes | None) -> None:
             assert name not in record
         else:
             assert record[name] == (None if original is None else original.decode())
+
+
+LINE_SEPARATORS = "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"
+"""All at which str.splitlines or a Java reader would end a line, and NUL."""
+BYTES = st.binary() | st.text(LINE_SEPARATORS + "a").map(str.encode)
+
+
+@given(BYTES, st.none() | BYTES, st.lists(st.tuples(st.text(LINE_SEPARATORS + "a"), st.none() | BYTES)))
+def test_a_record_as_json_is_one_line_that_gives_back_all_of_it(
+    value: bytes, key: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    """R36. What `consume --output json` writes, `produce --json-records` sends."""
+    line = json_line(message(value_=value, key_=key, headers_=headers))
+    assert line.count(b"\n") == 1
+    assert line_reader(json_records=True)(line.removesuffix(b"\n")) == (
+        value,
+        key,
+        1_769_853_600_123,
+        headers,
+    )
 
 
 @given(st.binary())
