@@ -250,6 +250,21 @@ def test_lines_copy_a_topic_byte_for_byte(local_stack: SharedCluster, new_topic:
     assert shown == b"".join(value + b"\n" for value in values)
 
 
+def test_a_record_without_a_time_is_copied_with_the_time_of_sending(
+    local_stack: SharedCluster, new_topic: TopicFactory
+) -> None:
+    """KIP-32: a timestamp of -1 is none."""
+    source, copy = new_topic(), new_topic()
+    with Connection(new_topic.leader_address(source)) as leader:
+        produce(leader, source, 0, encode_batch([Message(b"v", timestamp_ms=-1)]))
+    shown = mainstem_here("consume", source, "--until-end", "-o", "json", cluster=local_stack).stdout
+    assert json.loads(shown)["timestamp_ms"] is None
+    mainstem_here("produce", copy, "--json-records", cluster=local_stack, stdin=shown)
+    (record,) = consume_json(local_stack, copy)
+    assert record["value"] == "v"
+    assert record["timestamp_ms"] > 1_700_000_000_000
+
+
 def test_several_topics_are_read_with_a_format(local_stack: SharedCluster, new_topic: TopicFactory) -> None:
     first, second = new_topic(), new_topic()
     for topic in (first, second):

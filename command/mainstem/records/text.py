@@ -20,6 +20,8 @@ from mainstem.errors import BadInput
 from mainstem.times import text_of_ms
 
 NULL: Final = b"null"
+NO_TIMESTAMP: Final = -1
+"""Kafka's timestamp of a record that has none (KIP-32)."""
 _DIM, _PLAIN = b"\x1b[2m", b"\x1b[0m"
 
 RecordWriter = Callable[[Message], bytes]
@@ -36,14 +38,19 @@ class Field(StrEnum):
 
 
 def json_line(message: Message) -> bytes:
-    """The whole record as one line of JSON, which `lines.json_record` reads back."""
+    """The whole record as one line of JSON, which `lines.json_record` reads back.
+
+    Both forms of the time are null in a record without one, which is then sent back with the time of sending:
+    the Kafka client sends no record without a time.
+    """
     _, timestamp_ms = message.timestamp()
+    has_time = timestamp_ms != NO_TIMESTAMP
     record: dict[str, object] = {
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": text_of_ms(timestamp_ms),
-        "timestamp_ms": timestamp_ms,
+        "timestamp": text_of_ms(timestamp_ms) if has_time else None,
+        "timestamp_ms": timestamp_ms if has_time else None,
     }
     put_bytes(record, "key", message.key())
     put_bytes(record, "value", message.value())
@@ -78,7 +85,8 @@ def _field(message: Message, field: Field) -> bytes:
         case Field.KEY:
             return _or_null(message.key())
         case Field.TIMESTAMP:
-            return text_of_ms(message.timestamp()[1]).encode()
+            timestamp_ms = message.timestamp()[1]
+            return NULL if timestamp_ms == NO_TIMESTAMP else text_of_ms(timestamp_ms).encode()
         case Field.PARTITION:
             return str(message.partition()).encode()
         case Field.OFFSET:

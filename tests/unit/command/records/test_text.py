@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.errors import BadInput
-from mainstem.records.lines import line_reader
-from mainstem.records.text import Field, format_writer, json_line, line_writer
+from mainstem.records.lines import NOW, line_reader
+from mainstem.records.text import NO_TIMESTAMP, Field, format_writer, json_line, line_writer
 
 
 @dataclass
@@ -25,6 +25,7 @@ class FakeMessage:
     value_: bytes | None = b"v"
     key_: bytes | None = None
     headers_: list[tuple[str, bytes | None]] | None = None
+    timestamp_ms: int = 1_769_853_600_123
 
     def topic(self) -> str:
         return "clicks"
@@ -36,7 +37,7 @@ class FakeMessage:
         return 42
 
     def timestamp(self) -> tuple[int, int]:
-        return 1, 1_769_853_600_123
+        return 1, self.timestamp_ms
 
     def key(self) -> bytes | None:
         return self.key_
@@ -96,6 +97,16 @@ def test_a_record_as_json_is_one_line_that_gives_back_all_of_it(
         1_769_853_600_123,
         headers,
     )
+
+
+def test_a_record_without_a_time_says_so_and_is_sent_back_with_the_time_of_sending() -> None:
+    """KIP-32: -1 is no time, and not the last millisecond of 1969."""
+    timeless = message(timestamp_ms=NO_TIMESTAMP)
+    record = json.loads(json_line(timeless))
+    assert (record["timestamp"], record["timestamp_ms"]) == (None, None)
+    assert line_reader(json_records=True)(json_line(timeless)) == (b"v", None, NOW, [])
+    assert line_writer([Field.TIMESTAMP], for_a_terminal=False)(timeless) == b"null\tv\n"
+    assert format_writer("%T")(timeless) == b"-1"  # as kcat
 
 
 @given(st.binary())
