@@ -158,9 +158,10 @@ def _plan_wider(
     """Whether a column may get doubles for integers: all files that have it can be written anew, and none of
     its integers would be rounded.
     """
-    # The log has no statistics of what is inside of other values.
+    # The log has no statistics of what is inside of other values, nor of a name that looks like a path there.
     is_nested = pa.types.is_nested(column_type)
-    files = [file for file in _files(folder, table, name) if is_nested or file.may_have_column()]
+    is_in_log = not is_nested and "." not in name
+    files = [file for file in _files(folder, table, name) if not is_in_log or file.may_have_column()]
     with explaining_table_errors(folder):
         days = {file.day for file in files if file.day is not None}
         if refusal is None and any(file.day is None for file in files):
@@ -271,7 +272,8 @@ def _file_is_exact(folder: Folder, column: str, path: str) -> bool:
         metadata = parquet.read_metadata(file)
     for index in range(metadata.num_columns):
         leaf = metadata.schema.column(index)
-        if leaf.path.split(".")[0] != column or leaf.physical_type != "INT64":
+        # A column may have dots in its name; no other then begins with it and a dot (`columns.check_name`).
+        if not f"{leaf.path}.".startswith(f"{column}.") or leaf.physical_type != "INT64":
             continue
         for group in range(metadata.num_row_groups):
             chunk = metadata.row_group(group).column(index)

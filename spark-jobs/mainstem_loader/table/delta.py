@@ -162,7 +162,12 @@ def _demands_of_type(kind: Any, name: str) -> Iterator[str]:
         case {"type": "array", "elementType": element, "containsNull": takes_nulls}:
             if not takes_nulls:
                 yield f"its column {name} takes no nulls in arrays"
-            yield from _demands_of_type(element, name)
+            yield from _demands_of_type(element, f"{name}.element")
+        case {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": takes_nulls}:
+            if not takes_nulls:
+                yield f"its column {name} takes no nulls as values of maps"
+            yield from _demands_of_type(key, f"{name}.key")
+            yield from _demands_of_type(value, f"{name}.value")
 
 
 def check_vacant(folder: Folder, advice: str) -> None:

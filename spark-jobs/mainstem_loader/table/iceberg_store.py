@@ -30,6 +30,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertRefSnapshotId
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import MapType
 
 from mainstem_loader.columns import DAY_COLUMN, OFFSET_COLUMN, Columns, TableFormat, record_columns
 from mainstem_loader.errors import WarehouseError
@@ -429,10 +430,13 @@ def _check_loadable(table: Table, name: str) -> None:
                 f"Column {column.name} of Iceberg table {name} is of type {column.field_type}, which the"
                 " loader does not write; load into another table."
             )
+    columns = {path: schema.find_field(column_id) for path, column_id in _ids(schema).items()}
+    # Keys of maps are always required (Iceberg specification, "Nested Types"); others may be called so.
+    map_keys = {
+        column.field_type.key_id for column in columns.values() if isinstance(column.field_type, MapType)
+    }
     required = [
-        path
-        for path, column_id in _ids(schema).items()
-        if schema.find_field(column_id).required and path.rpartition(".")[2] != "key"
+        path for path, column in columns.items() if column.required and column.field_id not in map_keys
     ]
     if required:
         raise WarehouseError(

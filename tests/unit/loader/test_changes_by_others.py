@@ -342,6 +342,16 @@ def column_n(**changes: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def struct_of(name: str) -> dict[str, Any]:
+    """A struct whose member takes no nulls."""
+    member = {"name": name, "type": "string", "nullable": False, "metadata": {}}
+    return {"type": "struct", "fields": [member]}
+
+
+def map_of(value: Any, key: Any = "string", takes_nulls: bool = True) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": takes_nulls}
+
+
 def configured(**properties: str) -> Callable[[dict[str, Any]], None]:
     return lambda table: table["configuration"].update(
         {f"delta.{name.replace('_', '.')}": value for name, value in properties.items()}
@@ -362,6 +372,15 @@ INVARIANT = {"delta.invariants": '{"expression":{"expression":"n < 5"}}'}
         (column_n(metadata=INVARIANT), {}, "column n has an invariant"),
         (column_n(nullable=False), {}, "column n takes no nulls"),
         (column_n(type={"type": "array", "elementType": "long", "containsNull": False}), {}, "n takes no"),
+        (column_n(type=struct_of("key")), {}, r"column n\.key takes no nulls,"),
+        (
+            column_n(type={"type": "array", "elementType": struct_of("key"), "containsNull": True}),
+            {},
+            r"column n\.element\.key takes no nulls,",
+        ),
+        (column_n(type=map_of("long", takes_nulls=False)), {}, "column n takes no nulls as values of maps,"),
+        (column_n(type=map_of(struct_of("key"))), {}, r"column n\.value\.key takes no nulls,"),
+        (column_n(type=map_of("long", key=struct_of("k"))), {}, r"column n\.key\.k takes no nulls,"),
         (new_column({}, nullable=False), {}, "column g takes no nulls"),
         (
             new_column({"delta.generationExpression": "n * 2"}),

@@ -88,6 +88,16 @@ def test_a_fraction_makes_doubles_of_whole_numbers(loads: Loads) -> None:
     check_files(loads)
 
 
+def test_a_fraction_makes_doubles_of_whole_numbers_in_a_column_with_dots_in_its_name(loads: Loads) -> None:
+    """It is no path into another column, neither in the log nor in files."""
+    loads.send({"a.b": 1}, {"a.b.c": 1})
+    loads.load()
+    loads.send({"a.b": 0.5})
+    loads.load()
+    assert [row["a.b"] for row in loads.rows("a.b")] == [1.0, None, 0.5]
+    check_files(loads)
+
+
 def test_a_negative_zero_keeps_its_sign_after_whole_numbers(loads: Loads) -> None:
     """As it does beside them: no integer is -0.0."""
     loads.send({"n": 7})
@@ -121,11 +131,12 @@ def test_only_days_that_need_it_are_written_anew(loads: Loads) -> None:
     [
         ({"n": 2**53 + 1}, {}, "too large to be exact"),
         ({"n": {"m": [2**53 + 1]}}, {}, "too large to be exact"),
+        ({"n.m": 2**53 + 1}, {}, "too large to be exact"),
         ({"n": 1}, {"limit": 0}, "which is too much for one load"),
         ({"n": 1}, {"appendOnly": "true"}, "append-only"),
         ({"n": 1}, {"columns": {"n": pa.int64()}}, None),
     ],
-    ids=["large", "large inside", "costly", "append-only", "declared"],
+    ids=["large", "large inside", "large with a dot", "costly", "append-only", "declared"],
 )
 def test_what_cannot_be_a_double_keeps_its_type_and_a_note_says_why(
     loads: Loads,
@@ -141,11 +152,12 @@ def test_what_cannot_be_a_double_keeps_its_type_and_a_note_says_why(
         monkeypatch.setattr(adaptation, "REWRITTEN_BYTES_MAX", more["limit"])
     if "appendOnly" in more:
         loads.table().delta.alter.set_table_properties({"delta.appendOnly": "true"})
-    fraction = {"n": {"m": [0.5]}} if isinstance(first["n"], dict) else {"n": 0.5}
+    ((name, number),) = first.items()
+    fraction = {name: {"m": [0.5]} if isinstance(number, dict) else 0.5}
     loads.send(fraction)
     report = loads.load(columns=more.get("columns", {}))
     assert (report.loaded, report.dead_lettered) == (1, 0)
-    assert [row["n"] for row in loads.rows("n")] == [first["n"], None]
+    assert [row[name] for row in loads.rows(name)] == [number, None]
     assert json.loads(loads.rows("_rest")[1]["_rest"]) == fraction
     assert note is None or any(note in warning for warning in report.warnings), report.warnings
     assert len(report.warnings) == (1 if note is None else 2)

@@ -305,6 +305,71 @@ def test_a_table_with_a_column_that_cannot_be_written_is_refused(own: Tables) ->
         own.open()
 
 
+def _with_required_field(kind: str) -> Any:
+    """The type of a column that has a field called `key`, which allows no null, at some place."""
+    from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType, StructType
+
+    struct = StructType(NestedField(90, "key", StringType(), required=True))
+    match kind:
+        case "struct":
+            return struct
+        case "list":
+            return ListType(91, struct, element_required=False)
+        case "map":
+            return MapType(91, StringType(), 92, struct, value_required=False)
+        case "map key":
+            return MapType(91, struct, 92, LongType(), value_required=False)
+        case "elements":
+            return ListType(91, LongType(), element_required=True)
+        case _:
+            return MapType(91, StringType(), 92, LongType(), value_required=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("struct", "c.key"),
+        ("list", "c.element.key"),
+        ("map", "c.value.key"),
+        ("map key", "c.key.key"),
+        ("elements", "c.element"),
+        ("values", "c.value"),
+    ],
+)
+def test_a_nested_field_that_allows_no_null_is_refused_whatever_its_name(
+    own: Tables, kind: str, path: str
+) -> None:
+    commit(own, "a", None, 1)
+    with own.iceberg().update_schema() as change:
+        change.add_column("c", _with_required_field(kind))
+    with pytest.raises(WarehouseError, match=rf"Column {path} of Iceberg table mainstem\.t allows no null"):
+        own.open()
+
+
+def test_a_column_called_key_that_allows_no_null_is_refused(own: Tables) -> None:
+    from pyiceberg.types import StringType
+
+    commit(own, "a", None, 1)
+    with own.iceberg().update_schema(allow_incompatible_changes=True) as change:
+        change.add_column("key", StringType(), required=True)
+    with pytest.raises(WarehouseError, match=r"Column key of Iceberg table mainstem\.t allows no null"):
+        own.open()
+
+
+def test_the_keys_of_maps_are_required_and_loaded(own: Tables) -> None:
+    """Iceberg has no other maps."""
+    from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType, StructType
+
+    commit(own, "a", None, 1)
+    counts = MapType(90, StringType(), 91, LongType(), value_required=False)
+    nested = StructType(NestedField(92, "key", ListType(93, counts, element_required=False), required=False))
+    with own.iceberg().update_schema() as change:
+        change.add_column("key", nested)
+    assert own.iceberg().schema().find_field("key.key.element.key").required
+    assert commit(own, "b", 1, 2) is CommitOutcome.COMMITTED
+    assert own.offsets() == [0, 1]
+
+
 def test_nested_columns_grow_and_are_read_by_name(own: Tables) -> None:
     small = pa.struct([("k", pa.int64()), ("l", pa.list_(pa.struct([("m", pa.string())])))])
     large = pa.struct(
