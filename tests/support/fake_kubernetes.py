@@ -318,6 +318,16 @@ class Kubernetes:
 
     # --- HTTP ---
 
+    def _page(self, items: list[Manifest], query: Mapping[str, str]) -> tuple[Manifest, list[Manifest]]:
+        """The metadata and items of a page. It continues one state only: after any change it is gone."""
+        version, _, start = query.get("continue", f"{self._version}:0").partition(":")
+        if version != str(self._version):
+            raise web.HTTPGone(reason="The provided continue parameter is too old")
+        first = int(start)
+        end = first + int(query.get("limit") or len(items) or 1)
+        more = {"continue": f"{version}:{end}"} if end < len(items) else {}
+        return {"resourceVersion": version, **more}, items[first:end]
+
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[Kubernetes]:
         app = web.Application(client_max_size=64 * 2**20)
@@ -382,7 +392,8 @@ class Kubernetes:
                     and _selected(item, request.query.get("labelSelector", ""))
                 ]
                 kind = KINDS[plural][1]
-                listing = {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+                metadata, items = self._page(items, request.query)
+                listing = {"metadata": metadata, "items": items}
                 return web.json_response({"kind": f"{kind}List", "apiVersion": core or group, **listing})
             case "GET" if sub == "scale":
                 item = self.objects[key]

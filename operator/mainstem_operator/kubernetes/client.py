@@ -43,6 +43,7 @@ _ADMISSION: Final = re.compile(
 )
 """In the words of the API server; whoever refuses chooses the status, which may be any from 400."""
 _PAGE: Final = 500
+_GONE: Final = 410
 _EVENT_NAME_LENGTH: Final = 253 - 17  # Kubernetes' limit, without the point and the digest
 _PLURALS: Final = {
     "Deployment": "deployments",
@@ -161,13 +162,24 @@ class Kube:
     async def find(
         self, api_version: str, kind: str, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> Sequence[Object]:
-        """All objects with these labels, in pages."""
+        """All objects with these labels, in pages.
+
+        The API server forgets the state that a page continues after some minutes. Then all are read anew and
+        in one piece, as client-go does: pages of two states would lack objects, or have some twice.
+        """
         objects: list[Object] = []
         query: dict[str, str] = {"limit": str(_PAGE)}
         if labels:
             query["labelSelector"] = ",".join(f"{name}={value}" for name, value in labels.items())
         while True:
-            page = await self._call("GET", _path(api_version, kind, namespace), query=query)
+            try:
+                page = await self._call("GET", _path(api_version, kind, namespace), query=query)
+            except Refused as refused:
+                if refused.status != _GONE or "continue" not in query:
+                    raise
+                objects.clear()
+                del query["continue"], query["limit"]
+                continue
             objects += page.get("items") or []
             more = (page.get("metadata") or {}).get("continue")
             if not more:
