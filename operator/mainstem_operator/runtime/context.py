@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -30,8 +31,25 @@ logger = structlog.get_logger(__name__)
 _VOLATILE: Final = ("measured",)
 
 
+@dataclass(slots=True)
+class _Kept:
+    """All that is kept of one object between looks, so that it goes as a whole.
+
+    Attributes:
+        told: the last event of each reason, as the uid of its object and its message.
+        brokers: of a BrokerCluster, as all that follows.
+        progress: what it has said of its progress, and since when.
+    """
+
+    told: dict[str, tuple[str, str]] = field(default_factory=dict)
+    brokers: Brokers | None = None
+    moves: LimitedMoves | None = None
+    is_still_open: bool = False
+    progress: tuple[str, dt.datetime] | None = None
+
+
 class Context:
-    """Made once; a look gets it and keeps nothing in it. `operator_namespace`: where the operator runs."""
+    """Made once; a look gets it. `operator_namespace`: where the operator runs."""
 
     def __init__(
         self,
@@ -50,18 +68,15 @@ class Context:
         self.may_act = may_act
         self.operator_namespace = operator_namespace
         self._addresses = addresses
-        self._brokers: dict[tuple[str, str], Brokers] = {}
-        self._moves: dict[tuple[str, str], LimitedMoves] = {}
-        self._still_open: set[tuple[str, str]] = set()
-        self._progress: dict[tuple[str, str], tuple[str, dt.datetime]] = {}
-        self._said: dict[tuple[str, str, str], str] = {}
+        self._kept: defaultdict[tuple[str, str, str], _Kept] = defaultdict(_Kept)
+        """By kind, namespace and name."""
 
     def brokers(self, namespace: str, cluster: str) -> Brokers:
         """The connection to the brokers of a BrokerCluster, made when it is used."""
-        key = namespace, cluster
-        if key not in self._brokers:
-            self._brokers[key] = Brokers(self._addresses.bootstrap_servers(namespace, cluster))
-        return self._brokers[key]
+        kept = self._kept_of(namespace, cluster)
+        if kept.brokers is None:
+            kept.brokers = Brokers(self._addresses.bootstrap_servers(namespace, cluster))
+        return kept.brokers
 
     async def log_in(self, cluster: Object) -> None:
         """Let requests to the brokers of a BrokerCluster use its present keys, if it is secured.
@@ -78,9 +93,7 @@ class Context:
         is_wanted = bool(((cluster.get("spec") or {}).get("listeners") or {}).get("clients"))
         # While its listeners change, brokers are reached over the one that they use themselves.
         talks_over_tls = is_wanted if filed is None else step_filed(filed) not in (Step.OPEN, Step.BOTH)
-        self._still_open.discard((namespace, name))
-        if is_wanted and not talks_over_tls:
-            self._still_open.add((namespace, name))
+        self._kept_of(namespace, name).is_still_open = is_wanted and not talks_over_tls
         if talks_over_tls:
             servers = self._addresses.secured_servers(namespace, name)
             secret = await self.kube.get("v1", "Secret", namespace, names.operator_certificate(name))
@@ -92,23 +105,27 @@ class Context:
 
     def is_still_open(self, namespace: str, cluster: str) -> bool:
         """Whether brokers of a BrokerCluster that is to be secured do not all have its listeners yet."""
-        return (namespace, cluster) in self._still_open
+        return self._kept_of(namespace, cluster).is_still_open
 
     def moves(self, namespace: str, cluster: str) -> LimitedMoves:
         """What starts the moves of a BrokerCluster's replicas, shared by all reconciles."""
-        key = namespace, cluster
-        if key not in self._moves:
-            self._moves[key] = LimitedMoves(self.kube, self.brokers(*key), self.may_act)
-        return self._moves[key]
+        kept = self._kept_of(namespace, cluster)
+        if kept.moves is None:
+            kept.moves = LimitedMoves(self.kube, self.brokers(namespace, cluster), self.may_act)
+        return kept.moves
 
-    def forget(self, namespace: str, cluster: str) -> None:
-        """Drop the connections and the metrics of a BrokerCluster that is gone."""
-        key = namespace, cluster
-        self._brokers.pop(key, None)
-        self._moves.pop(key, None)
-        self._still_open.discard(key)
-        self._progress.pop(key, None)
-        self.metrics.forget(namespace, cluster)
+    def _kept_of(self, namespace: str, cluster: str) -> _Kept:
+        return self._kept["BrokerCluster", namespace, cluster]
+
+    def forget_gone(self, present: Mapping[str, Container[tuple[str, str]]]) -> None:
+        """Drop all that is kept of objects that are gone.
+
+        Args:
+            present: the namespaces and names of those that are there, by kind.
+        """
+        for kind, namespace, name in list(self._kept):
+            if (namespace, name) not in present.get(kind, ()):
+                del self._kept[kind, namespace, name]
 
     async def put_status(self, manifest: Object, status: Mapping[str, Any]) -> None:
         """Write the status, if it says anything that the present one does not."""
@@ -178,23 +195,24 @@ class Context:
     ) -> None:
         """Turn the gauge on when a BrokerCluster has said the same of its progress for too long."""
         metadata = manifest["metadata"]
-        key = metadata["namespace"], metadata["name"]
+        kept = self._kept_of(metadata["namespace"], metadata["name"])
         progress = next(item for item in status["conditions"] if item["type"] == "Progressing")
         # Its first sentence counts; what follows says what is waited for, and may change for ever.
         said = f"{progress['reason']}: {progress['message'].partition('. ')[0]}"
         text = said if progress["status"] == "True" else ""
-        before, since = self._progress.get(key, ("", now))
+        before, since = kept.progress or ("", now)
         if text != before:
             since = now
-        self._progress[key] = text, since
+        kept.progress = text, since
         stuck = bool(text) and (now - since).total_seconds() > stuck_after_seconds
-        self.metrics.stuck.labels(*key).set(stuck)
+        self.metrics.stuck.labels(metadata["namespace"], metadata["name"]).set(stuck)
 
     async def event(self, manifest: Object, reason: str, message: str, *, warning: bool = False) -> None:
         """Tell in an event, once, what is done to an object and why."""
         metadata = manifest["metadata"]
-        key = manifest["kind"], metadata.get("uid", ""), reason
-        if self._said.get(key) == message:
+        told = self._kept[manifest["kind"], metadata["namespace"], metadata["name"]].told
+        event = metadata.get("uid", ""), message
+        if told.get(reason) == event:
             return
-        self._said[key] = message
+        told[reason] = event
         await self.kube.tell(manifest, reason, message, warning=warning)

@@ -55,6 +55,7 @@ class Reconciler:
         self._began: dict[Key, float] = {}
         self._refused: set[Key] = set()
         """Looks that Kubernetes or brokers have refused since they last went well."""
+        self._leads = False
 
     def stuck_seconds(self) -> float:
         """How long the longest look that is under way has lasted."""
@@ -80,16 +81,16 @@ class Reconciler:
         if stored is not None and not is_gone and decisions_in(stored) == decisions_in(body):
             return  # our own write of the status, most of the time
         if kind == "BrokerCluster":
-            self.queue.add(Key("cluster", *key))
+            self._queue(Key("cluster", *key))
             if stored is None or is_gone or metadata.get("deletionTimestamp"):
                 for queue in _QUEUES.values():
-                    self.queue.add(Key(queue, *key))
+                    self._queue(Key(queue, *key))
             else:  # listeners, authorization and warehouse decide what Users and loads get
-                self.queue.add(Key("users", *key))
-                self.queue.add(Key("topics", *key))
+                self._queue(Key("users", *key))
+                self._queue(Key("topics", *key))
             return
         if cluster := _cluster_named_by(body):
-            self.queue.add(Key(_QUEUES[kind], metadata["namespace"], cluster))
+            self._queue(Key(_QUEUES[kind], metadata["namespace"], cluster))
 
     def heard_of_part(self, body: Any) -> None:
         """An event about a pod or a StatefulSet of a BrokerCluster."""
@@ -99,7 +100,12 @@ class Reconciler:
         cluster = labels.get(names.CLUSTER_LABEL)
         if cluster and (metadata["namespace"], cluster) in self._stores["BrokerCluster"]:
             is_load = labels.get(names.COMPONENT_LABEL) in (names.LOADER, names.RESIDENT_LOADER)
-            self.queue.add(Key("topics" if is_load else "cluster", metadata["namespace"], cluster))
+            self._queue(Key("topics" if is_load else "cluster", metadata["namespace"], cluster))
+
+    def _queue(self, key: Key) -> None:
+        """Queue a key, if anybody works on it: the queue of a replica that waits would only grow."""
+        if self._leads:
+            self.queue.add(key)
 
     # --- What is done ---
 
@@ -110,6 +116,9 @@ class Reconciler:
             namespaces: those that are watched; empty for all.
         """
         await leading()
+        self._leads = True
+        for key in self._keys():
+            self.queue.add(key)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._resync(namespaces))
             for _ in range(WORKERS):
@@ -168,8 +177,12 @@ class Reconciler:
         del self._began[key]
         metrics.reconciles.labels(key.kind, result).inc()
         metrics.duration.labels(key.kind).observe(time.monotonic() - began)
-        if result == "ok" and (key.namespace, key.name) in self._stores["BrokerCluster"]:
+        if (key.namespace, key.name) not in self._stores["BrokerCluster"]:
+            metrics.forget(key.namespace, key.name)
+        elif result == "ok":
             metrics.last_success.labels(key.kind, key.namespace, key.name).set(time.time())
+        # At the end of each look: one that began before its object was gone has kept something since.
+        self._context.forget_gone(self._stores)
         return again
 
     async def _say_refused(self, key: Key, error: Exception) -> None:
@@ -210,10 +223,7 @@ class Reconciler:
             await self._context.log_in(cluster)
         match key.kind:
             case "cluster":
-                if cluster is None:
-                    self._context.forget(key.namespace, key.name)
-                    return None
-                return await reconcile_cluster(self._context, cluster)
+                return None if cluster is None else await reconcile_cluster(self._context, cluster)
             case "topics":
                 topics = await self._fresh_objects("Topic", key)
                 return await reconcile_topics(self._context, key.namespace, key.name, topics, cluster)
@@ -225,12 +235,16 @@ class Reconciler:
                 return await reconcile_users(self._context, key.namespace, key.name, users, cluster)
 
     # A watch may miss a deletion: after a 410 (Gone) kopf lists all objects again and reports those that are
-    # left, but not those that are gone. So what is acted on is read anew; the stores only say what to queue.
+    # left, but not those that are gone. So what is acted on is read anew; the stores only say what to queue,
+    # and of which objects something is kept.
 
     async def _fresh_cluster(self, key: Key) -> Object | None:
         cluster = await self._context.kube.get(names.API_VERSION, "BrokerCluster", key.namespace, key.name)
+        store = self._stores["BrokerCluster"]
         if cluster is None:
-            self._stores["BrokerCluster"].pop((key.namespace, key.name), None)
+            store.pop((key.namespace, key.name), None)
+        elif (key.namespace, key.name) not in store:
+            self._take(cluster, "BrokerCluster")  # before its event, or its watch has failed
         return cluster
 
     async def _fresh_objects(self, kind: str, key: Key) -> list[Object]:
@@ -243,6 +257,8 @@ class Reconciler:
             if _cluster_named_by(item) == key.name
         ]
         store, present = self._stores[kind], {item["metadata"]["name"] for item in objects}
+        for item in objects:
+            store.setdefault(key_of(item), item)
         for other, manifest in list(store.items()):
             of_this_cluster = other[0] == key.namespace and _cluster_named_by(manifest) == key.name
             if of_this_cluster and other[1] not in present:

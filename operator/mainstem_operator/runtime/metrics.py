@@ -96,7 +96,7 @@ class Metrics:
         for topic, (up_to_s, limit_s) in up_to_and_limit.items():
             self.loaded_up_to.labels(namespace, cluster, topic).set(up_to_s)
             self.freshness_limit.labels(namespace, cluster, topic).set(limit_s)
-        self._fresh[namespace, cluster] = {*up_to_and_limit, *kept}
+        _keep(self._fresh, (namespace, cluster), {*up_to_and_limit, *kept})
 
     def set_rejecting(
         self,
@@ -113,7 +113,7 @@ class Metrics:
             _remove(self.rejecting, namespace, cluster, topic)
         for topic, holds in is_rejecting.items():
             self.rejecting.labels(namespace, cluster, topic).set(holds)
-        self._loaded[namespace, cluster] = {*is_rejecting, *kept}
+        _keep(self._loaded, (namespace, cluster), {*is_rejecting, *kept})
 
     def forget(self, namespace: str, cluster: str) -> None:
         """Remove the gauges of a BrokerCluster that is gone: their last values would be reported for ever."""
@@ -122,6 +122,13 @@ class Metrics:
         _remove(self.stuck, namespace, cluster)
         self.set_freshness(namespace, cluster, {})
         self.set_rejecting(namespace, cluster, {})
+
+
+def _keep(topics: dict[tuple[str, str], set[str]], cluster: tuple[str, str], now: set[str]) -> None:
+    """Remember which Topics of a BrokerCluster have gauges; of one that has none, nothing."""
+    topics.pop(cluster, None)
+    if now:
+        topics[cluster] = now
 
 
 def _remove(gauge: Gauge, *labels: str) -> None:

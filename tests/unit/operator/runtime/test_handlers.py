@@ -41,10 +41,9 @@ class Played:
     """A Reconciler whose reconciles only record what they are given."""
 
     def __init__(self, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.forgotten: list[tuple[str, str]] = []
         self.clusters: list[Manifest | None] = []
         self.topics: list[Manifest] = []
-        context = SimpleNamespace(kube=kube, forget=lambda *key: self.forgotten.append(key), log_in=_nothing)
+        context = SimpleNamespace(kube=kube, log_in=_nothing)
         self.reconciler = Reconciler(cast(Context, context), 1.0)
 
         async def cluster(_: Context, manifest: Manifest) -> None:
@@ -80,7 +79,7 @@ async def test_a_topic_whose_deletion_no_event_reported_is_not_reconciled(
     assert Key("topics", "default", "elsewhere") in played.reconciler._keys()
 
 
-async def test_a_cluster_whose_deletion_no_event_reported_is_forgotten(
+async def test_a_cluster_whose_deletion_no_event_reported_is_not_reconciled(
     monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
 ) -> None:
     played = Played(kube, monkeypatch)
@@ -89,8 +88,8 @@ async def test_a_cluster_whose_deletion_no_event_reported_is_forgotten(
     await played.dispatch("topics")
     assert played.clusters == [None]
     await played.dispatch("cluster")
-    assert played.forgotten == [("default", "events")]
     assert played.clusters == [None]
+    assert played.reconciler._keys() == {Key("topics", "default", "events")}, "of the Topic alone"
 
 
 async def test_a_cluster_is_reconciled_as_it_is_and_not_as_it_was_reported(
@@ -111,6 +110,7 @@ async def test_what_no_watch_has_reported_is_found_by_the_resync(
 ) -> None:
     """A watch that has failed is not begun again, and the others go on."""
     played = Played(kube, monkeypatch)
+    played.reconciler._leads = True
     kubernetes.apply(CLUSTER)
     kubernetes.apply(CLICKS)
     kubernetes.apply(manifest("ConsumerGroup", "billing", clusterRef={"name": "events"}))
@@ -253,6 +253,7 @@ async def test_an_error_of_the_api_server_that_lasts_replaces_the_last_good_stat
 def test_a_cluster_that_is_being_deleted_is_looked_at_with_all_that_names_it() -> None:
     """Its ConsumerGroups, too: nobody answers for them soon."""
     reconciler = Reconciler(cast(Context, None), 1.0)
+    reconciler._leads = True
     queued: list[Key] = []
     reconciler.queue = cast(Any, SimpleNamespace(add=queued.append))
     metadata = {"name": "events", "namespace": "default", "uid": "u"}
