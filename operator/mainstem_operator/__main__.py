@@ -155,9 +155,7 @@ async def run(
 
     async def leave_namespaces() -> None:
         await acting.wait()
-        await leave(
-            kube, options.pod_namespace, options.lease_name, options.namespaces, options.resync_seconds
-        )
+        await leave(kube, lease, options.namespaces, options.resync_seconds)
 
     leaving = asyncio.create_task(leave_namespaces(), name="left namespaces")
     tasks = {

@@ -2,21 +2,25 @@
 
 Followers watch and fill their memory, so they take over within seconds. A replica that is about to do what
 can't be taken back reads the Lease again: a replica that was paused must not act on what it believed before.
+Annotations of the Lease note what the next one has to know. Only this module writes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
 
 from mainstem_operator.api.fields import Object
+from mainstem_operator.api.objects import annotations_of
 from mainstem_operator.kubernetes.client import Kube, Refused
 
 logger = structlog.get_logger(__name__)
 
+_API_VERSION: Final = "coordination.k8s.io/v1"
 DURATION_SECONDS: Final = 15
 _RENEW_SECONDS: Final = 5
 _TRY_SECONDS: Final = 7.0
@@ -45,8 +49,7 @@ class Lease:
 
     async def still_mine(self) -> bool:
         """Whether this replica holds it now, according to the API server."""
-        lease = await self._kube.get("coordination.k8s.io/v1", "Lease", self._namespace, self._name)
-        return lease is not None and lease["spec"].get("holderIdentity") == self._identity
+        return self._is_mine(await self._read())
 
     async def keep(self) -> None:
         """Take the Lease when it is free, and renew it. Ends when it was lost: the process must too."""
@@ -69,23 +72,44 @@ class Lease:
 
     async def release(self) -> None:
         """Let another replica take over at once."""
-        while True:
-            lease = await self._kube.get("coordination.k8s.io/v1", "Lease", self._namespace, self._name)
-            if lease is None or lease["spec"].get("holderIdentity") != self._identity:
-                return
+        free = {"holderIdentity": "", "leaseDurationSeconds": 1}
+        await self._change(lambda lease: self._with(lease, spec=free) if self._is_mine(lease) else None)
+
+    async def noted(self, annotation: str) -> str:
+        """What this annotation of the Lease says; empty if there is none."""
+        lease = await self._read()
+        return "" if lease is None else annotations_of(lease).get(annotation, "")
+
+    async def note(self, annotation: str, text: str) -> None:
+        """Set an annotation of the Lease, which is only a place for it where there is one replica."""
+
+        def change(lease: Object | None) -> dict[str, Any] | None:
+            if lease is not None and annotations_of(lease).get(annotation) == text:
+                return None
+            return self._with(lease, annotations={annotation: text})
+
+        await self._change(change)
+
+    async def _change(self, change: Callable[[Object | None], dict[str, Any] | None]) -> None:
+        """Write what `change` makes of the Lease that is there, anew if it was renewed meanwhile; None leaves
+        it as it is.
+        """
+        while (changed := change(lease := await self._read())) is not None:
             try:
-                await self._kube.replace(_with(lease, holderIdentity="", leaseDurationSeconds=1))
-            except Refused as refused:
-                if not refused.conflict:  # else a renewal of ours was under way
-                    raise
-            else:
+                await self._write(lease, changed)
                 return
+            except Refused as refused:
+                if not refused.conflict:
+                    raise
+
+    def _is_mine(self, lease: Object | None) -> bool:
+        return lease is not None and lease["spec"].get("holderIdentity") == self._identity
 
     def _age(self) -> float:
         return _clock() - self._seen[1]
 
     async def _try(self) -> bool:
-        lease = await self._kube.get("coordination.k8s.io/v1", "Lease", self._namespace, self._name)
+        lease = await self._read()
         now = _written(dt.datetime.now(dt.UTC))
         held = {
             "holderIdentity": self._identity,
@@ -93,28 +117,45 @@ class Lease:
             "renewTime": now,
         }
         try:
-            if lease is None:
-                await self._kube.create(
-                    {
-                        "apiVersion": "coordination.k8s.io/v1",
-                        "kind": "Lease",
-                        "metadata": {"name": self._name, "namespace": self._namespace},
-                        "spec": {**held, "acquireTime": now},
-                    }
-                )
-            else:
-                holder = lease["spec"].get("holderIdentity")
-                if holder != self._identity:
-                    if holder and not self._expired(lease["spec"]):
-                        return False
-                    held["acquireTime"] = now
-                await self._kube.replace(_with(lease, **held))
+            spec: Object = {} if lease is None else lease["spec"]
+            holder = spec.get("holderIdentity")
+            if holder != self._identity:
+                if holder and not self._expired(spec):
+                    return False
+                held["acquireTime"] = now
+            await self._write(lease, self._with(lease, spec=held))
         except Refused as refused:
-            if refused.conflict:  # another replica was quicker, or others have annotated the Lease
+            if refused.conflict:  # another replica was quicker, or the Lease was annotated
                 return await self.still_mine()
             raise
         self._seen = (now, _clock())
         return True
+
+    async def _read(self) -> Object | None:
+        return await self._kube.get(_API_VERSION, "Lease", self._namespace, self._name)
+
+    async def _write(self, lease: Object | None, changed: dict[str, Any]) -> None:
+        """Replace the Lease, unless it has changed since it was read; make it, if there was none."""
+        await (self._kube.create(changed) if lease is None else self._kube.replace(changed))
+
+    def _with(
+        self, lease: Object | None, *, spec: Object | None = None, annotations: Object | None = None
+    ) -> dict[str, Any]:
+        """The Lease, or a new one that nobody holds, with these fields."""
+        before: Object = lease or {
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": {"holderIdentity": ""},
+        }
+        return {
+            **before,
+            "apiVersion": _API_VERSION,
+            "kind": "Lease",
+            "metadata": {
+                **before["metadata"],
+                "annotations": {**annotations_of(before), **(annotations or {})},
+            },
+            "spec": {**before["spec"], **(spec or {})},
+        }
 
     def _expired(self, spec: Object) -> bool:
         """Whether the holder has not renewed for the Lease's length, by our clock alone: clocks differ."""
@@ -124,15 +165,6 @@ class Lease:
             self._seen = (mark, now)
             return False
         return now - self._seen[1] > float(spec.get("leaseDurationSeconds") or DURATION_SECONDS)
-
-
-def _with(lease: Object, **spec: Any) -> Object:
-    return {
-        **lease,
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "spec": {**lease["spec"], **spec},
-    }
 
 
 def _clock() -> float:

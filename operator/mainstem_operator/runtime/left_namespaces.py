@@ -10,73 +10,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from mainstem_operator.api import names
-from mainstem_operator.api.fields import Object
-from mainstem_operator.api.objects import annotations_of
 from mainstem_operator.kubernetes.client import Kube, Refused
+from mainstem_operator.runtime.lease import Lease
 from mainstem_operator.uninstall import let_go
 
 logger = structlog.get_logger(__name__)
 
 _ALL: Final = "*"
-_LEASES: Final = "coordination.k8s.io/v1"
 _WHY_KEPT: Final = "The operator does not watch this namespace any more"
 
 
-async def leave(
-    kube: Kube, namespace: str, lease_name: str, watched: Collection[str], retry_seconds: float
-) -> None:
+async def leave(kube: Kube, lease: Lease, watched: Collection[str], retry_seconds: float) -> None:
     """Let go of what is held in namespaces that are not watched any more, and note those that are.
 
     Where Kubernetes refuses, as without the rights, it is logged and tried again: until then the namespaces
     stay noted.
 
     Args:
-        namespace: of the Lease.
+        lease: where they are noted.
         watched: the namespaces that are watched; empty for all.
     """
     while True:
         try:
-            await _leave(kube, namespace, lease_name, frozenset(watched))
+            await _leave(kube, lease, frozenset(watched))
             return
         except (Refused, OSError, TimeoutError) as error:
             logger.warning("namespaces that are not watched any more are not left", error=str(error))
         await asyncio.sleep(retry_seconds)
 
 
-async def _leave(kube: Kube, namespace: str, lease_name: str, watched: frozenset[str]) -> None:
-    lease = await kube.get(_LEASES, "Lease", namespace, lease_name)
-    noted = "" if lease is None else annotations_of(lease).get(names.WATCHED, "")
-    before = frozenset(filter(None, noted.split(",")))
+async def _leave(kube: Kube, lease: Lease, watched: frozenset[str]) -> None:
+    before = frozenset(filter(None, (await lease.noted(names.WATCHED)).split(",")))
     left = sorted(before - watched)
     if watched and left:
         # Of all namespaces, if all were watched.
         places = [] if _ALL in before else left
         released = await let_go(kube, places, besides=watched, why_kept=_WHY_KEPT)
         logger.info("left namespaces that are not watched any more", namespaces=left, let_go=released)
-    await _note(kube, namespace, lease_name, lease, ",".join(sorted(watched)) or _ALL)
-
-
-async def _note(kube: Kube, namespace: str, lease_name: str, lease: Object | None, watched: str) -> None:
-    """Note the namespaces at the Lease, which is only a place for the note where there is one replica."""
-    while lease is None or annotations_of(lease).get(names.WATCHED) != watched:
-        new: dict[str, Any] = {"name": lease_name, "namespace": namespace}
-        metadata = new if lease is None else lease["metadata"]
-        annotations = {**(metadata.get("annotations") or {}), names.WATCHED: watched}
-        noted = {
-            "apiVersion": _LEASES,
-            "kind": "Lease",
-            "metadata": {**metadata, "annotations": annotations},
-            "spec": {"holderIdentity": ""} if lease is None else lease["spec"],
-        }
-        try:
-            await (kube.create(noted) if lease is None else kube.replace(noted))
-            return
-        except Refused as refused:
-            if not refused.conflict:  # else the Lease was renewed meanwhile
-                raise
-        lease = await kube.get(_LEASES, "Lease", namespace, lease_name)
+    await lease.note(names.WATCHED, ",".join(sorted(watched)) or _ALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from tests.support.manifests import resource
 
 from mainstem_operator.api import names
 from mainstem_operator.kubernetes.client import Kube
+from mainstem_operator.runtime import left_namespaces
+from mainstem_operator.runtime.lease import Lease
 from mainstem_operator.runtime.left_namespaces import leave
 
 
 async def started(kube: Kube, *watched: str) -> None:
     """The operator starts and leads."""
-    await leave(kube, "default", "office", watched, retry_seconds=0)
+    await leave(kube, Lease(kube, "default", "office", "first"), watched, retry_seconds=0)
 
 
 def held(kubernetes: Kubernetes) -> list[str]:
@@ -108,3 +111,22 @@ async def test_the_note_leaves_the_lease_to_its_holder(kubernetes: Kubernetes, k
     lease = kubernetes.get("leases", "office")
     assert lease["spec"] == spec
     assert lease["metadata"]["annotations"] == {names.WATCHED: "a"}
+
+
+async def test_a_renewal_and_a_release_keep_the_note(kubernetes: Kubernetes, kube: Kube) -> None:
+    """The next operator reads it, of whatever version it is."""
+    await started(kube, "a")
+    lease = Lease(kube, "default", "office", "second")
+    assert await lease._try()
+    await started(kube, "a", "b")
+    await lease.release()
+    there = kubernetes.get("leases", "office")
+    assert there["metadata"]["annotations"] == {names.WATCHED: "a,b"}
+    assert there["spec"]["holderIdentity"] == ""
+    assert there["spec"]["renewTime"]
+
+
+def test_one_module_writes_leases() -> None:
+    sources = Path(left_namespaces.__file__).parents[1]
+    naming = [path.name for path in sources.rglob("*.py") if '"Lease"' in path.read_text()]
+    assert sorted(naming) == ["client.py", "lease.py"]
