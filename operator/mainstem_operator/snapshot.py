@@ -339,7 +339,11 @@ def component_of(
         volumes: the PersistentVolumes that were read, by name.
     """
     name = names.workload(owner.name, component)
-    own = [item for item in workloads if item["metadata"]["name"] == name and _may_be_owned(item, owner.uid)]
+    own = [
+        item
+        for item in workloads
+        if item["metadata"]["name"] == name and belongs_to(item, owner.uid, {names.CLUSTER_LABEL: owner.name})
+    ]
     if not own:
         return Component(None, {}, claims_of(name, claims, volumes))
     uid = own[0]["metadata"]["uid"]
@@ -375,6 +379,19 @@ def _is_controlled_by(item: Object, uid: str) -> bool:
     return controller_of(item) == uid
 
 
-def _may_be_owned(item: Object, uid: str) -> bool:
-    """Whether this object controls it, or no object does: applying its manifest then adopts it."""
-    return controller_of(item) in (None, uid)
+def is_orphan(item: Object) -> bool:
+    """Whether the operator has made an object that has no owner any more, as `kubectl delete
+    --cascade=orphan` leaves it, or a restored backup.
+    """
+    labels = item["metadata"].get("labels") or {}
+    return controller_of(item) is None and labels.get(names.MANAGED_BY_LABEL) == names.FIELD_MANAGER
+
+
+def belongs_to(item: Object, uid: str, made_for: Mapping[str, str]) -> bool:
+    """Whether the object of this uid controls it, or is to take it over, as nobody controls it any more.
+
+    Args:
+        made_for: the labels that say whose name an orphan was made for.
+    """
+    labels = item["metadata"].get("labels") or {}
+    return controller_of(item) == uid or (is_orphan(item) and made_for.items() <= labels.items())

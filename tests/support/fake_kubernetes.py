@@ -91,6 +91,14 @@ class Kubernetes:
     def delete(self, plural: str, name: str, namespace: str = "default") -> None:
         self._delete((plural, namespace, name))
 
+    def orphan(self, plural: str, name: str, namespace: str = "default") -> None:
+        """As `kubectl delete --cascade=orphan`: what it owns stays, without an owner."""
+        uid = self.get(plural, name, namespace)["metadata"]["uid"]
+        for owned in self.objects.values():
+            owners = owned["metadata"].get("ownerReferences") or ()
+            owned["metadata"]["ownerReferences"] = [owner for owner in owners if owner["uid"] != uid]
+        self._delete((plural, namespace, name))
+
     def set_ready(self, pod_name: str, ready: bool, namespace: str = "default") -> None:
         pod = self.objects["pods", namespace, pod_name]
         pod["status"]["conditions"] = [

@@ -23,6 +23,7 @@ USER_FINALIZER: Final = f"{GROUP}/user"
 CLUSTER_LABEL: Final = f"{GROUP}/cluster"
 TOPIC_LABEL: Final = f"{GROUP}/load-of"  # the name of the CronJob, on all that a load makes
 USER_LABEL: Final = f"{GROUP}/user"  # on the Secret of a User
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"  # Kubernetes 1.28 and later put it on the pods
 REVISION_LABEL: Final = "controller-revision-hash"
@@ -172,7 +173,7 @@ def pod_labels(cluster: str, component: str) -> dict[str, str]:
 
 def labels(cluster: str, component: str) -> dict[str, str]:
     """The labels of every object made for a BrokerCluster."""
-    return {**pod_labels(cluster, component), "app.kubernetes.io/managed-by": FIELD_MANAGER}
+    return {**pod_labels(cluster, component), MANAGED_BY_LABEL: FIELD_MANAGER}
 
 
 def address(host: str, port: int) -> str:

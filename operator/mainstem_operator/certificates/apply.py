@@ -23,6 +23,7 @@ from mainstem_operator.certificates.plan import (
 )
 from mainstem_operator.kubernetes.client import Kube, whose
 from mainstem_operator.kubernetes.manifests import manifest
+from mainstem_operator.snapshot import belongs_to, is_orphan
 
 _OWN_CERTIFICATE: Final = (KEY_FILE, CERTIFICATE_FILE, TRUST_FILE)
 
@@ -53,7 +54,12 @@ async def put_certificates(
     ):
         live = await kube.get("v1", "Secret", cluster.namespace, name)
         if live is not None:
-            require_owner(live, cluster.identity.uid, f"the BrokerCluster {cluster.name}")
+            require_owner(
+                live,
+                cluster.identity.uid,
+                f"the BrokerCluster {cluster.name}",
+                {names.CLUSTER_LABEL: cluster.name},
+            )
             present[name] = live
     planned = plan_certificates(
         cluster,
@@ -68,7 +74,7 @@ async def put_certificates(
         live = present.get(name)
         if live is None:
             await kube.create(secret)  # fails if another replica of the operator was faster
-        elif decoded(live) != data:
+        elif decoded(live) != data or is_orphan(live):
             await kube.apply(secret, live, unchanged=True)
     authority = planned[names.cluster_authority(cluster.name)]
     return replacement_under_way(authority, cluster.authority_replacement.overlap)
@@ -88,17 +94,22 @@ async def _trust_of(kube: Kube, cluster: ClusterSpec, name: str) -> str:
     return data[TRUST_FILE]
 
 
-def require_owner(live: Object, uid: str, owner: str) -> None:
-    """Require that a Secret was made for the object of this uid: what others have made is never changed.
+def require_owner(live: Object, uid: str, owner: str, made_for: Mapping[str, str]) -> None:
+    """Require that a Secret was made for the object of this uid, or for one of its name that has left it
+    behind: what others have made is never changed.
+
+    Args:
+        made_for: the labels that say whose name it was made for.
 
     Raises:
         NotUsable: it was not.
     """
-    metadata = live["metadata"]
-    if not any(item.get("uid") == uid for item in metadata.get("ownerReferences") or ()):
+    # Any owner counts, not only the one that controls it, as others may have put themselves in its place.
+    is_owned = any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
+    if not is_owned and not belongs_to(live, uid, made_for):
+        name = live["metadata"]["name"]
         raise NotUsable(
-            f"The Secret {metadata['name']} exists and belongs to {whose(live)}, not to {owner}: delete or"
-            " rename it."
+            f"The Secret {name} exists and belongs to {whose(live)}, not to {owner}: delete or rename it."
         )
 
 

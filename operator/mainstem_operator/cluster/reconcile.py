@@ -81,7 +81,7 @@ from mainstem_operator.proofs import (
 )
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
-from mainstem_operator.snapshot import Claim, Component, Snapshot, controller_of
+from mainstem_operator.snapshot import Claim, Component, Snapshot, belongs_to
 
 logger = structlog.get_logger(__name__)
 
@@ -419,7 +419,7 @@ class _Pass:
         service_names = {names.external(self._cluster.name, broker) for broker in range(replicas)}
         for (kind, name), live in self._objects.items():
             # A copy may have our labels and our owner reference, and only its name is another.
-            if controller_of(live) != self._cluster.identity.uid:
+            if not belongs_to(live, self._cluster.identity.uid, {names.CLUSTER_LABEL: self._cluster.name}):
                 continue
             broker = names.broker_of_external(self._cluster.name, name)
             stale_service = kind == "Service" and broker is not None and name not in service_names

@@ -25,7 +25,7 @@ from mainstem_operator.api.timestamps import written
 from mainstem_operator.kubernetes.manifests import Manifest, digest
 from mainstem_operator.proofs import ClaimDeletion, PodDeletion, ScaleDown
 from mainstem_operator.runtime.metrics import Metrics
-from mainstem_operator.snapshot import controller_of
+from mainstem_operator.snapshot import belongs_to, controller_of
 
 logger = structlog.get_logger(__name__)
 
@@ -204,7 +204,9 @@ class Kube:
             metadata = manifest["metadata"]
             version, kind = manifest["apiVersion"], manifest["kind"]
             live = await self.get(version, kind, metadata.get("namespace"), metadata["name"])
-        if live is not None and not _is_of(live, owner):
+        labels = manifest["metadata"].get("labels") or {}
+        made_for = {name: labels[name] for name in (names.CLUSTER_LABEL, names.USER_LABEL) if name in labels}
+        if live is not None and not belongs_to(live, owner, made_for):
             raise ForeignObject(manifest, live)
         return live
 
@@ -466,15 +468,6 @@ def _name_of(manifest: Object) -> str:
 def _annotation(live: Object, name: str) -> str | None:
     value: str | None = ((live.get("metadata") or {}).get("annotations") or {}).get(name)
     return value
-
-
-def _is_of(live: Object, owner: str) -> bool:
-    """Whether an object belongs to `owner`, or was applied by this operator and has lost its owner since.
-
-    It loses it by `kubectl delete --cascade=orphan`, and is taken over again.
-    """
-    controller = controller_of(live)
-    return controller == owner or (controller is None and _annotation(live, names.APPLIED_HASH) is not None)
 
 
 def whose(live: Object) -> str:

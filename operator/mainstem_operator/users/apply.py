@@ -17,6 +17,7 @@ from mainstem_operator.certificates.issuing import KeyPair, authority_is_usable
 from mainstem_operator.certificates.plan import TRUST_FILE, pair_in
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.kubernetes.manifests import Manifest
+from mainstem_operator.snapshot import is_orphan
 from mainstem_operator.users.changes import carry_out
 from mainstem_operator.users.plan import (
     UserSeen,
@@ -49,7 +50,7 @@ async def bring_about_user(
     namespace = spec.identity.namespace
     live = await kube.get("v1", "Secret", namespace, spec.secret)
     if live is not None:
-        require_owner(live, spec.identity.uid, f"the User {spec.user}")
+        require_owner(live, spec.identity.uid, f"the User {spec.user}", {names.USER_LABEL: spec.user})
     present = {} if live is None else decoded(live)
     login = await _login(kube, spec, cluster, present)
     trust = await _existing(kube, namespace, names.trusted_certificates(cluster.name))
@@ -58,7 +59,7 @@ async def bring_about_user(
     secret = _secret(spec, data)
     if live is None:
         live = await kube.apply(secret, None)
-    elif present != data:
+    elif present != data or is_orphan(live):
         live = await kube.apply(secret, live, unchanged=True)
     mark = password_mark(cluster.identity.uid, spec.identity.uid, login) if isinstance(login, str) else None
     plan = plan_user(spec, observed, password_is_set=annotations_of(live).get(names.PASSWORD_SET) == mark)
@@ -106,7 +107,7 @@ def _secret(spec: UserSpec, data: Mapping[str, str]) -> Manifest:
             "labels": {
                 "app.kubernetes.io/name": "mainstem",
                 names.USER_LABEL: spec.user,
-                "app.kubernetes.io/managed-by": names.FIELD_MANAGER,
+                names.MANAGED_BY_LABEL: names.FIELD_MANAGER,
             },
             "ownerReferences": [
                 {

@@ -179,7 +179,8 @@ class PlayedCluster:
     ) -> Object:
         assert unchanged
         self._refuse_if_changed(live)
-        if live is None or live["data"] != manifest["data"]:
+        owners = manifest["metadata"]["ownerReferences"]
+        if live is None or live["data"] != manifest["data"] or live["metadata"]["ownerReferences"] != owners:
             self.written()
             metadata = {**manifest["metadata"], "uid": "u-7", "resourceVersion": str(self.writes)}
             self.config_map = {**manifest, "metadata": metadata}

@@ -35,6 +35,7 @@ from mainstem_operator.cluster.throttles.plan import (
 )
 from mainstem_operator.kubernetes.client import Kube, Refused, whose
 from mainstem_operator.kubernetes.manifests import manifest
+from mainstem_operator.snapshot import is_orphan
 
 logger = structlog.get_logger(__name__)
 
@@ -175,6 +176,7 @@ class LimitedMoves:
         plan = plan_throttles(cluster.move_bytes_per_second, copies, noted, present, may_put=may_put)
         self.rates_of_others = plan.rates_of_others
         is_as_noted = plan.before == plan.after == noted and bool(noted) == (live is not None)
+        is_as_noted &= live is None or not is_orphan(live)
         if is_as_noted and not plan.puts and not plan.takes:
             return {}
         if not await self._may_act():
@@ -242,9 +244,13 @@ class LimitedMoves:
 
 
 def is_note_of(cluster: str, config_map: Object) -> bool:
-    """Whether this ConfigMap is our note for a BrokerCluster of that name, and not somebody else's."""
+    """Whether this ConfigMap is our note for a BrokerCluster of that name, be it one that has left it behind,
+    and not somebody else's.
+    """
     owners = config_map["metadata"].get("ownerReferences") or ()
-    return any((owner.get("kind"), owner.get("name")) == ("BrokerCluster", cluster) for owner in owners)
+    return is_orphan(config_map) or any(
+        (owner.get("kind"), owner.get("name")) == ("BrokerCluster", cluster) for owner in owners
+    )
 
 
 def _written(noted: Noted) -> str:

@@ -30,11 +30,17 @@ from mainstem_operator.kubernetes.client import ForeignObject, Refused
 from mainstem_operator.proofs import Refusal
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
-from mainstem_operator.snapshot import controller_of, is_member, is_out_of_memory, trouble_of
+from mainstem_operator.snapshot import (
+    belongs_to,
+    controller_of,
+    is_member,
+    is_orphan,
+    is_out_of_memory,
+    trouble_of,
+)
 from mainstem_operator.topics.loads.gone_loads import (
     gone_loads,
     is_of_earlier_template,
-    is_orphan,
     orphaned_loads,
     outdated_jobs,
 )
@@ -150,7 +156,9 @@ async def stop_resident(context: Context, cluster: Object, alone: Alone) -> None
     metadata = cluster["metadata"]
     name = names.workload(metadata["name"], names.RESIDENT_LOADER)
     live = await context.kube.get("apps/v1", "StatefulSet", metadata["namespace"], name)
-    if live is None or controller_of(live) != metadata["uid"] or not live["spec"].get("replicas", 1):
+    made_for = {names.CLUSTER_LABEL: metadata["name"]}
+    is_ours = live is not None and belongs_to(live, metadata["uid"], made_for)
+    if live is None or not is_ours or not live["spec"].get("replicas", 1):
         return
     if await context.may_act():
         with alone((metadata["namespace"], f"StatefulSet {name}")):
@@ -257,7 +265,7 @@ class _Loads:
         self._cron_jobs = {
             item["metadata"]["name"]: item
             for item in await _cron_jobs_of(self._context, namespace, self._cluster.name)
-            if controller_of(item) == self._cluster.identity.uid
+            if belongs_to(item, self._cluster.identity.uid, labels)
         }
         loads = {item["metadata"]["uid"]: item["metadata"]["name"] for item in self._cron_jobs.values()}
         now = dt.datetime.now(dt.UTC)
@@ -523,7 +531,8 @@ class _Loads:
         )
         if secret is not None:
             uid = "" if live is None else live["metadata"]["uid"]
-            require_owner(secret, uid, f"the {workload['kind']} {name}")
+            made_for = {names.CLUSTER_LABEL: self._cluster.name}
+            require_owner(secret, uid, f"the {workload['kind']} {name}", made_for)
         return secret
 
     async def _put_identity(self, workload: Object, load: str, live: Object | None) -> None:
@@ -549,7 +558,7 @@ class _Loads:
         wanted = identity_secret(self._cluster, workload, data)
         if live is None:
             await self._context.kube.create(wanted)
-        elif present != data:
+        elif present != data or is_orphan(live):
             await self._context.kube.apply(wanted, live, unchanged=True)
 
     async def _secret(self, name: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.objects import annotations_of
-from mainstem_operator.snapshot import controller_of
+from mainstem_operator.snapshot import belongs_to, is_orphan
 from mainstem_operator.topics.loads.plan import load_name, maintenance_name, request_names
 
 
@@ -57,14 +57,15 @@ def gone_loads(cron_jobs: Iterable[Object], topics: Iterable[Object], cluster_ui
     """The CronJobs of a BrokerCluster whose Topics, or whose requests, are gone or are being deleted.
 
     Args:
-        cron_jobs: all with the labels of its loads. Anybody can set labels, so only those it controls count.
+        cron_jobs: all with the labels of its loads. Anybody can set labels, so only those it controls count,
+            and those that one of its name has left behind.
         topics: all Topics that name it.
     """
     loads = _names_of(topic for topic in topics if not topic["metadata"].get("deletionTimestamp"))
     return [
         item
         for item in cron_jobs
-        if controller_of(item) == cluster_uid and not is_copy(item) and item["metadata"]["name"] not in loads
+        if belongs_to(item, cluster_uid, {}) and not is_copy(item) and item["metadata"]["name"] not in loads
     ]
 
 
@@ -90,11 +91,6 @@ def orphaned_loads(cron_jobs: Iterable[Object], topics: Iterable[Object]) -> lis
         for item in cron_jobs
         if item["metadata"]["name"] in loads and is_orphan(item) and not item["spec"].get("suspend")
     ]
-
-
-def is_orphan(item: Object) -> bool:
-    """Whether the operator has made an object that has no owner any more."""
-    return controller_of(item) is None and names.APPLIED_HASH in annotations_of(item)
 
 
 def _names_of(topics: Iterable[Object]) -> set[str]:

@@ -183,3 +183,56 @@ async def test_a_cluster_that_clients_could_not_follow_is_left_as_it_is(operator
     condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
     assert "put {name: internal, port: 9092" in condition["message"]
     assert (filed(kubernetes), uids(kubernetes)) == (before, pods)
+
+
+@with_operator
+async def test_what_a_deleted_cluster_has_left_behind_belongs_to_the_next_one_of_its_name(
+    operator: RunningOperator,
+) -> None:
+    """As `kubectl delete --cascade=orphan` leaves it. Of all kinds alike, and it goes with the next one."""
+    kubernetes = await brought_up(operator, secured())
+    keys = {name: data_of(kubernetes, name) for name in SECRETS}
+    pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
+    kubernetes.orphan("brokerclusters", "events")
+    assert kubernetes.get("secrets", "events-ca")["metadata"]["ownerReferences"] == []
+    await brought_up(operator, secured())
+    assert {name: data_of(kubernetes, name) for name in SECRETS} == keys
+    assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
+    kubernetes.delete("brokerclusters", "events")
+    assert {
+        key[0]
+        for key, item in kubernetes.objects.items()
+        if "mainstem.dev/cluster" in (item["metadata"].get("labels") or {})
+    } == {"persistentvolumeclaims"}
+
+
+@with_operator
+async def test_what_the_next_cluster_does_not_want_of_what_was_left_behind_is_deleted(
+    operator: RunningOperator,
+) -> None:
+    external = {"external": {"type": "NodePort", "host": "kafka.example.org"}}
+    brokers = {"brokers": {"replicas": 1}}
+    kubernetes = await brought_up(
+        operator, resource("BrokerCluster", "events", {**brokers, "listeners": external})
+    )
+    kubernetes.orphan("brokerclusters", "events")
+    await brought_up(
+        operator, resource("BrokerCluster", "events", {**brokers, "networkPolicy": {"enabled": False}})
+    )
+    assert kubernetes.find("networkpolicies") == []
+    assert not [
+        item for item in kubernetes.find("services") if item["metadata"]["name"].endswith("-external")
+    ]
+
+
+@with_operator
+async def test_a_secret_that_was_left_behind_by_a_cluster_of_another_name_is_not_taken_over(
+    operator: RunningOperator,
+) -> None:
+    labels = {"mainstem.dev/cluster": "others", "app.kubernetes.io/managed-by": "mainstem-operator"}
+    metadata = {"name": "events-ca", "namespace": "default", "labels": labels}
+    data = {"ca.crt": base64.b64encode(b"theirs").decode()}
+    operator.kubernetes.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+    operator.kubernetes.apply(secured())
+    await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
+    assert data_of(operator.kubernetes, "events-ca") == {"ca.crt": "theirs"}

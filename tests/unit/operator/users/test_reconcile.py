@@ -272,6 +272,24 @@ async def test_a_secret_of_somebody_else_is_never_overwritten(played: Scene) -> 
     assert played.users.passwords == {}
 
 
+async def test_a_secret_that_a_user_has_left_behind_belongs_to_the_next_one_of_its_name(
+    played: Scene,
+) -> None:
+    """As `kubectl delete --cascade=orphan` leaves it; clients go on with the password that they have."""
+    played.kubernetes.apply(user())
+    await played.settle()
+    before = played.secret()
+    played.kubernetes.get("users", "alice")["metadata"]["finalizers"] = []
+    played.kubernetes.orphan("users", "alice")
+    played.kubernetes.apply(user())
+    await played.settle()
+    assert played.ready()[0] == "True"
+    assert played.secret() == before
+    played.kubernetes.get("users", "alice")["metadata"]["finalizers"] = []
+    played.kubernetes.delete("users", "alice")
+    assert ("secrets", "default", "events-user-alice") not in played.kubernetes.objects
+
+
 async def test_a_user_that_changes_to_a_certificate_has_its_password_no_more(played: Scene) -> None:
     played.kubernetes.apply(user())
     await played.settle()

@@ -187,6 +187,22 @@ def test_a_note_that_makes_no_sense_is_not_heeded(note: str) -> None:
     assert brokers.config_map is None
 
 
+def test_a_note_that_was_left_behind_is_taken_over() -> None:
+    """As after `kubectl delete --cascade=orphan`, while the brokers go on with the throttles."""
+    brokers, operator = played(5000)
+    operator.look({CLICKS: (1, 2)})
+    assert brokers.config_map is not None
+    owners = brokers.config_map["metadata"]["ownerReferences"]
+    orphan = {**brokers.config_map, "metadata": {**brokers.config_map["metadata"], "ownerReferences": []}}
+    brokers.config_map = orphan
+    operator.start()
+    operator.look()
+    assert brokers.config_map["metadata"]["ownerReferences"] == owners
+    brokers.end(CLICKS)
+    operator.look()
+    assert brokers.config_map is None
+
+
 def test_a_config_map_of_somebody_else_is_left_alone_and_reported() -> None:
     brokers, operator = played(5000)
     theirs = {"metadata": {"uid": "u-8", "resourceVersion": "1"}, "data": {"a": "b"}}

@@ -86,6 +86,16 @@ async def test_only_loads_that_the_cluster_owns_are_deleted(kubernetes: Kubernet
     assert loads_in(kubernetes) == ["another", "free"]
 
 
+async def test_a_load_without_a_topic_that_a_cluster_of_the_same_name_has_left_behind_is_deleted(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """As after `kubectl delete --cascade=orphan`, and the deletion of the Topic."""
+    applied_load(kubernetes, applied_cluster(kubernetes), "gone")
+    kubernetes.orphan("brokerclusters", "events")
+    await look(kube, [], applied_cluster(kubernetes))
+    assert loads_in(kubernetes) == []
+
+
 async def test_a_copy_of_a_load_under_another_name_is_not_deleted(kubernetes: Kubernetes, kube: Kube) -> None:
     """It has our labels and our owner, and belongs to no Topic."""
     cluster = applied_cluster(kubernetes)

@@ -277,6 +277,17 @@ async def test_without_authorization_nobody_is_asked_for_acls(
         assert played.secret()["load.pem"]
 
 
+async def test_a_key_that_a_load_has_left_behind_belongs_to_the_next_one_of_its_name(played: Scene) -> None:
+    played.kubernetes.apply(topic())
+    await played.look()
+    before = played.secret()
+    played.kubernetes.orphan("cronjobs", "clicks-load")
+    await played.look()
+    assert played.secret() == before
+    played.kubernetes.delete("cronjobs", "clicks-load")
+    assert ("secrets", "default", "clicks-load-identity") not in played.kubernetes.objects
+
+
 async def test_a_secret_of_others_is_never_changed(played: Scene) -> None:
     metadata = {"name": "clicks-load-identity", "namespace": "default"}
     theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"theirs": "eA=="}}
