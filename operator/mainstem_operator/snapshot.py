@@ -388,7 +388,7 @@ def is_orphan(item: Object) -> bool:
 
 
 def belongs_to(item: Object, uid: str, made_for: Mapping[str, str]) -> bool:
-    """Whether the object of this uid controls it, or is to take it over, as nobody controls it any more.
+    """Whether the object of this uid controls it, or is to take it over, as no object controls it any more.
 
     Args:
         made_for: the labels that say whose name an orphan was made for.

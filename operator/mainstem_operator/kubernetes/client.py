@@ -165,7 +165,7 @@ class Kube:
         """All objects with these labels, in pages.
 
         The API server forgets the state that a page continues after some minutes. Then all are read anew and
-        in one piece, as client-go does: pages of two states would lack objects, or have some twice.
+        in one piece, as client-go does: pages of two states would miss objects, or have some twice.
         """
         objects: list[Object] = []
         query: dict[str, str] = {"limit": str(_PAGE)}

@@ -36,12 +36,12 @@ class _Kept:
     """All that is kept of one object between looks, so that it goes as a whole.
 
     Attributes:
-        told: the last event of each reason, as the uid of its object and its message.
+        events: the last event of each reason, as the uid of its object and its message.
         brokers: of a BrokerCluster, as all that follows.
         progress: what it has said of its progress, and since when.
     """
 
-    told: dict[str, tuple[str, str]] = field(default_factory=dict)
+    events: dict[str, tuple[str, str]] = field(default_factory=dict)
     brokers: Brokers | None = None
     moves: LimitedMoves | None = None
     is_still_open: bool = False
@@ -210,9 +210,9 @@ class Context:
     async def event(self, manifest: Object, reason: str, message: str, *, warning: bool = False) -> None:
         """Tell in an event, once, what is done to an object and why."""
         metadata = manifest["metadata"]
-        told = self._kept[manifest["kind"], metadata["namespace"], metadata["name"]].told
+        events = self._kept[manifest["kind"], metadata["namespace"], metadata["name"]].events
         event = metadata.get("uid", ""), message
-        if told.get(reason) == event:
+        if events.get(reason) == event:
             return
-        told[reason] = event
+        events[reason] = event
         await self.kube.tell(manifest, reason, message, warning=warning)

@@ -244,8 +244,8 @@ class LimitedMoves:
 
 
 def is_note_of(cluster: str, config_map: Object) -> bool:
-    """Whether this ConfigMap is our note for a BrokerCluster of that name, be it one that has left it behind,
-    and not somebody else's.
+    """Whether this ConfigMap is our note for a BrokerCluster of that name, also for one that was deleted and
+    has left it behind.
     """
     owners = config_map["metadata"].get("ownerReferences") or ()
     return is_orphan(config_map) or any(

@@ -30,7 +30,7 @@ async def test_all_pages_are_read(kubernetes: Kubernetes, kube: Kube) -> None:
 async def test_a_list_whose_state_is_forgotten_between_two_pages_begins_anew(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:
-    """The same page again would be refused for ever, and one of a newer state would lack objects."""
+    """The same page again would be refused for ever, and one of a newer state would miss objects."""
     lists = 0
 
     def change(method: str, key: Key, subresource: str) -> int:

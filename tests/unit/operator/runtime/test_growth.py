@@ -150,9 +150,9 @@ def scene(kubernetes: Kubernetes, kube: Kube, monkeypatch: pytest.MonkeyPatch) -
     return Scene(kubernetes, kube)
 
 
-@pytest.mark.parametrize("is_heard", [True, False], ids=["told by events", "found by looks"])
+@pytest.mark.parametrize("is_heard", [True, False], ids=["reported by events", "found by looks"])
 async def test_nothing_is_kept_of_clusters_that_are_gone(scene: Scene, is_heard: bool) -> None:
-    await scene.context.event(scene.kubernetes.apply(resource("Topic", "stays", {})), "Told", "before")
+    await scene.context.event(scene.kubernetes.apply(resource("Topic", "stays", {})), "Restarting", "before")
     scene.reconciler._take(scene.kubernetes.get("topics", "stays"), "Topic")
     scene.come("first")
     await scene.work("first")
@@ -171,7 +171,7 @@ async def test_nothing_is_kept_of_clusters_that_are_gone(scene: Scene, is_heard:
     assert scene.kept() == before
 
 
-@pytest.mark.parametrize("is_heard", [True, False], ids=["told by events", "found by looks"])
+@pytest.mark.parametrize("is_heard", [True, False], ids=["reported by events", "found by looks"])
 async def test_nothing_is_kept_of_objects_that_are_gone_from_a_cluster_that_stays(
     scene: Scene, is_heard: bool
 ) -> None:
@@ -185,7 +185,7 @@ async def test_nothing_is_kept_of_objects_that_are_gone_from_a_cluster_that_stay
             manifest = scene.kubernetes.apply(resource(kind, name, {"clusterRef": {"name": "events"}}))
             scene.reconciler.heard_of({"type": "ADDED"}, manifest, kind)
             await scene.look("events")
-            await scene.context.event(manifest, "Told", f"of {name}")
+            await scene.context.event(manifest, "Restarting", f"of {name}")
             scene.kubernetes.get(plural, name)["metadata"].pop("finalizers", None)
             scene.kubernetes.delete(plural, name)
             if is_heard:
