@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mainstem_registry.errors import StartupError
+from mainstem_registry.properties_format import MalformedLine, read_properties
 from mainstem_registry.tls import TlsFiles, client_context
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -57,26 +58,18 @@ class Brokers:
 
 
 def properties_of_file(path: Path) -> dict[str, str]:
-    """The properties in a file of `name=value` lines. Empty lines and lines that begin with `#` do not count.
+    """The properties in a file; `properties_format` has its form.
 
     Raises:
         StartupError: the file cannot be read, or a line has another form.
     """
     try:
-        lines = path.read_text().splitlines()
+        return read_properties(path.read_text(encoding="utf-8"))
+    except MalformedLine as error:
+        raise StartupError(f"The client properties in {path} cannot be read: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise StartupError(f"The client properties in {path} cannot be read: {reason}.") from error
-    properties: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        name, equals, value = (part.strip() for part in line.partition("="))
-        if not equals or not name:
-            # The line may be a secret, so that the message does not show it.
-            raise StartupError(f"{path}, line {number}: client properties are lines of the form name=value.")
-        properties[name] = value
-    return properties
 
 
 def brokers_of(bootstrap_servers: str, properties: ClientProperties) -> Brokers:

@@ -16,6 +16,7 @@ from mainstem_loader.errors import SettingsError
 from mainstem_loader.kafka.fetch import IsolationLevel
 from mainstem_loader.payload.event_time import EPOCH, PLAUSIBLE_DAY_MIN, TimeUnit
 from mainstem_loader.payload.readers import PayloadFormat
+from mainstem_loader.properties_format import MalformedLine, read_properties
 from mainstem_loader.ranges import GapPolicy
 from mainstem_loader.settings import LoadSettings
 from mainstem_loader.spark.executor_pods import RECORDS_PER_EXECUTOR_MIN, pods_from_environment
@@ -91,17 +92,11 @@ def _client_properties(file: Path | None) -> dict[str, str]:
     if file is None:
         return {}
     try:
-        lines = [line.strip() for line in file.read_text().splitlines()]
+        return read_properties(file.read_text(encoding="utf-8"))
+    except MalformedLine as error:
+        raise SettingsError(f"The file of --client-config, {file}, cannot be read: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"The file of --client-config, {file}, cannot be read; correct it.") from error
-    properties = {}
-    for number, line in enumerate(lines, 1):
-        if line and not line.startswith("#"):
-            name, equals, value = line.partition("=")
-            if not equals:
-                raise SettingsError(f"Line {number} of {file} is not of the form name=value.")
-            properties[name.strip()] = value.strip()
-    return properties
 
 
 def chosen_offsets_of(options: argparse.Namespace) -> ChosenOffsets:

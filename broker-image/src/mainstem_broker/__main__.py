@@ -67,7 +67,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 def _read_config(path: Path, overrides: list[str]) -> BrokerConfig:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StartupError(f"The properties file {path} cannot be read: {error}.") from error
     for override in overrides:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from mainstem.errors import BadInput
+from mainstem.properties_format import MalformedLine, read_properties
 from mainstem.schema_registry import AUTHORITIES, USER_INFO
 
 FILE_VARIABLE: Final = "MAINSTEM_CLIENT_CONFIG"
@@ -80,23 +81,15 @@ def properties_of_environment() -> dict[str, str]:
 
 
 def properties_of_file(path: Path) -> dict[str, str]:
-    """The properties in a file of `NAME=VALUE` lines. Empty lines and lines that begin with `#` do not count.
+    """The properties in a file; `properties_format` has its form.
 
     Raises:
         BadInput: the file cannot be read, or a line has another form.
     """
     try:
-        lines = path.read_text().splitlines()
+        return read_properties(path.read_text(encoding="utf-8"))
+    except MalformedLine as error:
+        raise BadInput(f"The client properties in {path} cannot be read: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadInput(f"The client properties in {path} cannot be read: {reason}.") from error
-    properties: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        name, equals, value = (part.strip() for part in line.partition("="))
-        if not equals or not name:
-            # The line may be a secret, so that the message does not show it.
-            raise BadInput(f"{path}, line {number}: client properties are lines of the form NAME=VALUE.")
-        properties[name] = value
-    return properties

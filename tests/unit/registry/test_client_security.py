@@ -40,8 +40,10 @@ def test_a_file_has_one_property_a_line_and_its_secrets_are_not_shown(tmp_path: 
     file = tmp_path / "client.properties"
     file.write_text("# the registry's\n\nsasl.username = registry\nsasl.password=a=b\n")
     assert properties_of_file(file) == {"sasl.username": "registry", "sasl.password": "a=b"}
+    file.write_text("sasl.password=se\x85c\u2028re\vt\x1c\n", encoding="utf-8")
+    assert properties_of_file(file) == {"sasl.password": "se\x85c\u2028re\vt\x1c"}
     file.write_text(f"{PASSWORD}\n")
-    with pytest.raises(StartupError, match="line 1") as refused:
+    with pytest.raises(StartupError, match="Line 1") as refused:
         properties_of_file(file)
     assert PASSWORD not in str(refused.value)
     with pytest.raises(StartupError, match="cannot be read: No such file"):

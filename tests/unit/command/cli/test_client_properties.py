@@ -60,9 +60,15 @@ def test_a_file_that_cannot_be_read_is_named_and_its_lines_are_not_shown(tmp_pat
         properties_of_options([f"@{missing}"])
     with pytest.raises(BadInput, match="binary cannot be read: it is not text"):
         properties_of_options([f"@{binary}"])
-    with pytest.raises(BadInput, match=r"broken, line 2: .* NAME=VALUE") as refused:
+    with pytest.raises(BadInput, match=r"broken cannot be read: Line 2 is not of the form name=value") as refused:
         properties_of_options([f"@{broken}"])
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_password_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "login.properties"
+    path.write_text("sasl.password=se\x85c\u2028re\vt\x1c\n", encoding="utf-8")
+    assert properties_of_options([f"@{path}"]) == {"sasl.password": "se\x85c\u2028re\vt\x1c"}
 
 
 def test_options_override_the_file_of_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
