@@ -16,3 +16,8 @@ class ClosedInput(io.StringIO):
 
     def readline(self, _size: int | None = -1, /) -> NoReturn:
         self.read()
+
+    @property
+    def buffer(self) -> NoReturn:
+        """Its bytes."""
+        self.read()

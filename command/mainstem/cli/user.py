@@ -189,7 +189,9 @@ def _password(user: str, file: Path | None) -> bytes:
     """
     if file is not None:
         try:
-            text = sys.stdin.readline() if str(file) == "-" else file.read_text().split("\n", 1)[0]
+            # As bytes: a carriage return may be part of the password, and ends no line.
+            data = sys.stdin.buffer.readline() if str(file) == "-" else file.read_bytes()
+            text = data[: data.find(b"\n") + 1 or None].decode()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise BadInput(f"The password file {file} could not be read: {reason}.") from error
@@ -201,7 +203,7 @@ def _password(user: str, file: Path | None) -> bytes:
         raise BadInput(
             f"There is no terminal for entering the password: use --password-file, or {PASSWORD_VARIABLE}."
         )
-    text = text.rstrip("\r\n")
+    text = text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
     if not text:
         raise BadInput("The password is empty.")
     return text.encode()
