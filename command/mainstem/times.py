@@ -14,6 +14,7 @@ _DURATION: Final = re.compile(r"([0-9]{1,19})(ms|s|m|h|d|w)")
 _ISO_FORM: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
 _DIGITS: Final = re.compile(r"\d{1,7}|\d{9,19}", re.ASCII)
 _INT64_MAX: Final = 2**63 - 1
+_NO_TIMESTAMP: Final = -1  # of a record of an old producer (KIP-32)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -80,9 +81,19 @@ def event_time_ms(value: object) -> int:
 
 
 def text_of_ms(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds, as 2026-01-31T10:00:00.000Z; the number itself beyond year 9999."""
+    """ISO 8601 in UTC with milliseconds, as 2026-01-31T10:00:00.000Z; the number itself beyond year 9999.
+
+    `no timestamp` for Kafka's timestamp of a record that has none.
+    """
+    if timestamp_ms == _NO_TIMESTAMP:
+        return "no timestamp"
     second = _text_of_second(timestamp_ms // 1000)
     return str(timestamp_ms) if second is None else f"{second}.{timestamp_ms % 1000:03}Z"
+
+
+def time_or_none(timestamp_ms: int) -> str | None:
+    """`text_of_ms`; None for the timestamp of a record that has none."""
+    return None if timestamp_ms == _NO_TIMESTAMP else text_of_ms(timestamp_ms)
 
 
 @lru_cache(maxsize=4096)  # records come in bursts of the same second, and strftime is slow

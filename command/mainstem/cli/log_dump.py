@@ -151,7 +151,7 @@ def _text_lines(segment: SegmentDump, width: int) -> Iterator[bytes]:
         yield batch_lines(batch, width).encode()
         for record in batch.records or ():
             shown = [b"" if part is None else safe(part) for part in (record.key, record.value)]
-            before = f"{record.offset:>12}  {text_of_ms(record.timestamp_ms)}  ".encode()
+            before = f"{record.offset:>12}  {text_of_ms(record.timestamp_ms):<24}  ".encode()
             yield before + b"  ".join(shown) + b"\n"
     yield b"\n"
 

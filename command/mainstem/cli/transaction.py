@@ -23,7 +23,7 @@ from mainstem.kafka.transactions import (
     list_transactions,
     open_transactions,
 )
-from mainstem.times import duration_ms, duration_text, text_of_ms
+from mainstem.times import duration_ms, duration_text, text_of_ms, time_or_none
 
 app = typer.Typer(no_args_is_help=True, help="Show transactions, and end those that hang.")
 
@@ -215,7 +215,7 @@ def _row(hanging: OpenTransaction) -> dict[str, object]:
         "producer_id": hanging.producer_id,
         "producer_epoch": hanging.producer_epoch,
         "coordinator_epoch": hanging.coordinator_epoch,
-        "last_written": text_of_ms(hanging.last_written_ms),
+        "last_written": time_or_none(hanging.last_written_ms),
     }
 
 

@@ -17,11 +17,9 @@ import orjson
 from confluent_kafka import Message
 
 from mainstem.errors import BadInput
-from mainstem.times import text_of_ms
+from mainstem.times import time_or_none
 
 NULL: Final = b"null"
-NO_TIMESTAMP: Final = -1
-"""Kafka's timestamp of a record that has none (KIP-32)."""
 _DIM, _PLAIN = b"\x1b[2m", b"\x1b[0m"
 
 RecordWriter = Callable[[Message], bytes]
@@ -44,13 +42,13 @@ def json_line(message: Message) -> bytes:
     the Kafka client sends no record without a time.
     """
     _, timestamp_ms = message.timestamp()
-    has_time = timestamp_ms != NO_TIMESTAMP
+    time = time_or_none(timestamp_ms)
     record: dict[str, object] = {
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": text_of_ms(timestamp_ms) if has_time else None,
-        "timestamp_ms": timestamp_ms if has_time else None,
+        "timestamp": time,
+        "timestamp_ms": None if time is None else timestamp_ms,
     }
     put_bytes(record, "key", message.key())
     put_bytes(record, "value", message.value())
@@ -85,8 +83,7 @@ def _field(message: Message, field: Field) -> bytes:
         case Field.KEY:
             return _or_null(message.key())
         case Field.TIMESTAMP:
-            timestamp_ms = message.timestamp()[1]
-            return NULL if timestamp_ms == NO_TIMESTAMP else text_of_ms(timestamp_ms).encode()
+            return _or_null(time_or_none(message.timestamp()[1]))
         case Field.PARTITION:
             return str(message.partition()).encode()
         case Field.OFFSET:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mainstem.errors import BadInput
-from mainstem.times import date_time_ms, duration_ms, event_time_ms, text_of_ms
+from mainstem.times import date_time_ms, duration_ms, event_time_ms, text_of_ms, time_or_none
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,12 @@ def test_a_time_written_as_text_is_read_back_as_the_same_moment(timestamp_ms: in
     assert datetime.fromisoformat(text) == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
         milliseconds=timestamp_ms
     )
+
+
+def test_a_record_without_a_timestamp_has_no_time_of_the_year_1969() -> None:
+    assert text_of_ms(-1) == "no timestamp"
+    assert time_or_none(-1) is None
+    assert time_or_none(0) == text_of_ms(0) == "1970-01-01T00:00:00.000Z"
 
 
 @given(st.integers(min_value=-(2**63), max_value=2**63 - 1))

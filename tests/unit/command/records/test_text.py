@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mainstem.errors import BadInput
 from mainstem.records.lines import NOW, line_reader
-from mainstem.records.text import NO_TIMESTAMP, Field, format_writer, json_line, line_writer
+from mainstem.records.text import Field, format_writer, json_line, line_writer
 
 
 @dataclass
@@ -101,7 +101,7 @@ def test_a_record_as_json_is_one_line_that_gives_back_all_of_it(
 
 def test_a_record_without_a_time_says_so_and_is_sent_back_with_the_time_of_sending() -> None:
     """KIP-32: -1 is no time, and not the last millisecond of 1969."""
-    timeless = message(timestamp_ms=NO_TIMESTAMP)
+    timeless = message(timestamp_ms=-1)
     record = json.loads(json_line(timeless))
     assert (record["timestamp"], record["timestamp_ms"]) == (None, None)
     assert line_reader(json_records=True)(json_line(timeless)) == (b"v", None, NOW, [])
