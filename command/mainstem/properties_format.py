@@ -30,8 +30,8 @@ class MalformedLine(ValueError):
 
     def __init__(self, number: int) -> None:
         super().__init__(
-            f"Line {number} is not of the form name=value; a value of several lines has a backslash at the end"
-            " of each but the last."
+            f"Line {number} is not of the form name=value; a value of several lines has a backslash at"
+            " the end of each but the last."
         )
 
 
@@ -53,8 +53,8 @@ def read_properties(text: str) -> dict[str, str]:
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with those that continue them, by their first number; no comments and no empty ones."""
     first, begun = 0, ""
-    for number, line in enumerate([*_LINE_END.split(text), ""], start=1):
-        line = line.lstrip(_BLANKS)
+    lines = (line.lstrip(_BLANKS) for line in (*_LINE_END.split(text), ""))
+    for number, line in enumerate(lines, start=1):
         if not first and line[:1] in ("", "#", "!"):
             continue
         first = first or number

@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read_is_named_and_its_lines_are_not_shown(tmp_pat
         properties_of_options([f"@{missing}"])
     with pytest.raises(BadInput, match="binary cannot be read: it is not text"):
         properties_of_options([f"@{binary}"])
-    with pytest.raises(BadInput, match=r"broken cannot be read: Line 2 is not of the form name=value") as refused:
+    with pytest.raises(BadInput, match="broken cannot be read: Line 2 is not of the form") as refused:
         properties_of_options([f"@{broken}"])
     assert "hunter2" not in str(refused.value)
 
