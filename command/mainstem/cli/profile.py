@@ -9,7 +9,7 @@ import typer
 from mainstem.cli.client_properties import properties_of_options
 from mainstem.cli.options import ClientProperties, OutputChoice
 from mainstem.cli.output import Column, Output, OutputFormat, table
-from mainstem.cli.profiles import Profile, profiles_path, read_profiles, write_profiles
+from mainstem.cli.profiles import Profile, Profiles, change_profiles, profiles_path, read_profiles
 from mainstem.errors import BadInput, CommandError
 from mainstem.kafka.client import addresses_of
 
@@ -41,12 +41,15 @@ def create(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a profile of this name.")] = False,
 ) -> None:
     """Create a profile and use it from now on."""
-    profiles = read_profiles()
-    if name in profiles.profiles and not overwrite:
-        raise BadInput(f"There is a profile {name} already: add --overwrite to replace it.")
     addresses_of(servers)
     profile = Profile(servers, properties_of_options(client_properties))
-    write_profiles(profiles.with_profile(name, profile).using(name))
+
+    def with_profile(profiles: Profiles) -> Profiles:
+        if name in profiles.profiles and not overwrite:
+            raise BadInput(f"There is a profile {name} already: add --overwrite to replace it.")
+        return profiles.with_profile(name, profile).using(name)
+
+    change_profiles(with_profile)
     Output().done(f"Created profile {name} in {profiles_path()}; it is in use from now on.")
 
 
@@ -86,12 +89,12 @@ def use(
     """Use a profile in all commands from now on, unless --bootstrap-servers names another cluster."""
     if (name is None) != none:
         raise BadInput("Name the profile to use, or give --none.")
-    write_profiles(read_profiles().using(name))
+    change_profiles(lambda profiles: profiles.using(name))
     Output().done("No profile is in use." if name is None else f"Profile {name} is in use.")
 
 
 @app.command()
 def delete(name: ProfileName) -> None:
     """Delete a profile."""
-    write_profiles(read_profiles().without(name))
+    change_profiles(lambda profiles: profiles.without(name))
     Output().done(f"Deleted profile {name}.")

@@ -9,9 +9,10 @@ The file is `mainstem/profiles.json` under XDG_CONFIG_HOME (`~/.config` by defau
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -98,15 +99,21 @@ def read_profiles() -> Profiles:
         raise BadInput(f"{path} cannot be read as profiles ({error}): repair or delete it.") from error
 
 
-def write_profiles(profiles: Profiles) -> None:
-    """Store the profiles of this user, readable only by this user.
+def change_profiles(change: Callable[[Profiles], Profiles]) -> None:
+    """Store what `change` makes of the profiles of this user, readable only by this user.
+
+    Commands that run at the same time take turns, so that none undoes the change of another.
 
     Raises:
+        BadInput: the file cannot be read, or `change` raises it; the file is as before.
         OSError: the file cannot be written.
     """
     path = profiles_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.touch(mode=0o600)
-    temporary.write_text(json.dumps(asdict(profiles), indent=2) + "\n")
-    temporary.replace(path)
+    with path.with_name("profiles.lock").open("a") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        profiles = change(read_profiles())
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.touch(mode=0o600)
+        temporary.write_text(json.dumps(asdict(profiles), indent=2) + "\n")
+        temporary.replace(path)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from mainstem.cli.options import connect, default_bootstrap_servers
-from mainstem.cli.profiles import Profile, Profiles, profiles_path, read_profiles, write_profiles
+from mainstem.cli.profiles import Profile, Profiles, change_profiles, profiles_path, read_profiles
 from mainstem.cli.registry_access import registry_access
 from mainstem.errors import BadInput
 from mainstem.local.stack_folder import StackFolder
@@ -29,9 +30,24 @@ def test_without_a_file_there_are_no_profiles() -> None:
 
 def test_what_was_written_is_read_and_only_the_owner_may_read_it() -> None:
     profiles = Profiles().with_profile("prod", Profile("a:1,b:2", {"sasl.password": "x"})).using("prod")
-    write_profiles(profiles)
+    change_profiles(lambda _: profiles)
     assert read_profiles() == profiles
     assert stat.S_IMODE(profiles_path().stat().st_mode) == 0o600
+
+
+def test_a_change_does_not_undo_one_of_another_command_at_the_same_time() -> None:
+    other = threading.Thread(
+        target=change_profiles, args=[lambda profiles: profiles.with_profile("b", Profile("b:1"))]
+    )
+
+    def change(profiles: Profiles) -> Profiles:
+        other.start()
+        other.join(0.2)  # which ends it only if it does not wait for this change
+        return profiles.with_profile("a", Profile("a:1"))
+
+    change_profiles(change)
+    other.join()
+    assert read_profiles().profiles.keys() == {"a", "b"}
 
 
 def test_a_deleted_profile_is_no_longer_in_use() -> None:
@@ -68,7 +84,7 @@ def test_the_default_cluster_is_the_profile_in_use_else_the_local_stack_else_por
     folder.write_state(STACK)
     assert default_bootstrap_servers() == "127.0.0.1:7001,127.0.0.1:7002"
     assert registry_access(None, None).url == "http://127.0.0.1:7003"
-    write_profiles(Profiles().with_profile("prod", Profile("a:1")).using("prod"))
+    change_profiles(lambda _: Profiles().with_profile("prod", Profile("a:1")).using("prod"))
     assert default_bootstrap_servers() == "a:1"
     folder.close()
 
@@ -84,6 +100,8 @@ def test_a_stack_that_was_killed_is_not_the_default_cluster(tmp_path: Path) -> N
 
 
 def test_properties_of_a_profile_apply_to_its_cluster_only_and_options_override_them() -> None:
-    write_profiles(Profiles().with_profile("prod", Profile("a:1", {"x": "1", "y": "2"})).using("prod"))
+    change_profiles(
+        lambda _: Profiles().with_profile("prod", Profile("a:1", {"x": "1", "y": "2"})).using("prod")
+    )
     assert connect("a:1", ["y=3"]).properties == {"x": "1", "y": "3"}
     assert connect("b:1", None).properties == {}

@@ -8,7 +8,7 @@ import pytest
 
 from mainstem.cli.client_properties import FILE_VARIABLE, properties_of_options
 from mainstem.cli.options import connect
-from mainstem.cli.profiles import Profile, Profiles, write_profiles
+from mainstem.cli.profiles import Profile, Profiles, change_profiles
 from mainstem.cli.registry_access import RegistryAccess, registry_access
 from mainstem.errors import BadInput
 
@@ -27,7 +27,7 @@ def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def use_profile(properties: dict[str, str]) -> None:
-    write_profiles(Profiles().with_profile("prod", Profile("prod:9092", properties)).using("prod"))
+    change_profiles(lambda _: Profiles().with_profile("prod", Profile("prod:9092", properties)).using("prod"))
 
 
 def file_of(path: Path, **properties: str) -> str:
