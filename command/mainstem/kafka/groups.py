@@ -103,7 +103,9 @@ def list_groups(cluster: Cluster) -> tuple[dict[str, Listing], list[str]]:
     """
     future = cluster.admin.list_consumer_groups(request_timeout=ADMIN_TIMEOUT_SECONDS)
     listing = cluster.result(future, "Asking for the groups failed")
-    troubles = sorted({sentence_of(exception.args[0]) for exception in listing.errors or []})
+    # KafkaException by confluent_kafka's documentation, and KafkaError where a broker did not answer.
+    errors = [one.args[0] if isinstance(one, KafkaException) else one for one in listing.errors or []]
+    troubles = sorted({sentence_of(error) for error in errors})
     listings = [Listing(one.group_id, _word(one.state), _word(one.type)) for one in listing.valid or []]
     return {one.name: one for one in sorted(listings, key=lambda one: one.name)}, troubles
 

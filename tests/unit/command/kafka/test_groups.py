@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
-from mainstem.kafka.client import Broker
-from mainstem.kafka.groups import Group, GroupMember
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from mainstem.kafka.client import Broker, Cluster
+from mainstem.kafka.groups import Group, GroupMember, list_groups
 
 
 def member(member_id: str, client_id: str, instance_id: str | None = None) -> GroupMember:
@@ -31,3 +36,16 @@ def test_a_member_has_a_short_name(one: GroupMember, label: str) -> None:
 )
 def test_offsets_may_be_changed_only_while_nobody_reads(state: str, at_rest: bool) -> None:
     assert Group("g", state, "classic", "", Broker(1, "127.0.0.1", 9092, None), []).at_rest == at_rest
+
+
+def test_brokers_that_do_not_list_their_groups_are_reported_with_the_groups_of_others() -> None:
+    """confluent_kafka documents KafkaException, and has KafkaError where a broker does not answer."""
+    error = KafkaError(KafkaError._TIMED_OUT)
+    found = SimpleNamespace(group_id="g", state=None, type=None)
+    listing: Future[Any] = Future()
+    listing.set_result(SimpleNamespace(valid=[found], errors=[error, KafkaException(error)]))
+    cluster = Cluster("127.0.0.1:1")
+    cluster.__dict__["admin"] = SimpleNamespace(list_consumer_groups=lambda **_: listing)
+    groups, troubles = list_groups(cluster)
+    assert list(groups) == ["g"]
+    assert troubles == ["Timed out."]
