@@ -16,6 +16,8 @@ class Interruption:
     """
 
     def __init__(self) -> None:
+        self.received = signal.SIGINT
+        """The last signal, for the exit code."""
         self._is_deferred = self._is_pending = False
 
     def install(self, *numbers: signal.Signals) -> None:
@@ -49,7 +51,8 @@ class Interruption:
             self._is_deferred = False
         self.allow()
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
         if self._is_pending or not self._is_deferred:
             raise KeyboardInterrupt
         self._is_pending = True

@@ -175,7 +175,9 @@ def _ended_by_the_reader(follows: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise typer.Exit(0 if follows else 130) from None  # Ctrl-C is the normal end of following
+        if follows:
+            raise typer.Exit(0) from None  # Ctrl-C is the normal end of following
+        raise
     except BrokenPipeError:
         drop_stdout()
         raise typer.Exit(0) from None  # the program that reads our output has ended (`| head`)
