@@ -23,7 +23,8 @@ from mainstem.errors import BadInput, ClusterRefused, ClusterUnreachable
 DEFAULT_PORT: Final = 8081
 USER_INFO: Final = "basic.auth.user.info"
 AUTHORITIES: Final = "schema.registry.ssl.ca.location"
-TIMEOUT_SECONDS: Final = 30.0
+_READ_TIMEOUT_SECONDS: Final = 10.0
+_WRITE_TIMEOUT_SECONDS: Final = 30.0  # the registry waits for brokers that elect a leader
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
@@ -147,7 +148,8 @@ class SchemaRegistry:
                 # Not sent on to where an answer redirects.
                 encoded = base64.b64encode(self._user_info.encode()).decode()
                 request.add_unredirected_header("Authorization", f"Basic {encoded}")
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=self._context) as answer:
+            timeout_s = _READ_TIMEOUT_SECONDS if method == "GET" else _WRITE_TIMEOUT_SECONDS
+            with urllib.request.urlopen(request, timeout=timeout_s, context=self._context) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             raise _refused(self.url, error.code, error.read()) from error
@@ -160,8 +162,9 @@ class SchemaRegistry:
                     " -X @FILE."
                 ) from error
             raise ClusterUnreachable(
-                f"No schema registry answers at {self.url} ({reason}): start one with"
-                " `mainstem up --schema-registry`, or name another with --registry."
+                f"No schema registry answers at {self.url} ({_cause(reason)}): check the address and whether"
+                " it is http or https, name another with --registry, or start one with"
+                " `mainstem up --schema-registry`."
             ) from error
 
 
@@ -200,6 +203,14 @@ def _refused(url: str, status: int, body: bytes) -> RegistryRefused:
         return RegistryRefused(int(answer["error_code"]), str(answer["message"]))
     except (ValueError, KeyError, TypeError):
         return RegistryRefused(status, f"{url} answered with status {status}: is it a schema registry?")
+
+
+def _cause(reason: object) -> str:
+    if isinstance(reason, TimeoutError):
+        return "no answer in time"
+    if isinstance(reason, ssl.SSLEOFError) or getattr(reason, "reason", None) == "WRONG_VERSION_NUMBER":
+        return "it does not speak TLS"
+    return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
 
 
 def _path(subject: str) -> str:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from mainstem.errors import BadInput
-from mainstem.kafka.client import Cluster
+from mainstem.kafka.client import ADMIN_TIMEOUT_SECONDS, Cluster
 
 CLUSTER_NAME: Final = "kafka-cluster"
 EVERY_HOST: Final = "*"
@@ -108,7 +108,10 @@ def list_acls(cluster: Cluster, acl_filter: AclFilter) -> list[Acl]:
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
-    bindings = cluster.result(cluster.admin.describe_acls(binding), "The ACLs could not be read")
+    bindings = cluster.result(
+        cluster.admin.describe_acls(binding, request_timeout=ADMIN_TIMEOUT_SECONDS),
+        "The ACLs could not be read",
+    )
     return sorted(_acl(one) for one in bindings if one.restype in _NAME_OF_TYPE)
 
 
@@ -118,7 +121,9 @@ def add_acls(cluster: Cluster, acls: Iterable[Acl]) -> None:
     Raises:
         ClusterUnreachable, ClusterRefused: the first failure; others may have been added.
     """
-    futures = cluster.admin.create_acls([_binding(acl) for acl in acls])
+    futures = cluster.admin.create_acls(
+        [_binding(acl) for acl in acls], request_timeout=ADMIN_TIMEOUT_SECONDS
+    )
     for future in futures.values():
         cluster.result(future, "The ACL was not added")
 
@@ -142,7 +147,8 @@ def remove_acls(cluster: Cluster, acls: Iterable[Acl]) -> list[Acl]:
         for binding in map(_binding, acls)
     ]
     removed: list[Acl] = []
-    for future in cluster.admin.delete_acls(filters).values():
+    futures = cluster.admin.delete_acls(filters, request_timeout=ADMIN_TIMEOUT_SECONDS)
+    for future in futures.values():
         removed += [_acl(one) for one in cluster.result(future, "The ACL was not removed")]
     return sorted(removed)
 

@@ -116,13 +116,19 @@ class Cluster:
 
     @cached_property
     def admin(self) -> AdminClient:
-        """An administration client.
+        """An administration client, once a broker has answered it.
+
+        A request to a port that accepts connections and never answers waits for its whole timeout, which is
+        long for requests that take long.
 
         Raises:
             BadInput: the client does not accept a property.
-            ClusterUnreachable: no address accepts a connection.
+            ClusterUnreachable: no address accepts a connection, or no broker answers.
         """
-        return _built(AdminClient, self._settings())
+        client = _built(AdminClient, self._settings())
+        future = client.describe_cluster(request_timeout=_QUESTION_TIMEOUT_SECONDS)
+        self.result(future, "Asking for the brokers failed")
+        return client
 
     def producer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Producer:
         """A producer; `on_trouble` receives a sentence when no broker can be reached."""
@@ -294,8 +300,9 @@ class Cluster:
         error: KafkaError = exception.args[0]
         if error.code() in _NOBODY_ANSWERED:
             return ClusterUnreachable(
-                f"No broker at {self.bootstrap_servers} answered in time: is it a Kafka-protocol broker, and "
-                "is it up?"
+                f"No broker at {self.bootstrap_servers} (--bootstrap-servers) answered in time: is it a"
+                " Kafka-protocol broker, is it up, and is the client property security.protocol"
+                f" ({self.properties.get('security.protocol', 'plaintext')}) that of its listener?"
             )
         return ClusterRefused(f"{doing}: {sentence_of(error)}")
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from mainstem.errors import BadInput, ClusterRefused
-from mainstem.kafka.client import Cluster
+from mainstem.kafka.client import ADMIN_TIMEOUT_SECONDS, Cluster
 from mainstem.kafka.raw_request import reason_of
 from mainstem.kafka.routed_requests import ask_any
 
@@ -75,7 +75,9 @@ def set_password(cluster: Cluster, user: str, mechanism: str, password: bytes, i
         ClusterUnreachable, ClusterRefused: the brokers do not answer, or say no.
     """
     info = ScramCredentialInfo(_MECHANISMS[mechanism], iterations)
-    futures = cluster.admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, info, password)])
+    futures = cluster.admin.alter_user_scram_credentials(
+        [UserScramCredentialUpsertion(user, info, password)], request_timeout=ADMIN_TIMEOUT_SECONDS
+    )
     cluster.result(futures[user], f"The password of {user} was not set")
 
 
@@ -90,5 +92,5 @@ def delete_credentials(cluster: Cluster, credentials: list[Credential]) -> None:
         raise BadInput("There are no credentials to delete.")
     user = credentials[0].user
     deletions = [UserScramCredentialDeletion(user, _MECHANISMS[one.mechanism]) for one in credentials]
-    futures = cluster.admin.alter_user_scram_credentials(deletions)
+    futures = cluster.admin.alter_user_scram_credentials(deletions, request_timeout=ADMIN_TIMEOUT_SECONDS)
     cluster.result(futures[user], f"The user {user} was not deleted")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from tests.support.ports import held_port
 from mainstem import installed_version
 from mainstem.cli import main as command
 from mainstem.cli.lazy import LazyCommand
+from mainstem.kafka import client
 
 LAZY_COMMANDS = [lazy for commands in command.COMMANDS.values() for lazy in commands]
 
@@ -98,6 +102,41 @@ def test_a_manifest_that_is_not_text_is_refused(
     file.write_bytes(b"\xff\xfe")
     assert run(monkeypatch, "apply", str(file)) == 2
     assert capsys.readouterr().err == f"Error: {file} cannot be read (it is not text).\n"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_a_signal_at_any_time_ends_a_command_without_a_traceback(
+    number: signal.Signals, exit_code: int
+) -> None:
+    """Even while it is being imported, as here."""
+    program = f"""
+import builtins, os, signal
+from mainstem.__main__ import main
+original = builtins.__import__
+def interrupted(name, *rest):
+    if name == "mainstem.cli.main":
+        os.kill(os.getpid(), {number.value})
+    return original(name, *rest)
+builtins.__import__ = interrupted
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (exit_code, "", "")
+
+
+@pytest.mark.parametrize("arguments", [("group", "list"), ("acl", "list"), ("user", "list")], ids=" ".join)
+def test_a_port_that_never_answers_is_named_with_its_option(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "_QUESTION_TIMEOUT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert run(monkeypatch, *arguments, "-b", address) == 1
+    assert capsys.readouterr().err.startswith(f"Error: No broker at {address} (--bootstrap-servers) answered")
 
 
 @pytest.mark.parametrize("lazy", LAZY_COMMANDS, ids=lambda it: it.name)
