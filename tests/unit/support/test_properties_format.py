@@ -1,4 +1,4 @@
-r"""Properties files, which the programs read as Java does: the same file serves Apache Kafka's tools (R38)."""
+"""Properties files, which programs read as Java does: the same file serves Apache Kafka's tools (R38)."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_group_without_a_name_is_refused() -> None:
 def test_a_server_that_does_not_speak_the_protocol_is_reported_within_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         started = time.monotonic()
-        with pytest.raises(ClusterUnreachable, match="is it a Kafka-protocol broker.*security.protocol"):
+        with pytest.raises(ClusterUnreachable, match=r"is it a Kafka-protocol broker.*security\.protocol"):
             Cluster(f"127.0.0.1:{server.getsockname()[1]}").topics()
         assert time.monotonic() - started < 15
 

@@ -41,7 +41,8 @@ def test_offsets_may_be_changed_only_while_nobody_reads(state: str, at_rest: boo
 def test_brokers_that_do_not_list_their_groups_are_reported_with_the_groups_of_others() -> None:
     """confluent_kafka documents KafkaException, and has KafkaError where a broker does not answer."""
     error = KafkaError(KafkaError._TIMED_OUT)
-    found = SimpleNamespace(group_id="g", state=None, type=None)
+    stable, classic = SimpleNamespace(name="STABLE"), SimpleNamespace(name="CLASSIC")
+    found = SimpleNamespace(group_id="g", state=stable, type=classic)
     listing: Future[Any] = Future()
     listing.set_result(SimpleNamespace(valid=[found], errors=[error, KafkaException(error)]))
     cluster = Cluster("127.0.0.1:1")
