@@ -52,7 +52,7 @@ class WriteError(LoaderError):
 
 
 class SparkUnavailableError(LoaderError):
-    """Spark cannot be started."""
+    """Spark cannot be started, or has ended."""
 
 
 class WarehouseError(LoaderError):

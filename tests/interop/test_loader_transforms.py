@@ -103,6 +103,17 @@ def test_topics_and_tables_are_joined(topics: Topics, spark: SparkExecutor) -> N
         ("SELECT map('a', n) AS m FROM records", "to_json"),
         ("SELECT n, _partition, _offset + 100 AS _offset, day FROM records", "has not read"),
         ("SELECT n, CAST(NULL AS date) AS day FROM records", "whose day is null"),
+        ("SELECT n FROM records; SELECT n FROM records", "several statements"),
+        ("-- nothing", "is no query"),
+        ("SET spark.sql.ansi.enabled = false", "is a command"),
+        ("DROP VIEW records", "is a command"),
+        ("CREATE TABLE made AS SELECT 1 AS n", "is a command"),
+        ("INSERT OVERWRITE DIRECTORY 'made' USING parquet SELECT 1 AS n", "is a command"),
+        pytest.param(
+            "WITH one AS (SELECT 1) INSERT INTO made TABLE one",
+            "is a command",
+            id="insert-behind-with",
+        ),
     ],
 )
 def test_a_statement_that_fails_says_why_and_changes_nothing(
@@ -141,6 +152,10 @@ def test_a_job_that_would_begin_after_the_deadline_does_not(spark: SparkExecutor
 
 
 FUNCTIONS: Final = """
+import os
+import signal
+import sys
+
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
@@ -160,8 +175,60 @@ def fails_at_once(records):
     raise ValueError("no licence")
 
 
+def fails_at_a_key(records):
+    return {}["amount"]
+
+
+def names_no_column(records):
+    return records.select("amount")
+
+
+def calls_java_wrongly(records):
+    return records.sparkSession._jvm.java.net.URI.create("a b")
+
+
+def exits(records):
+    sys.exit()
+
+
+def interrupts(records):
+    raise KeyboardInterrupt
+
+
+def exits_in_a_worker(records):
+    leave = F.udf(lambda word: sys.exit(3), StringType())
+    return records.select(leave("word").alias("word"))
+
+
+def ends_a_worker(records):
+    end = F.udf(lambda word: os._exit(0), StringType())
+    return records.select(end("word").alias("word"))
+
+
+def ends_the_process(records):
+    os._exit(0)
+
+
+def kills_java(records):
+    os.kill(records.sparkSession._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
+    return records
+
+
+def stops_spark(records):
+    records.sparkSession.stop()
+    return records
+
+
+def of_another_session(records):
+    return records.sparkSession.newSession().range(3)
+
+
 def no_frame(records):
     return 7
+
+
+def nothing(records):
+    records.select("n")
 
 
 def stream(records):
@@ -184,7 +251,17 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("function", "reason"),
     [
         ("fails", "ZeroDivisionError"),
-        ("fails_at_once", "no licence"),
+        ("fails_at_once", r"ValueError: no licence \(functions_.*\.py, line 22\)$"),
+        ("fails_at_a_key", r"KeyError: 'amount' \(functions_.*, line 26\)$"),
+        ("names_no_column", r"UNRESOLVED_COLUMN.* line 30\)\. A field"),
+        ("calls_java_wrongly", r"Illegal character in path at index 1: a b \("),
+        ("exits", "SystemExit .*ends with return"),
+        ("interrupts", "KeyboardInterrupt"),
+        ("exits_in_a_worker", "SystemExit: 3 .*ends with return"),
+        ("ends_a_worker", "os._exit"),
+        ("stops_spark", "remove the call"),
+        ("of_another_session", "of another session"),
+        ("nothing", "returned NoneType"),
         ("no_frame", "returned int"),
         ("stream", "returned a stream"),
     ],
@@ -197,6 +274,28 @@ def test_a_function_that_fails_says_why(
         load(topics, spark, Transform(function=f"{functions}:{function}"))
     assert "\n" not in str(caught.value)
     assert topics.files() == []
+    assert spark.is_alive()
+
+
+def load_process(topics: Topics, function: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """A load as a process of its own."""
+    command = [sys.executable, "-m", "mainstem_loader", "t", "--cores", "1", "--transform", function, *more]
+    command += ["--bootstrap-servers", topics.cluster.bootstrap_servers, "--warehouse", str(topics.warehouse)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"), [("ends_the_process", "SystemExit: 0"), ("kills_java", "virtual machine ended")]
+)
+def test_a_function_that_ends_a_process_fails_its_load(
+    topics: Topics, functions: str, function: str, reason: str
+) -> None:
+    numbers(topics, 1)
+    ended = load_process(topics, f"{functions}:{function}")
+    assert ended.returncode == 1
+    assert reason in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert topics.files() == []
 
 
 def test_the_loader_runs_a_function_of_the_current_folder(topics: Topics, functions: str) -> None:
@@ -204,19 +303,9 @@ def test_the_loader_runs_a_function_of_the_current_folder(topics: Topics, functi
     numbers(topics, 1, 2)
     topics.cluster.topic("users")
     topics.send({"id": 2, "name": "Bob"}, topic="users")
-    command = [
-        *(
-            sys.executable,
-            "-m",
-            "mainstem_loader",
-            "t",
-            "--bootstrap-servers",
-            topics.cluster.bootstrap_servers,
-        ),
-        *("--warehouse", str(topics.warehouse), "--cores", "1", "--transform", f"{functions}:shout"),
-        *("--input", "users=topic:users", "--input-column", "users.name=string"),
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+    ended = load_process(
+        topics, f"{functions}:shout", "--input", "users=topic:users", "--input-column", "users.name=string"
+    )
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["rows"] == 2
     assert topics.ask("SELECT word, name FROM t ORDER BY word") == [

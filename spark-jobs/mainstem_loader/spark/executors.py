@@ -38,6 +38,8 @@ _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress"
 PROGRESS_PAUSE_S: Final = 0.2
 CANCEL_SECONDS: Final = 30
 """How long cancelled jobs may take to end: the last of them may be writing a file."""
+JVM_END_SECONDS: Final = 10
+"""From the end of its connections to the end of the JVM, which may have a heap dump or hooks to do."""
 EXECUTOR_TIMEOUT_S: Final = 300
 """A node that has to be made and an image that has to be pulled take minutes."""
 
@@ -73,7 +75,7 @@ class TaskExecutor(Protocol):
 
         Raises:
             TransformError: it took too long. It may go on, but no job of Spark does.
-            SparkUnavailableError: there is no Spark.
+            SparkUnavailableError: there is no Spark, or it ended meanwhile.
         """
         ...
 
@@ -166,13 +168,13 @@ class SparkExecutor:
             self._entered -= 1
             if self._entered:
                 return
-        context, self._context = self._context, None
+        was_alive, context, self._context = self.is_alive(), self._context, None
         try:
-            if any(isinstance(part, KeyboardInterrupt) for part in exception):
+            if not was_alive or any(isinstance(part, KeyboardInterrupt) for part in exception):
                 # Stopping in good order waits for tasks whose results are not needed any more.
                 _kill_jvm()
             else:
-                context.stop()
+                type(context).stop(context)
         finally:
             if self._template_file is not None:
                 self._template_file.unlink()
@@ -228,6 +230,8 @@ class SparkExecutor:
         self._context.pythonExec = sys.executable
         if self._executors:
             _uninterrupted(self._await_executor)
+        # Sessions stop by it, too.
+        self._context.stop = _refuse_stop
 
     def _await_executor(self) -> None:
         """Without this, a job whose executors cannot start would wait for ever."""
@@ -310,7 +314,12 @@ class SparkExecutor:
                 f"The transform did not end within {deadline_s:g} s, and nothing was loaded; correct it, or"
                 " allow more time (deadline)."
             )
-        return outcome.result()
+        try:
+            return outcome.result()
+        except Exception as error:
+            if self.is_alive():
+                raise
+            raise SparkUnavailableError(_end_of_spark(_jvm_exit_status())) from error
 
     def _watch(self, done: threading.Event, on_ended: Ended) -> None:
         tracker = self._context.statusTracker()
@@ -407,6 +416,31 @@ def _kill_jvm() -> None:
     from pyspark import SparkContext
 
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+
+
+def _jvm_exit_status() -> int | None:
+    """None if the JVM runs."""
+    with suppress(subprocess.TimeoutExpired):
+        return None if _jvm is None else _jvm.wait(JVM_END_SECONDS)
+    return None
+
+
+def _end_of_spark(jvm_exit_status: int | None) -> str:
+    """Why Spark is gone during a transform; None: its JVM runs."""
+    match jvm_exit_status:
+        case None:
+            return "Spark was stopped while the transform ran, and nothing was loaded; load again."
+        case 52 | 137 | -9:  # 52: `SparkExitCode.OOM`
+            cause = "it ran out of memory, or was killed; use fewer cores or more memory, then load again"
+        case status:
+            cause = f"exit status {status}; its output says more, if the transform did not end it"
+    return f"Spark's Java virtual machine ended while the transform ran, and nothing was loaded: {cause}."
+
+
+def _refuse_stop() -> None:
+    raise TransformError(
+        "The transform calls stop() of Spark, which the load needs and stops; remove the call."
+    )
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -199,7 +199,7 @@ def function_of(name: str) -> Callable[..., Any]:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     try:
         function = getattr(importlib.import_module(module_name), function_name, None)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SettingsError(
             f"Module {module_name} of the transform cannot be imported ({type(error).__name__}: {error});"
             " correct it, or install what it needs into the image."

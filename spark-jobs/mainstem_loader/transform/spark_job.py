@@ -6,13 +6,15 @@ Only `run_transform` is called, by the executor, in a thread with a session of i
 from __future__ import annotations
 
 import logging
-import re
+import os
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -21,15 +23,19 @@ from mainstem_loader.errors import LoaderError, TransformError
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import WrittenFile
 from mainstem_loader.transform.definition import RECORDS_VIEW, Transform, function_of
+from mainstem_loader.transform.failure_reason import (
+    COMMANDS,
+    command_refusal,
+    failure_reason,
+    syntax_refusal,
+)
 from mainstem_loader.transform.result_columns import result_columns
 from mainstem_loader.transform.result_rows import RowStamp
 from mainstem_loader.transform.views import View
 
-_REASON_CHARACTERS_MAX: Final = 1000
-_OWN_ERROR: Final = re.compile(r"mainstem_loader\.errors\.\w+: (.+)")
-_PYTHON_ERROR: Final = re.compile(r"(?m)^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*$")
-_CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*")
-_SQL_STATE: Final = re.compile(r"\s*SQLSTATE:.*$", re.DOTALL)
+_exit_process: Final = os._exit
+# The process and the thread of functions that are being called.
+_calls: Final[set[tuple[int, int]]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +110,10 @@ def run_transform(session: Any, job: TransformJob) -> TransformedRows:
             return TransformedRows(frames.written_files(report), columns.of_files)
     except LoaderError:
         raise
-    except Exception as error:
+    # Ctrl-C interrupts the main thread, so what comes here is of the function: sys.exit, too.
+    except BaseException as error:
         raise TransformError(
-            f"The transform failed, and nothing was loaded: {failure_reason(str(error) or repr(error))}"
+            f"The transform failed, and nothing was loaded: {failure_reason(error, _file_of(job.transform))}"
         ) from error
 
 
@@ -116,16 +123,26 @@ def _result(session: Any, transform: Transform, frame_of: Mapping[str, Any]) -> 
     from pyspark.sql import DataFrame
 
     if transform.sql is not None:
-        return session.sql(transform.sql.rstrip(" \t\r\n;"))
+        _check_query(session, transform.sql)
+        return session.sql(transform.sql)
     assert transform.function is not None
     function = function_of(transform.function)
     # Functions of columns travel with their code: executors may not have the module.
     cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
     inputs = {name: frame for name, frame in frame_of.items() if name != RECORDS_VIEW}
-    result = function(frame_of[RECORDS_VIEW], **inputs)
+    with _ending_without_the_process():
+        result = function(frame_of[RECORDS_VIEW], **inputs)
     if not isinstance(result, DataFrame):
+        kind = type(result)
+        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
         raise TransformError(
-            f"The transform {transform.function} returned {type(result).__name__}, and no DataFrame."
+            f"The transform {transform.function} returned {name}; return a DataFrame of Spark, derived from"
+            " its argument."
+        )
+    if result.sparkSession._jsparkSession != session._jsparkSession:  # noqa: SLF001  # no other way
+        raise TransformError(
+            f"The transform {transform.function} returned a DataFrame of another session, which does not have"
+            " the views; derive it from its argument, or from the session records.sparkSession."
         )
     if result.isStreaming:
         raise TransformError(
@@ -135,22 +152,51 @@ def _result(session: Any, transform: Transform, frame_of: Mapping[str, Any]) -> 
     return result
 
 
-def failure_reason(message: str) -> str:
-    """What went wrong, out of an error of Spark: the sentence without the traces of Python and Java."""
-    if (own := _OWN_ERROR.search(message)) is not None:
-        return own.group(1)
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    # What comes last is the cause of what comes before.
-    errors, conditions = _PYTHON_ERROR.findall(message), _CONDITION.findall(message)
-    if "Traceback (most recent call last)" in message and errors:
-        reason: str = errors[-1]
-    elif conditions:
-        reason = _SQL_STATE.sub("", conditions[-1])
-    else:
-        reason = lines[0]
-    if "UNRESOLVED_COLUMN" in message:
-        reason += (
-            " A field that no record of this load has is a column only if its type is declared"
-            " (--column FIELD=TYPE, or warehouse.columns of the Topic)."
-        )
-    return reason[:_REASON_CHARACTERS_MAX]
+def _check_query(session: Any, statement: str) -> None:
+    """Refuse commands before Spark sees them: it carries them out when it is given them.
+
+    Raises:
+        TransformError: the statement is not one query.
+    """
+    from py4j.java_gateway import is_instance_of
+    from pyspark.errors import ParseException
+
+    try:
+        parsed = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)  # noqa: SLF001  # no other way
+    except ParseException as error:
+        raise TransformError(syntax_refusal(statement, str(error))) from error
+    # A command may be below: `WITH ... INSERT`.
+    plans = [parsed]
+    while plans:
+        plan = plans.pop()
+        if any(is_instance_of(session.sparkContext._gateway, plan, name) for name in COMMANDS):  # noqa: SLF001
+            raise TransformError(command_refusal(plan.nodeName()))
+        plans += [plan.children().apply(index) for index in range(plan.children().size())]
+
+
+@contextmanager
+def _ending_without_the_process() -> Iterator[None]:
+    """In the block, `os._exit` ends the call and not the process: exit code 0 would be a load that went well.
+
+    Processes that the function forks have another id, and end as ever.
+    """
+    call = os.getpid(), threading.get_ident()
+    os._exit = _exit
+    _calls.add(call)
+    try:
+        yield
+    finally:
+        _calls.remove(call)
+
+
+def _exit(status: int) -> NoReturn:
+    if (os.getpid(), threading.get_ident()) in _calls:
+        raise SystemExit(status)
+    _exit_process(status)
+
+
+def _file_of(transform: Transform) -> str | None:
+    if transform.function is None:
+        return None
+    module = sys.modules.get(transform.function.partition(":")[0])
+    return getattr(module, "__file__", None)

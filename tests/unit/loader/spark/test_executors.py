@@ -76,3 +76,10 @@ def test_a_java_that_does_not_start_spark_is_reported_in_its_last_words(
         SparkUnavailableError, match=r"Spark did not start \(.+\); check Java and the memory left"
     ):
         SparkExecutor("local[1]").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "reason"), [(None, "was stopped"), (52, "memory"), (-9, "memory"), (7, "exit status 7")]
+)
+def test_the_end_of_spark_during_a_transform_is_explained(exit_status: int | None, reason: str) -> None:
+    assert reason in executors._end_of_spark(exit_status)  # without a JVM

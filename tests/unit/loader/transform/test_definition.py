@@ -116,3 +116,12 @@ def test_a_module_that_fails_is_named_with_its_reason(
     monkeypatch.setenv("PYTHONPATH", "")
     with pytest.raises(SettingsError, match="RuntimeError: no licence"):
         function_of("broken_of_this_test:clean")
+
+
+def test_a_module_that_exits_while_it_is_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exits_at_once.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingsError, match=r"cannot be imported \(SystemExit: 0\)"):
+        Transform(function="exits_at_once:clean").check()
