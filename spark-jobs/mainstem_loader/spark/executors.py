@@ -168,10 +168,12 @@ class SparkExecutor:
             self._entered -= 1
             if self._entered:
                 return
-        was_alive, context, self._context = self.is_alive(), self._context, None
+        is_interrupted = any(isinstance(part, KeyboardInterrupt) for part in exception)
+        has_ended = is_interrupted or not self.is_alive()
+        context, self._context = self._context, None
         try:
-            if not was_alive or any(isinstance(part, KeyboardInterrupt) for part in exception):
-                # Stopping in good order waits for tasks whose results are not needed any more.
+            if has_ended:
+                # Stopping in good order waits for tasks whose results are not needed any more, or fails.
                 _kill_jvm()
             else:
                 type(context).stop(context)
