@@ -110,8 +110,8 @@ def run_transform(session: Any, job: TransformJob) -> TransformedRows:
             return TransformedRows(frames.written_files(report), columns.of_files)
     except LoaderError:
         raise
-    # Ctrl-C interrupts the main thread, so what comes here is of the function: sys.exit, too.
     except BaseException as error:
+        # Signals interrupt the main thread only, so also KeyboardInterrupt is the function's.
         raise TransformError(
             f"The transform failed, and nothing was loaded: {failure_reason(error, _file_of(job.transform))}"
         ) from error
