@@ -243,8 +243,9 @@ def _records(name: str, source: BinaryIO, skipped: int, read_line: LineReader, a
 def _show_interruption(out: Output, topic: str, sent: Sent, skipped: int, paths: Sequence[Path]) -> None:
     out.say(f"Interrupted: {sent.acknowledged:,} of {sent.records:,} records were acknowledged.")
     source = " ".join(shlex.quote(str(path)) for path in paths) or "< the same input"
-    repeated = sent.acknowledged - sent.resume_at
-    twice = f" (up to {repeated:,} records are sent twice)" if repeated > 0 else ""
+    # What was sent may have been stored, also if its acknowledgement did not come.
+    repeated = sent.records - sent.resume_at
+    twice = f" (records that may be stored twice: up to {repeated:,})" if repeated else ""
     out.say(
         f"Resume with the same options and --skip: {program_name()} produce {topic} {source} "
         f"--skip {skipped + sent.resume_at}{twice}"
