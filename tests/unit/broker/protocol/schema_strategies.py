@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 
@@ -53,6 +54,7 @@ class Shape:
     tag: int | None
 
     @classmethod
+    @cache  # by the field itself: it is asked for each value of each example
     def of(cls, field: Field[Any]) -> Shape:
         kind: Any = field.type
         optional = NoneType in get_args(kind)
@@ -67,6 +69,8 @@ class Shape:
         return is_dataclass(self.inner)
 
 
+# Tests ask for the strategy of a schema in each example. It takes longer to make one than to draw from it.
+@cache
 def bodies(schema: type) -> st.SearchStrategy[Body]:
     """Bodies that our writer must take: fields with a default are there or not, others always.
 
@@ -165,6 +169,7 @@ def default_of(field: Field[Any]) -> Any:
     return plain.get(shape.kafka_type or "", 0)
 
 
+@cache
 def entities(schema: type) -> st.SearchStrategy[Entity]:
     """Requests as a client's library makes them: every field set."""
     return st.builds(schema, **{field.name: _entity_values(Shape.of(field)) for field in fields(schema)})
