@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,6 +67,7 @@ class Definition:
     schema: Mapping[str, Any]
 
 
+@cache
 def definitions() -> list[Definition]:
     found = []
     for path in sorted((REPOSITORY / "crds").glob("*.yaml")):
