@@ -2,11 +2,13 @@
 
 Resolution follows the section "Schema Resolution" of the Avro specification 1.12. Logical types do not
 count: two types that are stored alike are compatible, as for Avro's Java library. fastavro judges whether a
-text is a valid schema.
+text is a valid schema, apart from its default values. Those are judged as Java's library 1.12 does
+(`Schema.isValidDefault`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,6 +28,12 @@ PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
     "bytes": frozenset(("string",)),
 }
 """A writer's type, and the other types that a reader may declare for it."""
+
+INTEGER_BITS: Final[Mapping[str, int]] = {"int": 32, "long": 64}
+JAVA_NUMBER: Final = re.compile(
+    r"[\x00-\x20]*[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?)[\x00-\x20]*", re.ASCII
+)
+"""What `Double.valueOf` takes, but for hexadecimal numbers."""
 
 KEY_ORDER: Final = (
     "type",
@@ -51,10 +59,12 @@ class AvroType:
     aliases: frozenset[str] = frozenset()
     fields: list[AvroField] = field(default_factory=list)
     symbols: tuple[str, ...] = ()
-    has_default: bool = False
+    default_symbol: str | None = None
     size: int = 0
     parts: list[AvroType] = field(default_factory=list)
     """Of an array or map its one element type, of a union its branches."""
+    is_complete: bool = True
+    """False for a record while its fields are read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +73,9 @@ class AvroField:
     aliases: frozenset[str]
     type: AvroType
     has_default: bool
+    default: Any
+    default_fits: bool
+    """Whether the default is a value of the type; true without one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +128,7 @@ def check_new(schema: AvroSchema) -> None:
     Stored schemas are not checked: another registry may have taken them.
 
     Raises:
-        RegistryError: it has such a name, size, field or union.
+        RegistryError: it has such a name, size, field, default or union.
     """
     todo = [schema.root]
     visited: set[int] = set()
@@ -133,6 +146,17 @@ def check_new(schema: AvroSchema) -> None:
                 )
         if repeated := _repeated(fields):
             raise invalid_schema(f"the record {avro_type.name!r} has two fields {repeated!r}.")
+        for item in avro_type.fields:
+            if not item.default_fits:
+                raise invalid_schema(
+                    f"the default of the field {item.name!r}, {_short(dump_json(item.default))}, is no value"
+                    f" of its type, {_described(item.type)}."
+                )
+        if avro_type.default_symbol not in (None, *avro_type.symbols):
+            raise invalid_schema(
+                f"the default of the enum {avro_type.name!r}, {_short(avro_type.default_symbol or '')!r}, is"
+                " none of its symbols."
+            )
         if avro_type.size < 0:
             raise invalid_schema(f"the fixed {avro_type.name!r} has a negative size.")
         if avro_type.kind == "union":
@@ -164,13 +188,23 @@ def _repeated(names: Sequence[str]) -> str | None:
 
 def _validate(value: Any, known_names: dict[str, Any], place: str) -> None:
     try:
-        fastavro.parse_schema(value, named_schemas=known_names)
+        # Defaults are the business of `check_new`: fastavro's rules are others than Java's, and another
+        # registry may have stored a schema without looking at them.
+        fastavro.parse_schema(_without_defaults(value), named_schemas=known_names)
     except UnknownType as error:
         raise invalid_schema(f"{place}the type {error.name!r} is not defined.") from None
     except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         # fastavro raises what the access to a missing attribute raises, for some texts.
         reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
         raise invalid_schema(f"{place}{reason or type(error).__name__}.") from None
+
+
+def _without_defaults(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_defaults(item) for item in node]
+    if isinstance(node, dict):
+        return {key: _without_defaults(value) for key, value in node.items() if key != "default"}
+    return node
 
 
 def _full_name(name: str, namespace: str) -> str:
@@ -215,15 +249,77 @@ def _build(node: Any, namespace: str, names: dict[str, AvroType]) -> AvroType:
         raise invalid_schema(f"the name {full_name!r} is defined twice.")
     names[full_name] = named
     if kind == "enum":
-        named.symbols, named.has_default = tuple(node["symbols"]), node.get("default") is not None
+        named.symbols, default = tuple(node["symbols"]), node.get("default")
+        named.default_symbol = default if isinstance(default, str) else None  # Java ignores others
     elif kind == "fixed":
         named.size = int(node["size"])
     else:
+        named.is_complete = False
         for item in node["fields"]:
             item_type = _build(item["type"], inner, names)
             field_aliases = frozenset(item.get("aliases") or ())
-            named.fields.append(AvroField(item["name"], field_aliases, item_type, "default" in item))
+            default, has_default = item.get("default"), "default" in item
+            fits = not has_default or _is_default(item_type, default)
+            named.fields.append(AvroField(item["name"], field_aliases, item_type, has_default, default, fits))
+        named.is_complete = True
     return named
+
+
+def _is_default(avro_type: AvroType, value: Any) -> bool:
+    """Whether a field of this type may have this default, as Java's library 1.12 decides it.
+
+    Looser than the specification: it takes any text for bytes, fixed and enums, and a value of any branch for
+    a union. A field of type float or double may have its default as text, such as "NaN".
+    """
+    if avro_type.kind in ("float", "double") and isinstance(value, str):
+        return JAVA_NUMBER.fullmatch(value) is not None
+    return _is_value(avro_type, value, {})
+
+
+def _is_value(avro_type: AvroType, value: Any, judged: dict[tuple[int, int], bool]) -> bool:
+    """Whether a value in JSON is one of the type. `judged` has the answers for pairs of a type and a value, by
+    their ids: without it, unions inside unions would multiply the work.
+    """
+    place = id(avro_type), id(value)
+    if place not in judged:
+        judged[place] = _is_value_of(avro_type, value, judged)
+    return judged[place]
+
+
+def _is_value_of(avro_type: AvroType, value: Any, judged: dict[tuple[int, int], bool]) -> bool:
+    match avro_type.kind:
+        case "null":
+            return value is None
+        case "boolean":
+            return isinstance(value, bool)
+        case "int" | "long":
+            bound = 1 << (INTEGER_BITS[avro_type.kind] - 1)
+            return isinstance(value, int) and not isinstance(value, bool) and -bound <= value < bound
+        case "float" | "double":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "bytes" | "string" | "enum" | "fixed":
+            return isinstance(value, str)
+        case "array":
+            return isinstance(value, list) and all(
+                _is_value(avro_type.parts[0], item, judged) for item in value
+            )
+        case "map":
+            return isinstance(value, dict) and all(
+                _is_value(avro_type.parts[0], item, judged) for item in value.values()
+            )
+        case "union":
+            return any(_is_value(branch, value, judged) for branch in avro_type.parts)
+    # A default that contains a value of the record that is being defined is refused by Java, too.
+    return (
+        isinstance(value, dict)
+        and avro_type.is_complete
+        and all(
+            _is_value(item.type, value[item.name], judged)
+            if item.name in value
+            else item.has_default and item.default_fits
+            for item in avro_type.fields
+        )
+    )
 
 
 def _simplified(node: Any) -> Any:
@@ -353,7 +449,7 @@ class _Comparison:
                 missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
                 fits = (
                     not missing
-                    or reader.has_default
+                    or reader.default_symbol is not None
                     or self._refuse(
                         path,
                         f"the reader's enum {reader.name!r} has neither the symbols {', '.join(missing)} of"
@@ -391,3 +487,17 @@ class _Comparison:
 
 def _shown(avro_type: AvroType) -> str:
     return f"{avro_type.kind} {avro_type.name!r}" if avro_type.name else avro_type.kind
+
+
+def _described(avro_type: AvroType) -> str:
+    """A type in words, with the bounds that a default may have missed."""
+    if avro_type.kind in INTEGER_BITS:
+        bits = INTEGER_BITS[avro_type.kind]
+        return f"{avro_type.kind} (a whole number of {bits} bits, without a decimal point or exponent)"
+    if avro_type.kind == "union":
+        return "a union of " + (_short(", ".join(_shown(branch) for branch in avro_type.parts)) or "nothing")
+    return _shown(avro_type)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else text[:100] + "..."
