@@ -109,6 +109,10 @@ def invalid_subject(subject: str) -> RegistryError:
     return RegistryError(42208, f"The specified subject '{subject}' is not a valid subject.")
 
 
+def malformed(reason: str) -> RegistryError:
+    return RegistryError(400, reason)
+
+
 def unprocessable(reason: str) -> RegistryError:
     return RegistryError(422, reason)
 

@@ -25,7 +25,7 @@ from mainstem_registry.logins import Logins
 from mainstem_registry.metrics import Metrics
 from mainstem_registry.records import reference_object
 from mainstem_registry.registry import Decision, NotLeader, Registry
-from mainstem_registry.requests import parse_object, parse_schema_request
+from mainstem_registry.requests import parse_object, parse_schema_request, scalar
 from mainstem_registry.schemas.schema import PARSERS, SchemaText
 from mainstem_registry.state import RegistryState, Version
 from mainstem_registry.whole_numbers import is_whole_number
@@ -33,8 +33,14 @@ from mainstem_registry.whole_numbers import is_whole_number
 logger = structlog.get_logger(__name__)
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+PRODUCED: Final = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
+"""Content types of answers, the preferred one first."""
+CONSUMED: Final = frozenset((*PRODUCED, "application/octet-stream"))
+"""Content types of requests. Both lists are those of Confluent's registry (its `Versions.java`)."""
 BODY_BYTES_MAX: Final = 3 * 1024 * 1024
 """A schema of 1 MiB, escaped in JSON, and what belongs to it."""
+BODY_TIMEOUT_S: Final = 60.0
+"""Bounds what clients hold that stop in the middle of a request."""
 FORWARD_TIMEOUT_S: Final = 40.0
 FORWARDED: Final = "X-Forward"
 OFFSET: Final = "X-Schemas-Offset"
@@ -42,6 +48,8 @@ OFFSET: Final = "X-Schemas-Offset"
 
 OPEN: Final = ("/livez", "/readyz")
 """Paths for probes, which have no user."""
+OWN: Final = (*OPEN, "/metrics")
+"""Paths that Confluent's registry does not have. Their content types are not negotiated."""
 USER: Final = web.RequestKey("user", str)
 """Of a request that has logged in."""
 CHALLENGE: Final = 'Basic realm="schema registry", charset="UTF-8"'
@@ -73,47 +81,54 @@ class Server:
         self._session: aiohttp.ClientSession | None = None
 
     def application(self) -> web.Application:
-        middlewares = [self._answer_errors, self._authenticate]
+        middlewares = [self._answer_errors, self._authenticate, self._check_content_types]
         application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=middlewares)
         application.cleanup_ctx.append(self._client_session)
         version = "/subjects/{subject}/versions/{version}"
+        routes = [
+            web.get("/", self._root),
+            web.get("/livez", self._livez),
+            web.get("/readyz", self._readyz),
+            web.get("/metrics", self._metrics_text),
+            web.get("/v1/metadata/version", self._registry_version),
+            web.get("/contexts", self._contexts),
+            web.get("/schemas", self._schemas),
+            web.get("/schemas/types", self._types),
+            web.get("/schemas/ids/{id}", self._schema_by_id),
+            web.get("/schemas/ids/{id}/schema", self._schema_text_by_id),
+            web.get("/schemas/ids/{id}/subjects", self._subjects_of_id),
+            web.get("/schemas/ids/{id}/versions", self._versions_of_id),
+            web.get("/subjects", self._subjects),
+            web.post("/subjects/{subject}", self._look_up),
+            web.delete("/subjects/{subject}", self._delete_subject),
+            web.get("/subjects/{subject}/versions", self._versions),
+            web.post("/subjects/{subject}/versions", self._register),
+            web.get(version, self._version),
+            web.get(version + "/schema", self._schema_text),
+            web.get(version + "/referencedby", self._referenced_by),
+            web.delete(version, self._delete_version),
+            web.post("/compatibility/subjects/{subject}/versions", self._check),
+            web.post("/compatibility/subjects/{subject}/versions/{version}", self._check),
+            web.get("/config", self._config),
+            web.put("/config", self._set_config),
+            web.delete("/config", self._delete_config),
+            web.get("/config/{subject}", self._config),
+            web.put("/config/{subject}", self._set_config),
+            web.delete("/config/{subject}", self._delete_config),
+            web.get("/mode", self._mode),
+            web.put("/mode", self._set_mode),
+            web.delete("/mode", self._delete_mode),
+            web.get("/mode/{subject}", self._mode),
+            web.put("/mode/{subject}", self._set_mode),
+            web.delete("/mode/{subject}", self._delete_mode),
+        ]
+        application.add_routes(routes)
+        # Jersey, on which Confluent's registry is built, ignores one slash at the end of a path.
         application.add_routes(
             [
-                web.get("/", self._root),
-                web.get("/livez", self._livez),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._metrics_text),
-                web.get("/v1/metadata/version", self._registry_version),
-                web.get("/contexts", self._contexts),
-                web.get("/schemas", self._schemas),
-                web.get("/schemas/types", self._types),
-                web.get("/schemas/ids/{id}", self._schema_by_id),
-                web.get("/schemas/ids/{id}/schema", self._schema_text_by_id),
-                web.get("/schemas/ids/{id}/subjects", self._subjects_of_id),
-                web.get("/schemas/ids/{id}/versions", self._versions_of_id),
-                web.get("/subjects", self._subjects),
-                web.post("/subjects/{subject}", self._look_up),
-                web.delete("/subjects/{subject}", self._delete_subject),
-                web.get("/subjects/{subject}/versions", self._versions),
-                web.post("/subjects/{subject}/versions", self._register),
-                web.get(version, self._version),
-                web.get(version + "/schema", self._schema_text),
-                web.get(version + "/referencedby", self._referenced_by),
-                web.delete(version, self._delete_version),
-                web.post("/compatibility/subjects/{subject}/versions", self._check),
-                web.post("/compatibility/subjects/{subject}/versions/{version}", self._check),
-                web.get("/config", self._config),
-                web.put("/config", self._set_config),
-                web.delete("/config", self._delete_config),
-                web.get("/config/{subject}", self._config),
-                web.put("/config/{subject}", self._set_config),
-                web.delete("/config/{subject}", self._delete_config),
-                web.get("/mode", self._mode),
-                web.put("/mode", self._set_mode),
-                web.delete("/mode", self._delete_mode),
-                web.get("/mode/{subject}", self._mode),
-                web.put("/mode/{subject}", self._set_mode),
-                web.delete("/mode/{subject}", self._delete_mode),
+                web.RouteDef(route.method, route.path + "/", route.handler, route.kwargs)
+                for route in routes
+                if route.path not in ("/", *OWN)
             ]
         )
         return application
@@ -138,16 +153,22 @@ class Server:
                 response.force_close()  # where the next request begins is unknown
             if error.status == 401:
                 response.headers["WWW-Authenticate"] = CHALLENGE
+        except web.HTTPMethodNotAllowed as error:
+            is_options = request.method == "OPTIONS"
+            response = web.Response() if is_options else _error(405, 405, "HTTP 405 Method Not Allowed")
+            response.headers["Allow"] = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
         except web.HTTPException as error:
-            message = {404: "HTTP 404 Not Found", 405: "HTTP 405 Method Not Allowed"}.get(error.status)
-            response = _error(error.status, error.status, message or error.text or error.reason)
+            message = "HTTP 404 Not Found" if error.status == 404 else error.text
+            response = _error(error.status, error.status, message or error.reason)
         except RecursionError:
             response = _error(422, 42201, "Invalid schema: it is nested too deeply.")
         except Exception:
             logger.exception("request failed", method=request.method, path=request.path)
             response = _error(500, 50001, "Internal error; the registry's log has the details.")
+        if response.content_type == CONTENT_TYPE:
+            response.content_type = _negotiated(request) or CONTENT_TYPE
         resource = request.match_info.route.resource
-        route = resource.canonical if resource is not None else "none"
+        route = resource.canonical.rstrip("/") or "/" if resource is not None else "none"
         self._metrics.count_request(request.method, route, response.status, time.monotonic() - started)
         return response
 
@@ -157,6 +178,17 @@ class Server:
         if self._logins is not None and (resource is None or resource.canonical not in OPEN):
             header = request.headers.get("Authorization")
             request[USER] = await self._logins.user_of(header, request.remote or "")
+        return await handler(request)
+
+    @web.middleware
+    async def _check_content_types(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        if resource is None or resource.canonical in OWN:
+            return await handler(request)
+        if request.method in ("POST", "PUT") and request.content_type not in CONSUMED:
+            raise RegistryError(415, f"The Content-Type of the request must be {' or '.join(PRODUCED)}.")
+        if _negotiated(request) is None:
+            raise RegistryError(406, f"Answers have the content type {' or '.join(PRODUCED)}.")
         return await handler(request)
 
     async def _read(self, query: Callable[[RegistryState], Any], *, newest: bool = False) -> Any:
@@ -449,7 +481,7 @@ class Server:
                 f"This registry does not have the setting {unsupported[0][:100]!r}:"
                 " compatibility and normalize exist."
             )
-        level, normalize = content.get("compatibility"), content.get("normalize")
+        level, normalize = scalar(content, "compatibility"), content.get("normalize")
         if level is None and normalize is None:
             raise errors.invalid_compatibility(level)
         shown = {key: value for key, value in content.items() if value is not None}
@@ -480,7 +512,7 @@ class Server:
 
     async def _set_mode(self, request: web.Request) -> web.StreamResponse:
         subject, force = request.match_info.get("subject"), _flag(request, "force")
-        name = parse_object(await _body(request)).get("mode")
+        name = scalar(parse_object(await _body(request)), "mode")
         return await self._write(
             request,
             lambda state: (None, operations.set_mode(state, subject, name, force=force)),
@@ -508,13 +540,48 @@ async def _body(request: web.Request) -> bytes:
     """The body, decompressed.
 
     Raises:
-        UnreadableBody: it is not in its Content-Encoding, or the client went away before its end.
+        UnreadableBody: it is not in its Content-Encoding, or the client went away before its end, or stopped
+            sending.
     """
     try:
-        return await request.read()
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.read()
+    except TimeoutError:
+        raise UnreadableBody(
+            408, f"The body of the request did not arrive in {BODY_TIMEOUT_S:g} s."
+        ) from None
     except (web.RequestPayloadError, ConnectionError) as error:
         reason = getattr(error, "message", "") or str(error)
         raise UnreadableBody(400, f"The body of the request cannot be read: {reason.strip()}.") from None
+
+
+def _negotiated(request: web.Request) -> str | None:
+    """The content type of `PRODUCED` that the client prefers (RFC 9110, section 12.5.1); None if it wants
+    none of them.
+    """
+    qualities: dict[str, float] = {}
+    for media_range in ",".join(request.headers.getall("Accept", ())).split(","):
+        media, *parameters = (part.strip().lower() for part in media_range.split(";"))
+        if media:
+            qualities["*/*" if media == "*" else media] = _quality(parameters)  # Java's client sends "*"
+    if not qualities:
+        return CONTENT_TYPE
+
+    def quality_of(produced: str) -> float:
+        return next((qualities[key] for key in (produced, "application/*", "*/*") if key in qualities), 0.0)
+
+    preferred = max(PRODUCED, key=quality_of)
+    return preferred if quality_of(preferred) > 0 else None
+
+
+def _quality(parameters: Sequence[str]) -> float:
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return float(parameter[2:])
+            except ValueError:
+                break
+    return 1.0
 
 
 def _is_utf8(path: str) -> bool:
@@ -559,7 +626,12 @@ def _page(request: web.Request, items: Sequence[Any]) -> list[Any]:
 
 def _count(request: web.Request, name: str, default: int) -> int:
     text = request.query.get(name, "")
-    return int(text) if is_whole_number(text) and len(text) < 10 else default
+    digits = text.removeprefix("-")
+    if not text:
+        return default
+    if not is_whole_number(digits) or len(digits) > 10:
+        raise RegistryError(404, f"The parameter {name!r} must be a whole number.")  # Jersey's status
+    return int(digits) if digits == text else default
 
 
 def _id(request: web.Request) -> int:

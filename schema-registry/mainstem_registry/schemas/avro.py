@@ -277,8 +277,8 @@ def _is_default(avro_type: AvroType, value: Any) -> bool:
 
 
 def _is_value(avro_type: AvroType, value: Any, judged: dict[tuple[int, int], bool]) -> bool:
-    """Whether a value in JSON is one of the type. `judged` has the answers for pairs of a type and a value, by
-    their ids: without it, unions inside unions would multiply the work.
+    """Whether a value in JSON is one of the type. `judged` has the answers for pairs of a type and a value,
+    by their ids: without it, unions inside unions would multiply the work.
     """
     place = id(avro_type), id(value)
     if place not in judged:

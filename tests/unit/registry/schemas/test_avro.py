@@ -244,7 +244,7 @@ JAVA_REFUSES: tuple[tuple[Any, str], ...] = (
     (PART, "{}"), (PART, '{"a": 2147483648}'), (PART, '{"a": 1, "b": 5}'), (PART, "[]"), (PART, "null"),
     (["null", "R"], "{}"), ("R", '{"x": null}'), ({"type": "array", "items": "R"}, "[{}]"),
 )  # fmt: skip
-"""Types and defaults in JSON, with the verdicts of Apache Avro for Java 1.12.0 (`new Schema.Parser().parse`)."""
+"""Types and defaults in JSON, with the verdicts of Apache Avro for Java 1.12.0 (`Schema.Parser.parse`)."""
 
 
 def with_default(type_: Any, default: str) -> str:
@@ -261,7 +261,7 @@ def test_a_default_that_javas_library_takes_is_taken(type_: Any, default: str) -
 
 @pytest.mark.parametrize(("type_", "default"), JAVA_REFUSES)
 def test_a_default_that_javas_library_refuses_is_refused(type_: Any, default: str) -> None:
-    with pytest.raises(RegistryError, match="the default of the field 'x', .+, is no value of its type, "):
+    with pytest.raises(RegistryError, match=r"the default of the field 'x', .+, is no value of its type, "):
         avro.check_new(avro.parse(with_default(type_, default), ()))
 
 
