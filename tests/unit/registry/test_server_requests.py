@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from urllib.parse import unquote
 
@@ -142,7 +143,8 @@ async def test_a_body_of_another_content_type_is_refused(monkeypatch: pytest.Mon
 
 async def test_a_body_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with instance(monkeypatch, NO_LEADER) as client:
-        answer = await client.post("/subjects/s/versions", data=b" " * (BODY_BYTES_MAX + 1), headers=ALICE)
+        body = io.BytesIO(b" " * (BODY_BYTES_MAX + 1))
+        answer = await client.post("/subjects/s/versions", data=body, headers=ALICE)
         assert (answer.status, (await answer.json(content_type=None))["error_code"]) == (413, 413)
 
 
