@@ -387,11 +387,22 @@ def is_orphan(item: Object) -> bool:
     return controller_of(item) is None and labels.get(names.MANAGED_BY_LABEL) == names.FIELD_MANAGER
 
 
+def is_orphan_of(item: Object, made_for: Mapping[str, str]) -> bool:
+    """Whether it is an orphan that was made for an object of a certain name.
+
+    Whoever may create such an object can give it these labels: keys and passwords in it may be known.
+
+    Args:
+        made_for: the labels that say whose name it was made for.
+    """
+    labels = item["metadata"].get("labels") or {}
+    return is_orphan(item) and made_for.items() <= labels.items()
+
+
 def belongs_to(item: Object, uid: str, made_for: Mapping[str, str]) -> bool:
     """Whether the object of this uid controls it, or is to take it over, as no object controls it any more.
 
     Args:
-        made_for: the labels that say whose name an orphan was made for.
+        made_for: as for `is_orphan_of`.
     """
-    labels = item["metadata"].get("labels") or {}
-    return controller_of(item) == uid or (is_orphan(item) and made_for.items() <= labels.items())
+    return controller_of(item) == uid or is_orphan_of(item, made_for)

@@ -35,7 +35,7 @@ from mainstem_operator.cluster.throttles.plan import (
 )
 from mainstem_operator.kubernetes.client import Kube, Refused, whose
 from mainstem_operator.kubernetes.manifests import manifest
-from mainstem_operator.snapshot import is_orphan
+from mainstem_operator.snapshot import is_orphan, is_orphan_of
 
 logger = structlog.get_logger(__name__)
 
@@ -248,7 +248,7 @@ def is_note_of(cluster: str, config_map: Object) -> bool:
     has left it behind.
     """
     owners = config_map["metadata"].get("ownerReferences") or ()
-    return is_orphan(config_map) or any(
+    return is_orphan_of(config_map, {names.CLUSTER_LABEL: cluster}) or any(
         (owner.get("kind"), owner.get("name")) == ("BrokerCluster", cluster) for owner in owners
     )
 

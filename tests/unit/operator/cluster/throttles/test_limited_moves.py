@@ -203,6 +203,21 @@ def test_a_note_that_was_left_behind_is_taken_over() -> None:
     assert brokers.config_map is None
 
 
+def test_a_note_that_a_cluster_of_another_name_has_left_behind_is_not_taken_over() -> None:
+    """A cluster `a` with a record of its own would change what brokers of another one limit (R25)."""
+    brokers, operator = played(5000)
+    operator.look({CLICKS: (1, 2)})
+    assert brokers.config_map is not None
+    metadata = brokers.config_map["metadata"]
+    labels = {**metadata["labels"], "mainstem.dev/cluster": "others"}
+    theirs = {**brokers.config_map, "metadata": {**metadata, "labels": labels, "ownerReferences": []}}
+    brokers.config_map = theirs
+    operator.start()
+    refused = operator.look({VIEWS: (1, 2)})
+    assert "The ConfigMap events-throttles belongs to others" in refused[VIEWS]
+    assert brokers.config_map == theirs
+
+
 def test_a_config_map_of_somebody_else_is_left_alone_and_reported() -> None:
     brokers, operator = played(5000)
     theirs = {"metadata": {"uid": "u-8", "resourceVersion": "1"}, "data": {"a": "b"}}
