@@ -3,8 +3,9 @@
 Its settings are environment variables: WATCH_NAMESPACES (comma separated; empty for all), LOG_LEVEL,
 BROKER_IMAGE, ZOOKEEPER_IMAGE, SPARK_IMAGE, IMAGE_PULL_SECRETS (names of Secrets, comma separated),
 IMAGE_PULL_POLICY, POD_NAMESPACE, POD_NAME and LEASE_NAME (for the Lease), RESYNC_S, LEADER_ELECTION (true
-when there are several replicas), HTTP_PORT (8080; /healthz and /metrics). Log lines are JSON on standard
-error. Exit code 1 if it could not start, or lost what it needs.
+when there are several replicas), HTTP_PORT (8080; /healthz and /metrics), CLUSTER_DOMAIN (cluster.local; of
+Kubernetes' DNS). Log lines are JSON on standard error. Exit code 1 if it could not start, or lost what it
+needs.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ logger = structlog.get_logger(__name__)
 _RESYNC_SECONDS: Final = 120.0
 _RELEASE_SECONDS: Final = 5.0
 _PORT_MAX: Final = 65_535
+_DOMAIN_LABEL: Final = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DOMAIN: Final = re.compile(rf"(?:{_DOMAIN_LABEL}[.])*{_DOMAIN_LABEL}")
+_DOMAIN_MAX: Final = 253  # RFC 1035
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Options:
     lease_name: str = "mainstem-operator"
     http_port: int = 8080
     log_level: str = "info"
+    cluster_domain: str = names.CLUSTER_DOMAIN
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Options:
@@ -83,6 +88,7 @@ class Options:
             lease_name=get("LEASE_NAME") or "mainstem-operator",
             http_port=_port("HTTP_PORT", get("HTTP_PORT") or "8080"),
             log_level=level,
+            cluster_domain=_domain("CLUSTER_DOMAIN", get("CLUSTER_DOMAIN") or names.CLUSTER_DOMAIN),
         )
 
 
@@ -101,6 +107,15 @@ def _port(name: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _PORT_MAX:
         raise ValueError(f"{name} must be a port from 0 to {_PORT_MAX}, not {text!r}.")
     return int(text)
+
+
+def _domain(name: str, text: str) -> str:
+    if not _DOMAIN.fullmatch(text) or len(text) > _DOMAIN_MAX:
+        raise ValueError(
+            f"{name} must be a DNS name such as cluster.local, in lower case and without a dot at its end,"
+            f" not {text!r}."
+        )
+    return text
 
 
 def main() -> int:
@@ -141,6 +156,7 @@ async def run(
         metrics,
         may_act,
         options.pod_namespace,
+        options.cluster_domain,
     )
     reconciler = Reconciler(context, options.resync_seconds)
     ready, acting = asyncio.Event(), asyncio.Event()

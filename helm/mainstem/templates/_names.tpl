@@ -81,7 +81,7 @@ Fails where values are missing that every values.yaml of this chart has, as afte
 older chart: their first use would fail without saying what to do, or what is on by default would be off.
 */}}
 {{- define "mainstem.requireValues" -}}
-{{- range list "image" "crds" "serviceAccount" "rbac" "resources" "podSecurityContext" "securityContext" "deletionProtection" "admissionPolicies" "networkPolicy" "metrics" "metrics.rules" "metrics.serviceMonitor" "cluster" "test" "image.pullPolicy" "image.operator" "image.broker" "image.zookeeper" "image.spark" "crds.upgrade" "replicas" "logLevel" "resyncSeconds" "serviceAccount.create" "rbac.create" "rbac.aggregate" "terminationGracePeriodSeconds" "deletionProtection.enabled" "admissionPolicies.enabled" "networkPolicy.enabled" "metrics.serviceMonitor.interval" "cluster.name" "cluster.spec" "test.records" }}
+{{- range list "image" "crds" "serviceAccount" "rbac" "resources" "podSecurityContext" "securityContext" "deletionProtection" "admissionPolicies" "networkPolicy" "metrics" "metrics.rules" "metrics.serviceMonitor" "cluster" "test" "image.pullPolicy" "image.operator" "image.broker" "image.zookeeper" "image.spark" "crds.upgrade" "replicas" "logLevel" "resyncSeconds" "clusterDomain" "serviceAccount.create" "rbac.create" "rbac.aggregate" "terminationGracePeriodSeconds" "deletionProtection.enabled" "admissionPolicies.enabled" "networkPolicy.enabled" "metrics.serviceMonitor.interval" "cluster.name" "cluster.spec" "test.records" }}
 {{- $found := $.Values }}
 {{- range splitList "." . }}
 {{- if kindIs "map" $found }}{{ $found = index $found . }}{{ end }}

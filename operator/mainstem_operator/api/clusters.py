@@ -14,7 +14,14 @@ from typing import Final, Literal, cast
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Fields, InvalidSpec, Object
 from mainstem_operator.api.listeners import External, Security, external_of, security_of
-from mainstem_operator.api.objects import INT64_MAX, Identity, annotated, annotations_of, identity_of
+from mainstem_operator.api.objects import (
+    INT64_MAX,
+    Identity,
+    adopted_secrets,
+    annotated,
+    annotations_of,
+    identity_of,
+)
 from mainstem_operator.api.quantities import quantity
 
 _CLUSTER_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -120,6 +127,8 @@ class AuthorityReplacement:
 class ClusterSpec:
     """`move_bytes_per_second` is the most that moves of replicas take from a broker; None, all there is.
 
+    `adopted_secrets` are the uids of Secrets without an owner that it takes over.
+
     `external` is the listener for clients outside Kubernetes, also where it is one of `security`.
     """
 
@@ -137,6 +146,7 @@ class ClusterSpec:
     restart_request: str
     scale_down_anyway: bool
     authority_replacement: AuthorityReplacement
+    adopted_secrets: frozenset[str]
 
     @property
     def name(self) -> str:
@@ -213,6 +223,7 @@ def cluster_of(manifest: Object) -> ClusterSpec:
         restart_request=_restart_request(annotations_of(manifest).get(names.RESTART, "")),
         scale_down_anyway=annotated(manifest, names.SCALE_DOWN_ANYWAY),
         authority_replacement=_authority_replacement(annotations_of(manifest)),
+        adopted_secrets=adopted_secrets(manifest),
     )
 
 

@@ -45,6 +45,9 @@ RESTART: Final = (
 )
 REPLACE_AUTHORITY: Final = f"{GROUP}/replace-authority"  # a new text: new keys for both authorities
 AUTHORITY_OVERLAP: Final = f"{GROUP}/authority-overlap"  # how long old and new ones are trusted, such as 12h
+ADOPT_SECRETS: Final = (
+    f"{GROUP}/adopt-secrets"  # on a BrokerCluster or User: the uids of Secrets without an owner to take over
+)
 SCALE_DOWN_ANYWAY: Final = f"{GROUP}/scale-down-anyway"  # "true": brokers go though they hold replicas
 MANAGED: Final = f"{GROUP}/managed"  # "false" on a Topic: it is left alone, and so is the topic when it goes
 
@@ -65,6 +68,7 @@ SECURITY_STEP: Final = (
 DELETION_BEGUN: Final = f"{GROUP}/deletion-begun"  # on a StatefulSet: the uid of what is deleted, and when
 LOST_SINCE: Final = f"{GROUP}/node-lost-since"  # on a claim: when the node of its volume was first missed
 
+CLUSTER_DOMAIN: Final = "cluster.local"  # the kubelet's default; addresses end in .svc and hold in any domain
 BROKERS_PORT: Final = 9091  # between the brokers of a secured BrokerCluster, and for the operator
 CLIENT_PORT: Final = 9092
 LOADS_PORT: Final = 9090  # for the loads of a secured BrokerCluster that has a warehouse

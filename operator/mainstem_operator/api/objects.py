@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mainstem_operator.api import names
 from mainstem_operator.api.fields import Fields, InvalidSpec, Object
 
 INT64_MAX: Final = 2**63 - 1
+_UID: Final = re.compile(r"[0-9a-f-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +84,21 @@ def annotated(manifest: Object, name: str, default: bool = False) -> bool:
     if text not in ("", "true", "false"):
         raise InvalidSpec(f"The annotation {name} is {text[:40]!r}: write true or false, or remove it.")
     return default if not text else text == "true"
+
+
+def adopted_secrets(manifest: Object) -> frozenset[str]:
+    """The uids of the Secrets without an owner whose keys and passwords the object is to take over.
+
+    A uid stands for one Secret, so the annotation does no harm where it remains.
+
+    Raises:
+        InvalidSpec: the annotation has something else.
+    """
+    text = annotations_of(manifest).get(names.ADOPT_SECRETS, "")
+    uids = frozenset(uid for part in text.split(",") if (uid := part.strip()))
+    if wrong := sorted(uid for uid in uids if not _UID.fullmatch(uid)):
+        raise InvalidSpec(
+            f"The annotation {names.ADOPT_SECRETS} has {wrong[0][:40]!r}: write the metadata.uid of each"
+            " Secret, separated by commas."
+        )
+    return uids

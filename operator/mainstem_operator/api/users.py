@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Fields, InvalidSpec, Object
 from mainstem_operator.api.listeners import RESERVED_USERS
-from mainstem_operator.api.objects import Identity, annotated, identity_of
+from mainstem_operator.api.objects import Identity, adopted_secrets, annotated, identity_of
 
 LoginType = Literal["scram-sha-512", "tls"]
 
@@ -46,7 +46,10 @@ class AclRule:
 
 @dataclass(frozen=True, slots=True)
 class UserSpec:
-    """`password_from` names a Secret of the namespace and a key in it; None has a password generated."""
+    """`password_from` names a Secret of the namespace and a key in it; None has a password generated.
+
+    `adopted_secrets` are the uids of Secrets without an owner that it takes over.
+    """
 
     identity: Identity
     cluster: str
@@ -55,6 +58,7 @@ class UserSpec:
     acls: frozenset[AclRule]
     quotas: Mapping[str, float]
     paused: bool
+    adopted_secrets: frozenset[str]
 
     @property
     def user(self) -> str:
@@ -102,6 +106,7 @@ def user_of(manifest: Object) -> UserSpec:
         acls=frozenset(acls),
         quotas=_quotas(spec.inner("quotas")),
         paused=annotated(manifest, names.PAUSE),
+        adopted_secrets=adopted_secrets(manifest),
     )
 
 

@@ -6,14 +6,14 @@ The operator reads Secrets by name only. It may neither list nor watch them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.listeners import Security
-from mainstem_operator.api.secret_data import decoded, encoded
+from mainstem_operator.api.secret_data import SecretData, decoded, encoded
 from mainstem_operator.certificates.plan import (
     CERTIFICATE_FILE,
     KEY_FILE,
@@ -33,9 +33,16 @@ class NotUsable(Exception):
 
 
 async def put_certificates(
-    kube: Kube, cluster: ClusterSpec, security: Security, node_addresses: Collection[str]
+    kube: Kube,
+    cluster: ClusterSpec,
+    security: Security,
+    node_addresses: Collection[str],
+    cluster_domain: str = names.CLUSTER_DOMAIN,
 ) -> str:
     """Create or renew the Secrets where that is due; how far a replacement of authorities is, if any.
+
+    Args:
+        cluster_domain: in which Kubernetes' DNS has the names of Services.
 
     Raises:
         NotUsable: a Secret is missing or incomplete, or a name is taken by an object of others.
@@ -61,12 +68,20 @@ async def put_certificates(
                 {names.CLUSTER_LABEL: cluster.name},
             )
             present[name] = live
+    # All other Secrets are made again from these, and what they hold counts only if these have issued it.
+    authorities = (names.cluster_authority(cluster.name), names.clients_authority(cluster.name))
+    require_adopted(
+        [present[name] for name in authorities if name in present],
+        cluster.adopted_secrets,
+        f"BrokerCluster {cluster.name}",
+    )
     planned = plan_certificates(
         cluster,
         {name: decoded(live) for name, live in present.items()},
         clients_trust,
         node_addresses,
         dt.datetime.now(dt.UTC),
+        cluster_domain,
     )
     for name, data in planned.items():
         # An authority is written before what it issues. A Secret that has changed meanwhile is not written.
@@ -74,7 +89,7 @@ async def put_certificates(
         live = present.get(name)
         if live is None:
             await kube.create(secret)  # fails if another replica of the operator was faster
-        elif decoded(live) != data or is_orphan(live):
+        elif needs_write(live, data):
             await kube.apply(secret, live, unchanged=True)
     authority = planned[names.cluster_authority(cluster.name)]
     return replacement_under_way(authority, cluster.authority_replacement.overlap)
@@ -104,13 +119,63 @@ def require_owner(live: Object, uid: str, owner: str, made_for: Mapping[str, str
     Raises:
         NotUsable: it was not.
     """
-    # Any owner counts, not only the one that controls it, as others may have put themselves in its place.
-    is_owned = any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
-    if not is_owned and not belongs_to(live, uid, made_for):
+    if not _is_owned(live, uid) and not belongs_to(live, uid, made_for):
         name = live["metadata"]["name"]
         raise NotUsable(
             f"The Secret {name} exists and belongs to {whose(live)}, not to {owner}: delete or rename it."
         )
+
+
+def _is_owned(live: Object, uid: str) -> bool:
+    """Whether the object of this uid is an owner. Any owner counts, not only the one that controls it, as
+    others may have put themselves in its place.
+    """
+    return any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
+
+
+def require_adopted(secrets: Iterable[Object], adopted: Collection[str], owner: str) -> None:
+    """Require of Secrets whose keys or passwords are to be used that an owner has them, or is to adopt them.
+
+    Whoever may create Secrets can make one that looks like an orphan of ours, and knows the key in it. A uid
+    in the owner's own manifest is what he cannot forge.
+
+    Args:
+        adopted: the uids that the owner's manifest names.
+        owner: its kind and name.
+
+    Raises:
+        NotUsable: one of them is an orphan that the manifest does not name.
+    """
+    orphans = [live["metadata"] for live in secrets if is_orphan(live)]
+    if all(orphan["uid"] in adopted for orphan in orphans):
+        return
+    # With those that are named already, so that one annotation is enough for all.
+    which = " and ".join(orphan["name"] for orphan in orphans)
+    raise NotUsable(
+        f"No object owns the Secret{'s' * (len(orphans) > 1)} {which}, and whoever has created it may know"
+        " the keys or the password in it. If it was left behind by an object that you have deleted, set the"
+        f" annotation {names.ADOPT_SECRETS}={','.join(orphan['uid'] for orphan in orphans)} on the {owner}."
+        " Otherwise delete it: a new one is made, and clients need its content."
+    )
+
+
+def needs_write(live: Object, data: SecretData) -> bool:
+    """Whether a Secret of ours is to hold something else, or is to get an owner again."""
+    return decoded(live) != data or is_orphan(live)
+
+
+async def secret_of(kube: Kube, cluster: ClusterSpec, name: str) -> dict[str, str]:
+    """What a Secret holds that the BrokerCluster's own pass makes or takes over.
+
+    Raises:
+        NotUsable: it has not done so yet.
+    """
+    live = await kube.get("v1", "Secret", cluster.namespace, name)
+    if live is None:
+        raise NotUsable(f"The Secret {name} does not exist yet.")
+    if not _is_owned(live, cluster.identity.uid):
+        raise NotUsable(f"The Secret {name} does not belong to the BrokerCluster {cluster.name} yet.")
+    return decoded(live)
 
 
 def client_properties(secret: Mapping[str, str]) -> dict[str, str] | None:

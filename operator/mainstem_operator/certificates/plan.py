@@ -46,8 +46,14 @@ _SINCE: Final = "since"
 _REQUEST: Final = "replacement-request"
 
 
-def hosts_of(cluster: ClusterSpec, node_addresses: Collection[str]) -> set[str]:
-    """The names and addresses under which clients reach the brokers."""
+def hosts_of(
+    cluster: ClusterSpec, node_addresses: Collection[str], cluster_domain: str = names.CLUSTER_DOMAIN
+) -> set[str]:
+    """The names and addresses under which clients reach the brokers.
+
+    Args:
+        cluster_domain: in which Kubernetes' DNS has the names of Services.
+    """
     services = (
         names.bootstrap(cluster.name),
         names.headless(cluster.name, names.BROKER),
@@ -56,7 +62,7 @@ def hosts_of(cluster: ClusterSpec, node_addresses: Collection[str]) -> set[str]:
     hosts = {
         f"{service}.{cluster.namespace}{suffix}"
         for service in services
-        for suffix in ("", ".svc", ".svc.cluster.local")
+        for suffix in ("", ".svc", f".svc.{cluster_domain}")
     }
     if cluster.external is not None:
         hosts |= {cluster.external.host} if cluster.external.host else set(node_addresses)
@@ -69,12 +75,14 @@ def plan_certificates(
     clients_trust: str | None,
     node_addresses: Collection[str],
     now: dt.datetime,
+    cluster_domain: str = names.CLUSTER_DOMAIN,
 ) -> dict[str, dict[str, str]]:
     """What each Secret is to hold, by its name; what is good stays as it is.
 
     Args:
         present: the Secrets that exist, by name.
         clients_trust: `ca.crt` of the certificate that the manifest names; None if it names none.
+        cluster_domain: as for `hosts_of`.
     """
     replacement = cluster.authority_replacement
     cluster_data = plan_authority(
@@ -89,7 +97,7 @@ def plan_certificates(
         pair_in(present.get(names.broker_certificate(cluster.name))),
         authority,
         BROKER_USER,
-        hosts_of(cluster, node_addresses),
+        hosts_of(cluster, node_addresses, cluster_domain),
         now,
     )
     operator = plan_server(

@@ -303,7 +303,7 @@ class _Pass:
         addresses = {pod.host for pod in snapshot.brokers.pods.values() if pod.host}
         try:
             self._authorities = await put_certificates(
-                self._kube, self._cluster, self._cluster.security, addresses
+                self._kube, self._cluster, self._cluster.security, addresses, self._context.cluster_domain
             )
         except NotUsable as error:
             return str(error)

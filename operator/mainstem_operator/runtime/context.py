@@ -60,6 +60,7 @@ class Context:
         metrics: Metrics,
         may_act: Callable[[], Awaitable[bool]],
         operator_namespace: str,
+        cluster_domain: str = names.CLUSTER_DOMAIN,
     ) -> None:
         self.kube = kube
         self.observer = observer
@@ -67,6 +68,7 @@ class Context:
         self.metrics = metrics
         self.may_act = may_act
         self.operator_namespace = operator_namespace
+        self.cluster_domain = cluster_domain
         self._addresses = addresses
         self._kept: defaultdict[tuple[str, str, str], _Kept] = defaultdict(_Kept)
         """By kind, namespace and name."""

@@ -12,12 +12,17 @@ from mainstem_operator.api.objects import annotations_of
 from mainstem_operator.api.secret_data import decoded, encoded
 from mainstem_operator.api.users import UserSpec
 from mainstem_operator.brokers.user_requests import UserRequests
-from mainstem_operator.certificates.apply import NotUsable, require_owner
+from mainstem_operator.certificates.apply import (
+    NotUsable,
+    needs_write,
+    require_adopted,
+    require_owner,
+    secret_of,
+)
 from mainstem_operator.certificates.issuing import KeyPair, authority_is_usable
 from mainstem_operator.certificates.plan import TRUST_FILE, pair_in
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.kubernetes.manifests import Manifest
-from mainstem_operator.snapshot import is_orphan
 from mainstem_operator.users.changes import carry_out
 from mainstem_operator.users.plan import (
     UserSeen,
@@ -49,17 +54,20 @@ async def bring_about_user(
     """
     namespace = spec.identity.namespace
     live = await kube.get("v1", "Secret", namespace, spec.secret)
+    present = {} if live is None else decoded(live)
     if live is not None:
         require_owner(live, spec.identity.uid, f"the User {spec.user}", {names.USER_LABEL: spec.user})
-    present = {} if live is None else decoded(live)
+        # A supplied password replaces what it holds, and a certificate counts only if it was issued here.
+        if spec.authentication == "scram-sha-512" and spec.password_from is None and "password" in present:
+            require_adopted([live], spec.adopted_secrets, f"User {spec.user}")
     login = await _login(kube, spec, cluster, present)
-    trust = await _existing(kube, namespace, names.trusted_certificates(cluster.name))
+    trust = await secret_of(kube, cluster, names.trusted_certificates(cluster.name))
     listener, servers = place
     data = secret_with(spec, listener, servers, trust.get(TRUST_FILE, ""), login)
     secret = _secret(spec, data)
     if live is None:
         live = await kube.apply(secret, None)
-    elif present != data or is_orphan(live):
+    elif needs_write(live, data):
         live = await kube.apply(secret, live, unchanged=True)
     mark = password_mark(cluster.identity.uid, spec.identity.uid, login) if isinstance(login, str) else None
     plan = plan_user(spec, observed, password_is_set=annotations_of(live).get(names.PASSWORD_SET) == mark)
@@ -80,20 +88,12 @@ async def _login(
             source = await kube.get("v1", "Secret", namespace, name)
             supplied = checked_password(None if source is None else decoded(source).get(key), name, key)
         return plan_password(present, supplied)
-    authority = pair_in(await _existing(kube, namespace, names.clients_authority(cluster.name)))
+    authority = pair_in(await secret_of(kube, cluster, names.clients_authority(cluster.name)))
     if authority is None or not authority_is_usable(authority):
         raise NotUsable(
             f"The Secret {names.clients_authority(cluster.name)} has no key: the operator creates it again."
         )
     return plan_key(spec, present, authority, dt.datetime.now(dt.UTC))
-
-
-async def _existing(kube: Kube, namespace: str, name: str) -> dict[str, str]:
-    """What a Secret holds that the BrokerCluster's own pass makes."""
-    secret = await kube.get("v1", "Secret", namespace, name)
-    if secret is None:
-        raise NotUsable(f"The Secret {name} does not exist yet.")
-    return decoded(secret)
 
 
 def _secret(spec: UserSpec, data: Mapping[str, str]) -> Manifest:

@@ -12,6 +12,7 @@ import yaml
 from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.groups import GroupSpec, group_of
+from mainstem_operator.api.objects import adopted_secrets
 from mainstem_operator.api.quantities import quantity
 from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.api.users import UserSpec, user_of
@@ -224,3 +225,11 @@ def test_what_is_no_list_is_reported(values: Any) -> None:
     ):
         with pytest.raises(InvalidSpec, match="must be a list of"):
             read(manifest)
+
+
+@pytest.mark.parametrize("text", ["true", "events-ca", "0-1;2"])
+def test_an_adoption_that_names_no_uid_is_refused(text: str) -> None:
+    """`true` would be a consent to whatever is there by then."""
+    manifest = {"metadata": {"annotations": {"mainstem.dev/adopt-secrets": text}}}
+    with pytest.raises(InvalidSpec, match=r"write the metadata\.uid of each Secret"):
+        adopted_secrets(manifest)

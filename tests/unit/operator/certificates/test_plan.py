@@ -127,6 +127,28 @@ def test_addresses_of_nodes_are_in_the_certificate_where_clients_are_sent_to_the
     assert "10.0.0.1" not in hosts_of(named, ["10.0.0.1"])
 
 
+def test_names_of_services_are_in_the_domain_of_kubernetes_dns() -> None:
+    """R38: kubelets may have another one than cluster.local, and clients write whole names."""
+    hosts = hosts_of(secured(), (), "k8s.example.org")
+    assert hosts >= {
+        "events-bootstrap.prod.svc.k8s.example.org",
+        "*.events-broker-headless.prod.svc.k8s.example.org",
+        "events-bootstrap.prod.svc",
+    }
+    assert not any(host.endswith("cluster.local") for host in hosts)
+
+
+def test_another_domain_has_only_the_brokers_certificate_issued_again() -> None:
+    later = plan_certificates(secured(), FIRST, None, (), NOW, "k8s.example.org")
+    assert {name for name in FIRST if later[name] != FIRST[name]} == {BROKERS}
+    assert is_issued(
+        pair(later[BROKERS]),
+        pair(FIRST[AUTHORITY]),
+        "mainstem-broker",
+        {"events-bootstrap.prod.svc.k8s.example.org"},
+    )
+
+
 def test_a_new_node_has_a_new_certificate_issued_and_one_that_goes_does_not() -> None:
     outside = secured(type="nodeport")
     first = planned(outside, {}, "10.0.0.1")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
+import re
 from typing import Any
 
+import pytest
 from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator.played_context import brought_up
 
-from mainstem_operator.api.secret_data import decoded
-from mainstem_operator.certificates.issuing import KeyPair, is_issued
+from mainstem_operator.api.secret_data import decoded, encoded
+from mainstem_operator.certificates.issuing import KeyPair, is_issued, issue, new_authority
+from mainstem_operator.certificates.plan import data_of as data_of_pair
 
 SECRETS = {
     "events-broker-tls",
@@ -189,13 +193,23 @@ async def test_a_cluster_that_clients_could_not_follow_is_left_as_it_is(operator
 async def test_what_a_deleted_cluster_has_left_behind_belongs_to_the_next_one_of_its_name(
     operator: RunningOperator,
 ) -> None:
-    """As `kubectl delete --cascade=orphan` leaves it. Of all kinds alike, and it goes with the next one."""
+    """As `kubectl delete --cascade=orphan` leaves it. Of all kinds alike, and it goes with the next one. Its
+    brokers run on until the manifest names the Secrets of both authorities.
+    """
     kubernetes = await brought_up(operator, secured())
     keys = {name: data_of(kubernetes, name) for name in SECRETS}
     pods = {pod["metadata"]["uid"] for pod in kubernetes.find("pods")}
     kubernetes.orphan("brokerclusters", "events")
     assert kubernetes.get("secrets", "events-ca")["metadata"]["ownerReferences"] == []
-    await brought_up(operator, secured())
+    kubernetes.apply(secured())
+    condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
+    uids_named = re.search(
+        r"mainstem\.dev/adopt-secrets=(\S+) on the BrokerCluster events", condition["message"]
+    )
+    assert uids_named
+    assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
+    kubernetes.annotate("brokerclusters", "events", {"mainstem.dev/adopt-secrets": uids_named[1]})
+    await operator.condition("brokerclusters", "events", "Stable", "True")
     assert {name: data_of(kubernetes, name) for name in SECRETS} == keys
     assert {pod["metadata"]["uid"] for pod in kubernetes.find("pods")} == pods
     kubernetes.delete("brokerclusters", "events")
@@ -236,3 +250,51 @@ async def test_a_secret_that_was_left_behind_by_a_cluster_of_another_name_is_not
     operator.kubernetes.apply(secured())
     await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
     assert data_of(operator.kubernetes, "events-ca") == {"ca.crt": "theirs"}
+
+
+def planted(name: str, data: dict[str, str]) -> Manifest:
+    """A Secret that somebody has made to look like one that a BrokerCluster `events` has left behind."""
+    labels = {"mainstem.dev/cluster": "events", "app.kubernetes.io/managed-by": "mainstem-operator"}
+    metadata = {"name": name, "namespace": "default", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded(data)}
+
+
+@pytest.mark.parametrize("name", ["events-cluster-authority", "events-clients-authority"])
+@with_operator
+async def test_an_authority_that_somebody_has_planted_issues_nothing(
+    operator: RunningOperator, name: str
+) -> None:
+    """Who may create Secrets would be every user, or every broker, of the next BrokerCluster (R38)."""
+    kubernetes = operator.kubernetes
+    theirs = data_of_pair(new_authority("Mainstem brokers", dt.datetime.now(dt.UTC)))
+    kubernetes.apply(planted(name, theirs))
+    for _ in range(2):  # a uid of another Secret is no consent to this one
+        kubernetes.apply(secured())
+        condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
+        assert f"No object owns the Secret {name}, and whoever" in condition["message"]
+        kubernetes.annotate("brokerclusters", "events", {"mainstem.dev/adopt-secrets": "0123-abcd"})
+    assert data_of(kubernetes, name) == theirs
+    assert {item["metadata"]["name"] for item in kubernetes.find("secrets")} == {name}
+    assert kubernetes.find("statefulsets") == []
+    kubernetes.delete("secrets", name)
+    kubernetes.annotate("brokerclusters", "events", {"mainstem.dev/adopt-secrets": None})
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert data_of(kubernetes, name)["tls.key"] != theirs["tls.key"]
+
+
+@with_operator
+async def test_certificates_that_somebody_has_planted_are_issued_again(operator: RunningOperator) -> None:
+    """Only those that the authorities have issued count, so no consent is needed."""
+    kubernetes = operator.kubernetes
+    authority = new_authority("Mainstem brokers", dt.datetime.now(dt.UTC))
+    pair = issue(authority, "mainstem-broker", ["x"], 90, dt.datetime.now(dt.UTC))
+    names = ("events-broker-tls", "events-operator-tls", "events-ca")
+    for name in names:
+        kubernetes.apply(planted(name, {**data_of_pair(pair), "ca.crt": authority.certificate}))
+    await brought_up(operator, secured())
+    for name in names:
+        assert (
+            data_of(kubernetes, name)["ca.crt"] == data_of(kubernetes, "events-cluster-authority")["tls.crt"]
+        )
+    for name in names[:2]:
+        assert data_of(kubernetes, name)["tls.key"] != pair.key

@@ -18,9 +18,10 @@ from tests.unit.operator.played_context import applied_secured, context_with
 from tests.unit.operator.played_users import OperatorEnded, PlayedUsers
 
 from mainstem_operator.api import names
-from mainstem_operator.api.secret_data import decoded
+from mainstem_operator.api.secret_data import decoded, encoded
 from mainstem_operator.api.timestamps import written
 from mainstem_operator.api.users import AclRule
+from mainstem_operator.certificates.issuing import issue, new_authority
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.users.reconcile import reconcile_users
 
@@ -275,19 +276,53 @@ async def test_a_secret_of_somebody_else_is_never_overwritten(played: Scene) -> 
 async def test_a_secret_that_a_user_has_left_behind_belongs_to_the_next_one_of_its_name(
     played: Scene,
 ) -> None:
-    """As `kubectl delete --cascade=orphan` leaves it; clients go on with the password that they have."""
+    """As `kubectl delete --cascade=orphan` leaves it; clients go on with the password that they have.
+
+    The manifest names the Secret: who may create Secrets could have made it, and would know the password.
+    """
     played.kubernetes.apply(user())
     await played.settle()
     before = played.secret()
     played.kubernetes.get("users", "alice")["metadata"]["finalizers"] = []
     played.kubernetes.orphan("users", "alice")
+    played.users.passwords.clear()
     played.kubernetes.apply(user())
     await played.settle()
+    uid = played.kubernetes.get("secrets", "events-user-alice")["metadata"]["uid"]
+    assert played.ready()[:2] == ("False", "SecretNotUsable")
+    assert f"mainstem.dev/adopt-secrets={uid} on the User alice" in played.ready()[2]
+    assert played.users.passwords == {}
+    played.kubernetes.annotate("users", "alice", {"mainstem.dev/adopt-secrets": f"0-1, {uid}"})
+    await played.look()
     assert played.ready()[0] == "True"
+    assert played.users.passwords == {"alice": before["password"]}
     assert played.secret() == before
     played.kubernetes.get("users", "alice")["metadata"]["finalizers"] = []
     played.kubernetes.delete("users", "alice")
     assert ("secrets", "default", "events-user-alice") not in played.kubernetes.objects
+
+
+@pytest.mark.parametrize(
+    "authentication", [{"type": "tls"}, {"passwordFrom": {"name": "own", "key": "password"}}]
+)
+async def test_a_secret_that_was_left_behind_needs_no_consent_where_its_password_is_not_used(
+    played: Scene, authentication: dict[str, Any]
+) -> None:
+    labels = {"mainstem.dev/user": "alice", "app.kubernetes.io/managed-by": "mainstem-operator"}
+    foreign = issue(new_authority("x", dt.datetime.now(dt.UTC)), "alice", (), 365, dt.datetime.now(dt.UTC))
+    known = {"password": "known-to-others", "user.key": foreign.key, "user.crt": foreign.certificate}
+    for name, data in {"events-user-alice": known, "own": {"password": "pass-word_1"}}.items():
+        metadata = {"name": name, "namespace": "default", "labels": labels}
+        played.kubernetes.apply(
+            {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded(data)}
+        )
+    played.kubernetes.apply(user(authentication=authentication))
+    await played.settle()
+    assert played.ready()[0] == "True"
+    if "passwordFrom" in authentication:
+        assert played.users.passwords == {"alice": "pass-word_1"}
+    else:
+        assert played.secret()["user.key"] != foreign.key
 
 
 async def test_a_user_that_changes_to_a_certificate_has_its_password_no_more(played: Scene) -> None:
@@ -303,6 +338,16 @@ async def test_a_user_that_changes_to_a_certificate_has_its_password_no_more(pla
     writes = len(played.kubernetes.writes)
     await played.look()
     assert len(played.kubernetes.writes) == writes
+
+
+async def test_a_planted_authority_issues_no_certificate(played: Scene) -> None:
+    """Until the BrokerCluster has taken it over, or others could make certificates of every user."""
+    played.kubernetes.get("secrets", names.clients_authority("events"))["metadata"]["ownerReferences"] = []
+    played.kubernetes.apply(user(authentication={"type": "tls"}))
+    await played.settle()
+    assert played.ready()[:2] == ("False", "SecretNotUsable")
+    assert "does not belong to the BrokerCluster events yet" in played.ready()[2]
+    assert ("secrets", "default", "events-user-alice") not in played.kubernetes.objects
 
 
 @pytest.mark.parametrize(("data", "words"), [(None, "does not exist yet"), ({}, "has no key")])
