@@ -267,6 +267,25 @@ class Kube:
         }
         return await self._patch(_path_of(body) + "/status", body, _APPLY)
 
+    async def take_over(self, orphan: Object, owner: Object) -> None:
+        """Let an object that nobody owns go with one of our own, unless it has changed since it was read.
+
+        For one that is not applied any more; `apply` does so itself.
+        """
+        metadata, owned_by = orphan["metadata"], owner["metadata"]
+        reference = {
+            "apiVersion": names.API_VERSION,
+            "kind": owner["kind"],
+            "name": owned_by["name"],
+            "uid": owned_by["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        owners = [*(metadata.get("ownerReferences") or ()), reference]
+        body = {"metadata": {"ownerReferences": owners, "resourceVersion": metadata["resourceVersion"]}}
+        logger.info("taking over", kind=orphan["kind"], object=_name_of(orphan))
+        await self._patch(_path_of(orphan), body, _MERGE)
+
     async def set_finalizers(self, manifest: Object, finalizers: list[str]) -> None:
         """Replace the finalizers, unless the object has changed since it was read."""
         metadata = manifest["metadata"]

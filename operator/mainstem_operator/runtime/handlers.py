@@ -27,6 +27,7 @@ from mainstem_operator.kubernetes.client import Refused
 from mainstem_operator.runtime.alone import Alone, defect
 from mainstem_operator.runtime.context import Context
 from mainstem_operator.runtime.work_queue import Key, Kind, WorkQueue
+from mainstem_operator.snapshot import is_orphan
 from mainstem_operator.topics.reconcile import reconcile_topics
 from mainstem_operator.users.reconcile import reconcile_users
 
@@ -98,9 +99,13 @@ class Reconciler:
         metadata = body["metadata"]
         labels = metadata.get("labels") or {}
         cluster = labels.get(names.CLUSTER_LABEL)
-        if cluster and (metadata["namespace"], cluster) in self._stores["BrokerCluster"]:
+        if not cluster:
+            return
+        if (metadata["namespace"], cluster) in self._stores["BrokerCluster"]:
             is_load = labels.get(names.COMPONENT_LABEL) in (names.LOADER, names.RESIDENT_LOADER)
             self._queue(Key("topics" if is_load else "cluster", metadata["namespace"], cluster))
+        elif is_orphan(body):  # there may be no Topic either that has its loads suspended
+            self._queue(Key("topics", metadata["namespace"], cluster))
 
     def _queue(self, key: Key) -> None:
         """Queue a key, if anybody works on it: the queue of a replica that waits would only grow."""

@@ -23,7 +23,7 @@ from mainstem_operator.api.topics import LoadRequest, TopicSpec
 from mainstem_operator.api.users import AclRule
 from mainstem_operator.brokers.errors import BrokersRefused
 from mainstem_operator.brokers.user_requests import UserRequests
-from mainstem_operator.certificates.apply import NotUsable, require_owner
+from mainstem_operator.certificates.apply import NotUsable, needs_write, require_owner, secret_of
 from mainstem_operator.certificates.issuing import authority_is_usable
 from mainstem_operator.certificates.plan import pair_in, trust_in
 from mainstem_operator.kubernetes.client import ForeignObject, Refused
@@ -35,6 +35,7 @@ from mainstem_operator.snapshot import (
     controller_of,
     is_member,
     is_orphan,
+    is_orphan_of,
     is_out_of_memory,
     trouble_of,
 )
@@ -158,31 +159,44 @@ async def stop_resident(context: Context, cluster: Object, alone: Alone) -> None
     live = await context.kube.get("apps/v1", "StatefulSet", metadata["namespace"], name)
     made_for = {names.CLUSTER_LABEL: metadata["name"]}
     is_ours = live is not None and belongs_to(live, metadata["uid"], made_for)
-    if live is None or not is_ours or not live["spec"].get("replicas", 1):
+    if live is None or not is_ours or not (live["spec"].get("replicas", 1) or is_orphan(live)):
         return
     if await context.may_act():
         with alone((metadata["namespace"], f"StatefulSet {name}")):
-            await context.kube.stop_stateful_set(metadata["namespace"], name)
+            if is_orphan(live):
+                await _take_over_resident(context, cluster, live)
+            if live["spec"].get("replicas", 1):
+                await context.kube.stop_stateful_set(metadata["namespace"], name)
 
 
-async def suspend_orphaned_loads(
-    context: Context, namespace: str, cluster: str, topics: Sequence[Object]
-) -> None:
+async def _take_over_resident(context: Context, cluster: Object, workload: Object) -> None:
+    """Let what a BrokerCluster of the same name has left behind go with this one: the StatefulSet of the
+    resident loader, and its ConfigMap.
+    """
+    metadata = workload["metadata"]
+    namespace, name = metadata["namespace"], metadata["name"]
+    config_map = await context.kube.get("v1", "ConfigMap", namespace, name)
+    made_for = {names.CLUSTER_LABEL: cluster["metadata"]["name"]}
+    if config_map is not None and is_orphan_of(config_map, made_for):
+        await context.kube.take_over({**config_map, "apiVersion": "v1", "kind": "ConfigMap"}, cluster)
+    # Last, because it is seen by this one that something is left to do.
+    await context.kube.take_over({**workload, "apiVersion": "apps/v1", "kind": "StatefulSet"}, cluster)
+
+
+async def suspend_orphaned_loads(context: Context, namespace: str, cluster: str) -> None:
     """Let no more runs begin of the loads that a BrokerCluster has left behind, which is gone.
 
-    Args:
-        topics: all Topics that name it.
+    Their Topics may be gone as well.
     """
-    if not any(
-        (topic.get("spec") or {}).get("warehouse") or _had_loads(topic.get("status") or {})
-        for topic in topics
-    ):
-        return
     kube = context.kube
-    cron_jobs = orphaned_loads(await _cron_jobs_of(context, namespace, cluster), topics)
+    cron_jobs = orphaned_loads(await _cron_jobs_of(context, namespace, cluster))
     name = names.workload(cluster, names.RESIDENT_LOADER)
     resident = await kube.get("apps/v1", "StatefulSet", namespace, name)
-    has_resident = resident is not None and is_orphan(resident) and resident["spec"].get("replicas", 1)
+    has_resident = (
+        resident is not None
+        and is_orphan_of(resident, {names.CLUSTER_LABEL: cluster})
+        and resident["spec"].get("replicas", 1)
+    )
     if not (cron_jobs or has_resident) or not await context.may_act():
         return
     for cron_job in cron_jobs:
@@ -548,24 +562,19 @@ class _Loads:
         if self._cluster.security is None:
             return
         now = dt.datetime.now(dt.UTC)
-        brokers_authority = await self._secret(names.cluster_authority(self._cluster.name))
-        authority = pair_in(await self._secret(names.clients_authority(self._cluster.name)))
+        kube, cluster = self._context.kube, self._cluster
+        brokers_authority = await secret_of(kube, cluster, names.cluster_authority(cluster.name))
+        authority = pair_in(await secret_of(kube, cluster, names.clients_authority(cluster.name)))
         if authority is None or not authority_is_usable(authority) or not trust_in(brokers_authority):
             raise NotUsable("The keys of the BrokerCluster are incomplete: they are created again soon.")
         present = {} if live is None else decoded(live)
         pair = plan_load_key(load, present, authority, now)
         data = identity_data(pair, trust_in(brokers_authority))
-        wanted = identity_secret(self._cluster, workload, data)
+        wanted = identity_secret(cluster, workload, data)
         if live is None:
-            await self._context.kube.create(wanted)
-        elif present != data or is_orphan(live):
-            await self._context.kube.apply(wanted, live, unchanged=True)
-
-    async def _secret(self, name: str) -> dict[str, str]:
-        found = await self._context.kube.get("v1", "Secret", self._cluster.namespace, name)
-        if found is None:
-            raise NotUsable(f"The Secret {name} does not exist yet.")
-        return decoded(found)
+            await kube.create(wanted)
+        elif needs_write(live, data):
+            await kube.apply(wanted, live, unchanged=True)
 
     async def _give_rights(self) -> None:
         """The service account of loads, once a look."""

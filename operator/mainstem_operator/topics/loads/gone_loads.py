@@ -76,20 +76,18 @@ def is_copy(cron_job: Object) -> bool:
     return made_as is not None and made_as != metadata["name"]
 
 
-def orphaned_loads(cron_jobs: Iterable[Object], topics: Iterable[Object]) -> list[Object]:
-    """The CronJobs of Topics that begin runs though nobody owns them.
+def orphaned_loads(cron_jobs: Iterable[Object]) -> list[Object]:
+    """The CronJobs that begin runs though nobody owns them.
 
     `kubectl delete --cascade=orphan` of a BrokerCluster leaves them, and the next one takes them back.
 
     Args:
         cron_jobs: all with the labels of its loads. A copy has these too, but another name.
-        topics: all Topics that name it.
     """
-    loads = _names_of(topics)
     return [
         item
         for item in cron_jobs
-        if item["metadata"]["name"] in loads and is_orphan(item) and not item["spec"].get("suspend")
+        if is_orphan(item) and not is_copy(item) and not item["spec"].get("suspend")
     ]
 
 

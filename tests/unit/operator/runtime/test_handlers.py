@@ -92,6 +92,21 @@ async def test_a_cluster_whose_deletion_no_event_reported_is_not_reconciled(
     assert played.reconciler._keys() == {Key("topics", "default", "events")}, "of the Topic alone"
 
 
+async def test_an_object_that_a_cluster_has_left_behind_has_the_loads_looked_at(
+    monkeypatch: pytest.MonkeyPatch, kube: Kube
+) -> None:
+    """Neither a BrokerCluster nor a Topic may be left that would have them suspended (R25)."""
+    played = Played(kube, monkeypatch)
+    played.reconciler._leads = True
+    labels = {"mainstem.dev/cluster": "events", "app.kubernetes.io/managed-by": "mainstem-operator"}
+    left = {"name": "events-broker", "namespace": "default", "labels": labels}
+    controlled = {**left, "ownerReferences": [{"uid": "u-1", "controller": True}]}
+    played.reconciler.heard_of_part({"metadata": controlled})
+    assert not played.reconciler.queue._due
+    played.reconciler.heard_of_part({"metadata": left})
+    assert set(played.reconciler.queue._due) == {Key("topics", "default", "events")}
+
+
 async def test_a_cluster_is_reconciled_as_it_is_and_not_as_it_was_reported(
     monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
 ) -> None:

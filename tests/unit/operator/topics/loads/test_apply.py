@@ -318,6 +318,50 @@ async def test_loads_that_a_cluster_has_left_behind_are_suspended_until_there_is
     assert kubernetes.get("statefulsets", workload["metadata"]["name"])["spec"]["replicas"] == 1
 
 
+async def test_loads_that_a_cluster_has_left_behind_are_suspended_though_their_topics_are_gone(
+    context: Context, kubernetes: Kubernetes
+) -> None:
+    there = kubernetes.apply(cluster())
+    pairs = [pair("clicks", freshness="60s"), pair("orders", schedule="@hourly")]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    kubernetes.orphan("brokerclusters", "events")
+    await reconcile_topics(context, "default", "events", [], None)
+    assert [item["spec"]["suspend"] for item in kubernetes.find("cronjobs")] == [True]
+    assert replicas(kubernetes) == [0]
+
+
+@pytest.mark.parametrize("was_suspended", [False, True])
+async def test_a_resident_loader_that_was_left_behind_and_that_no_topic_needs_goes_with_the_next_cluster(
+    context: Context, kubernetes: Kubernetes, was_suspended: bool
+) -> None:
+    """Or it would stay for ever, with its ConfigMap (R25)."""
+    there = kubernetes.apply(cluster())
+    await bring_about_loads(context, there, [pair("clicks", freshness="60s")], [], Alone())
+    kubernetes.orphan("brokerclusters", "events")
+    if was_suspended:
+        await reconcile_topics(context, "default", "events", [], None)
+    there = kubernetes.apply(cluster())
+    await stop_resident(context, there, Alone())
+    assert replicas(kubernetes) == [0]
+    writes = len(kubernetes.writes)
+    await stop_resident(context, there, Alone())
+    assert len(kubernetes.writes) == writes
+    kubernetes.delete("brokerclusters", "events")
+    assert kubernetes.find("statefulsets") == kubernetes.find("configmaps") == []
+
+
+async def test_a_resident_loader_that_a_cluster_of_another_name_has_left_behind_is_not_stopped(
+    context: Context, kubernetes: Kubernetes
+) -> None:
+    there = kubernetes.apply(cluster())
+    await bring_about_loads(context, there, [pair("clicks", freshness="60s")], [], Alone())
+    kubernetes.orphan("brokerclusters", "events")
+    (workload,) = kubernetes.find("statefulsets")
+    workload["metadata"]["labels"]["mainstem.dev/cluster"] = "others"
+    await reconcile_topics(context, "default", "events", [], None)
+    assert replicas(kubernetes) == [1]
+
+
 async def test_loads_that_may_not_be_suspended_hold_up_nothing(
     context: Context, kubernetes: Kubernetes
 ) -> None:
