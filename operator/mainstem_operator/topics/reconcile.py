@@ -85,7 +85,7 @@ async def _reconcile_valid(
     if absence is not None:
         await _without_cluster(context, absence, pairs, alone)
         with alone((cluster[0], f"Loads of {cluster[1]}")):
-            await suspend_orphaned_loads(context, *cluster)
+            await suspend_orphaned_loads(context, *cluster, manifests)
         return None
     assert there is not None
     await delete_gone_loads(context, there, manifests, alone)

@@ -183,11 +183,19 @@ async def _take_over_resident(context: Context, cluster: Object, workload: Objec
     await context.kube.take_over({**workload, "apiVersion": "apps/v1", "kind": "StatefulSet"}, cluster)
 
 
-async def suspend_orphaned_loads(context: Context, namespace: str, cluster: str) -> None:
+async def suspend_orphaned_loads(
+    context: Context, namespace: str, cluster: str, topics: Sequence[Object]
+) -> None:
     """Let no more runs begin of the loads that a BrokerCluster has left behind, which is gone.
 
-    Their Topics may be gone as well.
+    Args:
+        topics: all Topics that name it. Those of the loads may be gone as well.
     """
+    if topics and not any(
+        (topic.get("spec") or {}).get("warehouse") or _had_loads(topic.get("status") or {})
+        for topic in topics
+    ):
+        return
     kube = context.kube
     cron_jobs = orphaned_loads(await _cron_jobs_of(context, namespace, cluster))
     name = names.workload(cluster, names.RESIDENT_LOADER)
