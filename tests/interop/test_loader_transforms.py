@@ -293,8 +293,8 @@ def test_a_function_that_ends_a_process_fails_its_load(
     numbers(topics, 1)
     ended = load_process(topics, f"{functions}:{function}")
     assert ended.returncode == 1
-    assert reason in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    # Servers of PySpark print traces before it when their connections to Java end.
+    assert reason in ended.stderr.splitlines()[-1]
     assert topics.files() == []
 
 

@@ -23,11 +23,11 @@ _OWN_ERROR: Final = re.compile(r"mainstem_loader\.errors\.\w+: (.+)")
 _WORKER_ENDED: Final = re.compile(r"Python worker exited unexpectedly|PYTHON_WORKER_EXITED")
 # What follows the frames of a trace: the error's class and message.
 _PYTHON_ERROR: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*(\S.*)")
-_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
+_FRAME: Final = re.compile(r'File "([^"]+)", line ([0-9]+)')
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*")
 _SQL_STATE: Final = re.compile(r"\s*SQLSTATE:.*$", re.DOTALL)
 _JAVA_ERROR: Final = re.compile(r"(?m)^(?:: |Caused by: )(.+)$")
-_POSITION: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
+_POSITION: Final = re.compile(r"\(line ([0-9]+), pos ([0-9]+)\)")
 
 
 def failure_reason(error: BaseException, file: str | None = None) -> str:
