@@ -68,7 +68,8 @@ def _apply(cluster: Cluster, manifests: list[Any], state: Path) -> list[Applied]
     from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
     from mainstem_operator.standalone import Statuses, apply_manifests
 
-    servers = ",".join(answering_servers(cluster.bootstrap_servers))  # fails at once if there is no cluster
+    # Fails at once if there is no cluster.
+    servers = ",".join(answering_servers(cluster.bootstrap_servers, cluster.properties))
     brokers = Brokers(servers)
     brokers.connect_to(servers, cluster.properties)
     try:

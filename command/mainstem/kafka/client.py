@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -58,6 +58,8 @@ _HINTS: Final = {
 
 # ApiVersions v0 (key 18) with correlation id 1 and no client id, behind its length.
 _API_VERSIONS_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+_SILENT: Final = "connects"
+"""What is known of an address that accepts a connection, and does not answer."""
 
 Offsets = dict[int, int | None]
 
@@ -116,19 +118,13 @@ class Cluster:
 
     @cached_property
     def admin(self) -> AdminClient:
-        """An administration client, once a broker has answered it.
-
-        A request to a port that accepts connections and never answers waits for its whole timeout, which is
-        long for requests that take long.
+        """An administration client.
 
         Raises:
             BadInput: the client does not accept a property.
             ClusterUnreachable: no address accepts a connection, or no broker answers.
         """
-        client = _built(AdminClient, self._settings())
-        future = client.describe_cluster(request_timeout=_QUESTION_TIMEOUT_SECONDS)
-        self.result(future, "Asking for the brokers failed")
-        return client
+        return _built(AdminClient, self._settings())
 
     def producer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Producer:
         """A producer; `on_trouble` receives a sentence when no broker can be reached."""
@@ -299,11 +295,7 @@ class Cluster:
         """The error to raise for `exception`."""
         error: KafkaError = exception.args[0]
         if error.code() in _NOBODY_ANSWERED:
-            return ClusterUnreachable(
-                f"No broker at {self.bootstrap_servers} (--bootstrap-servers) answered in time: is it a"
-                " Kafka-protocol broker, is it up, and is the client property security.protocol"
-                f" ({self.properties.get('security.protocol', 'plaintext')}) that of its listener?"
-            )
+            return _no_answer(self.bootstrap_servers, self.properties)
         return ClusterRefused(f"{doing}: {sentence_of(error)}")
 
     def client_settings(self) -> dict[str, object]:
@@ -335,7 +327,7 @@ class Cluster:
 
         Raises:
             BadInput: an address is not host:port.
-            ClusterUnreachable: none of them accepts a connection.
+            ClusterUnreachable: none of them accepts a connection, or answers.
         """
         return ",".join(answering_servers(self.bootstrap_servers, self.properties))
 
@@ -367,41 +359,55 @@ def sentence_of(error: KafkaError) -> str:
 
 
 def answering_servers(bootstrap_servers: str, properties: Mapping[str, str] | None = None) -> list[str]:
-    """The addresses that answer a request; those that only accept a connection if none answers.
+    """The addresses that answer a request; with a security protocol, those that accept a connection.
 
-    This takes milliseconds; clients retry an address that is down for long.
+    This takes milliseconds, unless no address answers. Clients retry an address that is down for long, and
+    wait for one that is frozen as long as for the slowest request.
 
     Raises:
         BadInput: an address is not host:port.
-        ClusterUnreachable: none accepts a connection; the message has the reason for each.
+        ClusterUnreachable: none accepts a connection, or answers; the message has the reason.
     """
     addresses = addresses_of(bootstrap_servers)
-    # Only a plaintext listener understands the request; a single address leaves no choice.
-    probes = len(addresses) > 1 and "security.protocol" not in (properties or {})
-    with ThreadPoolExecutor(len(addresses)) as pool:
-        states = list(pool.map(lambda address: _probe(address, probes), addresses))
+    properties = properties or {}
+    # Only a plaintext listener understands the request.
+    asks = "security.protocol" not in properties
     texts = [part.strip() for part in bootstrap_servers.split(",")]
-    for accepted in ("answers", "connects"):
-        if chosen := [text for text, state in zip(texts, states, strict=True) if state == accepted]:
+    for answer_timeout_s in (_CONNECT_TIMEOUT_SECONDS, _QUESTION_TIMEOUT_SECONDS) if asks else (None,):
+        with ThreadPoolExecutor(len(addresses)) as pool:
+            states = list(pool.map(partial(_probe, answer_timeout_s=answer_timeout_s), addresses))
+        if chosen := [text for text, state in zip(texts, states, strict=True) if state == "answers"]:
             return chosen
+        if _SILENT not in states:
+            break
+    if _SILENT in states:
+        raise _no_answer(bootstrap_servers, properties)
     raise ClusterUnreachable(
         f"No broker listens at {bootstrap_servers} ({', '.join(dict.fromkeys(states))}): start a local "
         f"stack with `{program_name()} up`, or give the address of your cluster with --bootstrap-servers."
     )
 
 
-def _probe(address: tuple[str, int], asks: bool) -> str:
-    """`answers`, `connects`, or why there is no connection."""
+def _no_answer(bootstrap_servers: str, properties: Mapping[str, str]) -> ClusterUnreachable:
+    return ClusterUnreachable(
+        f"No broker at {bootstrap_servers} (--bootstrap-servers) answered in time: is it a Kafka-protocol"
+        " broker, is it up, and is the client property security.protocol"
+        f" ({properties.get('security.protocol', 'plaintext')}) that of its listener?"
+    )
+
+
+def _probe(address: tuple[str, int], answer_timeout_s: float | None) -> str:
+    """`answers`, `_SILENT`, or why there is no connection; without a timeout a connection is an answer."""
     try:
         with socket.create_connection(address, timeout=_CONNECT_TIMEOUT_SECONDS) as connection:
-            if asks:
-                try:
-                    connection.settimeout(_CONNECT_TIMEOUT_SECONDS)
-                    connection.sendall(_API_VERSIONS_REQUEST)
-                    return "answers" if connection.recv(1) else "connects"
-                except OSError:
-                    return "connects"  # the kernel accepts connections also for a process that is frozen
-            return "connects"
+            if answer_timeout_s is None:
+                return "answers"
+            try:
+                connection.settimeout(answer_timeout_s)
+                connection.sendall(_API_VERSIONS_REQUEST)
+                return "answers" if connection.recv(1) else _SILENT
+            except OSError:
+                return _SILENT  # the kernel accepts connections also for a process that is frozen
     except TimeoutError:
         return "no answer"
     except OSError as error:

@@ -132,7 +132,8 @@ main()
 def test_a_port_that_never_answers_is_named_with_its_option(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(client, "_QUESTION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(client, "_CONNECT_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "_QUESTION_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert run(monkeypatch, *arguments, "-b", address) == 1

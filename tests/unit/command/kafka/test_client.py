@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from mainstem.errors import BadInput, ClusterRefused, ClusterUnreachable
+from mainstem.kafka import client
 from mainstem.kafka.client import Cluster, Partition, Topic, addresses_of, answering_servers
 
 
@@ -42,14 +43,31 @@ def test_a_host_without_an_address_is_reported() -> None:
         answering_servers("no-such-host.invalid:9092")
 
 
-def test_one_address_that_answers_is_enough(closed_port: int) -> None:
+def test_one_address_that_answers_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R36. Of the others one is down and one is frozen: the kernel lets it accept connections."""
+    state_of = {"down": "connection refused", "frozen": client._SILENT, "good": "answers"}
+    monkeypatch.setattr(client, "_probe", lambda address, **_: state_of[address[0]])
+    assert answering_servers("down:1, frozen:1, good:1") == ["good:1"]
+
+
+def test_an_address_that_answers_late_is_asked_again_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(_address: tuple[str, int], answer_timeout_s: float) -> str:
+        return "answers" if answer_timeout_s > 2 else client._SILENT
+
+    monkeypatch.setattr(client, "_probe", probe)
+    assert answering_servers("a:1,b:2") == ["a:1", "b:2"]
+
+
+def test_an_address_with_a_security_protocol_is_not_asked() -> None:
+    """It would not understand the request, and a listener of TLS would log an error."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        answering_servers(f"127.0.0.1:{closed_port},127.0.0.1:{server.getsockname()[1]}")
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert answering_servers(address, {"security.protocol": "SSL"}) == [address]
 
 
 def test_a_group_without_a_name_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        cluster = Cluster(f"127.0.0.1:{server.getsockname()[1]}")
+        cluster = Cluster(f"127.0.0.1:{server.getsockname()[1]}", {"security.protocol": "PLAINTEXT"})
         with pytest.raises(BadInput, match=r"group \(group.id\) must not be empty"):
             cluster.consumer({"group.id": ""}, print)
 
