@@ -158,18 +158,19 @@ def _check_query(session: Any, statement: str) -> None:
     Raises:
         TransformError: the statement is not one query.
     """
-    from py4j.java_gateway import is_instance_of
     from pyspark.errors import ParseException
 
     try:
         parsed = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)  # noqa: SLF001  # no other way
     except ParseException as error:
         raise TransformError(syntax_refusal(statement, str(error))) from error
+    class_named = session.sparkContext._jvm.java.lang.Class.forName  # noqa: SLF001
+    commands = [class_named(name) for name in COMMANDS]
     # A command may be below: `WITH ... INSERT`.
     plans = [parsed]
     while plans:
         plan = plans.pop()
-        if any(is_instance_of(session.sparkContext._gateway, plan, name) for name in COMMANDS):  # noqa: SLF001
+        if any(command.isInstance(plan) for command in commands):
             raise TransformError(command_refusal(plan.nodeName()))
         plans += [plan.children().apply(index) for index in range(plan.children().size())]
 
