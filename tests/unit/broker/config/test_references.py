@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there_is_an_error_also_for_the_rack(racks: Path) -> 
 
 
 def test_a_file_that_is_something_else_is_an_error_that_names_it(racks: Path) -> None:
-    racks.write_text("node-1=c\nsomething else\n")
+    racks.write_text("node-1=c\nsomething\n")
     with pytest.raises(InvalidSetting, match=re.escape(f"{racks} cannot be read (Line 2 is not")):
         rack(racks, "node-1")
 

@@ -203,7 +203,7 @@ def test_meta_properties_of_another_format_are_refused(tmp_path: Path, brokers: 
     (tmp_path / checkpoints.META_PROPERTIES).write_text("version=1\nnode.id=1\n")
     with pytest.raises(StartupError, match="version 1"):
         brokers.prepared(tmp_path)
-    (tmp_path / checkpoints.META_PROPERTIES).write_text("no properties")
+    (tmp_path / checkpoints.META_PROPERTIES).write_text("unreadable")
     brokers.started[-1].release()
     with pytest.raises(StartupError, match="cannot be read"):
         brokers.prepared(tmp_path)
