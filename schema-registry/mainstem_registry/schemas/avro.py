@@ -17,7 +17,7 @@ import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
 from mainstem_registry.errors import invalid_schema
-from mainstem_registry.schemas.limits import Steps, check_shape, dump_json, load_json
+from mainstem_registry.schemas.limits import DEFAULT_STEPS_MAX, Steps, check_shape, dump_json, load_json
 
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
@@ -31,7 +31,7 @@ PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
 
 INTEGER_BITS: Final[Mapping[str, int]] = {"int": 32, "long": 64}
 JAVA_NUMBER: Final = re.compile(
-    r"[\x00-\x20]*[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?)[\x00-\x20]*", re.ASCII
+    r"[\x00-\x20]*[+-]?(NaN|Infinity|(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?[fFdD]?)[\x00-\x20]*", re.ASCII
 )
 """What `Double.valueOf` takes, but for hexadecimal numbers."""
 
@@ -106,16 +106,17 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> AvroSchema:
         RegistryError: it is not valid.
     """
     names: dict[str, AvroType] = {}
+    steps = Steps(DEFAULT_STEPS_MAX, "its default values have too many parts to be checked.")
     known_to_fastavro: dict[str, Any] = {}
     loaded = [(name, load_json(reference)) for name, reference in references]
     value = load_json(text)
     check_shape([value, *(reference for _, reference in loaded)])
     for name, reference in loaded:
         _validate(reference, known_to_fastavro, f"the reference {name!r}: ")
-        _build(reference, "", names)  # it was valid when it was registered
+        _build(reference, "", names, steps)  # it was valid when it was registered
     _validate(value, known_to_fastavro, "")
     try:
-        root = _build(value, "", names)
+        root = _build(value, "", names, steps)
         return AvroSchema(dump_json(_simplified(value)), dump_json(_normalized(value, "")), root)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         # fastavro takes a few texts that the specification does not allow, such as a record without fields.
@@ -220,7 +221,7 @@ def _own_name(node: Mapping[str, Any], namespace: str) -> str:
     return _full_name(name, str(node.get("namespace") or "") if "namespace" in node else namespace)
 
 
-def _build(node: Any, namespace: str, names: dict[str, AvroType]) -> AvroType:
+def _build(node: Any, namespace: str, names: dict[str, AvroType], steps: Steps) -> AvroType:
     """The type of a valid node; `names` gains the types that it defines.
 
     Raises:
@@ -234,13 +235,13 @@ def _build(node: Any, namespace: str, names: dict[str, AvroType]) -> AvroType:
             raise invalid_schema(f"the type {node!r} is not defined.")
         return named_type
     if isinstance(node, list):
-        return AvroType("union", parts=[_build(branch, namespace, names) for branch in node])
+        return AvroType("union", parts=[_build(branch, namespace, names, steps) for branch in node])
     kind = node["type"]
     if not isinstance(kind, str) or kind not in ("record", "error", "enum", "fixed", "array", "map"):
-        return _build(kind, namespace, names)
+        return _build(kind, namespace, names, steps)
     if kind in ("array", "map"):
         element = node["items" if kind == "array" else "values"]
-        return AvroType(kind, parts=[_build(element, namespace, names)])
+        return AvroType(kind, parts=[_build(element, namespace, names, steps)])
     full_name = _own_name(node, namespace)
     inner = _namespace_of(full_name)
     aliases = frozenset(_full_name(alias, inner) for alias in node.get("aliases") or ())
@@ -256,16 +257,16 @@ def _build(node: Any, namespace: str, names: dict[str, AvroType]) -> AvroType:
     else:
         named.is_complete = False
         for item in node["fields"]:
-            item_type = _build(item["type"], inner, names)
+            item_type = _build(item["type"], inner, names, steps)
             field_aliases = frozenset(item.get("aliases") or ())
             default, has_default = item.get("default"), "default" in item
-            fits = not has_default or _is_default(item_type, default)
+            fits = not has_default or _is_default(item_type, default, steps)
             named.fields.append(AvroField(item["name"], field_aliases, item_type, has_default, default, fits))
         named.is_complete = True
     return named
 
 
-def _is_default(avro_type: AvroType, value: Any) -> bool:
+def _is_default(avro_type: AvroType, value: Any, steps: Steps) -> bool:
     """Whether a field of this type may have this default, as Java's library 1.12 decides it.
 
     Looser than the specification: it takes any text for bytes, fixed and enums, and a value of any branch for
@@ -273,53 +274,61 @@ def _is_default(avro_type: AvroType, value: Any) -> bool:
     """
     if avro_type.kind in ("float", "double") and isinstance(value, str):
         return JAVA_NUMBER.fullmatch(value) is not None
-    return _is_value(avro_type, value, {})
+    return _Default(steps).fits(avro_type, value)
 
 
-def _is_value(avro_type: AvroType, value: Any, judged: dict[tuple[int, int], bool]) -> bool:
-    """Whether a value in JSON is one of the type. `judged` has the answers for pairs of a type and a value,
-    by their ids: without it, unions inside unions would multiply the work.
+class _Default:
+    """One default value, and the answers for pairs of a type and a part of it, by their ids: without them,
+    unions inside unions would multiply the work.
     """
-    place = id(avro_type), id(value)
-    if place not in judged:
-        judged[place] = _is_value_of(avro_type, value, judged)
-    return judged[place]
 
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._judged: dict[tuple[int, int], bool] = {}
 
-def _is_value_of(avro_type: AvroType, value: Any, judged: dict[tuple[int, int], bool]) -> bool:
-    match avro_type.kind:
-        case "null":
-            return value is None
-        case "boolean":
-            return isinstance(value, bool)
-        case "int" | "long":
-            bound = 1 << (INTEGER_BITS[avro_type.kind] - 1)
-            return isinstance(value, int) and not isinstance(value, bool) and -bound <= value < bound
-        case "float" | "double":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "bytes" | "string" | "enum" | "fixed":
-            return isinstance(value, str)
-        case "array":
-            return isinstance(value, list) and all(
-                _is_value(avro_type.parts[0], item, judged) for item in value
-            )
-        case "map":
-            return isinstance(value, dict) and all(
-                _is_value(avro_type.parts[0], item, judged) for item in value.values()
-            )
-        case "union":
-            return any(_is_value(branch, value, judged) for branch in avro_type.parts)
-    # A default that contains a value of the record that is being defined is refused by Java, too.
-    return (
-        isinstance(value, dict)
-        and avro_type.is_complete
-        and all(
-            _is_value(item.type, value[item.name], judged)
+    def fits(self, avro_type: AvroType, value: Any) -> bool:
+        """Whether a value in JSON is one of the type.
+
+        Raises:
+            RegistryError: the schema's defaults take too many steps.
+        """
+        self._steps.take()
+        pair = id(avro_type), id(value)
+        if pair not in self._judged:
+            self._judged[pair] = self._is_value_of(avro_type, value)
+        return self._judged[pair]
+
+    def _is_value_of(self, avro_type: AvroType, value: Any) -> bool:
+        match avro_type.kind:
+            case "null":
+                return value is None
+            case "boolean":
+                return isinstance(value, bool)
+            case "int" | "long":
+                bound = 1 << (INTEGER_BITS[avro_type.kind] - 1)
+                return isinstance(value, int) and not isinstance(value, bool) and -bound <= value < bound
+            case "float" | "double":
+                return isinstance(value, int | float) and not isinstance(value, bool)
+            case "bytes" | "string" | "enum" | "fixed":
+                return isinstance(value, str)
+            case "array":
+                return isinstance(value, list) and all(self.fits(avro_type.parts[0], item) for item in value)
+            case "map":
+                return isinstance(value, dict) and all(
+                    self.fits(avro_type.parts[0], item) for item in value.values()
+                )
+            case "union":
+                return any(self.fits(branch, value) for branch in avro_type.parts)
+        # A default that contains a value of the record that is being defined is refused by Java, too.
+        if not isinstance(value, dict) or not avro_type.is_complete:
+            return False
+        self._steps.take(len(avro_type.fields))
+        return all(
+            self.fits(item.type, value[item.name])
             if item.name in value
             else item.has_default and item.default_fits
             for item in avro_type.fields
         )
-    )
 
 
 def _simplified(node: Any) -> Any:

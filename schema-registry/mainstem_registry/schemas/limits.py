@@ -18,6 +18,8 @@ REFERENCES_MAX: Final = 200
 """Distinct versions that a schema references, directly or not."""
 STEPS_MAX: Final = 100_000
 """Pairs of types that are looked at for one request, with however many versions: about a second."""
+DEFAULT_STEPS_MAX: Final = 200_000
+"""Pairs of a type and a part of a default value that are looked at for one schema."""
 
 
 class Steps:
@@ -27,18 +29,21 @@ class Steps:
     types; the limit ends that.
     """
 
-    def __init__(self, limit: int = STEPS_MAX) -> None:
+    def __init__(
+        self, limit: int = STEPS_MAX, refusal: str = "it is too complex to be compared with others."
+    ) -> None:
         self._left = limit
+        self._refusal = refusal
 
-    def take(self) -> None:
-        """Count one step.
+    def take(self, count: int = 1) -> None:
+        """Count steps.
 
         Raises:
             RegistryError: there were too many.
         """
-        self._left -= 1
+        self._left -= count
         if self._left < 0:
-            raise invalid_schema("it is too complex to be compared with others.")
+            raise invalid_schema(self._refusal)
 
 
 def load_json(text: str) -> Any:

@@ -291,6 +291,23 @@ def test_a_default_that_fits_no_branch_is_judged_once_by_each_type() -> None:
         avro.check_new(avro.parse(with_default(inner, json.dumps(default)), ()))
 
 
+@pytest.mark.parametrize("records", [1, 1000])
+def test_defaults_whose_check_would_take_too_long_are_refused(records: int) -> None:
+    """Each of a thousand parts is compared with each of a thousand fields, of one record or of as many."""
+    fields = [{"name": f"x{number}", "type": "int", "default": 0} for number in range(1000 // records)]
+    branches = [record(*fields, name=f"P{number}") for number in range(records)]
+    items = [*branches, {"type": "map", "values": "string"}]
+    part = {"x0": "no number"} if records > 1 else {}
+    default = json.dumps([part] * 1000)
+    with pytest.raises(RegistryError, match="its default values have too many parts to be checked"):
+        avro.check_new(avro.parse(with_default({"type": "array", "items": items}, default), ()))
+
+
+def test_a_default_that_is_a_long_text_is_read_once() -> None:
+    with pytest.raises(RegistryError, match="is no value of its type, double"):
+        avro.check_new(avro.parse(with_default("double", json.dumps("1" * 500_000 + "x")), ()))
+
+
 def test_a_comparison_that_would_take_too_long_ends() -> None:
     with pytest.raises(RegistryError, match="too complex"):
         parse({"type": "array", "items": "int"}).problems_reading(
