@@ -5,8 +5,9 @@ U+2028. White space is the space, the tab and the form feed; it does not count a
 `:` or white space ends a name. `#` and `!` begin a line that is a comment. A backslash at the end of a line
 continues it on the next one. `\n`, `\t`, `\\`, `\uXXXX` and the like are the characters that Java reads.
 
-Two things differ from Java. A backslash before any other character stays, so that a regular expression may be
-written as it is. A line without a separator is refused, because it is the rest of a value that was broken.
+Three things differ from Java. A backslash before any other character stays, so that a regular expression may
+be written as it is. White space at the end of a value does not count, unless a backslash stands before it. A
+line without any separator is refused, because it is probably the rest of a value that was broken.
 """
 
 from __future__ import annotations
@@ -17,10 +18,8 @@ from typing import Final
 
 _BLANKS: Final = " \t\f"
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
-_ENTRY: Final = re.compile(
-    r"(?P<name>(?:\\.|[^\\=: \t\f])*)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+)(?P<value>(?:\\.|[^\\])*?)[ \t\f]*",
-    re.DOTALL,
-)
+_NAME: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+)", re.DOTALL)
+"""A name and its separator."""
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|[\\ntrf=: #!])")
 _CONTROL: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
@@ -43,10 +42,10 @@ def read_properties(text: str) -> dict[str, str]:
     """
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
-        entry = _ENTRY.fullmatch(line)
-        if entry is None or not entry["name"]:
+        entry = _NAME.match(line)
+        if entry is None or not entry[1]:
             raise MalformedLine(number)
-        properties[_unescaped(entry["name"])] = _unescaped(entry["value"])
+        properties[_unescaped(entry[1])] = _unescaped(_stripped(line[entry.end() :]))
     return properties
 
 
@@ -64,6 +63,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if begun or line:
             yield first, begun + line
         first, begun = 0, ""
+
+
+def _stripped(value: str) -> str:
+    """A value without the white space at its end, but with one that is escaped."""
+    stripped = value.rstrip(_BLANKS)
+    is_escaped = (len(stripped) - len(stripped.rstrip("\\"))) % 2
+    return value[: len(stripped) + is_escaped]
 
 
 def _unescaped(text: str) -> str:

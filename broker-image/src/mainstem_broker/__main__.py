@@ -70,10 +70,12 @@ def _read_config(path: Path, overrides: list[str]) -> BrokerConfig:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StartupError(f"The properties file {path} cannot be read: {error}.") from error
-    for override in overrides:
-        if "=" not in override:
+    settings = parse_properties(text)
+    for override in overrides:  # as they are: escapes are of files
+        name, separator, value = override.partition("=")
+        if not name.strip() or not separator:
             raise StartupError(f"--override {override!r} is not of the form name=value.")
-    settings = parse_properties(text) | parse_properties("\n".join(overrides))
+        settings[name.strip()] = value.strip()
     config = BrokerConfig(filled_in(settings, os.environ))
     config.topic({})  # a topic default that does not fit is found out now
     for name in config.unknown:

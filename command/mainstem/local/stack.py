@@ -354,7 +354,7 @@ class Stack:
             **self._own_settings.get(broker_id, {}),
         }
         path = directory / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), "utf-8")
         broker = self._brokers.get(broker_id) or ChildProcess(
             f"Broker {broker_id}",
             # -P: a file in the current folder must not replace one of the broker's modules.

@@ -34,6 +34,8 @@ def properties(tmp_path: Path) -> Path:
         (["listeners=here"], "listeners has 'here'; write it as NAME://host:port."),
         (["zookeeper.connect=:x"], "zookeeper.connect is ':x'"),
         (["broker.rack=${file:/none:a}"], "${file:/none:a} cannot be filled in: /none cannot be read"),
+        (["broker.rack=a\\", "listeners=here"], "listeners has 'here'; write it as NAME://host:port."),
+        (["=1"], "--override '=1' is not of the form name=value."),
         (["no equals sign"], "--override 'no equals sign' is not of the form name=value."),
     ],
 )

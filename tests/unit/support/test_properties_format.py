@@ -41,6 +41,10 @@ def test_only_line_feeds_and_carriage_returns_end_a_line(character: str) -> None
         (r"a=\t\n\r\f\u00e9\\\#\!", {"a": "\t\n\r\fé\\#!"}),
         (r"a=\ud83d\ude00", {"a": "😀"}),
         ("a=1\\ ", {"a": "1 "}),
+        ("a=1\\  \t", {"a": "1 "}),
+        ("a=1\\\\ ", {"a": "1\\"}),
+        ("a=\\ ", {"a": " "}),
+        ("a= \t", {"a": ""}),
         ("a=", {"a": ""}),
         ("a=1\na=2", {"a": "2"}),
         ("", {}),
@@ -59,3 +63,10 @@ def test_a_line_without_name_or_separator_is_named_by_its_number_and_not_shown(l
     with pytest.raises(MalformedLine, match="Line 3 is not of the form name=value") as refused:
         read_properties(f"a=1\\\n 2\n{line}\n")
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_line_of_white_space_is_read_once() -> None:
+    blanks = " " * 200_000
+    assert read_properties(f"a={blanks}1{blanks}2{blanks}") == {"a": f"1{blanks}2"}
+    with pytest.raises(MalformedLine):
+        read_properties("\\" * 200_000 + "a")
