@@ -114,6 +114,8 @@ def test_topics_and_tables_are_joined(topics: Topics, spark: SparkExecutor) -> N
             "is a command",
             id="insert-behind-with",
         ),
+        ("CALL spark_catalog.system.expire_snapshots('t')", "is a command"),
+        ("EXECUTE IMMEDIATE 'CREATE TABLE made AS SELECT 1 AS n'", "is a command"),
     ],
 )
 def test_a_statement_that_fails_says_why_and_changes_nothing(

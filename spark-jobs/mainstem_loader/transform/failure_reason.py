@@ -12,9 +12,17 @@ from typing import Final
 
 COMMANDS: Final = tuple(
     f"org.apache.spark.sql.catalyst.plans.logical.{name}"
-    for name in ("Command", "ParsedStatement", "InsertIntoDir", "CompoundPlanStatement")
+    for name in (
+        "Command",
+        "ParsedStatement",
+        "InsertIntoDir",
+        "CompoundPlanStatement",
+        "ExecutableDuringAnalysis",
+    )
 )
-"""Classes of Spark's parsed plans that are no queries. The last three are not commands before analysis."""
+"""Classes of Spark's parsed plans that are no queries. All but the first become commands by analysis."""
+COMMAND_NODES: Final = frozenset(("UnresolvedExecuteImmediate", "ExecuteImmediateQuery"))
+"""Names of more nodes that are no queries; not all versions of Spark have their classes."""
 
 _REASON_CHARACTERS_MAX: Final = 1000
 _SPARK: Final = ("pyspark", "py4j")
@@ -22,7 +30,7 @@ _ONE_QUERY: Final = "it must be one query, such as SELECT n FROM records"
 _OWN_ERROR: Final = re.compile(r"mainstem_loader\.errors\.\w+: (.+)")
 _WORKER_ENDED: Final = re.compile(r"Python worker exited unexpectedly|PYTHON_WORKER_EXITED")
 # What follows the frames of a trace: the error's class and message.
-_PYTHON_ERROR: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*(\S.*)")
+_PYTHON_ERROR: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
 _FRAME: Final = re.compile(r'File "([^"]+)", line ([0-9]+)')
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*")
 _SQL_STATE: Final = re.compile(r"\s*SQLSTATE:.*$", re.DOTALL)

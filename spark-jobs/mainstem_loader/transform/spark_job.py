@@ -24,6 +24,7 @@ from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import WrittenFile
 from mainstem_loader.transform.definition import RECORDS_VIEW, Transform, function_of
 from mainstem_loader.transform.failure_reason import (
+    COMMAND_NODES,
     COMMANDS,
     command_refusal,
     failure_reason,
@@ -170,8 +171,9 @@ def _check_query(session: Any, statement: str) -> None:
     plans = [parsed]
     while plans:
         plan = plans.pop()
-        if any(command.isInstance(plan) for command in commands):
-            raise TransformError(command_refusal(plan.nodeName()))
+        name = plan.nodeName()
+        if name in COMMAND_NODES or any(command.isInstance(plan) for command in commands):
+            raise TransformError(command_refusal(name))
         plans += [plan.children().apply(index) for index in range(plan.children().size())]
 
 

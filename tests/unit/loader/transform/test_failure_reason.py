@@ -70,6 +70,14 @@ def test_the_sentence_that_counts_is_found(message: str, reason: str) -> None:
     assert failure_reason(of_spark(message), FILE) == reason
 
 
+def test_a_trace_that_was_cut_is_read_once() -> None:
+    cut = (
+        "Traceback (most recent call last):\n"
+        + '  File "/opt/source/jobs.py", line 3, in deep\n    deep()\n' * 50
+    )
+    assert failure_reason(of_spark(f"Job aborted.\n{cut}")) == "Job aborted."
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
