@@ -56,6 +56,8 @@ class Reconciler:
         self._began: dict[Key, float] = {}
         self._refused: set[Key] = set()
         """Looks that Kubernetes or brokers have refused since they last went well."""
+        self._orphaned: set[Key] = set()
+        """Looks at what BrokerClusters that are gone have left behind, until they go well."""
         self._leads = False
 
     def stuck_seconds(self) -> float:
@@ -104,8 +106,11 @@ class Reconciler:
         if (metadata["namespace"], cluster) in self._stores["BrokerCluster"]:
             is_load = labels.get(names.COMPONENT_LABEL) in (names.LOADER, names.RESIDENT_LOADER)
             self._queue(Key("topics" if is_load else "cluster", metadata["namespace"], cluster))
-        elif is_orphan(body):  # there may be no Topic either that has its loads suspended
-            self._queue(Key("topics", metadata["namespace"], cluster))
+        elif is_orphan(body) or labels.get(names.COMPONENT_LABEL) == names.LOADER:
+            # There may be no Topic either that has its loads suspended. Of CronJobs only pods are watched.
+            key = Key("topics", metadata["namespace"], cluster)
+            self._orphaned.add(key)
+            self._queue(key)
 
     def _queue(self, key: Key) -> None:
         """Queue a key, if anybody works on it: the queue of a replica that waits would only grow."""
@@ -156,7 +161,7 @@ class Reconciler:
         for store, queue in _QUEUES.items():
             for (namespace, _), manifest in self._stores[store].items():
                 keys.add(Key(queue, namespace, _cluster_named_by(manifest)))
-        return keys
+        return keys | self._orphaned
 
     async def _look(self, key: Key) -> float | None:
         """One reconciliation; errors are reported, and it is tried again."""
@@ -179,6 +184,7 @@ class Reconciler:
             await self._say_ended(key, names.INTERNAL_ERROR, defect(error))
         if result == "ok":
             self._refused.discard(key)
+            self._orphaned.discard(key)
         del self._began[key]
         metrics.reconciles.labels(key.kind, result).inc()
         metrics.duration.labels(key.kind).observe(time.monotonic() - began)

@@ -191,15 +191,17 @@ async def suspend_orphaned_loads(
     Args:
         topics: all Topics that name it. Those of the loads may be gone as well.
     """
-    if topics and not any(
-        (topic.get("spec") or {}).get("warehouse") or _had_loads(topic.get("status") or {})
-        for topic in topics
-    ):
-        return
-    kube = context.kube
-    cron_jobs = orphaned_loads(await _cron_jobs_of(context, namespace, cluster))
-    name = names.workload(cluster, names.RESIDENT_LOADER)
-    resident = await kube.get("apps/v1", "StatefulSet", namespace, name)
+    kube, name = context.kube, names.workload(cluster, names.RESIDENT_LOADER)
+    try:
+        cron_jobs = orphaned_loads(await _cron_jobs_of(context, namespace, cluster))
+        resident = await kube.get("apps/v1", "StatefulSet", namespace, name)
+    except Refused as error:
+        # In a namespace that is being deleted the rights to read them may be gone before its Topics, which
+        # have no part in this.
+        if error.status == 403 and topics and not any(map(_concerns_loads, topics)):
+            logger.info("loads without a cluster are not read", cluster=cluster, error=str(error))
+            return
+        raise
     has_resident = (
         resident is not None
         and is_orphan_of(resident, {names.CLUSTER_LABEL: cluster})
@@ -241,6 +243,11 @@ async def _cron_jobs_of(context: Context, namespace: str, cluster: str) -> list[
         {**item, "apiVersion": "batch/v1", "kind": "CronJob"}
         for item in await context.kube.find("batch/v1", "CronJob", namespace, labels)
     ]
+
+
+def _concerns_loads(topic: Object) -> bool:
+    """Whether a Topic, which may be invalid, has a warehouse or had one."""
+    return bool((topic.get("spec") or {}).get("warehouse")) or _had_loads(topic.get("status") or {})
 
 
 def _had_loads(status: Object) -> bool:

@@ -377,6 +377,26 @@ async def test_loads_that_may_not_be_suspended_hold_up_nothing(
     assert pause is not None, "it is looked at again"
 
 
+@pytest.mark.parametrize("forbidden", ["cronjobs", "statefulsets"])
+async def test_topics_without_loads_need_no_right_to_read_those_left_behind(
+    forbidden: str, context: Context, kubernetes: Kubernetes
+) -> None:
+    topic = kubernetes.apply(resource("Topic", "orders", {"clusterRef": {"name": "events"}}))
+    kubernetes.fails = lambda method, key, subresource: 403 if key[0] == forbidden else 0
+    assert await reconcile_topics(context, "default", "events", [topic], None) is None
+
+
+async def test_loads_left_behind_are_stopped_beside_topics_without_loads(
+    context: Context, kubernetes: Kubernetes
+) -> None:
+    there = kubernetes.apply(cluster())
+    await bring_about_loads(context, there, [pair("clicks", freshness="60s")], [], Alone())
+    kubernetes.orphan("brokerclusters", "events")
+    topic = kubernetes.apply(resource("Topic", "orders", {"clusterRef": {"name": "events"}}))
+    await reconcile_topics(context, "default", "events", [topic], None)
+    assert replicas(kubernetes) == [0]
+
+
 async def test_a_copy_of_the_resident_loaders_pod_is_not_asked(
     context: Context, kubernetes: Kubernetes
 ) -> None:
