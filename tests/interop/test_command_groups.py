@@ -189,6 +189,24 @@ def test_a_reader_in_a_group_goes_on_where_the_last_one_stopped(
     assert describe(group_stack, group)["state"] == "empty", "it has left"
 
 
+def test_a_reader_that_sigterm_ends_before_the_end_says_so_by_its_exit_code(
+    group_stack: SharedCluster, group: str, topic: str
+) -> None:
+    """Its output is not complete: 143, as a shell expects. It has left the group."""
+    produced = "".join(f"{number} {'x' * 1000}\n" for number in range(2_000))
+    mainstem_here("produce", topic, cluster=group_stack, stdin=produced.encode())
+    arguments = ["consume", topic, "--group", group, "--from", "beginning", "--until-end"]
+    with subprocess.Popen(
+        [*MAINSTEM, *arguments], stdout=subprocess.PIPE, env=environment(group_stack)
+    ) as reader:
+        assert reader.stdout is not None
+        reader.stdout.readline()  # it stands still when the pipe is full
+        reader.send_signal(signal.SIGTERM)
+        reader.stdout.read()
+        assert reader.wait(PATIENCE_SECONDS) == 143
+    assert describe(group_stack, group)["state"] == "empty"
+
+
 def test_a_reader_that_begins_at_the_end_sees_only_what_comes(
     group_stack: SharedCluster, group: str, topic: str
 ) -> None:

@@ -137,7 +137,7 @@ def _consume_in_group(
     interruption = Interruption()
     interruption.install(signal.SIGINT, signal.SIGTERM)
     with (
-        _ended_by_the_reader(follows),
+        _ended_by_the_reader(follows, interruption),
         GroupReader(cluster, group, topics, resets[start.kind], out.warn) as reader,
     ):
         batches = reader.records() if follows else reader.records_until(ends)
@@ -171,12 +171,14 @@ def _hint_how_to_leave(out: Output, follows: bool) -> None:
 
 
 @contextmanager
-def _ended_by_the_reader(follows: bool) -> Iterator[None]:
+def _ended_by_the_reader(follows: bool, interruption: Interruption | None = None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         if follows:
             raise typer.Exit(0) from None  # Ctrl-C is the normal end of following
+        if interruption is not None:  # it received the signal, and the entry point did not
+            raise typer.Exit(128 + interruption.received) from None
         raise
     except BrokenPipeError:
         drop_stdout()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -371,8 +372,9 @@ def answering_servers(bootstrap_servers: str, properties: Mapping[str, str] | No
     addresses = addresses_of(bootstrap_servers)
     properties = properties or {}
     # Only a plaintext listener understands the request.
-    asks = "security.protocol" not in properties
+    asks = properties.get("security.protocol", "plaintext").lower() == "plaintext"
     texts = [part.strip() for part in bootstrap_servers.split(",")]
+    began = time.monotonic()
     for answer_timeout_s in (_CONNECT_TIMEOUT_SECONDS, _QUESTION_TIMEOUT_SECONDS) if asks else (None,):
         with ThreadPoolExecutor(len(addresses)) as pool:
             states = list(pool.map(partial(_probe, answer_timeout_s=answer_timeout_s), addresses))
@@ -380,6 +382,8 @@ def answering_servers(bootstrap_servers: str, properties: Mapping[str, str] | No
             return chosen
         if _SILENT not in states:
             break
+        # What forwards to a broker that is just starting closes connections at once.
+        time.sleep(max(0.0, began + _CONNECT_TIMEOUT_SECONDS - time.monotonic()))
     if _SILENT in states:
         raise _no_answer(bootstrap_servers, properties)
     raise ClusterUnreachable(

@@ -54,8 +54,20 @@ def test_an_address_that_answers_late_is_asked_again_for_longer(monkeypatch: pyt
     def probe(_address: tuple[str, int], answer_timeout_s: float) -> str:
         return "answers" if answer_timeout_s > 2 else client._SILENT
 
+    monkeypatch.setattr(client, "_CONNECT_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(client, "_probe", probe)
     assert answering_servers("a:1,b:2") == ["a:1", "b:2"]
+
+
+def test_an_address_that_closes_connections_at_once_is_asked_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a forwarded port does while its broker is starting."""
+    pauses_s: list[float] = []
+    monkeypatch.setattr(client.time, "sleep", pauses_s.append)
+    monkeypatch.setattr(client, "_probe", lambda *_, **__: "answers" if pauses_s else client._SILENT)
+    assert answering_servers("a:1") == ["a:1"]
+    assert 0.5 < pauses_s[0] <= 1
 
 
 def test_an_address_with_a_security_protocol_is_not_asked() -> None:
