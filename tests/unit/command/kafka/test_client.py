@@ -79,7 +79,7 @@ def test_an_address_with_a_security_protocol_is_not_asked() -> None:
 
 def test_a_group_without_a_name_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        cluster = Cluster(f"127.0.0.1:{server.getsockname()[1]}", {"security.protocol": "PLAINTEXT"})
+        cluster = Cluster(f"127.0.0.1:{server.getsockname()[1]}", {"security.protocol": "SSL"})
         with pytest.raises(BadInput, match=r"group \(group.id\) must not be empty"):
             cluster.consumer({"group.id": ""}, print)
 
