@@ -64,7 +64,7 @@ def test_an_address_that_closes_connections_at_once_is_asked_again_after_a_pause
 ) -> None:
     """As a forwarded port does while its broker is starting."""
     pauses_s: list[float] = []
-    monkeypatch.setattr(client.time, "sleep", pauses_s.append)
+    monkeypatch.setattr(time, "sleep", pauses_s.append)
     monkeypatch.setattr(client, "_probe", lambda *_, **__: "answers" if pauses_s else client._SILENT)
     assert answering_servers("a:1") == ["a:1"]
     assert 0.5 < pauses_s[0] <= 1
