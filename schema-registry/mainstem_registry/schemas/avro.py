@@ -63,8 +63,9 @@ class AvroType:
     size: int = 0
     parts: list[AvroType] = field(default_factory=list)
     """Of an array or map its one element type, of a union its branches."""
-    is_complete: bool = True
-    """False for a record while its fields are read."""
+    completed_as: int = 0
+    """Of a record: its number in the order in which records were complete, from 1; 0 while its fields are
+    read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +75,8 @@ class AvroField:
     type: AvroType
     has_default: bool
     default: Any
-    default_fits: bool
-    """Whether the default is a value of the type; true without one."""
+    complete_records: int
+    """How many records were complete where the default stands: it cannot contain values of others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,18 +106,17 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> AvroSchema:
     Raises:
         RegistryError: it is not valid.
     """
-    names: dict[str, AvroType] = {}
-    steps = Steps(DEFAULT_STEPS_MAX, "its default values have too many parts to be checked.")
+    defined = _Defined({})
     known_to_fastavro: dict[str, Any] = {}
     loaded = [(name, load_json(reference)) for name, reference in references]
     value = load_json(text)
     check_shape([value, *(reference for _, reference in loaded)])
     for name, reference in loaded:
         _validate(reference, known_to_fastavro, f"the reference {name!r}: ")
-        _build(reference, "", names, steps)  # it was valid when it was registered
+        _build(reference, "", defined)  # it was valid when it was registered
     _validate(value, known_to_fastavro, "")
     try:
-        root = _build(value, "", names, steps)
+        root = _build(value, "", defined)
         return AvroSchema(dump_json(_simplified(value)), dump_json(_normalized(value, "")), root)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         # fastavro takes a few texts that the specification does not allow, such as a record without fields.
@@ -131,6 +131,7 @@ def check_new(schema: AvroSchema) -> None:
     Raises:
         RegistryError: it has such a name, size, field, default or union.
     """
+    steps = Steps(DEFAULT_STEPS_MAX, "its default values have too many parts to be checked.")
     todo = [schema.root]
     visited: set[int] = set()
     while todo:
@@ -148,7 +149,7 @@ def check_new(schema: AvroSchema) -> None:
         if repeated := _repeated(fields):
             raise invalid_schema(f"the record {avro_type.name!r} has two fields {repeated!r}.")
         for item in avro_type.fields:
-            if not item.default_fits:
+            if item.has_default and not _is_default(item, steps):
                 raise invalid_schema(
                     f"the default of the field {item.name!r}, {_short(dump_json(item.default))}, is no value"
                     f" of its type, {_described(item.type)}."
@@ -221,8 +222,16 @@ def _own_name(node: Mapping[str, Any], namespace: str) -> str:
     return _full_name(name, str(node.get("namespace") or "") if "namespace" in node else namespace)
 
 
-def _build(node: Any, namespace: str, names: dict[str, AvroType], steps: Steps) -> AvroType:
-    """The type of a valid node; `names` gains the types that it defines.
+@dataclass(slots=True, eq=False)
+class _Defined:
+    """What a schema and its references have defined so far."""
+
+    names: dict[str, AvroType]
+    complete_records: int = 0
+
+
+def _build(node: Any, namespace: str, defined: _Defined) -> AvroType:
+    """The type of a valid node; `defined` gains the types that it defines.
 
     Raises:
         RegistryError: a name is not defined, or is defined twice.
@@ -230,51 +239,56 @@ def _build(node: Any, namespace: str, names: dict[str, AvroType], steps: Steps) 
     if isinstance(node, str):
         if node in PRIMITIVES:
             return AvroType(node)
-        named_type = names.get(_full_name(node, namespace)) or names.get(node)
+        named_type = defined.names.get(_full_name(node, namespace)) or defined.names.get(node)
         if named_type is None:
             raise invalid_schema(f"the type {node!r} is not defined.")
         return named_type
     if isinstance(node, list):
-        return AvroType("union", parts=[_build(branch, namespace, names, steps) for branch in node])
+        return AvroType("union", parts=[_build(branch, namespace, defined) for branch in node])
     kind = node["type"]
     if not isinstance(kind, str) or kind not in ("record", "error", "enum", "fixed", "array", "map"):
-        return _build(kind, namespace, names, steps)
+        return _build(kind, namespace, defined)
     if kind in ("array", "map"):
         element = node["items" if kind == "array" else "values"]
-        return AvroType(kind, parts=[_build(element, namespace, names, steps)])
+        return AvroType(kind, parts=[_build(element, namespace, defined)])
     full_name = _own_name(node, namespace)
     inner = _namespace_of(full_name)
     aliases = frozenset(_full_name(alias, inner) for alias in node.get("aliases") or ())
     named = AvroType("record" if kind == "error" else kind, full_name, aliases)
-    if full_name in names:
+    if full_name in defined.names:
         raise invalid_schema(f"the name {full_name!r} is defined twice.")
-    names[full_name] = named
+    defined.names[full_name] = named
     if kind == "enum":
         named.symbols, default = tuple(node["symbols"]), node.get("default")
         named.default_symbol = default if isinstance(default, str) else None  # Java ignores others
     elif kind == "fixed":
         named.size = int(node["size"])
     else:
-        named.is_complete = False
         for item in node["fields"]:
-            item_type = _build(item["type"], inner, names, steps)
-            field_aliases = frozenset(item.get("aliases") or ())
-            default, has_default = item.get("default"), "default" in item
-            fits = not has_default or _is_default(item_type, default, steps)
-            named.fields.append(AvroField(item["name"], field_aliases, item_type, has_default, default, fits))
-        named.is_complete = True
+            named.fields.append(
+                AvroField(
+                    name=item["name"],
+                    aliases=frozenset(item.get("aliases") or ()),
+                    type=_build(item["type"], inner, defined),
+                    has_default="default" in item,
+                    default=item.get("default"),
+                    complete_records=defined.complete_records,
+                )
+            )
+        defined.complete_records += 1
+        named.completed_as = defined.complete_records
     return named
 
 
-def _is_default(avro_type: AvroType, value: Any, steps: Steps) -> bool:
-    """Whether a field of this type may have this default, as Java's library 1.12 decides it.
+def _is_default(item: AvroField, steps: Steps) -> bool:
+    """Whether a field may have its default, as Java's library 1.12 decides it.
 
     Looser than the specification: it takes any text for bytes, fixed and enums, and a value of any branch for
     a union. A field of type float or double may have its default as text, such as "NaN".
     """
-    if avro_type.kind in ("float", "double") and isinstance(value, str):
-        return JAVA_NUMBER.fullmatch(value) is not None
-    return _Default(steps).fits(avro_type, value)
+    if item.type.kind in ("float", "double") and isinstance(item.default, str):
+        return JAVA_NUMBER.fullmatch(item.default) is not None
+    return _Default(item.complete_records, steps).fits(item.type, item.default)
 
 
 class _Default:
@@ -282,7 +296,8 @@ class _Default:
     unions inside unions would multiply the work.
     """
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, complete_records: int, steps: Steps) -> None:
+        self._complete_records = complete_records
         self._steps = steps
         self._judged: dict[tuple[int, int], bool] = {}
 
@@ -320,13 +335,13 @@ class _Default:
             case "union":
                 return any(self.fits(branch, value) for branch in avro_type.parts)
         # A default that contains a value of the record that is being defined is refused by Java, too.
-        if not isinstance(value, dict) or not avro_type.is_complete:
+        if not isinstance(value, dict) or avro_type.completed_as > self._complete_records:
             return False
         self._steps.take(len(avro_type.fields))
         return all(
             self.fits(item.type, value[item.name])
             if item.name in value
-            else item.has_default and item.default_fits
+            else item.has_default  # its own check refuses one that does not fit
             for item in avro_type.fields
         )
 

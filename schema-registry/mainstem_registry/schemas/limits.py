@@ -23,10 +23,10 @@ DEFAULT_STEPS_MAX: Final = 200_000
 
 
 class Steps:
-    """Counts the work of one request.
+    """Counts the work of one request, or of one check of a schema.
 
-    Two schemas may refer to their own types often, so that the pairs to compare are more than both have
-    types; the limit ends that.
+    A schema may refer to its own types often, so that there are far more pairs to look at than it has types;
+    the limit ends that.
     """
 
     def __init__(

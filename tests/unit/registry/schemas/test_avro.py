@@ -271,6 +271,12 @@ def test_a_schema_that_another_registry_stored_is_read_whatever_its_defaults() -
     assert not stored.problems_reading(parse(record()), Steps())
 
 
+def test_a_default_that_rests_on_another_one_is_refused_with_the_name_of_the_other() -> None:
+    inner = record({"name": "a", "type": "int", "default": "no number"}, name="Inner")
+    with pytest.raises(RegistryError, match="the default of the field 'a', \"no number\", is no value"):
+        avro.check_new(avro.parse(with_default(inner, "{}"), ()))
+
+
 def test_the_default_of_an_enum_is_one_of_its_symbols() -> None:
     avro.check_new(parse(enum("A", "B", default="B")))
     avro.check_new(parse(enum("A", "B", default=None)))  # Java's library ignores what is no text
@@ -293,14 +299,18 @@ def test_a_default_that_fits_no_branch_is_judged_once_by_each_type() -> None:
 
 @pytest.mark.parametrize("records", [1, 1000])
 def test_defaults_whose_check_would_take_too_long_are_refused(records: int) -> None:
-    """Each of a thousand parts is compared with each of a thousand fields, of one record or of as many."""
+    """Each of a thousand parts is compared with each of a thousand fields, of one record or of as many.
+
+    A stored schema is read all the same.
+    """
     fields = [{"name": f"x{number}", "type": "int", "default": 0} for number in range(1000 // records)]
     branches = [record(*fields, name=f"P{number}") for number in range(records)]
     items = [*branches, {"type": "map", "values": "string"}]
     part = {"x0": "no number"} if records > 1 else {}
     default = json.dumps([part] * 1000)
+    schema = avro.parse(with_default({"type": "array", "items": items}, default), ())
     with pytest.raises(RegistryError, match="its default values have too many parts to be checked"):
-        avro.check_new(avro.parse(with_default({"type": "array", "items": items}, default), ()))
+        avro.check_new(schema)
 
 
 def test_a_default_that_is_a_long_text_is_read_once() -> None:
