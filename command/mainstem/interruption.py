@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class Interruption:
-    """Signals that raise KeyboardInterrupt, but not between `defer` and `allow`: there an action and its
-    account belong together. A second signal is not deferred.
+    """Holds the first signal back between `defer` and `allow`: there an action and its account belong
+    together. All others go at once to the handlers that are replaced: those of the entry point raise
+    KeyboardInterrupt.
 
     Without `install` nothing is deferred, because nothing is received.
     """
 
     def __init__(self) -> None:
-        self.received = signal.SIGINT
-        """The last signal, for the exit code."""
-        self._is_deferred = self._is_pending = False
+        self._replaced: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._is_deferred = False
+        self._pending: int | None = None
+        """The signal that was held back."""
 
-    def install(self, *numbers: signal.Signals) -> None:
-        """Receive these signals, except those that are ignored: a script ignores SIGINT for its background
-        processes."""
-        for number in numbers:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+    def install(self) -> None:
+        """Receive SIGINT and SIGTERM, except one that is ignored, as a script ignores SIGINT for its
+        background processes."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(number)):
+                self._replaced[number] = handler
                 signal.signal(number, self._on_signal)
 
     def defer(self) -> None:
@@ -38,8 +42,8 @@ class Interruption:
             KeyboardInterrupt: a signal came meanwhile.
         """
         self._is_deferred = False
-        if self._is_pending:
-            raise KeyboardInterrupt
+        if self._pending is not None:
+            self._replaced[self._pending](self._pending, None)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -51,8 +55,8 @@ class Interruption:
             self._is_deferred = False
         self.allow()
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self.received = signal.Signals(number)
-        if self._is_pending or not self._is_deferred:
-            raise KeyboardInterrupt
-        self._is_pending = True
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._is_deferred and self._pending is None:
+            self._pending = number
+        else:
+            self._replaced[number](number, frame)

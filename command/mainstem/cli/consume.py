@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -135,9 +134,9 @@ def _consume_in_group(
             (ends[key],) = require_leader(key, offsets)
     # Leaving the group lets others take over at once, and not only when its session expires.
     interruption = Interruption()
-    interruption.install(signal.SIGINT, signal.SIGTERM)
+    interruption.install()
     with (
-        _ended_by_the_reader(follows, interruption),
+        _ended_by_the_reader(follows),
         GroupReader(cluster, group, topics, resets[start.kind], out.warn) as reader,
     ):
         batches = reader.records() if follows else reader.records_until(ends)
@@ -171,14 +170,12 @@ def _hint_how_to_leave(out: Output, follows: bool) -> None:
 
 
 @contextmanager
-def _ended_by_the_reader(follows: bool, interruption: Interruption | None = None) -> Iterator[None]:
+def _ended_by_the_reader(follows: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         if follows:
             raise typer.Exit(0) from None  # Ctrl-C is the normal end of following
-        if interruption is not None:  # it received the signal, and the entry point did not
-            raise typer.Exit(128 + interruption.received) from None
         raise
     except BrokenPipeError:
         drop_stdout()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -125,7 +124,7 @@ def produce(
     if not json_records:  # there it is blank space between the record and the next one
         read_line = carriage_returns.counting(read_line)
     interruption = Interruption()
-    interruption.install(signal.SIGINT, signal.SIGTERM)
+    interruption.install()
     sender = Sender(cluster, topic, out.warn, acks.value, compression.value, audit, interruption)
     started = time.monotonic()
     try:
@@ -144,7 +143,7 @@ def produce(
         raise with_sent(error, sender.finish()) from error
     except KeyboardInterrupt:
         _show_interruption(out, topic, sender.give_up(), skip, paths)
-        raise typer.Exit(128 + interruption.received) from None
+        raise  # the entry point has the number of the signal
     _show(out, topic, sent, time.monotonic() - started)
     if carriage_returns.count:
         out.warn(

@@ -88,7 +88,7 @@ def _signal_handler() -> Iterator[None]:
 
 def sender_of(producer: Producer) -> Sender:
     interruption = Interruption()
-    interruption.install(signal.SIGINT)
+    interruption.install()
     return Sender(cast("Cluster", QueueingCluster(producer)), "t", print, interruption=interruption)
 
 
