@@ -20,7 +20,8 @@ COMMANDS: Final = tuple(
         "ExecutableDuringAnalysis",
     )
 )
-"""Classes of Spark's parsed plans that are no queries. All but the first become commands by analysis."""
+"""Classes of Spark's parsed plans that are no queries: commands, what analysis makes a command, and what
+analysis carries out itself."""
 COMMAND_NODES: Final = frozenset(("UnresolvedExecuteImmediate", "ExecuteImmediateQuery"))
 """Names of more nodes that are no queries; not all versions of Spark have their classes."""
 
