@@ -119,14 +119,14 @@ def require_owner(live: Object, uid: str, owner: str, made_for: Mapping[str, str
     Raises:
         NotUsable: it was not.
     """
-    if not _is_owned(live, uid) and not belongs_to(live, uid, made_for):
+    if not is_owned(live, uid) and not belongs_to(live, uid, made_for):
         name = live["metadata"]["name"]
         raise NotUsable(
             f"The Secret {name} exists and belongs to {whose(live)}, not to {owner}: delete or rename it."
         )
 
 
-def _is_owned(live: Object, uid: str) -> bool:
+def is_owned(live: Object, uid: str) -> bool:
     """Whether the object of this uid is an owner. Any owner counts, not only the one that controls it, as
     others may have put themselves in its place.
     """
@@ -173,7 +173,7 @@ async def secret_of(kube: Kube, cluster: ClusterSpec, name: str) -> dict[str, st
     live = await kube.get("v1", "Secret", cluster.namespace, name)
     if live is None:
         raise NotUsable(f"The Secret {name} does not exist yet.")
-    if not _is_owned(live, cluster.identity.uid):
+    if not is_owned(live, cluster.identity.uid):
         raise NotUsable(f"The Secret {name} does not belong to the BrokerCluster {cluster.name} yet.")
     return decoded(live)
 

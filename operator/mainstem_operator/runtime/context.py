@@ -17,7 +17,7 @@ from mainstem_operator.api.fields import Object
 from mainstem_operator.api.objects import key_of
 from mainstem_operator.api.secret_data import decoded
 from mainstem_operator.brokers.admin import Brokers
-from mainstem_operator.certificates.apply import client_properties
+from mainstem_operator.certificates.apply import client_properties, is_owned
 from mainstem_operator.cluster.broker_manifests import settings_filed
 from mainstem_operator.cluster.security_steps import Step, step_filed
 from mainstem_operator.cluster.throttles.limited_moves import LimitedMoves
@@ -99,9 +99,13 @@ class Context:
         if talks_over_tls:
             servers = self._addresses.secured_servers(namespace, name)
             secret = await self.kube.get("v1", "Secret", namespace, names.operator_certificate(name))
-            keys = None if secret is None else client_properties(decoded(secret))
+            keys = (
+                client_properties(decoded(secret))
+                if secret is not None and is_owned(secret, cluster["metadata"]["uid"])
+                else None
+            )
             if keys is None:
-                return  # they are made by the BrokerCluster's own pass
+                return  # the BrokerCluster's own pass makes them, or takes the Secret over
             properties = keys
         self.brokers(namespace, name).connect_to(servers, properties)
 
