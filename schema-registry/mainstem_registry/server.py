@@ -578,9 +578,10 @@ def _quality(parameters: Sequence[str]) -> float:
     for parameter in parameters:
         if parameter.startswith("q="):
             try:
-                return float(parameter[2:])
+                quality = float(parameter[2:])
             except ValueError:
                 break
+            return quality if 0 <= quality <= 1 else 1.0  # which it is not if it is NaN
     return 1.0
 
 
@@ -629,16 +630,21 @@ def _count(request: web.Request, name: str, default: int) -> int:
     digits = text.removeprefix("-")
     if not text:
         return default
-    if not is_whole_number(digits) or len(digits) > 10:
-        raise RegistryError(404, f"The parameter {name!r} must be a whole number.")  # Jersey's status
+    if not _is_int32(digits):
+        # Jersey's status.
+        raise RegistryError(404, f"The parameter {name!r} must be a whole number of 32 bits.")
     return int(digits) if digits == text else default
 
 
 def _id(request: web.Request) -> int:
     text = request.match_info["id"]
-    if not (is_whole_number(text) and len(text) < 11):
+    if not _is_int32(text):
         raise RegistryError(404, "HTTP 404 Not Found")
     return int(text)
+
+
+def _is_int32(digits: str) -> bool:
+    return is_whole_number(digits) and int(digits) < 1 << 31
 
 
 def _schema(state: RegistryState, schema_id: int) -> SchemaText:

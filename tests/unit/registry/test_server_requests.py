@@ -110,6 +110,7 @@ async def test_a_method_that_a_path_does_not_have_is_refused_with_those_that_it_
             "application/vnd.schemaregistry+json",
         ),
         ("application/*", "application/vnd.schemaregistry.v1+json"),
+        ("application/json; q=nan", "application/json"),
         ("text/html", None),
         ("application/json;q=0", None),
     ],
@@ -172,7 +173,8 @@ async def test_a_page_is_named_by_numbers(monkeypatch: pytest.MonkeyPatch) -> No
             ("offset=&limit=", 200),
             ("offset=x", 404),
             ("limit=1.5", 404),
-            ("limit=99999999999", 404),
+            ("limit=2147483647", 200),
+            ("limit=2147483648", 404),
             ("deleted=maybe", 200),
             ("deleted", 200),
         ):
