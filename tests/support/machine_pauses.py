@@ -39,6 +39,7 @@ class PauseWitness:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            process_group=0,  # Ctrl-C at a terminal is for those that wait for it
         )
         assert self._process.stdout is not None
         self._process.stdout.readline()  # it watches from here on

@@ -31,6 +31,17 @@ def test_a_witness_that_could_not_run_notes_the_time() -> None:
     assert paused_s(witness.pauses, started_s, time.monotonic()) >= 0.2 - SLEEP_S
 
 
+@pytest.mark.processes
+def test_a_signal_to_the_process_group_of_a_run_does_not_end_its_witness() -> None:
+    witness = PauseWitness()
+    witness.start()
+    try:
+        assert witness._process is not None
+        assert os.getpgid(witness._process.pid) != os.getpgid(0)
+    finally:
+        witness.stop()
+
+
 def test_a_witness_writes_no_pause_before_its_end_as_nobody_reads_until_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
