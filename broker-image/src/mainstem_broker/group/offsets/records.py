@@ -7,7 +7,8 @@
 What the primitive types are, and which versions are flexible: `group/records.py`. Written are keys of version
 1 and values of version 3; a value with an expiry time of its own is of version 1, as in Kafka. Apache Kafka
 keeps the topic's id in a tagged field of version 4, which programs that read this topic from outside do not
-know. Ours is a record header, `TOPIC_ID_HEADER`, which they skip.
+know. Ours is a record header, `TOPIC_ID_HEADER`, which they skip. That of Apache Kafka is not read: a topic
+that was moved here from another cluster has an id of ours.
 
 Source: Apache Kafka's `OffsetCommitKey/Value.json`.
 """
@@ -95,13 +96,12 @@ class CommittedOffset:
         metadata = reader.string()
         commit_ms = reader.int64()
         expire_ms = reader.int64() if version == _VALUE_VERSION_WITH_EXPIRY else -1
-        tagged = reader.tagged_fields()
-        id_bytes = topic_id if topic_id is not None else tagged.get(0)
+        reader.tagged_fields()
         return cls(
             offset,
             leader_epoch,
             metadata,
             commit_ms,
             expire_ms if expire_ms >= 0 else None,
-            None if id_bytes is None or len(id_bytes) != 16 else UUID(bytes=id_bytes),
+            None if topic_id is None or len(topic_id) != 16 else UUID(bytes=topic_id),
         )
