@@ -55,7 +55,7 @@ def fetch(cache: Path = CACHE) -> Path:
 
 
 def fetch_jars(pom: Path, jars: Path) -> Path:
-    """The folder `jars`, filled by Maven with what `pom` names when it is not there.
+    """The folder `jars`, filled by Maven unless it holds what `pom` names.
 
     Raises:
         NotAvailable: there is no Java, no Maven, or Maven cannot fetch.
@@ -66,9 +66,11 @@ def fetch_jars(pom: Path, jars: Path) -> Path:
     jars.parent.mkdir(parents=True, exist_ok=True)
     with (jars.parent / f"{jars.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # processes that want the same jars wait for the first one
-        if not (jars / "complete").exists():
+        complete = jars / "complete"  # holds the POM that the jars were fetched for
+        if not (complete.exists() and complete.read_bytes() == pom.read_bytes()):
+            shutil.rmtree(jars, ignore_errors=True)
             _copy_dependencies(pom, jars)
-            (jars / "complete").touch()
+            shutil.copyfile(pom, complete)
     return jars
 
 

@@ -155,7 +155,7 @@ def test_the_command_adds_lists_and_removes_acls(secured: Cluster, topic: str) -
         (["add", "alice", "read"], "Name the resource: --topic, --group, --transactional-id or --cluster."),
         (["add", "alice", "fly", "--topic", "t"], "There is no operation 'fly': it can be all, read, write"),
         (["add", "alice", "read", "--cluster", "--prefix"], "--prefix needs the name that others begin with"),
-        (["add", "", "read", "--topic", "t"], "A principal needs a name"),
+        (["list", "--principal", ""], "A principal needs a name"),
         (["add", "alice", "read", "--topic", "a/b"], "use a rule for the prefix before them"),
         (["list", "--topic", "t", "--cluster"], "Choose one of --topic, --group and --cluster."),
     ],

@@ -30,7 +30,7 @@ def topic(group_topic: TopicFactory) -> str:
 
 def configs(cluster: ReachableCluster, *arguments: str) -> str:
     """What `kafka-configs` prints."""
-    return run_tool("kafka.admin.ConfigCommand", "--bootstrap-server", cluster.bootstrap_servers, *arguments)
+    return run_tool("ConfigCommand", "--bootstrap-server", cluster.bootstrap_servers, *arguments)
 
 
 def described(printed: str) -> dict[str, tuple[str, list[str]]]:

@@ -170,7 +170,7 @@ def test_the_java_client_is_a_member_and_its_tools_describe_the_group(
         for path in group_stack.data_directory.rglob("__consumer_offsets-*/*.log")
         if group.encode() in path.read_bytes()
     ]
-    printed = run_tool("kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", str(logs[0]))
+    printed = run_tool("DumpLogSegments", "--offsets-decoder", "--files", str(logs[0]))
     kinds = {
         kind
         for kind in range(3, 17)

@@ -54,7 +54,7 @@ def test_kafka_configs_creates_describes_and_deletes_users(
     def configs(*arguments: str) -> str:
         servers = ("--bootstrap-server", local_stack.bootstrap_servers)
         entity = ("--entity-type", "users", "--entity-name", user)
-        return run_tool("kafka.admin.ConfigCommand", *servers, *entity, *arguments)
+        return run_tool("ConfigCommand", *servers, *entity, *arguments)
 
     added = configs("--alter", "--add-config", "SCRAM-SHA-512=[iterations=4096,password=secret]")
     assert "Completed updating" in added, added

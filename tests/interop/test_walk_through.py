@@ -136,7 +136,7 @@ class Tools:
 
     def _configs(self, *arguments: str) -> str:
         entity = ("--entity-type", "topics", "--entity-name", TOPIC)
-        return self._run("kafka.admin.ConfigCommand", *arguments, *entity)
+        return self._run("ConfigCommand", *arguments, *entity)
 
     def produce_fast(self, records: int) -> None:
         """By a producer with batch.size=16384, linger.ms=5 and lz4."""

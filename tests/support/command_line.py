@@ -19,7 +19,7 @@ from mainstem.cli.main import main
 
 # A test run in the background of a shell has SIGINT ignored, and so would all that it starts.
 _AS_ON_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-MAINSTEM = [sys.executable, "-c", _AS_ON_A_TERMINAL + "from mainstem.cli.main import main; main()"]
+MAINSTEM = [sys.executable, "-c", _AS_ON_A_TERMINAL + "from mainstem.__main__ import main; main()"]
 
 
 def environment(cluster: ReachableCluster | None = None, **more: str) -> dict[str, str]:

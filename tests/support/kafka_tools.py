@@ -41,17 +41,14 @@ def java_command(main_class: str, *arguments: str) -> list[str]:
 
 
 def run_tool(main_class: str, *arguments: str, stdin: str = "") -> str:
-    """What a tool prints; its class is one below `org.apache.kafka.tools` unless it says otherwise.
+    """What a tool prints; its class is one below `org.apache.kafka.tools`.
 
     Raises:
         AssertionError: it does not end in time.
     """
     try:
         ended = subprocess.run(
-            java_command(
-                main_class if main_class.startswith("kafka.") else f"org.apache.kafka.tools.{main_class}",
-                *arguments,
-            ),
+            java_command(f"org.apache.kafka.tools.{main_class}", *arguments),
             input=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
