@@ -30,6 +30,11 @@ class Exchange(Protocol):
         """How long what was proved is valid; None for no end."""
         ...
 
+    @property
+    def refusal(self) -> str | None:
+        """Why the login fails, if the client is answered once more before it does (RFC 7628)."""
+        ...
+
     def respond(self, message: bytes) -> bytes:
         """The answer to the client's next message.
 

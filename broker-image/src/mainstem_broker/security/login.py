@@ -128,5 +128,7 @@ class Login:
         self._logged_in(principal, session_ms)
 
     def fail(self, reason: str) -> None:
-        self._failed(reason)
+        """End the login. Its refusal is the reason, if a client goes on after one with another request."""
+        refusal = None if self._exchange is None else self._exchange.refusal
+        self._failed(refusal or reason)
         self._exchange = None

@@ -81,14 +81,14 @@ class OAuthServer:
         self._keys = keys
         self._rules = rules
         self._now_s = now_s
-        self._failure: str | None = None
+        self.refusal: str | None = None
         self.user: str | None = None
         self.claimed_user: str | None = None
         self.session_ms: int | None = None
 
     def respond(self, message: bytes) -> bytes:
-        if self._failure is not None:  # the client has read the status, and says so (RFC 7628, section 3.2.3)
-            raise LoginFailed(self._failure)
+        if self.refusal is not None:  # the client has read the status, and says so (RFC 7628, section 3.2.3)
+            raise LoginFailed(self.refusal)
         parts = _MESSAGE.fullmatch(message)
         if parts is None:
             raise LoginFailed("The message is not of the form of OAUTHBEARER.")
@@ -99,7 +99,7 @@ class OAuthServer:
             if parts["identity"] and parts["identity"].decode(errors="replace") != bearer.user:
                 raise LoginFailed("The client requests to act for another user.")
         except LoginFailed as error:
-            self._failure = str(error)
+            self.refusal = str(error)
             return _INVALID
         self.session_ms = max(int(1000 * (bearer.expires_s - now_s)), 0)
         self.user = self.claimed_user = bearer.user

@@ -54,6 +54,7 @@ class ScramServer:
         self.user: str | None = None
         self.claimed_user: str | None = None
         self.session_ms: int | None = None
+        self.refusal: str | None = None
 
     def respond(self, message: bytes) -> bytes:
         try:

@@ -249,6 +249,7 @@ class Broker:
         )
         await asyncio.shield(self._loading)
         await self._cluster_changes.open()
+        await self._maintenance.refresh_keys()  # a client whose token is refused does not try again
         self._lease.begin_listening()
         for listener in self._listeners:
             listener.listen()

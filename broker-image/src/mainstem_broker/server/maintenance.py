@@ -63,7 +63,7 @@ class Maintenance:
             (self._expire_producers, config.integer("producer.id.expiration.check.interval.ms")),
             (self._close_idle, IDLE_CHECK_INTERVAL_MS),
             (self._reload_certificates, CERTIFICATE_CHECK_INTERVAL_MS),
-            (self._refresh_keys, CERTIFICATE_CHECK_INTERVAL_MS),
+            (self.refresh_keys, CERTIFICATE_CHECK_INTERVAL_MS),
             (self._rebalance_leaders, 1000 * config.integer("leader.imbalance.check.interval.seconds")),
             (self._try_again, TRY_AGAIN_INTERVAL_MS),
             # Half the lag, so that a follower is out after at most one and a half times it, as in Kafka.
@@ -133,10 +133,10 @@ class Maintenance:
         for context in self._tls_contexts:
             context.reload_if_changed()
 
-    async def _refresh_keys(self) -> None:
-        for listener in self._listeners:
-            if listener.tokens is not None:
-                await listener.tokens.refresh_if_due()
+    async def refresh_keys(self) -> None:
+        """Read the keys of tokens again that are due. To be called once before clients are served."""
+        all_tokens = [it.tokens for it in self._listeners if it.tokens is not None]
+        await asyncio.gather(*(tokens.refresh_if_due() for tokens in all_tokens))
 
     async def _close_idle(self) -> None:
         idle_ms = self._broker.config.integer("connections.max.idle.ms")

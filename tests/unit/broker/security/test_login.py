@@ -15,14 +15,18 @@ ALICE, BOB, WRONG = client_message("alice", "a"), client_message("bob", "b"), cl
 
 
 class PlayedToken:
-    """An exchange that a token of this duration ends at once."""
+    """An exchange that a token of this duration ends at once, or that a refused one ends in two steps."""
 
     def __init__(self, session_ms: int) -> None:
         self.user: str | None = None
         self.claimed_user: str | None = None
         self.session_ms: int | None = session_ms
+        self.refusal: str | None = None
 
-    def respond(self, _message: bytes) -> bytes:
+    def respond(self, message: bytes) -> bytes:
+        if message == b"refused":
+            self.refusal = "The token has expired."
+            return b"{}"
         self.user = self.claimed_user = "alice"
         return b""
 
@@ -144,6 +148,15 @@ def test_a_client_with_a_token_logs_in_again_also_without_a_limit() -> None:
     case.token_ms = 60_000
     case.log_in(now_s=2.0, mechanism="TOKEN")
     assert case.logged_in == [(Principal("alice"), 3_000), (Principal("alice"), 60_000)]
+
+
+def test_a_client_that_does_not_read_why_it_is_refused_leaves_the_reason_in_the_log() -> None:
+    """aiokafka goes on with its next request, which then was the reason in the log."""
+    case = Case()
+    case.log_in(b"refused", mechanism="TOKEN")
+    assert not case.login.allows(METADATA_KEY)
+    case.login.fail("API key 3 came in place of a step of the login.")
+    assert case.failed == ["The token has expired."]
 
 
 @pytest.mark.parametrize("session_ms", [0, 5_000])

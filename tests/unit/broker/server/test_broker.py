@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import threading
 from collections.abc import AsyncIterator, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from joserfc.jwk import ECKey
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 from tests.support.ports import own_ports
@@ -71,6 +73,24 @@ async def create(broker: Broker, topic: str, leader: int = 1) -> UUID:
 
 def replica(broker: Broker, topic: str) -> Partition | None:
     return broker._replicas.find(topic, 0)
+
+
+async def test_the_keys_of_tokens_have_been_read_when_clients_are_served(
+    tmp_path: Path, servers: str
+) -> None:
+    """A client whose token is refused takes that for the end, as after a restart of a broker (R38)."""
+    keys = tmp_path / "keys.json"
+    key = ECKey.generate_key("P-256", {"kid": "1"}, auto_kid=False)
+    keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    port = own_ports(2)
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{port + 1}",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+    }
+    async with running(tmp_path, servers, settings=settings) as broker:
+        (tokens,) = (it.tokens for it in broker._listeners if it.tokens is not None)
+        assert [key.kid for key in tokens.keys_for("").keys] == ["1"]
 
 
 async def test_a_broker_serves_from_its_start_to_its_stop(
