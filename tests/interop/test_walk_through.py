@@ -74,14 +74,14 @@ class Tools:
 
     def produce(self, lines: list[str]) -> None:
         """Lines of `key:value`."""
-        keys = ("--property", "parse.key=true", "--property", "key.separator=:")
+        keys = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")
         text = "".join(f"{line}\n" for line in lines)
         output = self._run("ConsoleProducer", "--topic", TOPIC, *keys, stdin=text)
         assert "ERROR" not in output, output
 
     def consume(self, group: str, records: int) -> list[Seen]:
         """From the beginning, in a group."""
-        fields = ("--property", "print.key=true", "--property", "print.timestamp=true")
+        fields = ("--formatter-property", "print.key=true", "--formatter-property", "print.timestamp=true")
         how = ("--group", group, "--from-beginning", "--max-messages", records, *fields)
         shown = self._run("consumer.ConsoleConsumer", "--topic", TOPIC, *how)
         result = re.findall(r"^CreateTime:(\d+)\t(.*)\t(.*)$", shown, re.MULTILINE)

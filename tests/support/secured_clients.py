@@ -210,8 +210,8 @@ def java_round_trip(access: Access, topic: str, folder: Path) -> bytes:
     settings = folder / "java.properties"
     settings.write_text("".join(f"{name}={value}\n" for name, value in access.java().items()))
     where = ("--bootstrap-server", access.bootstrap_servers, "--topic", topic)
-    sent = run_tool("ConsoleProducer", *where, "--producer.config", str(settings), stdin="secured\n")
-    reading = ("--consumer.config", str(settings), "--partition", "0", "--offset", "earliest")
+    sent = run_tool("ConsoleProducer", *where, "--command-config", str(settings), stdin="secured\n")
+    reading = ("--command-config", str(settings), "--partition", "0", "--offset", "earliest")
     limits = ("--max-messages", "1", "--timeout-ms", str(int(1000 * TIMEOUT_S)))
     read = run_tool("consumer.ConsoleConsumer", *where, *reading, *limits)
     lines = [line for line in read.splitlines() if not line.startswith("Processed a total of")]
