@@ -33,7 +33,7 @@ lint:
 	.venv/bin/ruff format --check .
 
 types:
-	.venv/bin/mypy
+	.venv/bin/python -m scripts.check_types
 
 contracts:
 	.venv/bin/lint-imports

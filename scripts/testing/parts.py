@@ -42,7 +42,7 @@ def side_by_side(processes: int) -> tuple[str, ...]:
 CHECKS: Final = (
     Check("lint", (f"{BIN}/ruff", "check", ".")),
     Check("format", (f"{BIN}/ruff", "format", "--check", ".")),
-    Check("types", (f"{BIN}/mypy",)),
+    Check("types", (PYTHON, "-m", "scripts.check_types")),
     Check("contracts", (f"{BIN}/lint-imports",)),
     Check("compile", (PYTHON, "-m", "scripts.compile")),
 )
