@@ -5,7 +5,7 @@ Start, in an order in which nothing is promised before it can be kept:
 1. bind the listeners and the HTTP port (a taken port is found out first; clients are still refused);
 2. connect to ZooKeeper, learn the cluster's id;
 3. take the data directories, recover the logs (in threads);
-4. load the cluster's state, open the replicas that are this broker's;
+4. load the cluster's state, open the replicas that are this broker's, read the keys of tokens;
 5. listen, register in ZooKeeper, and serve when the view shows this broker: clients that come in between
    wait for some milliseconds instead of getting a view of the cluster without it.
 
