@@ -91,11 +91,7 @@ def test_trap_15_what_is_committed_is_fetched_with_its_epoch_and_metadata(
     }
 
 
-def test_topics_are_named_by_id_in_version_10(
-    coordinator: Connection, group: str, topic: str, reference: bool
-) -> None:
-    if reference:
-        pytest.skip("Apache Kafka 4.1 does not serve these versions.")
+def test_topics_are_named_by_id_in_version_10(coordinator: Connection, group: str, topic: str) -> None:
     topics = [{"name": topic, "topic_id": None}]
     metadata = coordinator.ask(
         "metadata",
