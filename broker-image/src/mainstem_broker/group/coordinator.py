@@ -105,13 +105,13 @@ class GroupCoordinator:
             journal, settings.policies, self._topics, self._wall_ms, settings.offsets_retention_ms
         )
 
-    def topics_deleted(self, topic_ids: Collection[UUID]) -> None:
-        """Delete the offsets that were committed for these topics."""
+    def topics_deleted(self, topics: Collection[tuple[str, UUID]]) -> None:
+        """Delete the offsets that were committed for these topics, given by name and id."""
         for shard in self.shards:
             if not shard.is_loaded:
                 continue
             for group in shard.groups.values():
-                partitions = group.offsets.of_topics(topic_ids)
+                partitions = group.offsets.of_topics(topics)
                 if partitions:
                     shard.delete_offsets(group, partitions)
 

@@ -91,7 +91,7 @@ class ClusterChanges:
             deleted = {topic_id for _, topic_id in delta.deleted}
             # Also if there was none here: the deletion waits for all brokers that were to hold the topic.
             self._forget_deleted(deleted)
-            self._broker.groups.topics_deleted(deleted)
+            self._broker.groups.topics_deleted(delta.deleted)
             self._broker.groups.shards.follow_all()
             self._broker.transactions.shards.follow_all()
         topics: Collection[str] = {

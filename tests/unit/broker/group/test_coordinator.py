@@ -152,9 +152,9 @@ async def test_what_was_committed_for_a_deleted_topic_is_taken_from_the_log(loca
     await local.commit("g", 5)
     end = local.partition.log.log_end_offset
     topic_id = local.topics.ids.pop("t")
-    local.coordinator.topics_deleted({topic_id})
+    local.coordinator.topics_deleted([("t", topic_id)])
     assert local.partition.log.log_end_offset == end + 1
-    local.coordinator.topics_deleted({topic_id})
+    local.coordinator.topics_deleted([("t", topic_id)])
     assert local.partition.log.log_end_offset == end + 1
     local.topics.ids["t"] = topic_id  # even then it is gone
     assert local.committed("g") is None

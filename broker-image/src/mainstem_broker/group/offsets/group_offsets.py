@@ -1,7 +1,8 @@
 """The offsets that one group has committed, and when they expire. Pure: knows no log and no clock.
 
 An offset belongs to a topic's id, not only to its name: a topic that was deleted and created again has other
-records, so an offset of the old topic is treated as missing (`offset_for`).
+records, so an offset of the old topic is treated as missing (`offset_for`). One that another broker wrote,
+without an id, belongs to the topic of its name until that is deleted.
 
 An offset is kept while members of the group are subscribed to its topic, and after that for
 offsets.retention.minutes, counted from the commit or from the time when the last member left, whichever is
@@ -48,9 +49,10 @@ class GroupOffsets:
             return offset
         return None
 
-    def of_topics(self, topic_ids: Collection[UUID]) -> list[TopicPartition]:
-        """The partitions with offsets that were committed for these topics."""
-        return [key for key, offset in self._committed.items() if offset.topic_id in topic_ids]
+    def of_topics(self, topics: Collection[tuple[str, UUID]]) -> list[TopicPartition]:
+        """The partitions with offsets that were committed for these topics, given by name and id."""
+        known: set[tuple[str, UUID | None]] = {*topics, *((name, None) for name, _ in topics)}
+        return [key for key, offset in self._committed.items() if (key[0], offset.topic_id) in known]
 
     def expired(
         self,
