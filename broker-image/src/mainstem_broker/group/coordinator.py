@@ -106,12 +106,16 @@ class GroupCoordinator:
         )
 
     def topics_deleted(self, topics: Collection[tuple[str, UUID]]) -> None:
-        """Delete the offsets that were committed for these topics, given by name and id."""
+        """Delete the offsets that were committed for these topics, given by name and id.
+
+        Offsets without an id, which Apache Kafka has written, belong to the topic of their name.
+        """
+        of_offsets: set[tuple[str, UUID | None]] = {*topics, *((name, None) for name, _ in topics)}
         for shard in self.shards:
             if not shard.is_loaded:
                 continue
             for group in shard.groups.values():
-                partitions = group.offsets.of_topics(topics)
+                partitions = group.offsets.of_topics(of_offsets)
                 if partitions:
                     shard.delete_offsets(group, partitions)
 

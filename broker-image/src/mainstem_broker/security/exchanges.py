@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 
 class LoginFailed(Exception):
@@ -12,33 +12,26 @@ class LoginFailed(Exception):
     """
 
 
-class Exchange(Protocol):
-    """One login by one mechanism, on the broker's side."""
+class Exchange(ABC):
+    """One login by one mechanism, on the broker's side.
 
-    @property
-    def user(self) -> str | None:
-        """Who has proved to be who they are; None until then."""
-        ...
+    Attributes:
+        user: who has proved to be who they are; None until then.
+        claimed_user: who the client says it is, for the log.
+        session_ms: how long what was proved is valid; None for no end.
+        refusal: why the login fails, if the client is answered once more before it does (RFC 7628).
+    """
 
-    @property
-    def claimed_user(self) -> str | None:
-        """Who the client says it is, for the log."""
-        ...
+    def __init__(self) -> None:
+        self.user: str | None = None
+        self.claimed_user: str | None = None
+        self.session_ms: int | None = None
+        self.refusal: str | None = None
 
-    @property
-    def session_ms(self) -> int | None:
-        """How long what was proved is valid; None for no end."""
-        ...
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the login fails, if the client is answered once more before it does (RFC 7628)."""
-        ...
-
+    @abstractmethod
     def respond(self, message: bytes) -> bytes:
         """The answer to the client's next message.
 
         Raises:
             LoginFailed: the login is over.
         """
-        ...

@@ -13,7 +13,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from mainstem_broker.security.exchanges import LoginFailed
+from mainstem_broker.security.exchanges import Exchange, LoginFailed
 
 ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Those with public keys. With HS256 everyone who knows the issuer's public keys could sign."""
@@ -74,17 +74,14 @@ def verified(token: str, keys: KeySet, rules: TokenRules, now_s: float) -> Beare
     return Bearer(user, expires_s)
 
 
-class OAuthServer:
+class OAuthServer(Exchange):
     """One login. `keys` are the issuer's present ones, and `now_s` is the time of the day since 1970."""
 
     def __init__(self, keys: Callable[[str], KeySet], rules: TokenRules, now_s: Callable[[], float]) -> None:
+        super().__init__()
         self._keys = keys
         self._rules = rules
         self._now_s = now_s
-        self.refusal: str | None = None
-        self.user: str | None = None
-        self.claimed_user: str | None = None
-        self.session_ms: int | None = None
 
     def respond(self, message: bytes) -> bytes:
         if self.refusal is not None:  # the client has read the status, and says so (RFC 7628, section 3.2.3)

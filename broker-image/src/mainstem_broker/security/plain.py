@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from mainstem_broker.security.exchanges import LoginFailed
+from mainstem_broker.security.exchanges import Exchange, LoginFailed
 
 _USER_PREFIX: Final = "user_"
 
@@ -21,15 +21,12 @@ def users_of(jaas: Mapping[str, str]) -> dict[str, bytes]:
     }
 
 
-class PlainServer:
+class PlainServer(Exchange):
     """One login; `users` are those of `users_of`."""
 
     def __init__(self, users: Mapping[str, bytes]) -> None:
+        super().__init__()
         self._users = users
-        self.user: str | None = None
-        self.claimed_user: str | None = None
-        self.session_ms: int | None = None
-        self.refusal: str | None = None
 
     def respond(self, message: bytes) -> bytes:
         try:

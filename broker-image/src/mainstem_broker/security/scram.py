@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from mainstem_broker.security.exchanges import LoginFailed
+from mainstem_broker.security.exchanges import Exchange, LoginFailed
 from mainstem_broker.security.scram_credentials import ITERATIONS_MIN, ScramCredential, ScramMechanism
 
 NONCE_BYTES: Final = 24
@@ -38,12 +38,13 @@ _CHALLENGE: Final = re.compile(
 )
 
 
-class ScramServer:
+class ScramServer(Exchange):
     """One login."""
 
     def __init__(
         self, mechanism: ScramMechanism, credential_of: CredentialOf, nonce: str | None = None
     ) -> None:
+        super().__init__()
         self._hash = mechanism.hash_name
         self._key_bytes = mechanism.key_bytes
         self._credential_of = credential_of
@@ -51,10 +52,6 @@ class ScramServer:
         self._credential: ScramCredential | None = None
         self._binding = b""
         self._so_far = ""
-        self.user: str | None = None
-        self.claimed_user: str | None = None
-        self.session_ms: int | None = None
-        self.refusal: str | None = None
 
     def respond(self, message: bytes) -> bytes:
         try:

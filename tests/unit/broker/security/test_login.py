@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainstem_broker.security.exchanges import LoginFailed
+from mainstem_broker.security.exchanges import Exchange, LoginFailed
 from mainstem_broker.security.login import Login
 from mainstem_broker.security.plain import PlainServer, client_message, users_of
 from mainstem_broker.security.principals import Principal
@@ -14,14 +14,12 @@ USERS = users_of({"user_alice": "a", "user_bob": "b"})
 ALICE, BOB, WRONG = client_message("alice", "a"), client_message("bob", "b"), client_message("alice", "x")
 
 
-class PlayedToken:
+class PlayedToken(Exchange):
     """An exchange that a token of this duration ends at once, or that a refused one ends in two steps."""
 
     def __init__(self, session_ms: int) -> None:
-        self.user: str | None = None
-        self.claimed_user: str | None = None
-        self.session_ms: int | None = session_ms
-        self.refusal: str | None = None
+        super().__init__()
+        self.session_ms = session_ms
 
     def respond(self, message: bytes) -> bytes:
         if message == b"refused":

@@ -11,7 +11,7 @@ later (KIP-211). In a group that never has members, only the commit counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from uuid import UUID
 
 from mainstem_broker.group.offsets.records import CommittedOffset
@@ -49,10 +49,13 @@ class GroupOffsets:
             return offset
         return None
 
-    def of_topics(self, topics: Collection[tuple[str, UUID]]) -> list[TopicPartition]:
-        """The partitions with offsets that were committed for these topics, given by name and id."""
-        known: set[tuple[str, UUID | None]] = {*topics, *((name, None) for name, _ in topics)}
-        return [key for key, offset in self._committed.items() if (key[0], offset.topic_id) in known]
+    def of_topics(self, topics: Container[tuple[str, UUID | None]]) -> list[TopicPartition]:
+        """The partitions with offsets that were committed for these topics.
+
+        Args:
+            topics: by name and id; None is the id of offsets that have none.
+        """
+        return [key for key, offset in self._committed.items() if (key[0], offset.topic_id) in topics]
 
     def expired(
         self,
