@@ -13,6 +13,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.listeners import Security
+from mainstem_operator.api.objects import Identity
 from mainstem_operator.api.secret_data import SecretData, decoded, encoded
 from mainstem_operator.certificates.plan import (
     CERTIFICATE_FILE,
@@ -164,7 +165,7 @@ def needs_write(live: Object, data: SecretData) -> bool:
     return decoded(live) != data or is_orphan(live)
 
 
-async def secret_of(kube: Kube, cluster: ClusterSpec, name: str) -> dict[str, str]:
+async def secret_of(kube: Kube, cluster: Identity, name: str) -> dict[str, str]:
     """What a Secret holds that the BrokerCluster's own pass makes or takes over.
 
     Raises:
@@ -173,7 +174,7 @@ async def secret_of(kube: Kube, cluster: ClusterSpec, name: str) -> dict[str, st
     live = await kube.get("v1", "Secret", cluster.namespace, name)
     if live is None:
         raise NotUsable(f"The Secret {name} does not exist yet.")
-    if not is_owned(live, cluster.identity.uid):
+    if not is_owned(live, cluster.uid):
         raise NotUsable(f"The Secret {name} does not belong to the BrokerCluster {cluster.name} yet.")
     return decoded(live)
 

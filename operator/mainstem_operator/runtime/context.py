@@ -14,10 +14,9 @@ from mainstem_operator.api import names
 from mainstem_operator.api.clusters import Images
 from mainstem_operator.api.conditions import Condition, merged
 from mainstem_operator.api.fields import Object
-from mainstem_operator.api.objects import key_of
-from mainstem_operator.api.secret_data import decoded
+from mainstem_operator.api.objects import identity_of, key_of
 from mainstem_operator.brokers.admin import Brokers
-from mainstem_operator.certificates.apply import client_properties, is_owned
+from mainstem_operator.certificates.apply import NotUsable, client_properties, secret_of
 from mainstem_operator.cluster.broker_manifests import settings_filed
 from mainstem_operator.cluster.security_steps import Step, step_filed
 from mainstem_operator.cluster.throttles.limited_moves import LimitedMoves
@@ -98,14 +97,13 @@ class Context:
         self._kept_of(namespace, name).is_still_open = is_wanted and not talks_over_tls
         if talks_over_tls:
             servers = self._addresses.secured_servers(namespace, name)
-            secret = await self.kube.get("v1", "Secret", namespace, names.operator_certificate(name))
-            keys = (
-                client_properties(decoded(secret))
-                if secret is not None and is_owned(secret, cluster["metadata"]["uid"])
-                else None
-            )
+            try:
+                secret = await secret_of(self.kube, identity_of(cluster), names.operator_certificate(name))
+            except NotUsable:
+                return  # the BrokerCluster's own pass makes the Secret, or takes it over
+            keys = client_properties(secret)
             if keys is None:
-                return  # the BrokerCluster's own pass makes them, or takes the Secret over
+                return  # the BrokerCluster's own pass makes them again
             properties = keys
         self.brokers(namespace, name).connect_to(servers, properties)
 

@@ -61,7 +61,7 @@ async def bring_about_user(
         if spec.authentication == "scram-sha-512" and spec.password_from is None and "password" in present:
             require_adopted([live], spec.adopted_secrets, f"User {spec.user}")
     login = await _login(kube, spec, cluster, present)
-    trust = await secret_of(kube, cluster, names.trusted_certificates(cluster.name))
+    trust = await secret_of(kube, cluster.identity, names.trusted_certificates(cluster.name))
     listener, servers = place
     data = secret_with(spec, listener, servers, trust.get(TRUST_FILE, ""), login)
     secret = _secret(spec, data)
@@ -88,7 +88,7 @@ async def _login(
             source = await kube.get("v1", "Secret", namespace, name)
             supplied = checked_password(None if source is None else decoded(source).get(key), name, key)
         return plan_password(present, supplied)
-    authority = pair_in(await secret_of(kube, cluster, names.clients_authority(cluster.name)))
+    authority = pair_in(await secret_of(kube, cluster.identity, names.clients_authority(cluster.name)))
     if authority is None or not authority_is_usable(authority):
         raise NotUsable(
             f"The Secret {names.clients_authority(cluster.name)} has no key: the operator creates it again."

@@ -578,8 +578,8 @@ class _Loads:
             return
         now = dt.datetime.now(dt.UTC)
         kube, cluster = self._context.kube, self._cluster
-        brokers_authority = await secret_of(kube, cluster, names.cluster_authority(cluster.name))
-        authority = pair_in(await secret_of(kube, cluster, names.clients_authority(cluster.name)))
+        brokers_authority = await secret_of(kube, cluster.identity, names.cluster_authority(cluster.name))
+        authority = pair_in(await secret_of(kube, cluster.identity, names.clients_authority(cluster.name)))
         if authority is None or not authority_is_usable(authority) or not trust_in(brokers_authority):
             raise NotUsable("The keys of the BrokerCluster are incomplete: they are created again soon.")
         present = {} if live is None else decoded(live)

@@ -13,7 +13,7 @@ SPEC = {"brokers": {"replicas": 3}, "listeners": {"clients": [{"name": "tls", "p
 
 
 async def test_keys_in_a_secret_of_others_are_not_used(kubernetes: Kubernetes, kube: Kube) -> None:
-    """R38. Whoever may create Secrets could make the operator trust other brokers."""
+    """R38. A user who may create Secrets could make the operator trust other brokers."""
     connections: list[tuple[str, dict[str, str]]] = []
     brokers = SimpleNamespace(connect_to=lambda *connection: connections.append(connection))
     context = context_with(kube, brokers)

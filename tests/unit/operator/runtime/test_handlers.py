@@ -192,7 +192,7 @@ async def test_a_topic_goes_with_its_namespace_though_the_role_there_went_first(
     reconciler = Reconciler(cast(Any, Context)(kube, None, None, None, None, None, "ops"), 1.0)
     await reconciler._dispatch(Key("topics", "default", "events"))
     assert kubernetes.find("topics") == []
-    assert refused == {("cronjobs", "list")}, "only what a BrokerCluster has left behind is asked beyond them"
+    assert refused == {("cronjobs", "list")}, "only what a BrokerCluster left behind is listed beyond them"
 
 
 @pytest.mark.parametrize(
