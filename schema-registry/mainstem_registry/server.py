@@ -627,24 +627,23 @@ def _page(request: web.Request, items: Sequence[Any]) -> list[Any]:
 
 def _count(request: web.Request, name: str, default: int) -> int:
     text = request.query.get(name, "")
-    digits = text.removeprefix("-")
     if not text:
         return default
-    if not _is_int32(digits):
+    if not _is_int32(text):
         # Jersey's status.
         raise RegistryError(404, f"The parameter {name!r} must be a whole number of 32 bits.")
-    return int(digits) if digits == text else default
+    return int(text) if int(text) >= 0 else default
 
 
 def _id(request: web.Request) -> int:
     text = request.match_info["id"]
-    if not _is_int32(text):
+    if not _is_int32(text):  # a negative one is of no schema
         raise RegistryError(404, "HTTP 404 Not Found")
     return int(text)
 
 
-def _is_int32(digits: str) -> bool:
-    return is_whole_number(digits) and int(digits) < 1 << 31
+def _is_int32(text: str) -> bool:
+    return is_whole_number(text.removeprefix("-")) and -(1 << 31) <= int(text) < 1 << 31
 
 
 def _schema(state: RegistryState, schema_id: int) -> SchemaText:

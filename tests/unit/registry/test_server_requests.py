@@ -175,6 +175,8 @@ async def test_a_page_is_named_by_numbers(monkeypatch: pytest.MonkeyPatch) -> No
             ("limit=1.5", 404),
             ("limit=2147483647", 200),
             ("limit=2147483648", 404),
+            ("limit=-2147483648", 200),
+            ("limit=-2147483649", 404),
             ("deleted=maybe", 200),
             ("deleted", 200),
         ):
