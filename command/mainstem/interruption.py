@@ -24,8 +24,11 @@ class Interruption:
         """The signal that was held back."""
 
     def install(self) -> None:
-        """Receive SIGINT and SIGTERM, except one that is ignored, as a script ignores SIGINT for its
-        background processes."""
+        """Receive SIGINT and SIGTERM in place of their present handlers.
+
+        A signal without a handler in Python stays as it is: ignored, as a shell has its background processes
+        ignore SIGINT, or with the effect that the system gives it.
+        """
         for number in (signal.SIGINT, signal.SIGTERM):
             if callable(handler := signal.getsignal(number)):
                 self._replaced[number] = handler
