@@ -6,14 +6,13 @@ checkout gets a copy of what another one has kept, in the user's cache.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from scripts.user_cache import USER_CACHE
+from scripts.user_cache import USER_CACHE, copy_folder
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 _FOUND: Final = REPOSITORY / ".mypy_cache"
@@ -23,25 +22,14 @@ _KEPT: Final = USER_CACHE / "types"
 def main() -> int:
     """Run mypy; its exit code."""
     if not _FOUND.exists():
-        _copy(_KEPT, _FOUND)
+        with suppress(OSError):  # without it mypy only takes longer
+            copy_folder(_KEPT, _FOUND)
     mypy = Path(sys.executable).with_name("mypy")
     exit_code = subprocess.run([mypy], cwd=REPOSITORY, check=False).returncode
     if exit_code == 0:
-        _copy(_FOUND, _KEPT)
+        with suppress(OSError):
+            copy_folder(_FOUND, _KEPT)
     return exit_code
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Replace `target` by a copy, whole or not at all: without it mypy only takes longer."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".types-") as name:
-            copy = shutil.copytree(source, Path(name, "copy"))
-            if target.exists():
-                target.rename(Path(name, "previous"))
-            copy.rename(target)
-    except OSError:
-        return
 
 
 if __name__ == "__main__":

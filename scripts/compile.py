@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from mainstem_broker.compiled import COMPILED, MODULES, PACKAGE, STAMP, are_made, stamp_of_sources
-from scripts.user_cache import USER_CACHE
+from scripts.user_cache import USER_CACHE, copy_folder
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 _LOCK: Final = REPOSITORY / "build" / "compile.lock"
@@ -85,9 +85,7 @@ def _put(modules: Path, stamp: str) -> None:
 def _keep(modules: Path, cached: Path) -> None:
     """Keep them for other checkouts; a cache that cannot be written is none."""
     try:
-        _CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_CACHE, prefix=".") as name:
-            shutil.copytree(modules, Path(name, "lib")).rename(cached)  # whole or not at all
+        copy_folder(modules, cached)
         by_use = sorted(_CACHE.glob("[!.]*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
         for old in by_use[_CACHED_MAX:]:
             shutil.rmtree(old, ignore_errors=True)
