@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from itertools import count
 from types import SimpleNamespace
 
@@ -16,30 +17,30 @@ from tests.support.machine_pauses import SLEEP_S, PauseWitness, paused_s
 from tests.support.waiting import let_pass
 
 
+@pytest.fixture
+def witness() -> Iterator[PauseWitness]:
+    """One that watches."""
+    watching = PauseWitness()
+    watching.start()
+    yield watching
+    watching.stop()
+
+
 @pytest.mark.processes
-def test_a_witness_that_could_not_run_notes_the_time() -> None:
-    witness = PauseWitness()
-    witness.start()
-    try:
-        assert witness._process is not None
-        started_s = time.monotonic()
-        os.kill(witness._process.pid, signal.SIGSTOP)
-        let_pass(0.2, "it is the pause itself")
-        os.kill(witness._process.pid, signal.SIGCONT)
-    finally:
-        witness.stop()
+def test_a_witness_that_could_not_run_notes_the_time(witness: PauseWitness) -> None:
+    assert witness._process is not None
+    started_s = time.monotonic()
+    os.kill(witness._process.pid, signal.SIGSTOP)
+    let_pass(0.2, "it is the pause itself")
+    os.kill(witness._process.pid, signal.SIGCONT)
+    witness.stop()
     assert paused_s(witness.pauses, started_s, time.monotonic()) >= 0.2 - SLEEP_S
 
 
 @pytest.mark.processes
-def test_a_signal_to_the_process_group_of_a_run_does_not_end_its_witness() -> None:
-    witness = PauseWitness()
-    witness.start()
-    try:
-        assert witness._process is not None
-        assert os.getpgid(witness._process.pid) != os.getpgid(0)
-    finally:
-        witness.stop()
+def test_a_signal_to_the_process_group_of_a_run_does_not_end_its_witness(witness: PauseWitness) -> None:
+    assert witness._process is not None
+    assert os.getpgid(witness._process.pid) != os.getpgid(0)
 
 
 def test_a_witness_writes_no_pause_before_its_end_as_nobody_reads_until_then(
