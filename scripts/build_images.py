@@ -128,9 +128,7 @@ def fetch(image: Image) -> None:
 def fetch_wheels(name: str) -> None:
     """Fill build/wheels/NAME with the wheels of the lock NAME, and with pip; pip checks their hashes."""
     folder, lock = WHEELS / name, LOCKS / f"{name}.txt"
-    pip_lock = LOCKS / "pip.txt"
-    fingerprint = f"{lock.read_text()}\n{pip_lock.read_text()}\n{sys.version}"
-    key = hashlib.sha256(fingerprint.encode()).hexdigest()
+    key = wheels_key(name)
     stamp = folder / ".made-from"
     if stamp.exists() and stamp.read_text() == key:
         return
@@ -140,9 +138,15 @@ def fetch_wheels(name: str) -> None:
         shutil.copytree(kept, folder)
     except OSError:  # there are none, or another checkout with a newer lock is removing them
         shutil.rmtree(folder, ignore_errors=True)
-        _make_wheels(folder, lock, pip_lock)
+        _make_wheels(folder, lock, LOCKS / "pip.txt")
         _keep(folder, kept)
     stamp.write_text(key)
+
+
+def wheels_key(name: str) -> str:
+    """Changes with the wheels that `fetch_wheels` puts into build/wheels/NAME."""
+    texts = ((LOCKS / f"{name}.txt").read_text(), (LOCKS / "pip.txt").read_text(), sys.version)
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _make_wheels(folder: Path, lock: Path, pip_lock: Path) -> None:
@@ -174,13 +178,18 @@ def _take_zookeeper_jars(wheels: Path) -> None:
                 (ZOOKEEPER_JARS / name).write_bytes(pyspark.read(entry))
 
 
+def name_of(image: Image, environment: Mapping[str, str]) -> str:
+    """The name and the tag that `build` gives an image."""
+    return f"mainstem/{image.name}:{environment.get('IMAGE_TAG', 'dev')}"
+
+
 def build(image: Image, environment: Mapping[str, str]) -> str:
     """Build `image` with docker and return its name.
 
     Raises:
         BuildError: docker's reason.
     """
-    name = f"mainstem/{image.name}:{environment.get('IMAGE_TAG', 'dev')}"
+    name = name_of(image, environment)
     python, java = environment.get("PYTHON_BASE_IMAGE", ""), environment.get("JAVA_BASE_IMAGE", "")
     bases = {"BASE_IMAGE": java if image.name == "zookeeper" else python}
     if image.name == "spark":
