@@ -49,7 +49,8 @@ CHECKS: Final = (
 
 # Tests that start processes are in the gate only if they are marked: one for each promise and stock client.
 # Most of them wait for other processes, so four of them side by side keep two cores busy. The cluster is made
-# beside the checks, and its tests wait for it and for its pods beside the unit tests.
+# beside the checks, and its tests wait for it and for its pods beside the unit tests. Most simulations take one
+# core, so two run side by side.
 GATE: Final = (
     *CHECKS,
     Tests(
@@ -60,7 +61,7 @@ GATE: Final = (
     ),
     Tests("unit", (*side_by_side(3), "-m", "not trial", "tests/unit")),
     Tests("interop", (*side_by_side(4), "-m", "gate", "tests/interop")),
-    Tests("simulations", ("-m", "gate", "tests/cluster", "tests/faults")),
+    Tests("simulations", (*side_by_side(2), "-m", "gate", "tests/cluster", "tests/faults")),
 )
 
 # Tests in tests/faults measure how long clients stand still, and those in tests/cluster use all cores: they

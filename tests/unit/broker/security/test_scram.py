@@ -7,7 +7,7 @@ import hashlib
 import hmac
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem_broker.security.exchanges import LoginFailed
@@ -54,6 +54,7 @@ def test_the_example_of_rfc_7677() -> None:
 
 
 @pytest.mark.parametrize("mechanism", list(ScramMechanism))
+@settings(max_examples=25)  # each hashes 8,192 times
 @given(user=st.text(min_size=1, max_size=20), password=st.text(max_size=20))
 def test_both_sides_agree_whatever_the_names_are(mechanism: ScramMechanism, user: str, password: str) -> None:
     client, broker = ScramClient(mechanism, user, password), server(mechanism, user, password)

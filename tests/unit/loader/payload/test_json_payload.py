@@ -489,11 +489,11 @@ def test_each_value_is_one_row_or_one_dead_letter(block: list[bytes | None]) -> 
                 assert sent[field] == value, f"{text!r} became {result}"
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 2**32))
-def test_many_bad_ones_among_many_good_ones_are_found(seed: int) -> None:
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.5, 1.0])
+@settings(max_examples=2)
+@given(seed=st.integers(0, 2**32))
+def test_many_bad_ones_among_many_good_ones_are_found(seed: int, share: float) -> None:
     chance = random.Random(seed)
-    share = chance.choice([0.001, 0.01, 0.5, 1.0])
     bad = [b'{"a":"text"}', b"nothing", b'{"a":1,"a":1}', b'{"a":[1]}']
     block = [chance.choice(bad) if chance.random() < share else b'{"a":%d}' % index for index in range(1000)]
     parsed = parse(*block, fixed={"a": pa.int64()})

@@ -399,13 +399,16 @@ def test_nested_columns_grow_and_are_read_by_name(own: Tables) -> None:
     assert own.open().payload_columns == {"s": large, "c": counts}
 
 
-def test_commits_by_the_hundred_stay_one_table(own: Tables) -> None:
-    """Manifests are merged meanwhile."""
+def test_manifests_of_many_commits_are_merged(own: Tables) -> None:
+    """From ten on here, and by default from a hundred on."""
+    commit(own, "r0", None, 1)
+    with own.iceberg().transaction() as transaction:
+        transaction.set_properties({"commit.manifest.min-count-to-merge": "10"})
     table = own.open()
-    for number in range(105):
-        assert table.commit(load(table, f"r{number}", number or None, number + 1)) is CommitOutcome.COMMITTED
-    assert own.offsets() == list(range(105))
-    assert len(own.iceberg().current_snapshot().manifests(own.iceberg().io)) < 100
+    for number in range(1, 15):
+        assert table.commit(load(table, f"r{number}", number, number + 1)) is CommitOutcome.COMMITTED
+    assert own.offsets() == list(range(15))
+    assert len(own.iceberg().current_snapshot().manifests(own.iceberg().io)) < 10
 
 
 def test_old_snapshots_are_expired_but_not_the_offsets(own: Tables) -> None:

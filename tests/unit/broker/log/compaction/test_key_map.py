@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem_broker.log.compaction.key_map import (
@@ -30,6 +30,7 @@ def columns(keys: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return data, np.cumsum(lengths) - lengths, lengths
 
 
+@settings(max_examples=50)
 @given(st.lists(st.lists(KEYS, max_size=12), max_size=6), st.lists(KEYS, max_size=5), st.integers(0, 2**32))
 def test_it_answers_the_newest_offset_of_each_key(
     rounds: list[list[bytes]], others: list[bytes], seed: int
