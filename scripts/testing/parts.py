@@ -49,8 +49,8 @@ CHECKS: Final = (
 
 # Tests that start processes are in the gate only if they are marked: one for each promise and stock client.
 # Most of them wait for other processes, so four of them side by side keep two cores busy. The cluster is made
-# beside the checks, and its tests wait for it and for its pods beside the unit tests. Most simulations take one
-# core, so two run side by side.
+# beside the checks, and its tests wait for it and for its pods beside the unit tests. Most simulations take
+# one core, so two run side by side.
 GATE: Final = (
     *CHECKS,
     Tests(

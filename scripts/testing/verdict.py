@@ -248,13 +248,18 @@ def summary(
     records = [part.record for part in parts if part.record]
     passed = sum(len(record.passed) for record in records) + _count_unstable(parts)
     lines.append(
-        f"{'PASSED' if run_has_passed(parts) else 'FAILED'} in {seconds / 60:.0f} min {seconds % 60:02.0f} s,"
+        f"{'PASSED' if run_has_passed(parts) else 'FAILED'} in {_in_minutes(seconds)},"
         f" {_count_unstable(parts)} unstable"
     )
     failed = sum(len(part.failures) for part in parts)
     skipped_count = sum(len(record.skipped) for record in records)
     lines.append(f"{passed} passed, {failed} failed, {skipped_count} skipped")
     return lines
+
+
+def _in_minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s"
 
 
 def _shortages_in_errors(parts: Sequence[PartResult]) -> list[str]:

@@ -124,6 +124,14 @@ def test_a_test_that_was_lost_has_the_error_of_its_repetition() -> None:
     assert [(failure.test, failure.error) for failure in result.failures] == [("b", "no port is free")]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(29.4, "0 min 29 s"), (31.0, "0 min 31 s"), (59.6, "1 min 00 s"), (699.0, "11 min 39 s")],
+)
+def test_the_time_of_a_run_is_in_whole_minutes_and_seconds(seconds: float, shown: str) -> None:
+    assert f"FAILED in {shown}, 0 unstable" in summary([part(None, 1)], seconds)
+
+
 def test_failures_of_a_file_with_one_cause_are_one_failure_of_the_summary() -> None:
     """A fixture that fails for a module fails for each of its tests."""
     names = [f"tests/test_x.py::test_{number}" for number in range(30)]
