@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,8 @@ DEFAULT_NAMESPACE: Final = "mainstem"
 # No Delta table can be called so, nor be in this folder.
 ICEBERG_FOLDER: Final = "_iceberg"
 _SQLITE: Final = "sqlite:///"
+_CATALOG_TABLES: Final = 2
+"""Of tables and of namespaces."""
 _REST: Final = ("http://", "https://")
 
 
@@ -132,11 +134,11 @@ def _opened_file(properties: Mapping[str, str]) -> Catalog:
             self.engine = create_engine(self.properties["uri"], poolclass=NullPool)
             super()._init_catalog()
 
-    try:
-        return FileCatalog(CATALOG_NAME, **properties)
-    except SQLAlchemyError:
-        # Two loaders have made the catalog's own tables at once; now they are there.
-        return FileCatalog(CATALOG_NAME, **properties)
+    # Loaders that begin at once may each fail of each of the catalog's own tables, which one of them makes.
+    for _ in range(_CATALOG_TABLES):
+        with suppress(SQLAlchemyError):
+            return FileCatalog(CATALOG_NAME, **properties)
+    return FileCatalog(CATALOG_NAME, **properties)
 
 
 class CommitOnceCatalog:

@@ -399,6 +399,22 @@ def test_nested_columns_grow_and_are_read_by_name(own: Tables) -> None:
     assert own.open().payload_columns == {"s": large, "c": counts}
 
 
+def test_loaders_that_begin_at_once_open_one_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one makes each of the catalog's own tables just before this one would."""
+    from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
+
+    left = list(SqlCatalogBaseTable.metadata.sorted_tables)
+
+    def create_tables(catalog: Any) -> None:
+        table = left.pop()
+        table.create(catalog.engine)
+        table.create(catalog.engine)
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", create_tables)
+    assert IcebergCatalog().open(Folder.of(tmp_path)).list_namespaces() == []
+    assert not left
+
+
 def test_manifests_of_many_commits_are_merged(own: Tables) -> None:
     """From ten on here, and by default from a hundred on."""
     commit(own, "r0", None, 1)
