@@ -78,7 +78,7 @@ def _run_parts(parts: list[Check | Tests], run: _Run) -> int:
     witness.start()
     resources = ResourceWitness()
     machine = [f"at the start {describe_resources()}"]
-    kubernetes = _Kubernetes()
+    kubernetes = _Kubernetes(("--for-gate",) if run.is_gate else ())
     beside: Future[PartResult] | None = None
     threads = ThreadPoolExecutor(1)
     try:
@@ -150,8 +150,10 @@ class _Kubernetes:
     it beside other parts; trials measure times and make it when it is needed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: tuple[str, ...]) -> None:
+        """`options` are those of `tests.e2e.machine up`."""
         self.log = LOGS / "kubernetes.up.log"
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._removal: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -159,7 +161,7 @@ class _Kubernetes:
     def begin(self) -> None:
         """Begin to make the cluster, if nobody has."""
         if self._process is None and can_make_kubernetes():
-            self._process = self._start("up", self.log)
+            self._process = self._start(self.log, "up", *self._options)
 
     def problem(self) -> str:
         """Wait until the cluster is there; why it is not, if so."""
@@ -179,7 +181,7 @@ class _Kubernetes:
             if self._process is not None and self._removal is None:
                 self._process.terminate()
                 self._process.wait(60)
-                self._removal = self._start("down", LOGS / "kubernetes.down.log")
+                self._removal = self._start(LOGS / "kubernetes.down.log", "down")
 
     def remove(self) -> None:
         """Wait until the cluster is gone."""
@@ -188,10 +190,10 @@ class _Kubernetes:
             self._removal.wait(REPEAT_LIMIT_S)
 
     @staticmethod
-    def _start(action: str, log: Path) -> subprocess.Popen[bytes]:
+    def _start(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
         with log.open("wb") as file:
             return subprocess.Popen(
-                (PYTHON, "-m", "tests.e2e.machine", action),
+                (PYTHON, "-m", "tests.e2e.machine", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

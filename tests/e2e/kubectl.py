@@ -130,12 +130,12 @@ def apply(*manifests: dict[str, Any], namespace: str = "default") -> None:
 
 
 def poll(condition: Callable[[], bool], timeout_seconds: float) -> bool:
-    """Ask twice a second until the condition holds; False when time is up."""
+    """Ask once a second until the condition holds; False when time is up."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        let_pass(0.5, "between two looks")
+        let_pass(1.0, "between two looks")
     return True
 
 

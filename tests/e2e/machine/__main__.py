@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.e2e.machine import cluster, engine, images, node_image, tools
@@ -24,6 +25,11 @@ def main() -> int:
         "action", choices=["up", "images", "node-image", "environment", "test", "pytest", "down", "clean"]
     )
     parser.add_argument("pytest", nargs="*", help="what `test` and `pytest` give to pytest, after --")
+    parser.add_argument(
+        "--for-gate",
+        action="store_true",
+        help="with `up`: put Spark's image, three quarters of all, only where the load of the gate runs",
+    )
     options = parser.parse_args()
     action = options.action
     places = default_places()
@@ -36,7 +42,7 @@ def main() -> int:
         elif action == "pytest":
             code = run_pytest(places, options.pytest)
         elif action == "up":
-            up(places, stages)
+            up(places, stages, on_first=(images.SPARK_IMAGE,) if options.for_gate else ())
         elif action == "images":
             build_images(places, stages)
         elif action == "node-image":
@@ -53,8 +59,12 @@ def main() -> int:
     return code
 
 
-def up(places: Places, stages: Stages) -> None:
-    """A cluster with all images on its nodes, from whatever is here already."""
+def up(places: Places, stages: Stages, on_first: Container[str] = ()) -> None:
+    """A cluster with all images on its workers, from whatever is here already.
+
+    Args:
+        on_first: images that only the first worker needs to have.
+    """
     with stages.stage("Docker engine"):
         docker = engine.start(places)
     with ThreadPoolExecutor(2) as beside:  # images are half waiting for packages, a cluster mostly for itself
@@ -80,7 +90,7 @@ def up(places: Places, stages: Stages) -> None:
         try:
             cargo = building.result()
             with stages.stage("images to the nodes"):
-                cluster.load(docker, places, cargo, creating)
+                cluster.load(docker, places, cargo, creating, on_first)
         finally:
             creating.result()  # why there are no nodes, if there are none
     say(f"ready: kubectl --kubeconfig {places.kubeconfig} get nodes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -126,12 +126,21 @@ def pack(engine: Engine, places: Places, images: Sequence[str]) -> Cargo:
     return Cargo(images, archive.pack(engine, images, folder) if archive.can_pack(engine) else None)
 
 
-def load(engine: Engine, places: Places, cargo: Cargo, creating: Future[None]) -> None:
+def load(
+    engine: Engine,
+    places: Places,
+    cargo: Cargo,
+    creating: Future[None],
+    on_first: Container[str] = (),
+) -> None:
     """Put images on every worker, unless all are there; the control plane runs none of them.
 
     As `kind load docker-image` does, but packed, in one stream to all workers, and as soon as these take
     images, which is long before `creating` the cluster has ended. A worker unpacks an image when it first
     runs it.
+
+    Args:
+        on_first: images that only the first worker needs to have.
 
     Raises:
         MachineError: a worker's own reason.
@@ -141,6 +150,7 @@ def load(engine: Engine, places: Places, cargo: Cargo, creating: Future[None]) -
         _image_on(engine, node, image) == archive.image_id(engine, image)
         for node in workers
         for image in cargo.names
+        if node == workers[0] or image not in on_first
     ):
         return
     if cargo.packed is None:
@@ -150,19 +160,24 @@ def load(engine: Engine, places: Places, cargo: Cargo, creating: Future[None]) -
         run([*command, *cargo.names], environment=environment(engine, places) | {"TMPDIR": str(space)})
         return
     importing = ["ctr", "--namespace=k8s.io", "images", "import", "--no-unpack", "--digests", "-"]
-    fan_out(
-        partial(archive.write, cargo.packed),
-        [["docker", "exec", "--interactive", node, *importing] for node in workers],
-        environment=engine.environment,
-    )
+    for images, nodes in (
+        ([image for image in cargo.packed if image.name not in on_first], workers),
+        ([image for image in cargo.packed if image.name in on_first], workers[:1]),
+    ):
+        if images and nodes:
+            fan_out(
+                partial(archive.write, images),
+                [["docker", "exec", "--interactive", node, *importing] for node in nodes],
+                environment=engine.environment,
+            )
 
 
 def _workers(engine: Engine, places: Places, creating: Future[None]) -> list[str]:
-    """The workers, once their containerd answers; none where the cluster could not be made."""
+    """The workers in the order of `kind.yaml`, once all take images; none where there is no cluster."""
     count = _worker_count()
     deadline = time.monotonic() + _NODES_SECONDS_MAX
     while time.monotonic() < deadline:
-        workers = [node for node in _nodes(engine, places) if not _is_control_plane(node)]
+        workers = sorted(node for node in _nodes(engine, places) if not _is_control_plane(node))
         if len(workers) == count and all(_takes_images(engine, node) for node in workers):
             return workers
         if creating.done() and creating.exception() is not None:

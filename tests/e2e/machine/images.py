@@ -27,6 +27,7 @@ from tests.e2e.machine.tools import go_install, is_made_of
 _PYTHON_PACKAGES: Final = ("ca-certificates", "python3")
 CLIENT_IMAGE: Final = "mainstem/e2e-client:dev"
 OPERATOR_IMAGE: Final = "mainstem/operator:dev"
+SPARK_IMAGE: Final = "mainstem/spark:dev"
 NEXT_OPERATOR_IMAGE: Final = "mainstem/operator:next"
 """The same by another name, for operators to be upgraded to."""
 S3_IMAGE: Final = "mainstem/e2e-s3:dev"
