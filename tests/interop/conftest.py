@@ -15,6 +15,14 @@ from tests.support.topics import TopicFactory
 from tests.support.wire import Connection, fetch, produce
 
 
+@pytest.fixture(scope="session", autouse=True)
+def spark_starts_soon() -> Iterator[None]:
+    """A load of some records gains nothing from the second compiler of its JVM."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
+
+
 @pytest.fixture(scope="session")
 def group_stack(run_cluster: RunCluster) -> Iterator[SharedCluster]:
     """Three brokers whose groups form at once and notice dead members soon."""
