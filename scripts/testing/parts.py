@@ -47,6 +47,10 @@ CHECKS: Final = (
     Check("compile", (PYTHON, "-m", "scripts.compile")),
 )
 
+WAITING_FIRST: Final = ("tests/unit/operator", "tests/unit/loader")
+"""Unit tests that wait more than they compute: beside the cluster that is being made they cost the others
+nothing, and at the end of the part two cores would be idle."""
+
 # Tests that start processes are in the gate only if they are marked: one for each promise and stock client.
 # Most of them wait for other processes, so four of them side by side keep two cores busy. The cluster is made
 # beside the checks, and its tests wait for it and for its pods beside the unit tests. Most simulations take
@@ -59,7 +63,7 @@ GATE: Final = (
         needs_kubernetes=True,
         is_beside=True,
     ),
-    Tests("unit", (*side_by_side(3), "-m", "not trial", "tests/unit")),
+    Tests("unit", (*side_by_side(3), "-m", "not trial", *WAITING_FIRST, "tests/unit")),
     Tests("interop", (*side_by_side(4), "-m", "gate", "tests/interop")),
     Tests("simulations", (*side_by_side(2), "-m", "gate", "tests/cluster", "tests/faults")),
 )

@@ -112,13 +112,13 @@ async def test_a_start_ends_with_a_sentence_when_zookeeper_stays_away(
     servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = Member(1, servers, "127.0.0.1", 4000)
-    monkeypatch.setattr(member, "_connection_timeout_s", 0.3)
 
     async def away(*_arguments: Any) -> Any:
         raise ZooKeeperUnavailable("ZooKeeper gave no answer (ConnectionLoss); try again.")
 
     try:
         await member.connect()
+        monkeypatch.setattr(member, "_connection_timeout_s", 0.3)
         monkeypatch.setattr(member._zookeeper, "get", away)
         with pytest.raises(StartupError, match=r"lost during the start, and not back within 0\.3 s: see"):
             await member.join(stopped_uncleanly=False)
