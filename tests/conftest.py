@@ -6,6 +6,7 @@ its brokers alone. `own_stack` starts a cluster that the test may break.
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -119,6 +120,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if missing := sorted(name for name in unused if name.startswith(folders)):
             raise pytest.UsageError(f"{GATE_FILE.name} names tests that do not exist: {', '.join(missing)}")
         items.sort(key=_place_in_gate)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was imported and collected lives until the end: no garbage collection looks at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place_in_gate(item: pytest.Item) -> int:

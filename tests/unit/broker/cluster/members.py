@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from kazoo.client import KazooClient
+from tests.support.waiting import let_pass
 
 from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.member import BeginLease, ClusterMember
@@ -159,13 +160,20 @@ def is_registered(shell: KazooClient, member: Member) -> bool:
 
 
 async def end_session(member: Member, servers: str) -> None:
-    """End a member's session from outside, as if ZooKeeper had not heard from it for too long."""
-    session = client_of(member).client_id
+    """End a member's session from outside, as if ZooKeeper had not heard from it for too long.
+
+    Another client takes the session over and closes it, unless the member's own client, which has lost its
+    connection, is faster and takes it back. Then it is tried again.
+    """
+    client = client_of(member)
+    session = client.client_id
 
     def end() -> None:
-        other = KazooClient(servers, client_id=session, timeout=SESSION_TIMEOUT_MS / 1000)
-        other.start()
-        other.stop()
-        other.close()
+        while client.client_id == session:
+            other = KazooClient(servers, client_id=session, timeout=SESSION_TIMEOUT_MS / 1000)
+            other.start()
+            other.stop()
+            other.close()
+            let_pass(0.05, "the member's client hears of it")
 
     await asyncio.to_thread(end)

@@ -21,10 +21,17 @@ from mainstem_broker.errors import (
     UnknownLeaderEpoch,
 )
 from mainstem_broker.protocol.topic_partition import TopicIdPartition
-from mainstem_broker.replica.fetcher import BACKOFF_S, Fetched, FetchedFrom, Fetcher
+from mainstem_broker.replica import fetcher as module
+from mainstem_broker.replica.fetcher import Fetched, FetchedFrom, Fetcher
 from mainstem_broker.replica.partition import Partition
 
 LEADER = 2
+
+
+@pytest.fixture(autouse=True)
+def partitions_rest_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a busy machine takes for what is to happen meanwhile."""
+    monkeypatch.setattr(module, "BACKOFF_S", 2.0)
 
 
 class QuietLeader:
@@ -142,7 +149,7 @@ async def test_a_partition_that_went_away_while_it_rested_hurries_nobody() -> No
         await refuse_in_the_next_epoch(replicas, leader, fetcher)
         replicas.pop()  # as when moves are throttled: without a word
         assert await leader.asked.get() == [("quiet", 1)]
-        await let_pass_async(2 * BACKOFF_S, "it would have asked by then")
+        await let_pass_async(module.BACKOFF_S + 0.2, "it would have asked by then")
         assert leader.asked.empty()
 
 
