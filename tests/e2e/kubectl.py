@@ -130,7 +130,7 @@ def apply(*manifests: dict[str, Any], namespace: str = "default") -> None:
 
 
 def poll(condition: Callable[[], bool], timeout_seconds: float) -> bool:
-    """Ask once a second until the condition holds; False when time is up."""
+    """Evaluate the condition once a second until it holds; False when time is up."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:

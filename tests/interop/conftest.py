@@ -9,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.support.clusters import RunCluster, SharedCluster
 from tests.support.group_requests import coordinator_address
+from tests.support.jvm import SHORT_LIVED
 from tests.support.messages import Message
 from tests.support.record_batches import HEADER, encode_batch
 from tests.support.topics import TopicFactory
@@ -17,9 +18,9 @@ from tests.support.wire import Connection, fetch, produce
 
 @pytest.fixture(scope="session", autouse=True)
 def spark_starts_soon() -> Iterator[None]:
-    """A load of some records gains nothing from the second compiler of its JVM."""
+    """A load of some records takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        patch.setenv("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
         yield
 
 

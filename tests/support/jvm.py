@@ -9,7 +9,9 @@ from typing import IO, Final
 
 from py4j.java_gateway import launch_gateway
 
-SMALL: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""A second compiler gains nothing in the seconds that such a JVM lives."""
+SMALL: Final = ("-Xmx256m", *SHORT_LIVED)
 
 
 def launch_jvm(class_path: str, output: IO[bytes] | None = None) -> tuple[int, subprocess.Popen[bytes]]:

@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument(
         "--for-gate",
         action="store_true",
-        help="with `up`: put Spark's image, three quarters of all, only where the load of the gate runs",
+        help="with `up`: put Spark's image, most of all bytes, only where the load of the gate runs",
     )
     options = parser.parse_args()
     action = options.action

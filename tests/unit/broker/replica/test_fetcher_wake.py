@@ -149,7 +149,7 @@ async def test_a_partition_that_went_away_while_it_rested_hurries_nobody() -> No
         await refuse_in_the_next_epoch(replicas, leader, fetcher)
         replicas.pop()  # as when moves are throttled: without a word
         assert await leader.asked.get() == [("quiet", 1)]
-        await let_pass_async(module.BACKOFF_S + 0.2, "it would have asked by then")
+        await let_pass_async(module.BACKOFF_S + 0.2, "another fetch would have begun by then")
         assert leader.asked.empty()
 
 
