@@ -43,6 +43,8 @@ def build(engine: Engine, places: Places) -> list[str]:
     """
     bases = _base_images(engine)
     environment = os.environ | engine.environment | bases
+    for base in bases.values():
+        engine.pull(base)  # one that the environment names may not be here yet
     bases_ids = [archive.image_id(engine, base) for base in bases.values()]
     built = Built(engine, places.cache / "built-images")
     names: list[str] = []
