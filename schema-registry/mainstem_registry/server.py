@@ -632,7 +632,8 @@ def _count(request: web.Request, name: str, default: int) -> int:
     if not _is_int32(text):
         # Jersey's status.
         raise RegistryError(404, f"The parameter {name!r} must be a whole number of 32 bits.")
-    return int(text) if int(text) >= 0 else default
+    number = int(text)
+    return number if number >= 0 else default
 
 
 def _id(request: web.Request) -> int:
