@@ -80,6 +80,7 @@ def test_a_group_outlives_the_broker_that_coordinates_it(
             for one, before in zip(members, events, strict=True):
                 moves = {"assigned", "revoked", "lost"}
                 assert [event for event in one.events[len(before) :] if moves & event.keys()] == []
+        wait_until(lambda: watch.times_answered > 10, "the watcher was answered often enough to notice")
     assert watch.times_answered > 10
     assert watch.went_back == []
 
