@@ -124,8 +124,10 @@ class ApiServer:
         )
         _, url, headers, sent, _ = serialized
         response = self._api.call_api(method, url, headers, body=sent, _request_timeout=_TIMEOUT_SECONDS)
-        content = json.loads(response.read() or b"{}")
-        return Answer(response.status, content)
+        content = response.read() or b"{}"
+        if not content.startswith(b"{"):  # the path of a group that is not served yet: "404 page not found"
+            return Answer(response.status, {"message": content.decode().strip()})
+        return Answer(response.status, json.loads(content))
 
 
 def _dry(dry: bool) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Our definitions as they lie in `crds/`, in any cluster, under names that meet nothing that is there."""
+"""Our definitions as they lie in `crds/`, in any cluster: missing ones, or all under names of their own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import json
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -35,6 +36,30 @@ def schema_of(kind: str) -> Schema:
     return result
 
 
+def create_missing_definitions(server: ApiServer) -> None:
+    """Create our definitions, as Helm does with `crds/`, if no release has done so. They stay.
+
+    Returns when the API server takes objects of each kind.
+    """
+    for kind in KINDS:
+        answer = server.create(DEFINITIONS_PATH, definition_of(kind))
+        assert answer.status == HTTPStatus.CONFLICT or not answer.refused, answer.message
+    for kind in KINDS:
+        plural = definition_of(kind)["spec"]["names"]["plural"]
+        _wait_until_served(server, f"/apis/mainstem.dev/{VERSION}/namespaces/default/{plural}", MINIMAL[kind])
+
+
+def _wait_until_served(server: ApiServer, path: str, minimal: Mapping[str, Any]) -> None:
+    """A definition is accepted a moment before its objects are, by POST and then by server-side apply."""
+    deadline = time.monotonic() + _SERVED_SECONDS
+    one = f"{path}/{minimal['metadata']['name']}"
+    while (answer := server.create(path, minimal, dry=True)).refused or (
+        answer := server.apply(one, minimal, dry=True)
+    ).refused:
+        assert time.monotonic() < deadline, answer.message
+        let_pass(0.1, "between two looks")
+
+
 class Definitions:
     """Our definitions in a group that nobody else has, and a namespace for their objects.
 
@@ -52,7 +77,7 @@ class Definitions:
         for kind in KINDS:
             self.server.create(DEFINITIONS_PATH, self._renamed(definition_of(kind))).accepted()
         for kind in KINDS:
-            self._wait_until_served(kind)
+            _wait_until_served(self.server, self.path(kind), self.ours(MINIMAL[kind]))
 
     def delete(self) -> None:
         for kind in KINDS:
@@ -96,14 +121,6 @@ class Definitions:
             "singular": plural.removesuffix("s"),
         }
         return definition
-
-    def _wait_until_served(self, kind: str) -> None:
-        deadline = time.monotonic() + _SERVED_SECONDS
-        minimal = MINIMAL[kind]
-        # A definition is accepted a moment before its objects are, by POST and then by server-side apply.
-        while self.create_dry(minimal).refused or self.apply_dry(minimal).refused:
-            assert time.monotonic() < deadline, self.apply_dry(minimal).message
-            let_pass(0.1, "between two looks")
 
 
 def manifest(kind: str, spec: Mapping[str, Any], name: str = "good") -> Manifest:

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 from tests.e2e.api_server import ApiServer, path_of
 from tests.e2e.chart import rendered_chart
-from tests.e2e.definitions import definition_of
+from tests.e2e.definitions import create_missing_definitions, definition_of
 from tests.e2e.whole_manifests import WHOLE
 from tests.support.waiting import let_pass
 
@@ -185,6 +185,7 @@ def release(cluster: None) -> Iterator[Release]:
     manifests = rendered("mainstem", namespace, KINDS_OF_RIGHTS | POLICIES, fullnameOverride=name)
     result = Release(server, name, namespace, other, tuple(manifests))
     try:
+        create_missing_definitions(server)
         for one in (namespace, other):
             server.create("/api/v1/namespaces", {"metadata": {"name": one}}).accepted()
         for manifest in manifests:
