@@ -42,17 +42,29 @@ SHARED = pytest.StashKey[Cluster]()  # what `local_stack` is, once it runs
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes depends on the machine and its load. Tests that bound a time measure it.
+# How long an example takes depends on the machine and its load. Tests that bound a time measure it. How much
+# of what is generated is thrown away depends on the seed: the gate, where it is always the same, checks that.
 settings.register_profile(
     "trials",
     derandomize=False,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+        HealthCheck.large_base_example,
+    ],
     print_blob=True,
 )
 # Hypothesis loads a profile of its own where the environment has CI. This one is loaded everywhere, so all
 # runs test the same examples; `--hypothesis-profile=trials` searches for others.
-settings.register_profile("gate", settings.get_profile("trials"), derandomize=True, database=None)
+settings.register_profile(
+    "gate",
+    settings.get_profile("trials"),
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("gate")
 
 
