@@ -301,12 +301,14 @@ class JsonPayload:
         if isinstance(by_kind, str) and INEXACT in by_kind:
             reason = by_kind
         is_hopeless = "appears twice" in reason or INEXACT in reason
+        fitting = SplitRecord(text, None) if isinstance(by_kind, str) else by_kind
         attempts: list[Callable[[], SplitRecord | str]] = [
-            lambda: self._without_unreadable(text),
+            # With whole numbers as their columns want them: 2.0 in a column of integers is 2 there.
+            lambda: self._without_unreadable(fitting),
             lambda: split_all(text),
         ]
-        if not isinstance(by_kind, str) and (by_kind.rest is not None or by_kind.text != text):
-            attempts.insert(0, lambda: by_kind)
+        if fitting.rest is not None or fitting.text != text:
+            attempts.insert(0, lambda: fitting)
         for attempt in () if is_hopeless else attempts:
             split = attempt()
             if isinstance(split, str):
@@ -322,11 +324,12 @@ class JsonPayload:
         rest.pop(row, None)
         dead.append((row, reason))
 
-    def _without_unreadable(self, text: bytes) -> SplitRecord | str:
-        """Set those fields of a record apart that Arrow does not read even alone. It loses count in arrays
-        that begin with nulls or empty arrays, unless their type is given.
+    def _without_unreadable(self, record: SplitRecord) -> SplitRecord | str:
+        """Set those fields of a record apart, too, that Arrow does not read even alone. It loses count in
+        arrays that begin with nulls or empty arrays, unless their type is given.
         """
         misfits: set[str] = set()
+        text = record.text
         names = names_of(text)
         if not names:
             return "not JSON"
@@ -335,7 +338,11 @@ class JsonPayload:
             if not isinstance(alone, str) and not self._reads(name, alone.text):
                 misfits.add(name)
                 self._untyped.setdefault(name, {**self._fixed, **self._found}.get(name, pa.null()))
-        return split_fields(text, misfits)
+        split = split_fields(text, misfits)
+        if isinstance(split, str) or record.rest is None:
+            return split
+        more = record.rest if split.rest is None else joined_objects(record.rest, split.rest)
+        return SplitRecord(split.text, more)
 
     def _reads(self, field: str, text: bytes) -> bool:
         """Whether Arrow reads a record of one field, if need be with its type given."""

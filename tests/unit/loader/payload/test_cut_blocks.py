@@ -1,7 +1,8 @@
-"""The row, or dead letter, of a value with a schema is the same alone and in any block of others (R30)."""
+"""The row, or dead letter, of a value is the same alone and in any block of others (R30)."""
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -10,11 +11,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.unit.loader.payload.test_avro_payload import encoded, record, source_of
 from tests.unit.loader.payload.test_protobuf_payload import EVERYTHING, Reading, random_message, value
 
-from mainstem_loader.columns import Columns
+from mainstem_loader.columns import REST_COLUMN, Columns
 from mainstem_loader.payload.avro_payload import AvroPayload
+from mainstem_loader.payload.json_payload import JsonPayload
 from mainstem_loader.payload.readers import PayloadReader
 
 NewReader = Callable[[Columns], PayloadReader]
@@ -222,3 +226,56 @@ def test_a_decimal_with_too_many_digits_is_dead_and_its_neighbors_are_rows(digit
     assert list(parsed.dead) == (
         [] if is_row else [(0, "not what schema 1 says: a decimal has more than 4 digits")]
     )
+
+
+JSON_COLUMNS: Final[Columns] = {
+    "n": pa.int64(),
+    "d": pa.float64(),
+    "s": pa.string(),
+    "l": pa.list_(pa.int64()),
+    "o": pa.struct([("n", pa.int64()), ("l", pa.list_(pa.float64())), ("s", pa.string())]),
+    "a": pa.list_(pa.struct([("n", pa.int64())])),
+}
+NO_TYPE: Final[st.SearchStrategy[Any]] = st.sampled_from(
+    [[], {}, [[]], [{}], [None], [None, None], [None, []], {"x": []}, [None, {"y": []}]]
+)
+SCALARS: Final = st.one_of(st.none(), st.integers(-3, 3), st.sampled_from([0.5, 2.0, -0.0, "x", True]))
+LISTS: Final = st.lists(SCALARS, max_size=2)
+VALUES: Final = st.one_of(SCALARS, LISTS, NO_TYPE)
+OBJECTS: Final = st.fixed_dictionaries({}, optional={"n": SCALARS, "l": LISTS, "s": SCALARS, "e": NO_TYPE})
+JSON_RECORDS: Final = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys("ndsl", VALUES),
+        "o": st.one_of(OBJECTS, VALUES),
+        "a": st.one_of(VALUES, st.lists(st.one_of(st.none(), OBJECTS), max_size=2)),
+        "e": NO_TYPE,
+        "f": NO_TYPE,
+    },
+)
+
+
+def without_nulls(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {name: without_nulls(member) for name, member in item.items() if member is not None}
+    return [without_nulls(one) for one in item] if isinstance(item, list) else item
+
+
+def json_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The row of each record, `_rest` without its spelling; a member that is null is as good as none."""
+    block = pa.array([json.dumps(one).encode() for one in records], pa.binary())
+    parsed = JsonPayload(JSON_COLUMNS).parse(block)
+    assert (parsed.rows.tolist(), parsed.dead) == (list(range(len(records))), [])
+    rows = parsed.columns.to_pylist()
+    for row in rows:
+        if row.get(REST_COLUMN) is not None:
+            row[REST_COLUMN] = json.loads(row[REST_COLUMN])
+    return [without_nulls(row) for row in rows]
+
+
+@example([{}, {"n": 2.0, "f": [None, None]}])
+@example([{}, {"o": {"n": 2.0, "e": []}, "f": [None, None]}])
+@example([{}, {"n": 2.0, "s": 5, "f": [None, None]}])
+@given(st.lists(JSON_RECORDS, min_size=2, max_size=4))
+def test_json_values_have_the_same_rows_alone_and_in_blocks(records: list[dict[str, Any]]) -> None:
+    assert json_rows(records) == [json_rows([one])[0] for one in records]
