@@ -77,9 +77,11 @@ class ProducerSnapshots:
         """
         start, producers = self._newest(segments[0].base_offset, end_offset)
         for segment in segments:
-            if segment.next_offset <= start or segment.base_offset >= end_offset:
+            if segment.next_offset <= start or segment.base_offset > end_offset:
                 continue
             self.keep(segment.base_offset, producers)
+            if segment.base_offset == end_offset:
+                break
             try:
                 # When a batch was appended is not written down; not later than this, in any case.
                 appended_ms = os.fstat(segment.file.descriptor).st_mtime_ns // 1_000_000

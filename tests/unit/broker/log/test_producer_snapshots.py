@@ -201,6 +201,20 @@ def test_a_broken_snapshot_is_dropped_and_the_log_read_instead(
     assert len(warnings) == warning_count
 
 
+def test_an_empty_segment_gets_its_snapshot_back_before_those_before_it_leave(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SMALL)
+    fill(log, 10)
+    log.truncate_to(8)
+    log.close()
+    path_of(log, 8).write_bytes(b"")
+    log = open_log(tmp_path, SMALL)
+    assert snapshots(log) == bases(log)[1:] == [4, 8]
+    log.update_config(settings(retention_bytes=0))
+    log.delete_old_segments(NOW_MS, log.log_end_offset)
+    log = open_log(tmp_path, SMALL, clean=False, recovery_point=8, log_start_offset=8)
+    assert send(log, 7, 7) == 7  # though its record is gone (KIP-360)
+
+
 def test_what_a_broken_segment_held_is_unknown_and_the_log_opens(
     tmp_path: Path, warnings: Sequence[MutableMapping[str, Any]]
 ) -> None:
@@ -412,15 +426,19 @@ class ProducersModel(RuleBasedStateMachine):
     @precondition(lambda self: self.start == 0)
     @rule(which=st.integers(0, 5), flip=st.booleans())
     def break_a_snapshot_and_restart(self, which: int, flip: bool) -> None:
-        """Only while the log holds all that was written: nobody can know the rest."""
+        """Only while the log holds all that was written: nobody can know the rest. A broken snapshot that the
+        start had no need to read is whole again afterwards.
+        """
         self.log.close()
-        paths = sorted(self.log.directory.glob("*.snapshot"))
-        if which < len(paths):
-            content = bytearray(paths[which].read_bytes())
-            content[-1] ^= 4
-            paths[which].write_bytes(content if flip else content[:-3])
+        paths = dict(enumerate(sorted(self.log.directory.glob("*.snapshot"))))
+        if (path := paths.get(which)) is not None:
+            whole = path.read_bytes()
+            broken = bytes([*whole[:-1], whole[-1] ^ 4]) if flip else whole[:-3]
+            path.write_bytes(broken)
         self.log = open_log(self.directory, self.config)
         self.flushed = self.log.log_end_offset
+        if path is not None and path.exists() and path.read_bytes() == broken:
+            path.write_bytes(whole)
 
     @invariant()
     def every_producer_is_known_by_its_last_batches(self) -> None:
