@@ -192,11 +192,6 @@ def prove_claim_deletion(
         return Refusal(f"{pod.name} serves.")
     if pod is not None and pod.node in snapshot.nodes:
         return Refusal(f"{pod.name} is on the node {pod.node}, so its volume is there too.")
-    if claim.lost_since is None or snapshot.now - claim.lost_since < LOST_NODE_WAIT:
-        minutes = int(LOST_NODE_WAIT.total_seconds() // 60)
-        return Refusal(
-            f"The node {claim.machine} of {claim.name} is gone: it has {minutes} minutes to return."
-        )
     for other in component.held:
         if other.index == index:
             continue
@@ -204,6 +199,11 @@ def prove_claim_deletion(
             return Refusal(f"{other.name} is without a volume: one replacement at a time.")
         if other.is_lost(snapshot.nodes):
             return Refusal(f"{other.name} has lost its node too: a person has to decide.")
+    if claim.lost_since is None or snapshot.now - claim.lost_since < LOST_NODE_WAIT:
+        minutes = int(LOST_NODE_WAIT.total_seconds() // 60)
+        return Refusal(
+            f"The node {claim.machine} of {claim.name} is gone: it has {minutes} minutes to return."
+        )
     for place in range(component.workload.replicas if component.workload else 0):
         healthy = component.pods.get(place)
         if place != index and (healthy is None or not healthy.ready or healthy.deleting):

@@ -2,18 +2,25 @@
 
 A volume of one node is lost with it, and its pod can be placed nowhere. The way back: the node is missed,
 and waited for; then, if all that was on the volume is elsewhere, the claim goes, and the pod with it, and
-the StatefulSet makes both anew on another node. One at a time; in any doubt a person decides.
+the StatefulSet makes both anew on another node. One at a time; in any doubt a person decides. While several
+nodes are lost, the wait of each begins anew: when a power cut ends, they return one after another, and the
+last one must not be given up because the others are back.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
+from typing import Final
 
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, Storage
 from mainstem_operator.api.quantities import quantity
 from mainstem_operator.proofs import ClaimDeletion, Refusal, prove_claim_deletion
 from mainstem_operator.snapshot import Claim, Component, Snapshot
+
+_MARKED_ANEW_AFTER: Final = dt.timedelta(minutes=1)
+"""So old is the mark of a lost volume at most while there are others: a write per minute and volume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,7 @@ class LostVolume:
 
 @dataclass(frozen=True, slots=True)
 class Disks:
-    """`missed` are claims to be marked as lost from now on, `found` such whose node is back."""
+    """`missed` are claims to be marked as lost from now on, `found` those marked whose node is back."""
 
     missed: tuple[Claim, ...]
     found: tuple[Claim, ...]
@@ -114,8 +121,11 @@ def plan_disks(cluster: ClusterSpec, snapshot: Snapshot, component: Component) -
     if snapshot.nodes is None:
         return Disks((), (), ())
     gone = [claim for claim in component.held if claim.is_lost(snapshot.nodes) and not claim.deleting]
+    several, oldest = len(gone) > 1, snapshot.now - _MARKED_ANEW_AFTER
     return Disks(
-        missed=tuple(claim for claim in gone if claim.lost_since is None),
+        missed=tuple(
+            claim for claim in gone if claim.lost_since is None or (several and claim.lost_since < oldest)
+        ),
         found=tuple(
             claim
             for claim in component.claims.values()

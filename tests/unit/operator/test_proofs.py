@@ -213,13 +213,24 @@ def test_what_a_broker_left_behind_that_is_no_more_holds_nothing_up() -> None:
     assert [volume.claim.index for volume in plan_disks(cluster(), seen, seen.brokers).lost] == [1]
 
 
+def test_the_wait_for_a_node_begins_anew_while_another_is_lost_too() -> None:
+    """After a power cut the last node to return must not be given up because the others are back."""
+    seen = lost(minutes=60)
+    assert plan_disks(cluster(), seen, seen.brokers).missed == ()
+    brokers = with_claim(seen.brokers, 2, lost_since=NOW - dt.timedelta(seconds=30))
+    both = replace(seen, nodes={"node-0": {}}, brokers=brokers)
+    assert [claim.index for claim in plan_disks(cluster(), both, brokers).missed] == [1]
+    no_mark = with_claim(brokers, 2, lost_since=None)
+    assert [claim.index for claim in plan_disks(cluster(), both, no_mark).missed] == [1, 2]
+
+
 def named_otherwise() -> dict[str, dict[str, str]]:
     """All three machines, whose nodes are not called by their hostnames."""
     return {f"ip-10-0-0-{index}": {HOSTNAME: f"node-{index}"} for index in range(3)}
 
 
-def two_lost() -> Snapshot:
-    seen = lost()
+def two_lost(minutes: float = 6) -> Snapshot:
+    seen = lost(minutes)
     return replace(seen, nodes={"node-0": {}})
 
 
@@ -230,6 +241,7 @@ def two_lost() -> Snapshot:
         (replace(lost(), nodes={f"node-{index}": {} for index in range(3)}), "The node node-1"),
         (replace(lost(), nodes=None), "may not list nodes"),
         (two_lost(), "has lost its node too: a person has to decide"),
+        (two_lost(minutes=0), "has lost its node too: a person has to decide"),
         (replace(lost(), brokers=with_claim(lost().brokers, 2, bound=False)), "one replacement at a time"),
         (replace(lost(), brokers=with_claim(lost().brokers, 2, deleting=True)), "one replacement at a time"),
         (replace(lost(), brokers=with_claim(lost().brokers, 1, node=None)), "is not tied to a machine"),
