@@ -41,12 +41,13 @@ def create_missing_definitions(server: ApiServer) -> None:
 
     Returns when the API server takes objects of each kind.
     """
-    for kind in KINDS:
-        answer = server.create(DEFINITIONS_PATH, definition_of(kind))
+    definitions = {kind: definition_of(kind) for kind in KINDS}
+    for definition in definitions.values():
+        answer = server.create(DEFINITIONS_PATH, definition)
         assert answer.status == HTTPStatus.CONFLICT or not answer.refused, answer.message
-    for kind in KINDS:
-        plural = definition_of(kind)["spec"]["names"]["plural"]
-        _wait_until_served(server, f"/apis/mainstem.dev/{VERSION}/namespaces/default/{plural}", MINIMAL[kind])
+    for kind, definition in definitions.items():
+        group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
+        _wait_until_served(server, f"/apis/{group}/{VERSION}/namespaces/default/{plural}", MINIMAL[kind])
 
 
 def _wait_until_served(server: ApiServer, path: str, minimal: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from mainstem_operator.proofs import ClaimDeletion, Refusal, prove_claim_deletio
 from mainstem_operator.snapshot import Claim, Component, Snapshot
 
 _MARKED_ANEW_AFTER: Final = dt.timedelta(minutes=1)
-"""So old is the mark of a lost volume at most while there are others: a write per minute and volume."""
+"""A mark older than this is renewed while other volumes are lost: at most one write per minute and volume."""
 
 
 @dataclass(frozen=True, slots=True)

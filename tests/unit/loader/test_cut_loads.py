@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from tests.unit.loader.batch_bytes import Record
 from tests.unit.loader.fake_cluster import FakeCluster
+from tests.unit.loader.payload.test_cut_blocks import without_nulls
 from tests.unit.loader.test_load_topic import DAY_MS, NEW_YEAR_MS, Loads, Meddling, limit_tasks
 
 from mainstem_loader import adapt_table as adapting
@@ -344,12 +345,6 @@ records: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "e": st.sampled_from([[], {}, [[]], [{}], [None], {"x": []}]),
     },
 )
-
-
-def without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: without_nulls(member) for name, member in value.items() if member is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def content(loads: Loads) -> list[dict[str, Any]]:

@@ -430,8 +430,9 @@ class ProducersModel(RuleBasedStateMachine):
         start had no need to read is whole again afterwards.
         """
         self.log.close()
-        paths = dict(enumerate(sorted(self.log.directory.glob("*.snapshot"))))
-        if (path := paths.get(which)) is not None:
+        paths = sorted(self.log.directory.glob("*.snapshot"))
+        path = paths[which] if which < len(paths) else None
+        if path is not None:
             whole = path.read_bytes()
             broken = bytes([*whole[:-1], whole[-1] ^ 4]) if flip else whole[:-3]
             path.write_bytes(broken)
