@@ -13,6 +13,7 @@ from mainstem_broker.config.broker_settings import BROKER_SETTINGS
 from mainstem_broker.config.group_settings import GROUP_SETTINGS
 from mainstem_broker.config.setting import Setting, SettingType, Source, Value
 from mainstem_broker.config.topic_settings import TOPIC_SETTINGS
+from mainstem_broker.errors import InvalidSetting
 from mainstem_broker.protocol.wire import Body
 from mainstem_broker.runtime.log_level import LogLevel
 
@@ -75,12 +76,16 @@ def _described_over_brokers(
     """Settings that fall back to the brokers'; `own` is where an override comes from."""
     described = []
     for name, setting in sorted(settings.items()):
-        value, source = value_of(name, overrides)
+        try:
+            value, source = value_of(name, overrides)
+            text = setting.text(value)
+        except InvalidSetting:
+            text, source = overrides[name], own  # shown as it is stored, or nobody would find it
         synonyms: list[Body] = []
         if source is own:
-            synonyms.append(_synonym(name, setting.text(value), source))
+            synonyms.append(_synonym(name, text, source))
         synonyms += _layers(config, *(fallback for fallback, _ in setting.fallbacks))
-        described.append(_described(setting, setting.text(value), source, synonyms))
+        described.append(_described(setting, text, source, synonyms))
     return described
 
 

@@ -194,8 +194,8 @@ class RequestContext(NamedTuple):
         return self.peer.rpartition(":")[0]
 
 
-def _log_invalid_settings(topic: str, error: InvalidSetting) -> None:
-    logger.error("topic settings ignored", topic=topic, reason=str(error))
+def _log_invalid_settings(topic: str, reason: str) -> None:
+    logger.error("topic setting ignored", topic=topic, reason=reason)
 
 
 Handler = Callable[[BrokerContext, Entity, RequestContext], Body | Awaitable[Body | None] | None]

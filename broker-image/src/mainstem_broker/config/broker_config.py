@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,9 +12,10 @@ from mainstem_broker.config.listener_config import ListenerConfig, overridden_se
 from mainstem_broker.config.setting import Setting, Source, Value
 from mainstem_broker.config.topic_settings import (
     INTERNAL_SEGMENT_BYTES,
+    KEEPING_RECORDS,
+    KEEPING_RECORDS_BY_BROKERS,
     TOPIC_SETTINGS,
     TopicConfig,
-    check_topic_overrides,
     topic_setting,
 )
 from mainstem_broker.errors import InvalidSetting
@@ -31,17 +32,29 @@ def readable_settings(
     Args:
         before: the layer as it was taken last: what it had in place of a wrong value goes on to hold.
     """
-    taken, wrong = {}, []
-    for name, text in layer.items():
+
+    def dynamic_setting(name: str) -> Setting | None:
         setting = BROKER_SETTINGS.get(name)
+        return None if setting is None or setting.dynamic == "read-only" else setting
+
+    return _readable(layer, dynamic_setting, {**KEEPING_RECORDS_BY_BROKERS, **before})
+
+
+def _readable(
+    stored: Mapping[str, str], setting_of: Callable[[str], Setting | None], instead: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """The stored values that can be read, with those of `instead` for the rest; and what is wrong."""
+    taken, wrong = {}, []
+    for name, text in stored.items():
         try:
-            if setting is not None and setting.dynamic != "read-only":
-                setting.parse(text)
+            setting = setting_of(name)
+            if setting is not None:
+                setting.parse_stored(text)
             taken[name] = text
         except InvalidSetting as error:
             wrong.append(str(error))
-            if name in before:
-                taken[name] = before[name]
+            if name in instead:
+                taken[name] = instead[name]
     return taken, wrong
 
 
@@ -82,7 +95,7 @@ class BrokerConfig:
             elif source is Source.STATIC_BROKER:
                 self.values[name] = setting.parse_new(text)
             else:
-                self.values[name] = setting.parse(text)
+                self.values[name] = setting.parse_stored(text)
         for name in ("broker.id", "zookeeper.connect"):
             if self.values[name] is None:
                 raise InvalidSetting(f"The setting {name} is missing: add it to the properties file.")
@@ -156,20 +169,20 @@ class BrokerConfig:
     def topic_value(self, name: str, overrides: Mapping[str, str]) -> tuple[Value | None, Source]:
         """The effective value of topic setting `name` and where it comes from."""
         if name in overrides:
-            return TOPIC_SETTINGS[name].parse(overrides[name]), Source.TOPIC
+            return topic_setting(name).parse_stored(overrides[name]), Source.TOPIC
         return self._fallback(TOPIC_SETTINGS[name])
 
     def group_value(self, name: str, overrides: Mapping[str, str]) -> tuple[Value | None, Source]:
         """The effective value of group setting `name` and where it comes from."""
         if name in overrides:
-            return GROUP_SETTINGS[name].parse(overrides[name]), Source.GROUP
+            return GROUP_SETTINGS[name].parse_stored(overrides[name]), Source.GROUP
         return self._fallback(GROUP_SETTINGS[name])
 
     def _fallback(self, setting: Setting) -> tuple[Value | None, Source]:
         for fallback, factor in setting.fallbacks:
             text, source = self._text_and_source(fallback)
             if text is not None:
-                value = BROKER_SETTINGS[fallback].parse(text)
+                value = BROKER_SETTINGS[fallback].parse_stored(text)
                 if isinstance(value, int) and factor != 1 and value > 0:  # -1 is "no bound" in every unit
                     value *= factor
                 return value, source
@@ -210,18 +223,22 @@ class BrokerConfig:
         return GroupConfig(heartbeat_interval_ms, session_timeout_ms)
 
     def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """All settings of a topic that overrides these.
-
-        Raises:
-            InvalidSetting: as `check_topic_overrides`.
-        """
-        check_topic_overrides(overrides)
+        """All settings of a topic that overrides these. Raises InvalidSetting for what cannot be read."""
+        for name in overrides:
+            topic_setting(name)  # raises for one that there is none of
         values = {name.replace(".", "_"): self.topic_value(name, overrides)[0] for name in TOPIC_SETTINGS}
         if INTERNAL_SEGMENT_BYTES in overrides:
-            values["segment_bytes"] = topic_setting(INTERNAL_SEGMENT_BYTES).parse(
-                overrides[INTERNAL_SEGMENT_BYTES]
-            )
+            values["segment_bytes"] = self.topic_value(INTERNAL_SEGMENT_BYTES, overrides)[0]
         return TopicConfig(**values)  # type: ignore[arg-type]  # the tests hold fields and table equal
+
+    def stored_topic(self, stored: Mapping[str, str]) -> tuple[TopicConfig, list[str]]:
+        """All settings of a topic whose own are stored so, and what is wrong with those that do not count.
+
+        Such were written by hand, or by a broker of another version. The others hold, and nothing that
+        they might have kept is deleted or compacted: neither can be taken back.
+        """
+        readable, wrong = _readable(stored, topic_setting, KEEPING_RECORDS)
+        return self.topic(readable), wrong
 
     def check_new_topic_overrides(self, overrides: Mapping[str, str], present: Mapping[str, str]) -> None:
         """Check settings that somebody gives a topic that has the settings `present`.
@@ -233,7 +250,7 @@ class BrokerConfig:
         for name, text in overrides.items():
             setting = topic_setting(name)
             if present.get(name) == text:
-                setting.parse(text)
+                setting.parse_stored(text)
             else:
                 setting.parse_new(text)
         topic = self.topic(overrides)

@@ -135,6 +135,17 @@ class Setting:
             return self.parse(text)
         return replace(self, minimum=self.new_minimum).parse(text)
 
+    def parse_stored(self, text: str) -> Value:
+        """As `parse`, for a value that was stored: earlier versions took numbers as Python writes them."""
+        try:
+            if self.type in (SettingType.INT, SettingType.LONG):
+                text = str(int(text))
+            elif self.type is SettingType.DOUBLE:
+                text = str(float(text))
+        except ValueError:
+            pass  # `parse` says what is wrong
+        return self.parse(text)
+
     @property
     def is_sensitive(self) -> bool:
         return self.type is SettingType.PASSWORD

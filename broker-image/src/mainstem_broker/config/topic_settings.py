@@ -344,6 +344,20 @@ _INTERNAL_TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
 """Those that can be set, and that DescribeConfigs and the reference leave out, as in Kafka."""
 
 
+KEEPING_RECORDS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "",
+    "delete.retention.ms": str(INT64_MAX),
+    "min.compaction.lag.ms": str(INT64_MAX),
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+    "unclean.leader.election.enable": "false",
+}
+"""What stands in for a stored value that cannot be read, where the default could cost records."""
+KEEPING_RECORDS_BY_BROKERS: Final[Mapping[str, str]] = {
+    TOPIC_SETTINGS[name].fallbacks[0][0]: text for name, text in KEEPING_RECORDS.items()
+}
+
+
 def broker_defaults_of_topics() -> Iterator[Setting]:
     """The broker settings that topics fall back to, one per fallback.
 

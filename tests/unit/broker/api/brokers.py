@@ -340,7 +340,7 @@ class LocalBroker:
         topic = self.view.topics[name]
         replicas = topic.assignment.replicas[index]
         if BROKER_ID in replicas:
-            config = self.context.config.topic(topic.config)
+            config, _ = self.context.config.stored_topic(topic.config)
             self.replicas.update(name, index, topic.topic_id, state, replicas, config)
 
     def delete(self, name: str) -> None:

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.broker.api.brokers import LocalBroker, run
 
 from mainstem_broker.api.alter_configs import APPEND, DELETE, SET, SUBTRACT
-from mainstem_broker.api.describe_configs import ResourceType
+from mainstem_broker.api.describe_configs import ResourceType, group_entity
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.config.broker_settings import BROKER_SETTINGS
@@ -81,6 +81,20 @@ def test_a_topic_tells_all_its_settings_with_where_they_come_from(broker: LocalB
     assert reported["segment.bytes"] == ("1000", Source.DYNAMIC_DEFAULT_BROKER)
     assert reported["preallocate"] == ("false", Source.DEFAULT)
     assert not any(config["read_only"] or config["is_sensitive"] for config in configs.values())
+
+
+async def test_a_stored_value_that_cannot_be_read_is_shown_as_it_is(broker: LocalBroker) -> None:
+    """R44: by another version, or by hand. Who does not see it cannot mend it."""
+    broker.create("t", config={"segment.ms": "soon", "retention.ms": "3_600_000"})
+    error, configs = await describe(broker, TOPIC, "t", include_synonyms=True)
+    assert (error, configs.keys()) == ("none", TOPIC_SETTINGS.keys())
+    shown = configs["segment.ms"]
+    assert (shown["value"], Source(shown["config_source"])) == ("soon", Source.TOPIC)
+    assert shown["synonyms"][0]["value"] == "soon"
+    assert configs["retention.ms"]["value"] == "3600000"
+    broker.view.entity_configs[group_entity("g")] = {"consumer.session.timeout.ms": "soon"}
+    error, configs = await describe(broker, GROUP, "g")
+    assert (error, configs["consumer.session.timeout.ms"]["value"]) == ("none", "soon")
 
 
 async def test_synonyms_and_documentation_come_only_when_asked_for(broker: LocalBroker) -> None:

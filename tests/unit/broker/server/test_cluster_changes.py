@@ -194,7 +194,7 @@ async def test_of_what_is_set_for_all_brokers_only_what_makes_no_sense_is_left_o
     with capture_logs() as logged:
         broker.news.take_broker_config()
     assert broker.context.config.integer("log.segment.bytes") == 1_048_576
-    assert broker.context.config.topic({}).retention_ms == 7 * 24 * 3_600_000
+    assert broker.context.config.topic({}).retention_ms == -1
     (line,) = [item["reason"] for item in logged if item["log_level"] == "error"]
     assert "log.retention.ms" in line
 
@@ -291,12 +291,12 @@ async def test_a_start_on_a_full_disk_leaves_what_it_could_not_delete_for_later(
 
 
 def test_settings_that_are_wrong_do_not_count_and_are_reported(broker: Listening) -> None:
-    broker.hear_of("t", (1,), 1, {"retention.ms": "soon"})
-    broker.view.broker_configs["1"] = {"log.retention.ms": "later"}
+    broker.hear_of("t", (1,), 1, {"segment.ms": "soon"})
+    broker.view.broker_configs["1"] = {"log.segment.bytes": "more"}
     with capture_logs() as lines:
         assert broker.news.topic_config("t") == broker.context.config.topic({})
         broker.news.take_broker_config()
-    assert [line["event"] for line in lines] == ["topic settings ignored", "dynamic broker settings ignored"]
+    assert [line["event"] for line in lines] == ["topic setting ignored", "dynamic broker settings ignored"]
 
 
 def test_elections_go_by_the_topics_settings(broker: Listening) -> None:
