@@ -66,7 +66,10 @@ ClusterOption = Annotated[bool, typer.Option("--cluster", help="The cluster itse
 PrefixOption = Annotated[bool, typer.Option("--prefix", help="Treat the names as prefixes.")]
 DenyOption = Annotated[bool, typer.Option("--deny", help="Deny instead of allow.")]
 HostOption = Annotated[
-    str, typer.Option("--host", metavar="ADDRESS", help="Only from this address; '*' is every address.")
+    str,
+    typer.Option(
+        "--host", metavar="ADDRESS", help="Only from this address or range (10.0.0.0/8); '*' is every one."
+    ),
 ]
 
 

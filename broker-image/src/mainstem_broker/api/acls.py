@@ -33,6 +33,7 @@ from mainstem_broker.security.acl import (
     ResourcePattern,
     ResourceType,
     Rule,
+    address_range,
 )
 
 TEXT_CHARACTERS_MAX: Final = 1_000
@@ -178,7 +179,14 @@ def _created(creation: Any) -> Acl:
     if not kind or not colon or not user:
         raise InvalidRequest("A principal has the form User:NAME.")
     if not host:
-        raise InvalidRequest("A rule needs a host: an address, or * for all.")
+        raise InvalidRequest("A rule needs a host: an address, a range such as 10.0.0.0/8, or * for all.")
+    if "/" in host:
+        try:
+            address_range(host)
+        except ValueError:
+            raise InvalidRequest(
+                f"The host {host!r} is no range of addresses: write one as 10.0.0.0/8 or 2001:db8::/32."
+            ) from None
     if max(len(name), len(principal), len(host)) > TEXT_CHARACTERS_MAX:
         raise InvalidRequest(f"Names, principals and hosts have at most {TEXT_CHARACTERS_MAX} characters.")
     return Acl(pattern, rule)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
 WILDCARD: Final = "*"
@@ -112,7 +114,43 @@ class Rule(NamedTuple):
         return f"{self.permission.text} {self.operation.text} to {self.principal} from {self.host}"
 
     def is_about(self, principal: str, host: str) -> bool:
-        return self.principal in (principal, ANY_USER) and self.host in (host, WILDCARD)
+        if self.principal not in (principal, ANY_USER):
+            return False
+        return self.host in (host, WILDCARD) or ("/" in self.host and _is_in_range(host, self.host))
+
+
+def address_range(text: str) -> IPv4Network | IPv6Network:
+    """The addresses of a rule's host in CIDR notation, such as 10.0.0.0/8 (KIP-1276).
+
+    A range of IPv4 addresses mapped into IPv6 is one of IPv4 addresses, as clients' addresses are.
+
+    Raises:
+        ValueError: it is no such notation.
+    """
+    address, _, length = text.partition("/")
+    if not (length.isascii() and length.isdigit()):
+        raise ValueError(f"{text} has no prefix length.")  # ip_network takes masks as well, Kafka does not
+    prefix = int(length)
+    start = ip_address(address)
+    if isinstance(start, IPv6Address) and start.ipv4_mapped is not None and 96 <= prefix <= 128:
+        start, prefix = start.ipv4_mapped, prefix - 96
+    return ip_network((start, prefix), strict=False)
+
+
+@lru_cache(maxsize=4096)
+def _stored_range(text: str) -> IPv4Network | IPv6Network | None:
+    try:
+        return address_range(text)
+    except ValueError:
+        return None  # stored before ranges were checked: it is about nobody, as then
+
+
+def _is_in_range(host: str, text: str) -> bool:
+    addresses = _stored_range(text)
+    try:
+        return addresses is not None and ip_address(host) in addresses
+    except ValueError:
+        return False  # the client's host is no address
 
 
 class Acl(NamedTuple):

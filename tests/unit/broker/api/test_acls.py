@@ -113,6 +113,8 @@ async def test_filters_match_patterns_by_name_by_type_and_by_what_they_affect(se
         creation(principal="User:"),
         creation(principal=":alice"),
         creation(host=""),
+        creation(host="10.0.0.0/33"),
+        creation(host="10.0.0.0/255.0.0.0"),
     ],
 )
 async def test_what_can_be_no_rule_is_refused_and_the_rest_created(

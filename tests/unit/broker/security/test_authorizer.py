@@ -13,6 +13,7 @@ from mainstem_broker.security.acl import (
     ResourcePattern,
     ResourceType,
     Rule,
+    address_range,
 )
 from mainstem_broker.security.authorizer import (
     UNREADABLE,
@@ -134,6 +135,36 @@ def test_a_change_of_rules_takes_effect_at_once() -> None:
 def test_an_address_may_have_any_of_its_forms(rule_host: str, client_host: str) -> None:
     assert may(authorizer(("orders", allow(host=rule_host))), host=client_host)
     assert normalized_host("gone") == "gone"
+
+
+@pytest.mark.parametrize(
+    ("rule_host", "inside", "outside"),
+    [
+        ("10.0.0.0/8", "10.1.2.3", "11.0.0.1"),
+        ("10.1.2.3/8", "10.255.0.1", "::a01:203"),
+        ("10.0.0.7/32", "::ffff:10.0.0.7", "10.0.0.8"),
+        ("::ffff:10.0.0.0/104", "10.1.2.3", "11.0.0.1"),
+        ("2001:db8::/32", "2001:db8::1", "2001:db9::1"),
+        ("0.0.0.0/0", "192.0.2.1", "2001:db8::1"),
+    ],
+)
+def test_r38_a_rule_may_be_about_a_range_of_addresses(rule_host: str, inside: str, outside: str) -> None:
+    """KIP-1276."""
+    allowing = authorizer(("orders", allow(host=rule_host)))
+    assert [may(allowing, host=host) for host in (inside, outside, "gone")] == [True, False, False]
+    denying = authorizer(("*", allow()), ("*", deny(host=rule_host)))
+    assert [may(denying, host=host) for host in (inside, outside)] == [False, True]
+    on_any = [denying.decide_on_any(ALICE, host, READ, TOPIC).is_allowed for host in (inside, outside)]
+    assert on_any == [False, True]
+
+
+@pytest.mark.parametrize(
+    "text", ["10.0.0.0/33", "10.0.0.0/", "10.0.0/8", "/8", "10.0.0.0/-1", "a/b", "::/129"]
+)
+def test_text_that_is_no_range_is_about_nobody(text: str) -> None:
+    with pytest.raises(ValueError):
+        address_range(text)
+    assert not may(authorizer(("orders", allow(host=text))))
 
 
 def test_super_users_are_separated_by_semicolons() -> None:
