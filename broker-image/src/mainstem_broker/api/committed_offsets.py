@@ -122,6 +122,7 @@ def _commit(
                 getattr(request, "group_instance_id", None),  # from version 7 on
                 request.generation_id_or_member_epoch,
                 context.version,
+                partitions=offsets.keys(),
             ),
             offsets,
         )

@@ -96,6 +96,7 @@ async def _commit(
         getattr(request, "generation_id", -1),
         context.version,
         is_transactional=True,
+        partitions=offsets.keys(),
     )
     try:
         async with asyncio.timeout_at(context.deadline_s(broker.groups.settings.commit_timeout_ms)):

@@ -6,12 +6,13 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mainstem_broker.group.classic.records import GroupMetadata
 from mainstem_broker.group.consumer.records import ConsumerGroupKey, ConsumerGroupValue, Partitions
+from mainstem_broker.protocol.topic_partition import TopicPartition
 
 JOINING_EPOCH: Final = 0
 LEAVING_EPOCH: Final = -1
@@ -154,6 +155,7 @@ class Commit:
     - `generation`: of a consumer member its member epoch; -1: the commit is not from a member.
     - `version`: of the request.
     - `is_transactional`: a TxnOffsetCommit. It need not name a member: clients before its version 3 cannot.
+    - `partitions`: those that offsets are committed of.
     """
 
     member_id: str
@@ -161,6 +163,7 @@ class Commit:
     generation: int
     version: int
     is_transactional: bool = False
+    partitions: Collection[TopicPartition] = ()
 
     @property
     def names_member(self) -> bool:

@@ -200,6 +200,9 @@ class ConsumerGroup:
     def check_commit(self, commit: Commit, _now_ms: int) -> None:
         """Check a commit of offsets.
 
+        An earlier epoch counts too if the member has had all of the partitions since then: nobody else can
+        have read them, and the answer with its present epoch may still be on its way (KIP-1251).
+
         Raises:
             UnknownMemberId: not from a member; that is allowed only while the group is empty.
             StaleMemberEpoch: the member is in another epoch; it repeats the commit when it knows that.
@@ -216,15 +219,28 @@ class ConsumerGroup:
             raise UnsupportedVersion(
                 f"Members of this group commit with OffsetCommit {COMMIT_VERSION_MIN} or higher."
             )
-        self.check_fetch(commit.member_id, commit.generation)
+        if not self._has_held(commit):
+            self.check_fetch(commit.member_id, commit.generation)
 
     def _check_transactional(self, commit: Commit) -> None:
         if not commit.names_member:
             return
         epoch = self.require(commit.member_id).current.epoch
-        if commit.generation != epoch:
+        if commit.generation != epoch and not self._has_held(commit):
             # Producers do not know STALE_MEMBER_EPOCH.
             raise IllegalGeneration(f"The member is in epoch {epoch}, not {commit.generation}.")
+
+    def _has_held(self, commit: Commit) -> bool:
+        """Whether the member has had all partitions of the commit since an earlier epoch, the commit's."""
+        member = self.require(commit.member_id)
+        if not commit.partitions or not 0 <= commit.generation < member.current.epoch:
+            return False
+        held = {
+            (self.topics.name(topic_id), number)
+            for (topic_id, number), epoch in member.held_since.items()
+            if epoch <= commit.generation
+        }
+        return held.issuperset(commit.partitions)
 
     def check_fetch(self, member_id: str, member_epoch: int) -> None:
         """Check a fetch of committed offsets that is made as a member.

@@ -20,6 +20,9 @@ class Holders:
             if self._ids.get(partition) == member.member_id:
                 del self._ids[partition]
         member.current = current
+        member.held_since = {
+            partition: member.held_since.get(partition, current.epoch) for partition in current.held
+        }
         for partition in current.held:
             self._ids[partition] = member.member_id
 

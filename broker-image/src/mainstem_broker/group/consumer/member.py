@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mainstem_broker.group.consumer.records import ConsumerMemberMetadata, CurrentAssignment, MemberState
 from mainstem_broker.group.consumer.subscribed_topics import Interest
 from mainstem_broker.group.messages import LEAVING_FOR_A_WHILE_EPOCH
+from mainstem_broker.protocol.topic_partition import TopicIdPartition
 
 
 @dataclass(slots=True)
@@ -16,6 +17,8 @@ class ConsumerMember:
 
     - `metadata`: what it reports of itself; replaced when it reports a change.
     - `current`: what it has; replaced by each step of `reconciliation.py`, by `Holders.set` only.
+    - `held_since`: for each partition that it has, the epoch in which it was given to it (KIP-1251); of those
+      it had when the coordinator loaded the group, the epoch it had then. Kept by `Holders.set` only.
     - `expires_ms`: the end of its session, postponed by every sign of life.
     - `act_by_ms`: the deadline for giving up partitions; of a member of the classic protocol, for joining or
       syncing. None: nothing is due.
@@ -31,6 +34,7 @@ class ConsumerMember:
     act_by_ms: int | None = None
     matched: frozenset[str] | None = None
     matched_version: Hashable = None
+    held_since: dict[TopicIdPartition, int] = field(default_factory=dict)
 
     @property
     def instance_id(self) -> str | None:

@@ -222,8 +222,19 @@ class PlayedConsumerGroup:
         finally:
             self.carry_out(self.group.decided())
 
-    def check_commit(self, member_id: str, epoch: int, version: int = 9) -> None:
-        self.group.check_commit(Commit(member_id, None, epoch, version), self.now_ms)
+    def check_commit(
+        self,
+        member_id: str,
+        epoch: int,
+        version: int = 9,
+        *,
+        numbers: Iterable[int] = (),
+        is_transactional: bool = False,
+    ) -> None:
+        """Of offsets of these partitions of topic "t"."""
+        partitions = [("t", number) for number in numbers]
+        commit = Commit(member_id, None, epoch, version, is_transactional, partitions)
+        self.group.check_commit(commit, self.now_ms)
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, waking the group when it wants to be."""

@@ -17,6 +17,7 @@ from mainstem_broker.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
     GroupMaxSizeReached,
+    IllegalGeneration,
     InvalidRegularExpression,
     InvalidRequest,
     NotCoordinator,
@@ -280,6 +281,55 @@ def test_a_commit_needs_the_members_epoch(played: PlayedConsumerGroup) -> None:
         played.check_commit("stranger", 2, 9)
     with pytest.raises(UnknownMemberId):
         played.check_commit("", -1, 9)
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_a_commit_of_partitions_that_stay_may_be_of_an_earlier_epoch(*, is_transactional: bool) -> None:
+    """KIP-1251: the answer that raises the epoch may be on its way when the commit is sent."""
+    stale = IllegalGeneration if is_transactional else StaleMemberEpoch
+    played = PlayedConsumerGroup()
+    first = played.join("a").member_epoch
+
+    def check(epoch: int, *numbers: int) -> None:
+        played.check_commit("a", epoch, numbers=numbers, is_transactional=is_transactional)
+
+    played.join("b")
+    played.settle("a", "b")
+    epoch = played.group.members["a"].current.epoch
+    kept, given = played.assigned("a"), played.assigned("b")
+    assert epoch > first
+    check(first, *kept)
+    check(epoch, *kept)
+    for earlier, numbers in ((first - 1, kept), (first, {*kept, min(given)}), (first, given), (first, ())):
+        with pytest.raises(stale):
+            check(earlier, *numbers)
+
+    # What comes back is held since it came back.
+    played.leave("b")
+    played.settle("a")
+    check(first, *kept)
+    for number in given:
+        with pytest.raises(stale):
+            check(epoch, number)
+    with pytest.raises(stale):
+        check(played.group.members["a"].current.epoch + 1, *kept)
+
+    # The next coordinator does not know since when; nothing is lost, as clients repeat the commit.
+    played.restart()
+    check(played.group.members["a"].current.epoch, *kept)
+    with pytest.raises(stale):
+        check(first, *kept)
+
+
+def test_a_member_may_commit_what_it_is_giving_up() -> None:
+    played = PlayedConsumerGroup()
+    first = played.join("a").member_epoch
+    played.join("b")
+    played.heartbeat("a", first, owned=ALL)
+    current = played.group.members["a"].current
+    assert current.revoking
+    played.check_commit("a", current.epoch, numbers=range(6))
+    played.check_commit("a", first, numbers=range(6))
 
 
 def test_a_commit_of_a_version_that_knows_no_epochs_is_refused(played: PlayedConsumerGroup) -> None:
