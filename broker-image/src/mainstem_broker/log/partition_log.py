@@ -118,6 +118,7 @@ class PartitionLog:
         self._epochs_changed = True
         self._epochs_lock = threading.Lock()
         self._truncated_to = INT64_MAX  # the lowest end since the last flush began
+        self._end_before_flush = self.recovery_point  # the last end at which no flush was due by number
         self._has_left = False
 
     @classmethod
@@ -203,6 +204,7 @@ class PartitionLog:
         ):
             self._write_full_index_blocks(segment)
         self.log_end_offset = last_offset + 1
+        self._note_end()
         if header.producer_id >= 0:
             self._follow_producer(header, batch, base_offset, now_ms)
             if self.producers.unsaved_batches >= SNAPSHOT_BATCHES:
@@ -278,6 +280,7 @@ class PartitionLog:
             self.epochs.truncate_from_start(self.log_start_offset)
         self._write_full_index_blocks(segment)
         self.log_end_offset = end_offset
+        self._note_end()
         if self.producers.unsaved_batches >= SNAPSHOT_BATCHES:
             self._snapshot_between()
         return AppendInfo(first_offset, last_offset, max_timestamp, -1, self.log_start_offset)
@@ -476,6 +479,7 @@ class PartitionLog:
         """Update all that depends on the log's end after a truncation, without an fsync."""
         self.truncation_count += 1
         self.log_end_offset = self._segments.newest.next_offset
+        self._end_before_flush = min(self._end_before_flush, self.log_end_offset)
         # In this order: see `flush`.
         self._truncated_to = min(self._truncated_to, self.log_end_offset)
         self.epochs.truncate_from_end(self.log_end_offset)
@@ -598,8 +602,18 @@ class PartitionLog:
 
     @property
     def acknowledgeable_offset(self) -> int:
-        """Records before it may be acknowledged: fewer than `flush.messages` of them are not durable."""
-        return min(self.log_end_offset, self.recovery_point + self.config.flush_messages - 1)
+        """Records before it may be acknowledged: fewer than `flush.messages` of them are not durable.
+
+        It lies between batches, since consumers are sent the batch that it would lie in as a whole.
+        """
+        for end in (self.log_end_offset, self._end_before_flush):
+            if 0 <= end - self.recovery_point < self.config.flush_messages:
+                return end
+        return self.recovery_point
+
+    def _note_end(self) -> None:
+        if self.log_end_offset - self.recovery_point < self.config.flush_messages:
+            self._end_before_flush = self.log_end_offset
 
     def flush_is_due(self, now_ms: int) -> bool:
         """Whether `flush.messages` or `flush.ms` require a flush, or a sealed segment is not flushed yet."""

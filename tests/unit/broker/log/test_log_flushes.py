@@ -84,6 +84,26 @@ def test_fewer_than_flush_messages_are_acknowledged_before_they_are_durable(tmp_
     assert log.acknowledgeable_offset == 107
 
 
+def test_the_acknowledgeable_offset_lies_between_batches(tmp_path: Path) -> None:
+    """R3: consumers would be sent all of the batch that it lay in."""
+    log = open_log(tmp_path, settings(flush_messages=5))
+    append(log, [b"x"] * 10)
+    assert log.acknowledgeable_offset == 0
+    log.mark_flushed(log.flush())
+    assert log.acknowledgeable_offset == 10
+    append(log, [b"x"] * 3)
+    append(log, [b"x"] * 10)
+    assert log.acknowledgeable_offset == 13
+    log.truncate_to(11)
+    assert log.acknowledgeable_offset == log.log_end_offset == 10
+    append(log, [b"x"] * 10)
+    assert log.acknowledgeable_offset == 10
+    log.update_config(settings())
+    append(log, [b"x"])
+    log.update_config(settings(flush_messages=1))
+    assert log.acknowledgeable_offset == 10
+
+
 def test_a_flush_reaches_every_segment_since_the_recovery_point_and_the_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
