@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mainstem_broker.config.setting import INT64_MAX
 from mainstem_broker.log.compaction.key_map import EMPTY, Int64s
 from mainstem_broker.log.compaction.record_walk import walk_records
 from mainstem_broker.log.compaction.records import (
@@ -70,6 +71,11 @@ class Rules:
     delete_retention_ms: int
     last_offsets: Mapping[int, int]
     marker_epochs: Mapping[int, int]
+
+    @property
+    def new_horizon_ms(self) -> int:
+        """The delete horizon of what this pass finds first; the largest time there is means never."""
+        return min(self.now_ms + self.delete_retention_ms, INT64_MAX)
 
 
 class OutputBatch(NamedTuple):
@@ -148,11 +154,10 @@ def rewritten(
         header = parse_batch_header(view, start)
         if kept[number]:
             rows = np.arange(firsts[number], firsts[number] + totals[number])
-            horizon_ms = rules.now_ms + rules.delete_retention_ms if needs_horizon[number] else None
+            horizon_ms = rules.new_horizon_ms if needs_horizon[number] else None
             header, content = _rebuilt(header, table, rows[stays[rows]], horizon_ms)
         elif marker_needs_horizon[number]:
-            horizon_ms = rules.now_ms + rules.delete_retention_ms
-            header, content = _marker_with_horizon(header, stretch[start:end], horizon_ms)
+            header, content = _marker_with_horizon(header, stretch[start:end], rules.new_horizon_ms)
         else:
             header, content = _emptied(header)
         yield OutputBatch(header.base_offset, header.last_offset, header.max_timestamp, content)

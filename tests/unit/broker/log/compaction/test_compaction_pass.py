@@ -28,6 +28,7 @@ from tests.unit.broker.log.compaction.compacted_logs import (
 )
 from tests.unit.broker.log.logs import NOW_MS, compressed_batch, open_log
 
+from mainstem_broker.config.setting import INT64_MAX
 from mainstem_broker.errors import CorruptMessage, StorageError
 from mainstem_broker.log.compaction import key_map, records
 from mainstem_broker.log.compaction.compaction_pass import run
@@ -60,6 +61,19 @@ def test_a_tombstone_goes_after_its_horizon_and_not_before(tmp_path: Path) -> No
     log.first_dirty_offset = 0
     compact(log, job_of(log, now_ms=NOW_MS + 1000))
     assert b"a" not in [key for _, key, _ in records_of(log)]
+
+
+def test_a_tombstone_may_stay_for_ever(tmp_path: Path) -> None:
+    """Its horizon would lie beyond the largest time that a batch can hold."""
+    config = compacted_settings(delete_retention_ms=INT64_MAX)
+    log = log_of(tmp_path, [[(b"a", b"1")], [(b"a", None), (b"c", b"1")], [(b"b", b"1")]], config)
+    times = [header.max_timestamp for header, _ in batches_of(log)]
+    for _ in range(2):
+        log.first_dirty_offset = 0
+        compact(log)
+    assert records_of(log)[:2] == [(1, b"a", None), (2, b"c", b"1")]
+    marked = next(header for header, _ in batches_of(log) if header.has_delete_horizon)
+    assert (marked.base_timestamp, marked.max_timestamp) == (INT64_MAX, times[1])
 
 
 def test_a_tombstone_that_the_map_has_not_reached_gets_no_horizon(tmp_path: Path) -> None:
