@@ -37,12 +37,9 @@ def handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest, conte
         name for name in named if not allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, name)
     }
     names = sorted(named or (name for name in view.topics if may_describe_topic(broker, context, name)))
-    begin = 0
     cursor = request.cursor
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
-        if names and names[0] == cursor.topic_name:
-            begin = max(cursor.partition_index, 0)
     left = min(
         max(request.response_partition_limit, 1), broker.config.integer("max.request.partition.size.limit")
     )
@@ -59,8 +56,8 @@ def handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest, conte
         if cluster_topic is None:
             topics.append(_failed(name, UnknownTopicOrPartition()))
             continue
+        begin = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         indexes = [index for index in sorted(cluster_topic.assignment.replicas) if index >= begin]
-        begin = 0
         operations = authorized_operations(broker, context, ResourceType.TOPIC, name)
         topics.append(_described(view, cluster_topic, indexes[:left], operations))
         if len(indexes) > left:

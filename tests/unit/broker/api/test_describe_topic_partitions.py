@@ -65,6 +65,9 @@ def test_a_topic_is_reported_with_all_operations_where_nobody_is_authorized(brok
 def test_a_page_begins_behind_a_topic_that_is_gone(topics: LocalBroker) -> None:
     assert page(topics, cursor=("aa", 7)) == ([("b", [0, 1]), ("c", [0, 1])], None)
     assert page(topics, cursor=("d", 0)) == ([], None)
+    # Named ones that are gone are answered with an error, and the cursor is about them alone.
+    named = page(topics, "aa", "b", cursor=("aa", 1))
+    assert named == ([("aa", []), ("b", [0, 1])], None)
 
 
 def test_a_page_is_no_larger_than_the_broker_allows(tmp_path: Any) -> None:
