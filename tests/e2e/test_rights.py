@@ -583,6 +583,50 @@ def test_the_operator_writes_only_secrets_of_its_own_objects(loads: Release) -> 
         operator.close()
 
 
+def test_the_operator_takes_over_secrets_that_were_left_behind_and_no_others(loads: Release) -> None:
+    """As `kubectl delete --cascade=orphan` leaves them: with our labels, and without the owner that has gone
+    (R38). The labels alone make no Secret ours while another object controls it.
+    """
+    operator = ApiServer((loads.namespace, loads.name))
+    # A real one: Kubernetes deletes what only an object owns that does not exist.
+    place = f"/api/v1/namespaces/{loads.namespace}"
+    other = loads.server.create(f"{place}/configmaps", {"metadata": {"name": "an-owner"}}).accepted()
+    other_owner = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "an-owner",
+        "uid": other["metadata"]["uid"],
+    }
+    of_cluster = manifest("v1", "Secret", loads.cluster, "broker", "left", type="Opaque")
+    (cluster_owner,) = of_cluster["metadata"]["ownerReferences"]
+    user_owner = {**cluster_owner, "kind": "User", "name": "alice"}
+
+    def secret(name: str, *owners: Manifest) -> Manifest:
+        return {
+            **of_cluster,
+            "metadata": {**of_cluster["metadata"], "name": name, "ownerReferences": [*owners]},
+        }
+
+    try:
+        for left in (
+            secret("left"),
+            secret("left-beside", other_owner),  # it owns the Secret, too, and does not control it
+            secret("controlled", {**other_owner, "controller": True}),
+        ):
+            loads.server.create(f"{place}/secrets", left).accepted()
+        for accepted in (
+            secret("left", cluster_owner),
+            secret("left", user_owner),
+            secret("left-beside", cluster_owner),
+        ):
+            operator.apply(path_of(accepted), accepted, dry=True).accepted()
+        # Kubernetes itself would refuse a second controller.
+        for refused in (secret("left"), secret("controlled", {**cluster_owner, "controller": False})):
+            assert operator.apply(path_of(refused), refused, dry=True).status == 403
+    finally:
+        operator.close()
+
+
 def test_the_operator_changes_topics_elsewhere_only_where_the_namespace_goes(loads: Release) -> None:
     """Where it stays, they can only lose finalizers of the operator's, as after it was watched."""
     operator = ApiServer((loads.namespace, loads.name))

@@ -1,4 +1,4 @@
-"""The chart's rule about the labels of executors, beside the labels that Spark sets (R24)."""
+"""What the chart's rules know by heart, beside what they mean: labels that Spark sets, and ours (R24)."""
 
 from __future__ import annotations
 
@@ -46,3 +46,12 @@ def test_executors_have_the_labels_that_spark_sets_and_no_others() -> None:
 def test_no_executor_has_a_label_by_which_services_and_network_policies_select() -> None:
     for component in (names.BROKER, names.ZOOKEEPER, "operator"):
         assert not allowed_labels() & names.labels("events", component).keys()
+
+
+def test_the_operator_may_take_over_what_it_takes_for_an_orphan() -> None:
+    """A Secret that has lost its owner has none before the update that takes it over (R38)."""
+    rules = TEMPLATE.read_text()
+    orphan = rules.partition("- name: isOrphan")[2].partition("\n  validations:")[0]
+    assert f"oldObject.metadata.labels['{names.MANAGED_BY_LABEL}'] == '{names.FIELD_MANAGER}'" in orphan
+    secrets = rules.partition("request.resource.resource != 'secrets'")[2].partition("message:")[0]
+    assert "variables.isOrphan ? [object] : [object, oldObject]" in secrets
