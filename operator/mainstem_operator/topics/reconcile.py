@@ -31,6 +31,7 @@ from mainstem_operator.topics.loads.apply import (
     stop_resident,
     suspend_orphaned_loads,
 )
+from mainstem_operator.topics.loads.plan import names_freshness
 from mainstem_operator.topics.loads.resident import FRESH
 from mainstem_operator.topics.loads.runs import LOADED, LoadStatus
 from mainstem_operator.topics.loads.unseen import loads_not_seen
@@ -93,7 +94,7 @@ async def _reconcile_valid(
     if not pairs:
         if is_ready:
             await bring_about_loads(context, there, (), manifests, alone)
-        else:
+        elif not any(map(names_freshness, manifests)):
             await stop_resident(context, there, alone)
         return None
     if not is_ready:

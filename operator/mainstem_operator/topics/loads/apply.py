@@ -7,7 +7,7 @@ warehouse.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
+from mainstem_operator.api.objects import key_of
 from mainstem_operator.api.secret_data import decoded
 from mainstem_operator.api.timestamps import moment
 from mainstem_operator.api.topics import LoadRequest, TopicSpec
@@ -49,6 +50,7 @@ from mainstem_operator.topics.loads.identity import (
     gone_users,
     identity_data,
     identity_secret,
+    kept_acls,
     load_acls,
     load_user,
     plan_load_key,
@@ -63,6 +65,7 @@ from mainstem_operator.topics.loads.plan import (
     loader_rights,
     logged_in_loads,
     maintenance_name,
+    names_freshness,
     request_name,
 )
 from mainstem_operator.topics.loads.rejections import Rejections, rejection_condition, rejections_of_runs
@@ -77,6 +80,7 @@ from mainstem_operator.topics.loads.requests import (
 from mainstem_operator.topics.loads.resident import (
     TopicPage,
     is_resident,
+    kept_entries,
     pages_of,
     resident_manifests,
     resident_rejections,
@@ -115,12 +119,20 @@ async def bring_about_loads(
     Args:
         there: the BrokerCluster.
         pairs: Topics that are not being deleted, and their statuses.
-        topics: all Topics that name the BrokerCluster; the ACLs of other loads are removed.
+        topics: all Topics that name the BrokerCluster; the ACLs of other loads are removed. Loads of those
+            that are not in `pairs` are left as they are.
         alone: has the Topics of which there is nothing to say after it, since something was refused.
         not_theirs: why Topics do not manage the topics that they name; they have no loads.
     """
     concerned = [(spec, status) for spec, status in pairs if spec.warehouse is not None or _had_loads(status)]
-    if not concerned:
+    looked_at = {spec.identity.key for spec, _ in pairs}
+    # The resident loader is one object for many Topics. Scheduled loads stay of themselves.
+    not_looked_at = {
+        topic["metadata"]["name"]
+        for topic in topics
+        if names_freshness(topic) and key_of(topic) not in looked_at
+    }
+    if not concerned and not not_looked_at:
         await stop_resident(context, there, alone)
     try:
         cluster = cluster_of(there)
@@ -132,7 +144,7 @@ async def bring_about_loads(
     if context.is_still_open(cluster.namespace, cluster.name):  # loads connect as they always did
         cluster = replace(cluster, security=None)
     has_acls = cluster.security is not None and cluster.security.super_users is not None
-    if not concerned and not has_acls:
+    if not concerned and not not_looked_at and not has_acls:
         return {}
     requests = context.brokers(cluster.namespace, cluster.name).users() if has_acls else None
     loads = _Loads(context, cluster, requests, not_theirs or {})
@@ -140,9 +152,11 @@ async def bring_about_loads(
     await loads.remove_gone_rules(topics)
     if concerned:
         await loads.read()
+    if concerned or not_looked_at:
         residents = [spec for spec, _ in concerned if is_resident(spec) and loads.refusal_of(spec) is None]
-        if residents:
-            await loads.bring_about_resident(residents)
+        kept = await loads.kept_entries(not_looked_at)
+        if residents or kept:
+            await loads.bring_about_resident(residents, kept)
         else:
             await stop_resident(context, there, alone)
     statuses: dict[tuple[str, str], LoadStatus] = {}
@@ -310,10 +324,27 @@ class _Loads:
                 # The items of a list do not say what they are.
                 self._jobs.setdefault(load, []).append({**job, "apiVersion": "batch/v1", "kind": "Job"})
 
-    async def bring_about_resident(self, topics: Sequence[TopicSpec]) -> None:
-        """The resident loader for these Topics, and what it says of them."""
+    async def kept_entries(self, topics: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        """What the resident loader has of these Topics; nothing without a warehouse, which its pod needs."""
+        if not topics or self._cluster.warehouse is None:
+            return {}
+        name = names.workload(self._cluster.name, names.RESIDENT_LOADER)
+        config_map = await self._context.kube.get("v1", "ConfigMap", self._cluster.namespace, name)
+        made_for = {names.CLUSTER_LABEL: self._cluster.name}
+        if config_map is None or not belongs_to(config_map, self._cluster.identity.uid, made_for):
+            return {}
+        return kept_entries(config_map, topics)
+
+    async def bring_about_resident(
+        self, topics: Sequence[TopicSpec], kept: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """The resident loader for these Topics, and what it says of them.
+
+        Args:
+            kept: its entries of other Topics, which stay.
+        """
         try:
-            await self._apply_resident(topics)
+            await self._apply_resident(topics, kept)
         except (NotUsable, BrokersRefused, ForeignObject) as error:
             self._resident_refusal = Refusal(str(error))
         except Refused as error:
@@ -338,7 +369,9 @@ class _Loads:
             if pod_ip and not pod["metadata"].get("deletionTimestamp"):
                 self._pages = pages_of(await self._context.observer.loads(pod_ip))
 
-    async def _apply_resident(self, topics: Sequence[TopicSpec]) -> None:
+    async def _apply_resident(
+        self, topics: Sequence[TopicSpec], kept: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         """Bring the objects of the resident loader about.
 
         Raises:
@@ -347,11 +380,13 @@ class _Loads:
         """
         kube = self._context.kube
         config_map, workload = resident_manifests(
-            topics, self._cluster, self._context.images, await self._credentials()
+            topics, self._cluster, self._context.images, await self._credentials(), kept
         )
         live_config_map, live = await kube.own(config_map, None), await kube.own(workload, None)
         key = await self._key_of(workload, live)
-        await self._put_rules(names.RESIDENT_LOADER, resident_acls(topics))
+        present = self._rules.get(load_user(names.RESIDENT_LOADER), ())
+        rules = resident_acls(topics) | kept_acls(present, kept.values())
+        await self._put_rules(names.RESIDENT_LOADER, rules)
         await kube.apply(config_map, live_config_map)
         await self._put_identity(await kube.apply(workload, live), names.RESIDENT_LOADER, key)
 

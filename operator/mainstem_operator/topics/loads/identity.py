@@ -14,8 +14,9 @@ Spark sends to executors.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
 
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec
@@ -71,6 +72,25 @@ def load_acls(topic: TopicSpec) -> frozenset[AclRule]:
 def resident_acls(topics: Iterable[TopicSpec]) -> frozenset[AclRule]:
     """What the resident loader of these Topics may do."""
     return frozenset(rule for topic in topics for rule in load_acls(topic))
+
+
+def kept_acls(present: Iterable[AclRule], entries: Iterable[Mapping[str, Any]]) -> frozenset[AclRule]:
+    """The rules of the resident loader that entries of it need, whose Topics nobody looks at.
+
+    Args:
+        present: all rules that brokers have of it. The entries are in a ConfigMap, so nothing is granted
+            for their sake.
+        entries: with the arguments of `load_arguments`.
+    """
+    topics = {topic for entry in entries for topic in _topics_read_by(entry["arguments"])}
+    return frozenset(rule for rule in present if rule.resource == "topic" and rule.name in topics)
+
+
+def _topics_read_by(arguments: Sequence[str]) -> set[str]:
+    """The topic of a load, which is its first argument, and those of its inputs."""
+    inputs = (value for option, value in pairwise(arguments) if option == "--input")
+    sources = (value.partition("=")[2].split(":") for value in inputs)
+    return {arguments[0], *(source[1] for source in sources if source[0] == "topic" and len(source) > 1)}
 
 
 def gone_users(users: Iterable[str], loads: Iterable[str]) -> set[str]:

@@ -258,6 +258,16 @@ def _annotations_of_others(location: WarehouseLocation) -> dict[str, str]:
     return {name: text for name, text in location.pod_annotations.items() if not name.startswith(ours)}
 
 
+def names_freshness(topic: Object) -> bool:
+    """Whether a Topic that is not being deleted is for the resident loader, whatever is wrong with it."""
+    warehouse = (topic.get("spec") or {}).get("warehouse")
+    return (
+        not topic["metadata"].get("deletionTimestamp")
+        and isinstance(warehouse, Mapping)
+        and warehouse.get("freshness") is not None
+    )
+
+
 def logged_in_loads(topics: Iterable[Object]) -> set[str]:
     """The names by which loads log in that Topics ask for, whatever else is wrong with them."""
     loads: set[str] = set()
@@ -265,8 +275,7 @@ def logged_in_loads(topics: Iterable[Object]) -> set[str]:
         warehouse = (topic.get("spec") or {}).get("warehouse")
         if topic["metadata"].get("deletionTimestamp") or not isinstance(warehouse, Mapping):
             continue
-        is_resident = warehouse.get("freshness") is not None
-        if is_resident:
+        if is_resident := names_freshness(topic):
             loads.add(names.RESIDENT_LOADER)
         if not is_resident or request_names(topic) or warehouse.get("maintenance") is not None:
             loads.add(load_name(topic["metadata"]["name"]))

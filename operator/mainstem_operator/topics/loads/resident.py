@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, Images, WarehouseLocation
 from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.fields import Object
 from mainstem_operator.api.timestamps import moment_noted, written
 from mainstem_operator.api.topics import TopicSpec
 from mainstem_operator.kubernetes.manifests import (
@@ -83,20 +84,24 @@ def resident_manifests(
     cluster: ClusterSpec,
     images: Images,
     credentials: Mapping[str, str] | None = None,
+    kept: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Manifest]:
     """The ConfigMap and the StatefulSet of the resident loader.
 
     Args:
-        topics: those with `freshness` that can be loaded; if there are none, it has no pod.
+        topics: those with `freshness` that can be loaded.
         cluster: with a warehouse.
         images: see there.
         credentials: what the Secret of the warehouse holds. The pod has it in its environment, so another
             content replaces the pod.
+        kept: the entries of other Topics, which stay as they are (`kept_entries`). If there are no entries
+            at all, there is no pod.
     """
     location = cluster.warehouse
     assert location is not None
     name = names.workload(cluster.name, names.RESIDENT_LOADER)
-    entries = {
+    entries: dict[str, Any] = dict(kept or {})
+    entries |= {
         spec.identity.name: {
             "freshnessSeconds": warehouse.freshness_seconds,
             "arguments": load_arguments(spec, warehouse, location, cluster),
@@ -126,6 +131,27 @@ def resident_manifests(
         manifest("v1", "ConfigMap", cluster, component, name, data=data),
         manifest("apps/v1", "StatefulSet", cluster, component, name, spec=spec),
     ]
+
+
+def kept_entries(config_map: Object, topics: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """The entries that the resident loader has of these Topics, at which nobody looks now.
+
+    They are not managed, not valid, or something of them is refused. Their loads go on as they are, as the
+    CronJobs of scheduled loads do.
+    """
+    try:
+        entries = json.loads((config_map.get("data") or {})[CONFIG_FILE])["topics"]
+    except (KeyError, TypeError, ValueError):  # somebody has damaged it
+        return {}
+    return {
+        name: entry
+        for name, entry in (entries.items() if isinstance(entries, Mapping) else ())
+        if name in topics and isinstance(entry, Mapping) and _are_arguments(entry.get("arguments"))
+    }
+
+
+def _are_arguments(found: Any) -> bool:
+    return isinstance(found, list) and bool(found) and all(isinstance(item, str) for item in found)
 
 
 def _pod(name: str, location: WarehouseLocation, cluster: ClusterSpec, images: Images) -> Manifest:

@@ -5,6 +5,7 @@ played API server.
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, cast
 
 import pytest
@@ -120,6 +121,80 @@ async def test_the_resident_loader_has_a_pod_while_a_topic_is_to_be_fresh(
     assert replicas(kubernetes) == [1]
     await bring_about_loads(context, there, [], [], Alone())
     assert replicas(kubernetes) == [0]
+
+
+def fresh_topic(kubernetes: Kubernetes, name: str, **warehouse: Any) -> Manifest:
+    """A Topic for the resident loader, as it is stored."""
+    spec = {"clusterRef": {"name": "events"}, "warehouse": {"freshness": "60s", **warehouse}}
+    return kubernetes.apply(resource("Topic", name, spec))
+
+
+def loaded_topics(kubernetes: Kubernetes) -> set[str]:
+    """Those that the resident loader loads; none without a pod."""
+    if replicas(kubernetes) == [0]:
+        return set()
+    file = kubernetes.get("configmaps", "events-resident-loader")["data"]["topics.json"]
+    return set(json.loads(file)["topics"])
+
+
+async def test_the_resident_loader_goes_on_with_topics_at_which_nobody_looks(
+    context: Context, kubernetes: Kubernetes
+) -> None:
+    """A Topic that is unmanaged, or of which Kubernetes refuses something, is not looked at. A scheduled load
+    of it would go on, too (R30).
+    """
+    there = kubernetes.apply(cluster())
+    topics = [fresh_topic(kubernetes, name) for name in ("clicks", "orders")]
+    pairs: list[tuple[TopicSpec, Object]] = [(topic_of(item), {}) for item in topics]
+    await bring_about_loads(context, there, pairs, topics, Alone())
+    before = dict(kubernetes.get("configmaps", "events-resident-loader")["data"])
+    await bring_about_loads(context, there, pairs[1:], topics, Alone())
+    assert loaded_topics(kubernetes) == {"clicks", "orders"}
+    assert kubernetes.get("configmaps", "events-resident-loader")["data"] == before
+    await bring_about_loads(context, there, [], topics, Alone())
+    assert loaded_topics(kubernetes) == {"clicks", "orders"}
+    await bring_about_loads(context, there, [], topics[:1], Alone())
+    assert loaded_topics(kubernetes) == {"clicks"}
+
+    suspended = pair("clicks", freshness="60s", suspend=True)
+    await bring_about_loads(context, there, [suspended], topics[:1], Alone())
+    assert loaded_topics(kubernetes) == set(), "what is looked at counts as it is"
+    await bring_about_loads(context, there, [], topics[:1], Alone())
+    assert loaded_topics(kubernetes) == set(), "nothing begins that did not run"
+
+
+@pytest.mark.parametrize("change", ["deleting", "scheduled", "another cluster", "no warehouse"])
+async def test_the_resident_loader_ends_when_no_topic_is_for_it_any_more(
+    context: Context, kubernetes: Kubernetes, change: str
+) -> None:
+    there = kubernetes.apply(cluster())
+    topic = fresh_topic(kubernetes, "clicks")
+    await bring_about_loads(context, there, [(topic_of(topic), {})], [topic], Alone())
+    match change:
+        case "deleting":
+            topic["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
+        case "scheduled":
+            topic["spec"]["warehouse"] = {"schedule": "@hourly"}
+        case "no warehouse":
+            there = {**there, "spec": {"brokers": {"replicas": 3}}}
+    topics = [] if change == "another cluster" else [topic]
+    await bring_about_loads(context, there, [], topics, Alone())
+    assert replicas(kubernetes) == [0]
+
+
+@pytest.mark.parametrize("brokers_ready", [0, 3])
+async def test_a_topic_that_becomes_invalid_is_loaded_as_before(
+    context: Context, kubernetes: Kubernetes, brokers_ready: int
+) -> None:
+    there = kubernetes.apply(cluster())
+    there["status"] = {"brokersReady": brokers_ready}
+    topic = fresh_topic(kubernetes, "clicks")
+    await bring_about_loads(context, there, [(topic_of(topic), {})], [topic], Alone())
+    invalid = fresh_topic(kubernetes, "clicks", format="avro")
+    await reconcile_topics(context, "default", "events", [invalid], there)
+    (ready,) = kubernetes.get("topics", "clicks")["status"]["conditions"]
+    assert "spec.warehouse.schemaRegistry is missing" in ready["message"]
+    assert loaded_topics(kubernetes) == {"clicks"}
 
 
 async def test_other_credentials_of_the_store_restart_the_resident_loader(

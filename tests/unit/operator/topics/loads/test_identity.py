@@ -52,7 +52,8 @@ class Scene:
     async def look(self) -> LoadStatus | None:
         """The status of the loads of the Topic `clicks`."""
         topics = self.kubernetes.find("topics")
-        pairs = [(topic_of(item), item.get("status") or {}) for item in topics]
+        # As a pass does, which leaves out Topics that are not managed.
+        pairs = [(spec, item.get("status") or {}) for item in topics if (spec := topic_of(item)).managed]
         statuses = await bring_about_loads(self.context, self.cluster, pairs, topics, Alone())
         return statuses.get(("default", "clicks"))
 
@@ -231,6 +232,35 @@ async def test_the_resident_loader_has_one_key_and_may_read_what_its_topics_need
         writes = len(played.kubernetes.writes)
         await played.look()
         assert len(played.kubernetes.writes) == writes, "it rests"
+
+
+async def test_the_resident_loader_may_still_read_what_topics_need_that_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loads of them go on (R30). What only other Topics needed it may read no longer."""
+    transform = {
+        "sql": "SELECT * FROM records",
+        "inputs": {
+            "users": {"topic": "users", "columns": {"id": "long"}},
+            "prices": {"table": "prices"},
+        },
+    }
+    async with scene(tmp_path, monkeypatch) as played:
+        for manifest in (topic(freshness="60s"), topic("views", freshness="60s", transform=transform)):
+            played.kubernetes.apply(manifest)
+        await played.look()
+        played.kubernetes.annotate("topics", "views", {"mainstem.dev/managed": "false"})
+        user = load_user("resident-loader")
+        for needed in ({"clicks", "views", "users"}, {"views", "users"}):
+            await played.look()
+            assert played.acls.rules[user] == {replace(READ, name=name) for name in needed}
+            file = played.kubernetes.get("configmaps", "events-resident-loader")["data"]["topics.json"]
+            assert set(json.loads(file)["topics"]) == needed - {"users"}
+            played.kubernetes.apply(topic(warehouse=False))
+        # A rule that somebody has removed is not granted for what is left in the ConfigMap.
+        await played.acls.remove_acls(user, {replace(READ, name="users")})
+        await played.look()
+        assert played.acls.rules[user] == {replace(READ, name="views")}
 
 
 async def test_what_no_topic_asks_for_any_more_has_no_rights(played: Scene) -> None:

@@ -14,7 +14,13 @@ from mainstem_operator.api.fields import InvalidSpec
 from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.topics.loads.plan import load_manifest
 from mainstem_operator.topics.loads.rejections import Rejection
-from mainstem_operator.topics.loads.resident import TopicPage, pages_of, resident_manifests, resident_status
+from mainstem_operator.topics.loads.resident import (
+    TopicPage,
+    kept_entries,
+    pages_of,
+    resident_manifests,
+    resident_status,
+)
 from mainstem_operator.topics.loads.runs import LoadStatus
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
@@ -56,6 +62,34 @@ def test_one_pod_without_rights_loads_all_topics_that_are_to_be_fresh() -> None:
     assert container["envFrom"] == [{"secretRef": {"name": "lake"}}]
     assert {"name": "AWS_ENDPOINT_URL", "value": "http://s3:9000"} in container["env"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        None,
+        "",
+        "no JSON",
+        "[]",
+        '{"topics": []}',
+        '{"topics": {"clicks": {}}}',
+        '{"topics": {"clicks": {"arguments": []}}}',
+        '{"topics": {"clicks": {"arguments": [1]}}}',
+        '{"topics": {"clicks": "a"}}',
+    ],
+)
+def test_of_a_damaged_file_nothing_is_kept(file: str | None) -> None:
+    data = {} if file is None else {"data": {"topics.json": file}}
+    assert kept_entries({"metadata": {}, **data}, {"clicks"}) == {}
+
+
+def test_entries_are_kept_as_they_are_beside_those_that_are_looked_at() -> None:
+    config_map, _ = resident_manifests([topic("a", freshness="5m"), topic("b")], cluster(), Images())
+    kept = kept_entries(config_map, {"a", "c"})
+    assert list(kept) == ["a"]
+    again, workload = resident_manifests([], cluster(), Images(), kept=kept)
+    assert json.loads(again["data"]["topics.json"])["topics"] == kept
+    assert workload["spec"]["replicas"] == 1
 
 
 def test_a_topic_that_is_to_be_fresh_has_no_schedule() -> None:
