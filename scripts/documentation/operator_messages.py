@@ -104,10 +104,15 @@ class Messages:
 def read(folder: Path) -> Messages:
     """Every condition and event that Python files below `folder` write."""
     messages = Messages()
-    trees = [ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))]
+    paths = {path: ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))}
+    trees = list(paths.values())
+    by_module = {
+        ".".join(path.relative_to(folder).with_suffix("").parts): _texts_by_name(tree.body)
+        for path, tree in paths.items()
+    }
     reasons_of_progress = {reason for tree in trees for reason in _returned_reasons(tree)}
     for tree in trees:
-        names = _texts_by_name(tree.body)
+        names = _imported_texts(tree.body, by_module) | _texts_by_name(tree.body)
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
@@ -140,6 +145,18 @@ def events_page(messages: Messages) -> str:
         for reason, types in sorted(messages.events.items())
     ]
     return _EVENTS + "\n" + table(("event", "meaning and type"), rows)
+
+
+def _imported_texts(body: Iterable[ast.stmt], by_module: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Names of texts that these statements import from other modules."""
+    return {
+        alias.asname or alias.name: texts[alias.name]
+        for node in body
+        if isinstance(node, ast.ImportFrom)
+        for texts in (by_module.get(node.module or "", {}),)
+        for alias in node.names
+        if alias.name in texts
+    }
 
 
 def _texts_by_name(body: Iterable[ast.stmt]) -> dict[str, str]:

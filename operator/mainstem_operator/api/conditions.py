@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mainstem_operator.api.fields import Object
+from mainstem_operator.api.objects import text_in
 from mainstem_operator.api.timestamps import written
 
+FRESH: Final = "Fresh"
+LOADED: Final = "Loaded"
+WITHIN_SLO: Final = "WithinSLO"
 _MESSAGE_CHARACTERS: Final = 32_768  # of a longer one the whole status would be refused (crds/)
 
 
@@ -34,10 +38,17 @@ def absence_of(cluster: str, namespace: str, there: Object | None) -> Condition 
     return None
 
 
-def not_measured(manifest: Object, measure: str, why: str) -> list[Condition]:
-    """The condition `measure` as unknown, if the status has it: otherwise its last state would stay."""
+def not_measured(manifest: Object, why: str) -> list[Condition]:
+    """What each look at an object measures, as unknown, where the status has it: otherwise its last state
+    would stay though nobody looks.
+
+    `Loaded` is among it for the resident loader, which loads all the time. Elsewhere it is about a run that
+    has ended.
+    """
+    is_resident = text_in(manifest, "warehouse", "freshness") is not None
+    measured = {FRESH, WITHIN_SLO, *((LOADED,) if is_resident else ())}
     present = (manifest.get("status") or {}).get("conditions") or ()
-    return [Condition(measure, None, "NotTold", why) for item in present if item["type"] == measure]
+    return [Condition(item["type"], None, "NotTold", why) for item in present if item["type"] in measured]
 
 
 def merged(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from mainstem_operator.api import names
-from mainstem_operator.api.conditions import Condition, merged, pruned
+from mainstem_operator.api.conditions import WITHIN_SLO, Condition, merged, pruned
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.groups import GroupSpec, ResetSpec
 from mainstem_operator.api.timestamps import written
@@ -28,7 +28,6 @@ _PARTITIONS_SHOWN: Final = 20
 _LEFT_OUT_SHOWN: Final = 5
 _NOTED_BYTES_MAX: Final = 500_000
 """Of the offsets of a reset. etcd takes objects of 1.5 MiB, and a status has a reset and a preview of one."""
-WITHIN_SLO: Final = "WithinSLO"
 
 Bounds = Mapping[TopicPartition, tuple[int, int]]
 """The first offset and the end of partitions."""

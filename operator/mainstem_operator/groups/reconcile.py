@@ -11,7 +11,7 @@ from mainstem_operator.api.groups import GroupSpec, claim_of_group, group_of
 from mainstem_operator.api.objects import key_of
 from mainstem_operator.brokers.errors import BrokersUnreachable
 from mainstem_operator.groups.apply import look_at_groups
-from mainstem_operator.groups.plan import WITHIN_SLO, conflict_conditions, owners_of
+from mainstem_operator.groups.plan import conflict_conditions, owners_of
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
 
@@ -73,8 +73,9 @@ async def _reconcile_valid(
     for key, (manifest, spec) in pairs.items():
         if (owner := owners[spec.group]) is not spec:
             with alone(key):
-                present = manifest.get("status") or {}
-                await context.say(manifest, *conflict_conditions(spec, owner, present))
+                conditions = conflict_conditions(spec, owner, manifest.get("status") or {})
+                unknown = not_measured(manifest, conditions[0].message)
+                await context.say(manifest, *conditions, *unknown)
     pairs = {key: (manifest, spec) for key, (manifest, spec) in pairs.items() if owners[spec.group] is spec}
     statuses = {key: manifest.get("status") or {} for key, (manifest, _) in pairs.items()}
     noted = {key: manifest for key, (manifest, _) in pairs.items()}
@@ -92,14 +93,15 @@ async def _reconcile_valid(
     except BrokersUnreachable as error:
         for key in pairs:
             with alone(key):  # what was noted of a reset is part of the status
-                await _say(context, noted[key], Condition("Ready", None, "Unreachable", str(error)))
+                unreachable = Condition("Ready", None, "Unreachable", str(error))
+                await context.say_unseen(noted[key], unreachable)
         raise
     for key, status in snapshots.items():
         with alone(key):
             await _write(context, pairs[key][0], statuses[key], status)
     for key, sentence in failed.items():
         with alone(key):  # what was noted of a reset is part of the status
-            await _say(context, noted[key], Condition("Ready", None, "NotTold", sentence))
+            await context.say_unseen(noted[key], Condition("Ready", None, "NotTold", sentence))
     if any(_pending(status) for status in snapshots.values()) or failed:
         return _PENDING_SECONDS
     limited = any(spec.max_lag is not None or spec.max_lag_seconds is not None for spec in looked_at)
@@ -114,12 +116,7 @@ async def _say_of_all(
 ) -> None:
     for key, (manifest, _) in pairs.items():
         with alone(key):
-            await _say(context, manifest, condition)
-
-
-async def _say(context: Context, manifest: Object, condition: Condition) -> None:
-    """Say why a group is not observed; nobody knows then whether it is within its limits."""
-    await context.say(manifest, condition, *not_measured(manifest, WITHIN_SLO, condition.message))
+            await context.say_unseen(manifest, condition)
 
 
 async def _write(context: Context, manifest: Object, before: Object, status: dict[str, Any]) -> None:

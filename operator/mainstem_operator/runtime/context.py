@@ -12,7 +12,7 @@ import structlog
 
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import Images
-from mainstem_operator.api.conditions import Condition, merged
+from mainstem_operator.api.conditions import Condition, merged, not_measured
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.objects import identity_of, key_of
 from mainstem_operator.brokers.admin import Brokers
@@ -153,7 +153,11 @@ class Context:
 
     async def say_invalid(self, manifest: Object, sentence: str) -> None:
         """Tell in the status that the manifest makes no sense."""
-        await self.say(manifest, Condition("Ready", False, "InvalidSpec", sentence))
+        await self.say_unseen(manifest, Condition("Ready", False, "InvalidSpec", sentence))
+
+    async def say_unseen(self, manifest: Object, condition: Condition) -> None:
+        """Tell why an object is not looked at, and that nobody measures what a look would."""
+        await self.say(manifest, condition, *not_measured(manifest, condition.message))
 
     async def say_defects(self, manifests: Iterable[Object], alone: Alone) -> None:
         """Replace the last good status of the objects on which the operator has failed."""
@@ -162,7 +166,8 @@ class Context:
             key = key_of(manifest)
             if key in defects:
                 with alone(key):
-                    await self.say(manifest, Condition("Ready", None, names.INTERNAL_ERROR, defects[key]))
+                    condition = Condition("Ready", None, names.INTERNAL_ERROR, defects[key])
+                    await self.say_unseen(manifest, condition)
 
     async def say_deleting(self, manifest: Object, *conditions: Condition) -> None:
         """Tell of an object that is being deleted, and that finalizers of others hold, that nothing more is
@@ -183,7 +188,8 @@ class Context:
             f" {', '.join(held_by)}."
         )
         deleting = conditions or (Condition("Ready", False, "Deleting", ""),)
-        await self.say(manifest, *(replace(condition, message=text) for condition in deleting))
+        said = [replace(condition, message=text) for condition in deleting]
+        await self.say(manifest, *said, *not_measured(manifest, text))
 
     async def say_held(self, manifest: Object, finalizer: str, refused: Refused) -> None:
         """Tell that an object stays, because the removal of our finalizer was refused."""
@@ -192,7 +198,7 @@ class Context:
             f" {finalizer}: {refused} Allow this update, or remove the finalizer with `kubectl edit`."
         )
         await self.event(manifest, "FinalizerRefused", text, warning=True)
-        await self.say(manifest, Condition("Ready", False, "FinalizerRefused", text))
+        await self.say_unseen(manifest, Condition("Ready", False, "FinalizerRefused", text))
 
     def watch_progress(
         self, manifest: Object, status: Mapping[str, Any], stuck_after_seconds: int, now: dt.datetime

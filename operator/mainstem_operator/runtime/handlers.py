@@ -17,7 +17,7 @@ import kopf
 import structlog
 
 from mainstem_operator.api import names
-from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.conditions import Condition, not_measured
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.objects import decisions_in, key_of, text_in
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
@@ -224,7 +224,7 @@ class Reconciler:
             alone = Alone()
             for manifest in manifests:
                 with alone(key_of(manifest)):
-                    await self._context.say(manifest, *conditions)
+                    await self._context.say(manifest, *conditions, *not_measured(manifest, text))
         except Exception:  # a status that cannot be read or written must not end the worker
             logger.exception("the end of a look is not reported", key=key)
 

@@ -12,7 +12,7 @@ import structlog
 
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import cluster_of
-from mainstem_operator.api.conditions import Condition, absence_of, not_measured
+from mainstem_operator.api.conditions import LOADED, Condition, absence_of, not_measured
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.objects import key_of
 from mainstem_operator.api.timestamps import moment, written
@@ -32,8 +32,7 @@ from mainstem_operator.topics.loads.apply import (
     suspend_orphaned_loads,
 )
 from mainstem_operator.topics.loads.plan import names_freshness
-from mainstem_operator.topics.loads.resident import FRESH
-from mainstem_operator.topics.loads.runs import LOADED, LoadStatus
+from mainstem_operator.topics.loads.runs import LoadStatus
 from mainstem_operator.topics.loads.unseen import loads_not_seen
 from mainstem_operator.topics.plan import NOT_ITS_TOPIC, topic_status
 
@@ -96,6 +95,7 @@ async def _reconcile_valid(
             await bring_about_loads(context, there, (), manifests, alone)
         elif not any(map(names_freshness, manifests)):
             await stop_resident(context, there, alone)
+        _measure(context, there, manifests, (), {})
         return None
     if not is_ready:
         await _not_ready(context, cluster[1], pairs, alone)
@@ -112,12 +112,11 @@ async def _without_cluster(
                 await _release(context, manifest)  # what was to be deleted went with the BrokerCluster
                 await context.say_deleting(manifest)
             else:
-                conditions = [absence]
+                conditions = {item.type: item for item in not_measured(manifest, absence.message)}
                 if spec.warehouse is not None:  # its CronJob goes with the BrokerCluster, or is suspended
                     without = f"{absence.message} Loads run again when there is one."
-                    conditions.append(Condition(LOADED, False, "ClusterNotFound", without))
-                    conditions += not_measured(manifest, FRESH, absence.message)
-                await context.say(manifest, *conditions)
+                    conditions[LOADED] = Condition(LOADED, False, "ClusterNotFound", without)
+                await context.say(manifest, absence, *conditions.values())
 
 
 async def _not_ready(
@@ -133,8 +132,7 @@ async def _not_ready(
                 await _release_kept(context, manifest, text)
                 await context.say_deleting(manifest)
             else:
-                condition = _not_reached(manifest, "ClusterNotReady", text)
-                await context.say(manifest, condition, *not_measured(manifest, FRESH, text))
+                await context.say_unseen(manifest, _not_reached(manifest, "ClusterNotReady", text))
 
 
 async def _release_kept(context: Context, manifest: Object, why: str) -> None:
@@ -195,6 +193,47 @@ def overdue(manifest: Object) -> bool:
     return dt.datetime.now(dt.UTC) - moment(manifest["metadata"]["deletionTimestamp"]) > _GIVE_UP
 
 
+def _measure(
+    context: Context,
+    cluster: Object,
+    topics: Sequence[Object],
+    alive: Sequence[TopicSpec],
+    loads: Mapping[tuple[str, str], LoadStatus],
+) -> None:
+    """What alerts need: how fresh tables are, by data, so that one fires whatever has stopped; and which
+    loads reject too many records.
+
+    Args:
+        topics: all Topics that name the BrokerCluster.
+        alive: those that make sense and are not being deleted.
+        loads: those at whose loads this look has come.
+    """
+    measured: dict[str, tuple[float, int]] = {}
+    rejecting: dict[str, bool] = {}
+    valid = {spec.identity.key for spec in alive}
+    unknown = {  # an alert does not end because a manifest is no longer valid
+        topic["metadata"]["name"]
+        for topic in topics
+        if key_of(topic) not in valid
+        and not topic["metadata"].get("deletionTimestamp")
+        and (topic.get("spec") or {}).get("warehouse")
+    }
+    for spec in alive:
+        status, warehouse = loads.get(spec.identity.key), spec.warehouse
+        if warehouse is None:
+            continue
+        if status is None:  # something of it was refused this time
+            unknown.add(spec.identity.name)
+            continue
+        rejecting[spec.identity.name] = status.is_rejecting
+        limit_s = warehouse.freshness_seconds or warehouse.fresh_within_seconds
+        if limit_s is not None and status.newest is not None:
+            measured[spec.identity.name] = status.newest.timestamp(), limit_s
+    metadata = cluster["metadata"]
+    context.metrics.set_freshness(metadata["namespace"], metadata["name"], measured, unknown)
+    context.metrics.set_rejecting(metadata["namespace"], metadata["name"], rejecting, unknown)
+
+
 class _Batch:
     """One pass over the Topics of one BrokerCluster."""
 
@@ -239,7 +278,7 @@ class _Batch:
         except BrokersUnreachable as error:
             await self._tell_unreachable(str(error))
             raise
-        self._measure(alive, loads)
+        _measure(self._context, self._cluster, self._topics, alive, loads)
         await self._tell(outcome, loads)
         missing = any(spec.topic not in outcome.seen.topics for spec in alive)
         if outcome.seen.moves or missing or limited or self._moves.is_noted or self._alone.refused:
@@ -287,28 +326,6 @@ class _Batch:
             for spec in alive
             if not spec.managed
         }
-
-    def _measure(self, alive: Sequence[TopicSpec], loads: Mapping[tuple[str, str], LoadStatus]) -> None:
-        """What alerts need: how fresh tables are, by data, so that one fires whatever has stopped; and which
-        loads reject too many records.
-        """
-        measured: dict[str, tuple[float, int]] = {}
-        rejecting: dict[str, bool] = {}
-        unknown: set[str] = set()  # of which something was refused this time
-        for spec in alive:
-            status, warehouse = loads.get(spec.identity.key), spec.warehouse
-            if warehouse is None:
-                continue
-            if status is None:
-                unknown.add(spec.identity.name)
-                continue
-            rejecting[spec.identity.name] = status.is_rejecting
-            limit_s = warehouse.freshness_seconds or warehouse.fresh_within_seconds
-            if limit_s is not None and status.newest is not None:
-                measured[spec.identity.name] = status.newest.timestamp(), limit_s
-        metadata = self._cluster["metadata"]
-        self._context.metrics.set_freshness(metadata["namespace"], metadata["name"], measured, unknown)
-        self._context.metrics.set_rejecting(metadata["namespace"], metadata["name"], rejecting, unknown)
 
     def _claims(self, alive: Sequence[TopicSpec]) -> list[TopicSpec]:
         """The Topics as they claim topics.
@@ -364,7 +381,8 @@ class _Batch:
                     text = (
                         f"Kubernetes refuses the finalizer {names.FINALIZER}, which deletion needs: {refused}"
                     )
-                    await self._context.say(manifest, Condition("Ready", False, "FinalizerRefused", text))
+                    refusal = Condition("Ready", False, "FinalizerRefused", text)
+                    await self._context.say_unseen(manifest, refusal)
                 raise
 
     async def _delete(self) -> None:
@@ -437,7 +455,7 @@ class _Batch:
                     await self._context.say_deleting(manifest)  # it has been let go
                 else:
                     condition = _not_reached(manifest, "Unreachable", sentence)
-                    await self._context.say(manifest, condition, *not_measured(manifest, FRESH, sentence))
+                    await self._context.say_unseen(manifest, condition)
 
     async def _tell(self, outcome: TopicsOutcome, loads: Mapping[tuple[str, str], LoadStatus]) -> None:
         now = dt.datetime.now(dt.UTC)
@@ -480,7 +498,7 @@ class _Batch:
         manifest = self._manifests[spec.identity.key]
         refusal = self._not_deleted.get(spec.identity.key)
         if refusal is not None:
-            await self._context.say(manifest, refusal)
+            await self._context.say_unseen(manifest, refusal)
         else:
             await self._context.say_deleting(manifest)
 

@@ -15,7 +15,7 @@ import structlog
 
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, cluster_of
-from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.conditions import LOADED, Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.objects import key_of
 from mainstem_operator.api.secret_data import decoded
@@ -87,7 +87,6 @@ from mainstem_operator.topics.loads.resident import (
     resident_status,
 )
 from mainstem_operator.topics.loads.runs import (
-    LOADED,
     LoadStatus,
     Run,
     last_good_load,

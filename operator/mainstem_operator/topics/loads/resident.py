@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, Images, WarehouseLocation
-from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.conditions import FRESH, LOADED, Condition
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.timestamps import moment_noted, written
 from mainstem_operator.api.topics import TopicSpec
@@ -42,9 +42,8 @@ from mainstem_operator.topics.loads.plan import (
     store_environment,
 )
 from mainstem_operator.topics.loads.rejections import Rejection, Rejections, rejections_in
-from mainstem_operator.topics.loads.runs import LOADED, LoadStatus, rounded_age
+from mainstem_operator.topics.loads.runs import LoadStatus, rounded_age
 
-FRESH: Final = "Fresh"
 CONFIG_FOLDER: Final = "/etc/mainstem/loads"
 CONFIG_FILE: Final = "topics.json"
 _STOP_SECONDS: Final = 30

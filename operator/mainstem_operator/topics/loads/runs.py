@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.conditions import FRESH, LOADED, Condition
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.timestamps import moment, moment_noted, written
 from mainstem_operator.api.topics import TopicSpec
 from mainstem_operator.proofs import Refusal
 
-LOADED: Final = "Loaded"
 CANNOT_LOAD: Final = "CannotLoad"
 KEPT_UNTIL_LOADED: Final = "KeptUntilLoaded"
 LOST_OFFSETS: Final = "were deleted before"
@@ -181,12 +180,12 @@ def load_conditions(
         return [loaded]
     up_to = loaded_up_to(known, present)
     if up_to is None:
-        return [loaded, Condition("Fresh", None, "NoLoadYet")]
+        return [loaded, Condition(FRESH, None, "NoLoadYet")]
     age_s = (now - moment(up_to)).total_seconds()
     if age_s <= limit_s:
-        return [loaded, Condition("Fresh", True, "LoadedRecently", f"Everything up to {up_to} is loaded.")]
+        return [loaded, Condition(FRESH, True, "LoadedRecently", f"Everything up to {up_to} is loaded.")]
     late = f"Records are loaded only up to {up_to}, more than {limit_s} s ago."
-    return [loaded, Condition("Fresh", False, "TooOld", late)]
+    return [loaded, Condition(FRESH, False, "TooOld", late)]
 
 
 def retention_condition(topic: TopicSpec, status: Object, runs: Iterable[Run]) -> Condition | None:

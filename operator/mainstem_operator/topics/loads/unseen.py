@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainstem_operator.api.conditions import Condition
+from mainstem_operator.api.conditions import FRESH, LOADED, Condition
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.timestamps import moment_noted
 from mainstem_operator.topics.loads.maintenance import MAINTAINED
 from mainstem_operator.topics.loads.rejections import REJECTED, rejections_in
 from mainstem_operator.topics.loads.requests import LOADED_AGAIN
-from mainstem_operator.topics.loads.resident import FRESH
-from mainstem_operator.topics.loads.runs import KEPT_UNTIL_LOADED, LOADED, LoadStatus
+from mainstem_operator.topics.loads.runs import KEPT_UNTIL_LOADED, LoadStatus
 
 _OF_THE_MOMENT: Final = frozenset({FRESH, LOADED, LOADED_AGAIN, MAINTAINED})
 _REMEMBERED: Final = frozenset({KEPT_UNTIL_LOADED, REJECTED})

@@ -101,6 +101,8 @@ async def test_an_older_group_whose_manifest_is_not_valid_keeps_its_claim(
     for second, name in enumerate(("first", "second")):
         group = kubernetes.apply(resource("ConsumerGroup", name, {**RESET, "groupId": "readers"}))
         group["metadata"]["creationTimestamp"] = f"2026-11-21T11:00:0{second}Z"
+        within = {"type": "WithinSLO", "status": "True", "reason": "WithinLimits", "message": "", **SINCE}
+        group["status"] = {"conditions": [within]}
         groups.append(group)
     groups[0]["spec"]["maxLag"] = "many"
     brokers = PlayedGroups()
@@ -113,3 +115,5 @@ async def test_an_older_group_whose_manifest_is_not_valid_keeps_its_claim(
         "ResourceConflict",
         "The ConsumerGroup first is older and claims the group readers too.",
     )
+    for group in (first, second_group):
+        assert condition(group, "WithinSLO")[0] == "Unknown", "nobody measures it"

@@ -239,6 +239,56 @@ async def _nothing(*_: object) -> dict[Any, Any]:
     return {}
 
 
+FRESH = {**CLUSTER_REF, "warehouse": {"freshness": "60s"}}
+SCHEDULED = {**CLUSTER_REF, "warehouse": {"schedule": "@hourly"}}
+MEASURED = {"ConsumerGroup": ("WithinSLO",), "Topic": ("Fresh", "Loaded")}
+NOT_LOOKED_AT = [
+    ("ConsumerGroup", CLUSTER_REF, "reset", {"requestId": "r1", "to": "yesterday"}, set()),
+    ("Topic", FRESH, "partitions", "many", set()),
+    ("Topic", SCHEDULED, "partitions", "many", {"Loaded"}),
+]
+"""Manifests, what makes them invalid, and what holds all the same: a run of a schedule has ended."""
+
+
+@pytest.mark.parametrize("why", ["invalid", "deleting", "defect"])
+@pytest.mark.parametrize(("kind", "spec", "field", "value", "holds"), NOT_LOOKED_AT)
+async def test_what_nobody_measures_any_more_is_unknown(
+    kind: str,
+    spec: dict[str, Any],
+    field: str,
+    value: Any,
+    holds: set[str],
+    why: str,
+    kubernetes: Kubernetes,
+    kube: Kube,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a status would say for ever that a table is fresh, or a lag small (R30, R26)."""
+    plural, module = PLURALS[kind], sys.modules[RECONCILE[kind].__module__]
+    if why == "invalid":
+        spec = {**spec, field: value}
+    kubernetes.apply(resource(kind, "first", spec, finalizers=["example.com/backup"]))
+    since = {"reason": "Good", "message": "", "lastTransitionTime": "2026-11-21T11:00:00Z"}
+    stored = kubernetes.get(plural, "first")
+    stored["status"] = {
+        "conditions": [{"type": name, "status": "True", **since} for name in (*MEASURED[kind], "Paused")]
+    }
+    if why == "deleting":
+        kubernetes.delete(plural, "first")
+    if why == "defect":
+        monkeypatch.setattr(
+            module, {"Topic": "topic_of", "ConsumerGroup": "group_of"}[kind], lambda item: item["missing"]
+        )
+    manifests = [copy.deepcopy(kubernetes.get(plural, "first"))]
+    await RECONCILE[kind](context_with(kube), "default", "events", manifests, {**READY, "status": {}})
+    conditions = {item["type"]: item for item in kubernetes.get(plural, "first")["status"]["conditions"]}
+    assert conditions.pop("Paused")["status"] == "True"
+    ready = conditions.pop("Ready")
+    assert {name for name, item in conditions.items() if item["status"] == "True"} == holds
+    unknown = [item for item in conditions.values() if item["status"] == "Unknown"]
+    assert {item["message"] for item in unknown} == {ready["message"]}
+
+
 async def test_a_cluster_that_finalizers_of_others_hold_is_not_stable(
     kubernetes: Kubernetes, kube: Kube
 ) -> None:

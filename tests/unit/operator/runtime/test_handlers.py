@@ -241,6 +241,35 @@ async def test_a_look_that_ends_before_its_end_replaces_the_last_good_status(
     assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("Unknown", reason, 2)
 
 
+async def test_what_a_look_that_ended_has_not_measured_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """Also that the resident loader loads: nobody has read its page (R30, R26)."""
+    context = cast(Any, Context)(kube, None, None, None, Metrics(), None, "ops")
+    context.log_in = _nothing
+    reconciler = Reconciler(context, 1.0)
+
+    async def defective(*_: object) -> None:
+        raise ValueError("invalid literal")
+
+    monkeypatch.setattr(handlers, "reconcile_topics", defective)
+    monkeypatch.setattr(handlers, "reconcile_groups", defective)
+    good = {"status": "True", "reason": "Good", "lastTransitionTime": "2026-11-21T11:00:00Z"}
+    reference = {"name": "events"}
+    for item, measured in (
+        (manifest("Topic", "clicks", clusterRef=reference, warehouse={"freshness": "60s"}), "Loaded"),
+        (manifest("Topic", "orders", clusterRef=reference, warehouse={"schedule": "@hourly"}), "Fresh"),
+        (manifest("ConsumerGroup", "readers", clusterRef=reference), "WithinSLO"),
+    ):
+        kubernetes.apply(item)["status"] = {"conditions": [{"type": measured, **good}]}
+    for kind in ("topics", "groups"):
+        await reconciler._look(Key(cast(Any, kind), "default", "events"))
+    for plural, name in (("topics", "clicks"), ("topics", "orders"), ("consumergroups", "readers")):
+        conditions = kubernetes.get(plural, name)["status"]["conditions"]
+        assert len(conditions) == 2
+        assert {item["status"] for item in conditions} == {"Unknown"}
+
+
 async def test_what_brokers_refuse_of_all_topics_again_replaces_the_last_good_status(
     monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
 ) -> None:

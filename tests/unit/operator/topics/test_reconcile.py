@@ -38,7 +38,7 @@ async def told(*_: object) -> None:
 async def test_a_topic_that_may_not_be_written_holds_up_no_other_one() -> None:
     for status in (403, 409, 422):
         kube = PlayedKube(status)
-        context = SimpleNamespace(kube=kube, moves=lambda *_: None, say=told)
+        context = SimpleNamespace(kube=kube, moves=lambda *_: None, say_unseen=told)
         pairs = [(manifest, topic_of(manifest)) for manifest in map(topic, ("first", "second"))]
         cluster = {"metadata": {"name": "events", "namespace": "default"}}
         batch = _Batch(cast(Context, context), cast(Any, None), pairs, cluster, [])
@@ -49,7 +49,7 @@ async def test_a_topic_that_may_not_be_written_holds_up_no_other_one() -> None:
 
 async def test_a_topic_that_may_not_be_written_keeps_its_claim() -> None:
     """A younger Topic of the same topic would else own it meanwhile, and add partitions."""
-    context = SimpleNamespace(kube=PlayedKube(409), moves=lambda *_: None, say=told)
+    context = SimpleNamespace(kube=PlayedKube(409), moves=lambda *_: None, say_unseen=told)
     pairs = []
     for second, name in enumerate(("first", "second")):
         manifest = topic(name)

@@ -270,6 +270,62 @@ async def test_nobody_says_that_a_table_is_fresh_without_a_cluster(
         assert conditions["Fresh"]["status"] == "Unknown"
 
 
+async def test_nobody_says_that_a_table_is_fresh_while_the_finalizer_of_its_topic_is_refused(
+    kubernetes: Kubernetes, kube: Kube
+) -> None:
+    spec = {"clusterRef": {"name": "gone"}, "deletionPolicy": "Delete", "warehouse": {"freshness": "60s"}}
+    kubernetes.apply(resource("Topic", "events", spec))
+    good = {"status": "True", "reason": "Good", "message": "", "lastTransitionTime": "2026-11-21T11:00:00Z"}
+    kubernetes.objects[KEY]["status"] = {
+        "conditions": [{"type": name, **good} for name in ("Fresh", "Loaded")]
+    }
+    kubernetes.fails = lambda method, key, subresource: (
+        422 if (method, key, subresource) == ("PATCH", KEY, "") else 0
+    )
+    stored = copy.deepcopy(kubernetes.objects[KEY])
+    await reconcile_topics(context_with(kube, PlayedBrokers()), "default", "gone", [stored], THERE)
+    conditions = {item["type"]: item for item in kubernetes.objects[KEY]["status"]["conditions"]}
+    assert conditions["Ready"]["reason"] == "FinalizerRefused"
+    assert {conditions[name]["status"] for name in ("Fresh", "Loaded")} == {"Unknown"}
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_an_alert_of_a_table_does_not_end_because_its_topic_is_no_longer_valid(
+    beside: bool, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """Nobody measures it then (R30). It ends with the Topic, also if no other one is left."""
+    brokers = PlayedBrokers()
+    brokers.there["other"] = TopicState("other", "id-2", brokers.there["events"].partitions)
+    context = context_with(kube, brokers)
+    spec = {"clusterRef": {"name": "gone"}, "warehouse": {"freshness": "60s"}}
+    others = [resource("Topic", "other", {"clusterRef": {"name": "gone"}})] if beside else []
+
+    async def gauges(*topics: Any) -> tuple[float | None, float | None]:
+        """Up to when the table of `events` is loaded, and whether its loads reject, after a look."""
+        for topic in topics:
+            kubernetes.apply(topic)
+        kubernetes.objects[KEY]["status"] = {"loadedUpTo": "2026-11-21T11:00:00Z"}
+        manifests = copy.deepcopy(
+            [kubernetes.get("topics", topic["metadata"]["name"]) for topic in (*topics, *others)]
+        )
+        await reconcile_topics(context, "default", "gone", manifests, THERE)
+        labels = {"namespace": "default", "cluster": "gone", "topic": "events"}
+        value = context.metrics.registry.get_sample_value
+        return (
+            value("mainstem_topic_loaded_up_to_timestamp_seconds", labels),
+            value("mainstem_topic_records_rejected", labels),
+        )
+
+    for other in others:
+        kubernetes.apply(other)
+    up_to = dt.datetime(2026, 11, 21, 11, 0, tzinfo=dt.UTC).timestamp()
+    topic = resource("Topic", "events", spec)
+    assert await gauges(topic) == (up_to, 0)
+    assert await gauges({**topic, "spec": {**spec, "partitions": "many"}}) == (up_to, 0)
+    assert await gauges(topic) == (up_to, 0)
+    assert await gauges() == (None, None)
+
+
 @pytest.mark.parametrize(
     ("older", "annotations", "grown"),
     [

@@ -19,6 +19,7 @@ from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.kubernetes.observe import Observer
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
+from mainstem_operator.runtime.metrics import Metrics
 from mainstem_operator.topics.loads.apply import bring_about_loads, stop_resident
 from mainstem_operator.topics.loads.plan import maintenance_name, request_name
 from mainstem_operator.topics.loads.unseen import loads_not_seen
@@ -64,7 +65,7 @@ def pair(name: str, **warehouse: Any) -> tuple[TopicSpec, Object]:
 @pytest.fixture
 def context(kube: Kube) -> Context:
     observer = cast(Observer, PlayedObserver())
-    return cast(Context, cast(Any, Context)(kube, observer, None, Images(), None, may_act, "ops"))
+    return cast(Context, cast(Any, Context)(kube, observer, None, Images(), Metrics(), may_act, "ops"))
 
 
 def pod(name: str, labels: dict[str, str], owner: Manifest | None = None, **status: str) -> Manifest:

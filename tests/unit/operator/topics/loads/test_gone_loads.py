@@ -13,6 +13,7 @@ from mainstem_operator.api.clusters import Images, cluster_of
 from mainstem_operator.api.topics import topic_of
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.runtime.context import Context
+from mainstem_operator.runtime.metrics import Metrics
 from mainstem_operator.topics.loads.plan import load_manifest
 from mainstem_operator.topics.reconcile import reconcile_topics
 
@@ -49,8 +50,8 @@ async def look(kube: Kube, topics: list[Manifest], cluster: Manifest, *, may_act
     async def say(*_: Any) -> None:
         pass
 
-    ways_to_say = dict.fromkeys(("say", "say_invalid", "say_deleting", "say_defects"), say)
-    context = SimpleNamespace(kube=kube, may_act=acts, **ways_to_say)
+    ways_to_say = dict.fromkeys(("say", "say_unseen", "say_invalid", "say_deleting", "say_defects"), say)
+    context = SimpleNamespace(kube=kube, may_act=acts, metrics=Metrics(), **ways_to_say)
     await reconcile_topics(cast(Context, context), "default", "events", topics, cluster)
 
 
