@@ -29,7 +29,14 @@ from mainstem_operator.groups.plan import owners_of
 from mainstem_operator.topics.apply import bring_about_topics
 from mainstem_operator.topics.plan import TopicPlan, topic_status
 from mainstem_operator.users.changes import carry_out
-from mainstem_operator.users.plan import UserPlan, UserSeen, checked_password, plan_user, user_status
+from mainstem_operator.users.plan import (
+    UserPlan,
+    UserSeen,
+    checked_password,
+    paused_status,
+    plan_user,
+    user_status,
+)
 
 _NO_PASSWORD: Final = "NoPassword"
 
@@ -188,6 +195,11 @@ async def _apply_users(
     applied = []
     for spec in users:
         key = spec.identity.key
+        if spec.paused:
+            status = paused_status(spec, statuses.of("User", key), dt.datetime.now(dt.UTC))
+            statuses.put("User", key, status)
+            applied.append(Applied("User", spec.identity.name, status, ()))
+            continue
         password = supplied[key]
         rules = None if acls is None else acls.get(spec.user, frozenset())
         seen = UserSeen(spec.user in with_password, rules, quotas.get(spec.user, {}))

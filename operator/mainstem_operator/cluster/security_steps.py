@@ -189,7 +189,7 @@ def at_step(cluster: ClusterSpec, step: Step) -> ClusterSpec:
 def users_in_the_way(cluster: str, users: Collection[Object]) -> str:
     """Why ACLs cannot be required yet: Users of the BrokerCluster that have none of theirs."""
     unready = [
-        user["metadata"]["name"]
+        user["metadata"]["name"] + (" (paused)" if _holds(user, "Paused") else "")
         for user in users
         if text_in(user, "clusterRef", "name") == cluster
         and not user["metadata"].get("deletionTimestamp")
@@ -202,7 +202,10 @@ def users_in_the_way(cluster: str, users: Collection[Object]) -> str:
 
 
 def _is_ready(user: Object) -> bool:
-    status = user.get("status") or {}
-    return status.get("observedGeneration") == user["metadata"].get("generation") and any(
-        item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or ()
-    )
+    observed = (user.get("status") or {}).get("observedGeneration")
+    return observed == user["metadata"].get("generation") and _holds(user, "Ready")
+
+
+def _holds(user: Object, condition: str) -> bool:
+    conditions = (user.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == condition and item["status"] == "True" for item in conditions)

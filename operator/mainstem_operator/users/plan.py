@@ -234,9 +234,29 @@ def user_status(
             "username": spec.user,
             "secret": None if login is None else spec.secret,
             "certificateExpires": None if ends is None else written(ends),
-            "conditions": merged(present, [condition], spec.identity.generation, now),
+            "conditions": merged(present, [condition, _paused(spec)], spec.identity.generation, now),
         }
     )
+
+
+def paused_status(spec: UserSpec, present: Object, now: dt.datetime) -> dict[str, Any]:
+    """The whole status of a User that is paused. One that was ready stays so while its manifest does."""
+    generation = spec.identity.generation
+    ready: Object = next((item for item in present.get("conditions") or () if item["type"] == "Ready"), {})
+    conditions = [_paused(spec)]
+    is_ready = ready.get("status") == "True" and ready.get("observedGeneration") == generation
+    if not is_ready:
+        text = f"The user is not changed, because of {names.PAUSE}, so it may not be as in the manifest."
+        conditions.append(Condition("Ready", None, "Paused", text))
+    entries = merged(present, conditions, generation, now)
+    if is_ready:
+        entries.append(dict(ready))
+    entries.sort(key=lambda item: str(item["type"]))
+    return {**present, "observedGeneration": generation, "username": spec.user, "conditions": entries}
+
+
+def _paused(spec: UserSpec) -> Condition:
+    return Condition("Paused", spec.paused, "Annotated" if spec.paused else "NotPaused")
 
 
 def servers_of(listener: Listener, cluster: ClusterSpec, outside: str | None) -> str:

@@ -25,6 +25,7 @@ from mainstem_operator.users.changes import carry_out
 from mainstem_operator.users.plan import (
     UserSeen,
     listener_for,
+    paused_status,
     plan_removal,
     problem_of,
     ready_condition,
@@ -209,6 +210,9 @@ class _Batch:
             await self._context.say_deleting(manifest)
             return
         if spec.paused:
+            present = manifest.get("status") or {}
+            status = paused_status(spec, present, dt.datetime.now(dt.UTC))
+            await self._context.put_status(manifest, status)
             return
         problem, listener = problem_of(spec, self._cluster), listener_for(spec, self._cluster)
         login = None

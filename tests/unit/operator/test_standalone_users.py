@@ -65,6 +65,17 @@ def test_a_user_gets_what_its_manifest_says_with_the_password_of_a_secret(tmp_pa
     assert "a-good-password" not in (tmp_path / "statuses.json").read_text()
 
 
+def test_a_user_that_is_paused_is_left_as_it_is(tmp_path: Path) -> None:
+    """As a Topic is, and as the operator leaves it on Kubernetes."""
+    users = PlayedUsers()
+    users.rules["alice"] = {AclRule("topic", "more", True, "write", True, "*")}
+    manifest = user(authentication={"type": "tls"})
+    manifest["metadata"]["annotations"] = {"mainstem.dev/pause-reconciliation": "true"}
+    (applied,) = apply(users, tmp_path, manifest)
+    assert (applied.changes, users.changes) == ((), [])
+    assert (applied.ready["status"], applied.ready["reason"]) == ("Unknown", "Paused")
+
+
 def test_what_the_manifest_does_not_name_is_taken_away(tmp_path: Path) -> None:
     users = PlayedUsers()
     users.passwords["alice"] = "set-before"

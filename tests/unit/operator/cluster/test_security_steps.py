@@ -143,6 +143,10 @@ def test_users_that_are_not_ready_are_named() -> None:
     assert users_in_the_way("events", [ready]) == ""
     assert "bob" in users_in_the_way("events", [ready, unready])
     assert "carol" in users_in_the_way("events", [user("carol", "True", generation=3)])
+    paused = user("dave", "Unknown")
+    paused["status"]["conditions"].append({"type": "Paused", "status": "True"})
+    text = users_in_the_way("events", [ready, unready, paused])
+    assert text.endswith("these are not: bob, dave (paused).")
     assert users_in_the_way("others", [unready]) == ""
     assert users_in_the_way("events", [user("bob", "False", deletionTimestamp="now")]) == ""
 

@@ -385,6 +385,41 @@ async def test_a_user_that_is_paused_is_left_as_it_is(played: Scene) -> None:
     played.kubernetes.apply(manifest)
     await played.settle()
     assert played.users.changes == []
+    assert played.ready()[:2] == ("Unknown", "Paused")
+
+
+async def test_a_user_that_is_paused_says_so_and_whether_its_manifest_has_changed_since(
+    played: Scene,
+) -> None:
+    """As Topics and ConsumerGroups do. ACLs are required when all Users are ready, so it must not seem ready
+    as a manifest says that nobody has followed (R38).
+    """
+
+    def status() -> tuple[str, int]:
+        found = played.kubernetes.get("users", "alice")["status"]
+        (paused,) = [item["status"] for item in found["conditions"] if item["type"] == "Paused"]
+        return paused, found["observedGeneration"]
+
+    played.kubernetes.apply(user())
+    await played.settle()
+    assert status() == ("False", 1)
+    played.kubernetes.annotate("users", "alice", {names.PAUSE: "true"})
+    await played.look()
+    assert (played.ready(), status()) == (("True", "Ready", ""), ("True", 1))
+    assert played.kubernetes.get("users", "alice")["status"]["secret"] == "events-user-alice"
+    writes = len(played.kubernetes.writes)
+    await played.look()
+    assert len(played.kubernetes.writes) == writes, "it rests"
+
+    played.kubernetes.apply(user(acls=[]))
+    for _ in range(2):
+        await played.look()
+        assert (played.ready()[:2], status()) == (("Unknown", "Paused"), ("True", 2))
+    assert played.users.rules == {"alice": {READ}}
+    played.kubernetes.annotate("users", "alice", {names.PAUSE: None})
+    await played.look()
+    assert (played.ready()[0], status()) == ("True", ("False", 2))
+    assert played.users.rules == {"alice": set()}
 
 
 async def test_no_secret_outlives_what_it_was_made_for(played: Scene) -> None:
