@@ -133,6 +133,11 @@ class LoadReport:
         """Whether more records are dead letters than the settings allow."""
         return rejects_too_many(self.dead_lettered, self.read, self.max_rejected_share)
 
+    @property
+    def gap_records(self) -> int:
+        """How many offsets were gone before they could be loaded."""
+        return sum(gap.end - gap.start for gap in self.gaps)
+
     def rejection(self) -> str:
         """A sentence about the share of dead letters, for a load that rejected too many."""
         share = self.dead_lettered / self.read if self.read else 0.0
@@ -156,7 +161,7 @@ class LoadReport:
             "deadLettered": self.dead_lettered,
             "files": self.files,
             "sizeBytes": self.size_bytes,
-            "gapRecords": sum(gap.end - gap.start for gap in self.gaps),
+            "gapRecords": self.gap_records,
             "orphansSwept": self.orphans_swept,
             "offsetsDeleted": self.offsets_deleted,
             "seconds": round(sum(self.seconds.values()), 1),

@@ -66,6 +66,8 @@ class TopicState:
         warnings: of the last load that did not fail.
         last_rejection: None, unless the last load that read records rejected too many. Loads that find
             nothing to read, or fail, leave it: the records are still in the dead letters.
+        read_ms, gap_records: when the last load ended that read records or passed over deleted ones, and how
+            many offsets it passed over; None and 0 before.
     """
 
     loaded_up_to_ms: int | None = None
@@ -78,6 +80,8 @@ class TopicState:
     rejected: int = 0
     warnings: tuple[str, ...] = ()
     last_rejection: Rejection | None = None
+    read_ms: int | None = None
+    gap_records: int = 0
 
     def page(self) -> dict[str, object]:
         """The state in JSON's types."""
@@ -92,6 +96,8 @@ class TopicState:
             "rejected": self.rejected,
             "warnings": list(self.warnings),
             "lastRejection": None if self.last_rejection is None else self.last_rejection.page(),
+            "readMs": self.read_ms,
+            "gapRecords": self.gap_records,
         }
 
 
@@ -251,6 +257,8 @@ class Resident:
                     state.message = report.rejection()
                 elif report.read or not state.message or not state.succeeded:
                     state.message = f"{report.rows} rows loaded, {report.dead_lettered} to the dead letters."
+                if report.read or report.gaps:
+                    state.read_ms, state.gap_records = state.finished_ms, report.gap_records
                 if report.read:
                     state.run_id, state.rows = report.run_id, report.rows
                     state.rejected = report.dead_lettered

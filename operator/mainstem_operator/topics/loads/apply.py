@@ -82,13 +82,16 @@ from mainstem_operator.topics.loads.resident import (
     is_resident,
     kept_entries,
     pages_of,
+    resident_loads,
     resident_manifests,
     resident_rejections,
     resident_status,
 )
 from mainstem_operator.topics.loads.runs import (
+    EndedLoad,
     LoadStatus,
     Run,
+    ended_loads,
     last_good_load,
     last_load,
     load_conditions,
@@ -429,7 +432,7 @@ class _Loads:
         more = (
             request_condition(entries),
             await self._bring_about_maintenance(spec),
-            retention_condition(spec, status, self._runs.get(load_name(spec.identity.name), [])),
+            retention_condition(spec, status, self._ended_loads(spec)),
             rejection_condition(spec, rejections),
             executors_condition(spec, self._cluster),
         )
@@ -443,6 +446,11 @@ class _Loads:
             last_rejection=None if rejections.last is None else rejections.last.status(),
             is_rejecting=rejections.counts,
         )
+
+    def _ended_loads(self, spec: TopicSpec) -> Sequence[EndedLoad]:
+        if is_resident(spec):
+            return resident_loads(self._pages.get(spec.identity.name))
+        return ended_loads(self._runs.get(load_name(spec.identity.name), []))
 
     def _rejections(self, spec: TopicSpec, status: Object) -> Rejections:
         if spec.warehouse is None:

@@ -42,7 +42,7 @@ from mainstem_operator.topics.loads.plan import (
     store_environment,
 )
 from mainstem_operator.topics.loads.rejections import Rejection, Rejections, rejections_in
-from mainstem_operator.topics.loads.runs import LoadStatus, rounded_age
+from mainstem_operator.topics.loads.runs import EndedLoad, LoadStatus, rounded_age
 
 CONFIG_FOLDER: Final = "/etc/mainstem/loads"
 CONFIG_FILE: Final = "topics.json"
@@ -60,6 +60,8 @@ class TopicPage:
         message: what became of it.
         run_id, rows, rejected: of the last load that brought records.
         last_rejection: None, unless the last load that read records rejected too many.
+        read, gap_records: when the last load ended that read records or passed over deleted ones, and how
+            many offsets it passed over.
     """
 
     loaded_up_to: dt.datetime | None
@@ -71,6 +73,8 @@ class TopicPage:
     rows: int
     rejected: int
     last_rejection: Rejection | None = None
+    read: dt.datetime | None = None
+    gap_records: int = 0
 
 
 def is_resident(spec: TopicSpec) -> bool:
@@ -217,6 +221,8 @@ def pages_of(answer: Any) -> dict[str, TopicPage]:
                 rows=int(page["rows"]),
                 rejected=int(page["rejected"]),
                 last_rejection=_rejection_of(page.get("lastRejection")),
+                read=_moment_of(page.get("readMs")),
+                gap_records=int(page.get("gapRecords", 0)),
             )
         except (KeyError, TypeError, ValueError, OverflowError):
             continue
@@ -228,6 +234,16 @@ def _rejection_of(page: Any) -> Rejection | None:
         return None
     at = dt.datetime.fromtimestamp(int(page["atMs"]) / 1000, dt.UTC)
     return Rejection(at, str(page["runId"]), int(page["read"]), int(page["rejected"]))
+
+
+def resident_loads(page: TopicPage | None) -> list[EndedLoad]:
+    """The loads on a page, as far as they say whether records were deleted before they were loaded."""
+    found: list[EndedLoad] = []
+    if page is not None and page.read is not None:
+        found.append((page.read, {"read": True, "gapRecords": page.gap_records}))
+    if page is not None and page.finished is not None and not page.succeeded:
+        found.append((page.finished, {"error": page.message}))
+    return found
 
 
 def resident_rejections(present: Mapping[str, Any], page: TopicPage | None) -> Rejections:

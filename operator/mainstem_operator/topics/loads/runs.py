@@ -85,6 +85,10 @@ class Run:
     trouble: str = ""
 
 
+EndedLoad = tuple[dt.datetime, Mapping[str, Any]]
+"""When a load ended, and its summary, as of the loader."""
+
+
 def run_of(job: Object, message: str, trouble: str = "") -> Run:
     """The run that a Job is. `message` is the termination message of its last pod."""
     status = job.get("status") or {}
@@ -188,7 +192,12 @@ def load_conditions(
     return [loaded, Condition(FRESH, False, "TooOld", late)]
 
 
-def retention_condition(topic: TopicSpec, status: Object, runs: Iterable[Run]) -> Condition | None:
+def ended_loads(runs: Iterable[Run]) -> list[EndedLoad]:
+    """What loads have left behind that have ended."""
+    return [(run.finished, summary_of(run.message)) for run in runs if run.finished is not None]
+
+
+def retention_condition(topic: TopicSpec, status: Object, loads: Iterable[EndedLoad]) -> Condition | None:
     """KeptUntilLoaded: no record is deleted before it is loaded, up to a limit; None if retention does not
     wait for loads.
 
@@ -196,8 +205,9 @@ def retention_condition(topic: TopicSpec, status: Object, runs: Iterable[Run]) -
     The condition is false until a load reads records without a gap.
 
     Args:
-        status: of the Topic. Its condition says what is known of runs whose Jobs are gone, and which runs it
-            was made of: Jobs that failed are kept for longer than others.
+        status: of the Topic. Its condition says what is known of loads whose Jobs are gone, and which loads
+            it was made of: Jobs that failed are kept for longer than others.
+        loads: those that are known.
     """
     if topic.warehouse is None or topic.warehouse.until_loaded is None:
         return None
@@ -207,10 +217,9 @@ def retention_condition(topic: TopicSpec, status: Object, runs: Iterable[Run]) -
     )
     lost = str(present.get("message", "")) if present.get("status") == "False" else ""
     judged = moment_noted(present.get("lastTransitionTime"))
-    ended = [(run.finished, run) for run in runs if run.finished is not None]
-    for finished, run in sorted(ended, key=lambda pair: pair[0]):
+    for finished, summary in sorted(loads, key=lambda pair: pair[0]):
         if judged is None or finished >= judged:
-            lost = _lost_in(summary_of(run.message), limit_bytes, lost)
+            lost = _lost_in(summary, limit_bytes, lost)
     if lost:
         return Condition(KEPT_UNTIL_LOADED, False, "RecordsDeleted", lost)
     return Condition(
@@ -222,7 +231,7 @@ def retention_condition(topic: TopicSpec, status: Object, runs: Iterable[Run]) -
 
 
 def _lost_in(summary: Mapping[str, Any], limit_bytes: int, before: str) -> str:
-    """What was deleted before it was loaded, as this run says, or as `before` if it says nothing."""
+    """What was deleted before it was loaded, as this load says, or as `before` if it says nothing."""
     deleted = ""
     if gap := summary.get("gapRecords"):
         deleted = f"{gap} offsets were deleted before they were loaded."

@@ -202,8 +202,12 @@ def states_after(
     return states[1:]
 
 
-def report_of(read: int, rejected: int, run_id: str = "r", up_to_ms: int | None = None) -> LoadReport:
+def report_of(
+    read: int, rejected: int, run_id: str = "r", up_to_ms: int | None = None, gap: int = 0
+) -> LoadReport:
     totals = LoadTotals(run_id=run_id, loaded_up_to_ms=up_to_ms)
+    if gap:
+        totals.gaps.append(OffsetRange(0, 0, gap))
     totals.counts[0] = RangeCounts(OffsetRange(0, 0, read), read, read - rejected, rejected)
     return totals.report(
         LoadOutcome.LOADED, topic="clicks", topic_id="id", table="clicks", max_rejected_share=0.05
@@ -227,6 +231,26 @@ def test_a_rejection_stays_until_a_load_that_reads_records_is_within_the_limit(
     assert rejections[:3] == [first, first, first]
     assert [state["succeeded"] for state in states] == [False, True, False, False, True]
     assert (rejections[3]["runId"], rejections[4]) == ("second", None)
+
+
+def test_a_gap_is_on_the_page_until_a_load_reads_records_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R30: a load that finds nothing to read, or fails, says nothing of the records before it."""
+    reports: list[LoadReport | LoaderError] = [
+        report_of(0, 0, "idle"),
+        report_of(10, 0, "first", gap=7),
+        report_of(0, 0, "idle"),
+        LoaderError("The brokers are away."),
+        report_of(0, 0, "skips all", gap=3),
+        report_of(4, 0, "good"),
+    ]
+    states = states_after(tmp_path, monkeypatch, reports)
+    assert [state["gapRecords"] for state in states] == [0, 7, 7, 7, 3, 0]
+    read_ms = [state["readMs"] for state in states]
+    assert read_ms[0] is None
+    assert read_ms[1:4] == [states[1]["finishedMs"]] * 3
+    assert read_ms[4:] == [state["finishedMs"] for state in states[4:]]
 
 
 def test_the_time_up_to_which_all_is_loaded_follows_the_table_back(

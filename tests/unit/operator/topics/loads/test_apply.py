@@ -25,7 +25,7 @@ from mainstem_operator.topics.loads.plan import maintenance_name, request_name
 from mainstem_operator.topics.loads.unseen import loads_not_seen
 from mainstem_operator.topics.reconcile import reconcile_topics
 
-PAGE = {
+PAGE: dict[str, Any] = {
     "loadedUpToMs": 1_700_000_000_000,
     "startedMs": 1_700_000_000_000,
     "finishedMs": 1_700_000_000_000,
@@ -241,6 +241,24 @@ async def test_a_table_is_maintained_for_as_long_as_its_topic_says_so(
     found = await bring_about_loads(context, there, [pair("clicks", schedule="@hourly")], [], Alone())
     assert maintenance_name("clicks") not in names(kubernetes, "cronjobs")
     assert "Maintained" not in {item.type for item in found["default", "clicks"].conditions}
+
+
+async def test_the_page_of_the_resident_loader_says_whether_records_were_kept_until_they_were_loaded(
+    context: Context, kubernetes: Kubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R30. It has no Jobs whose reports could say so."""
+    monkeypatch.setitem(PAGE, "readMs", 1_700_000_000_000)
+    monkeypatch.setitem(PAGE, "gapRecords", 7)
+    there = kubernetes.apply(cluster())
+    pairs = [pair("clicks", freshness="60s", retention="untilLoaded", retentionLimit="1Gi")]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    (workload,) = kubernetes.find("statefulsets")
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    kubernetes.apply(pod("events-resident-loader-0", labels, workload, podIP="10.0.0.7"))
+    (loads,) = (await bring_about_loads(context, there, pairs, [], Alone())).values()
+    (kept,) = [item for item in loads.conditions if item.type == "KeptUntilLoaded"]
+    assert (kept.holds, kept.reason) == (False, "RecordsDeleted")
+    assert "7 offsets were deleted" in kept.message
 
 
 async def test_a_topic_that_another_one_claims_has_no_loads(context: Context, kubernetes: Kubernetes) -> None:

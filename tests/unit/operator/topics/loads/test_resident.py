@@ -171,6 +171,9 @@ def test_the_page_is_read_and_what_is_no_page_is_left_out() -> None:
     )
     assert list(pages) == ["a"]
     assert pages["a"].last_rejection == Rejection(dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), "r", 9, 5)
+    assert (pages["a"].read, pages["a"].gap_records) == (None, 0), "a loader of an earlier version"
+    (read,) = pages_of({"topics": {"a": {**good, "readMs": 1000, "gapRecords": 7}}}).values()
+    assert (read.read, read.gap_records) == (read.finished, 7)
     no_pages: list[Any] = [None, [], {"topics": []}, "text"]
     for nonsense in no_pages:
         assert pages_of(nonsense) == {}

@@ -15,7 +15,8 @@ from mainstem_operator.api.conditions import merged
 from mainstem_operator.api.fields import InvalidSpec
 from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.topics.loads.identity import load_acls
-from mainstem_operator.topics.loads.runs import Run, retention_condition
+from mainstem_operator.topics.loads.resident import TopicPage, resident_loads
+from mainstem_operator.topics.loads.runs import EndedLoad, Run, ended_loads, retention_condition
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, tzinfo=dt.UTC)
 UNTIL_LOADED: dict[str, Any] = {"retention": "untilLoaded", "retentionLimit": "50Gi"}
@@ -81,7 +82,11 @@ def error_of_a_gap() -> str:
 
 def status_after(status: dict[str, Any], minute: int, *runs: Run) -> dict[str, Any]:
     """The status after a look at this minute that sees these Jobs."""
-    condition = retention_condition(topic(**UNTIL_LOADED), status, runs)
+    return status_of(status, minute, ended_loads(runs))
+
+
+def status_of(status: dict[str, Any], minute: int, loads: list[EndedLoad]) -> dict[str, Any]:
+    condition = retention_condition(topic(**UNTIL_LOADED), status, loads)
     assert condition is not None
     return {"conditions": merged(status, [condition], 1, NOW + dt.timedelta(minutes=minute))}
 
@@ -113,6 +118,49 @@ def test_a_load_that_fails_for_deleted_records_is_reported_until_one_has_no_gap(
 
 def test_other_failures_say_nothing_of_deleted_records() -> None:
     assert condition_in(status_after({}, 1, run(0, error="The store does not answer.")))[0] == "True"
+
+
+def page(minute: int, error: str = "", *, read: int | None = None, gap: int = 0) -> list[EndedLoad]:
+    """What the resident loader knows after a load that ended so many minutes after NOW.
+
+    Args:
+        error: of the load.
+        read: the minute at which the last load ended that read records, and `gap` the offsets it passed over.
+    """
+    ended = NOW + dt.timedelta(minutes=minute)
+    read_at = None if read is None else NOW + dt.timedelta(minutes=read)
+    return resident_loads(
+        TopicPage(ended, ended, ended, not error, error, "run", 5, 0, read=read_at, gap_records=gap)
+    )
+
+
+def test_the_resident_loader_reports_records_that_the_limit_deleted_as_loads_by_schedule_do() -> None:
+    """R30. Of loads it knows the last one that ended, and the last one that read records."""
+    status = status_of({}, 1, page(0, read=0))
+    assert condition_in(status)[0] == "True"
+    status = status_of(status, 3, page(2, read=2, gap=7))
+    holds, message = condition_in(status)
+    assert (holds, "7 offsets were deleted" in message) == ("False", True)
+    assert condition_in(status_of(status, 5, page(4, read=2, gap=7)))[0] == "False", "nothing was read"
+    assert condition_in(status_of(status, 5, []))[0] == "False", "it has started again"
+    assert condition_in(status_of(status, 5, resident_loads(None)))[0] == "False", "it does not answer"
+    assert condition_in(status_of(status, 5, page(4, read=4)))[0] == "True"
+
+
+def test_the_resident_loader_fails_for_deleted_records_until_it_reads_records_again() -> None:
+    status = status_of({}, 1, page(0, read=0))
+    status = status_of(status, 3, page(2, error_of_a_gap(), read=0))
+    holds, message = condition_in(status)
+    assert (holds, error_of_a_gap() in message) == ("False", True)
+    # The last load that read records was before the gap.
+    assert condition_in(status_of(status, 5, page(4, "No broker answers.", read=0)))[0] == "False"
+    assert condition_in(status_of(status, 5, page(4, read=4)))[0] == "True"
+
+
+def test_what_loads_by_schedule_have_reported_ends_by_the_resident_loader() -> None:
+    status = status_after({}, 1, run(0, read=100, gapRecords=7))
+    assert condition_in(status_of(status, 3, page(2)))[0] == "False"
+    assert condition_in(status_of(status, 3, page(2, read=2)))[0] == "True"
 
 
 @pytest.mark.parametrize(
