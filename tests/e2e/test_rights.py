@@ -25,6 +25,7 @@ from mainstem_operator.api.clusters import ClusterSpec, Images, cluster_of
 from mainstem_operator.api.names import BROKER, COMPONENT_LABEL, ZOOKEEPER, pod_labels
 from mainstem_operator.api.topics import topic_of
 from mainstem_operator.cluster.broker_manifests import Placement, broker_manifests, broker_services
+from mainstem_operator.cluster.load_policies import load_policies
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
 from mainstem_operator.kubernetes.manifests import manifest
 from mainstem_operator.topics.loads.plan import load_manifest, loader_rights
@@ -348,6 +349,7 @@ def _of_a_cluster(release: Release) -> list[Manifest]:
         *broker_services(cluster, 2),
         *zookeeper_manifests(cluster, images, None, release.namespace),
         *broker_manifests(cluster, images, 2, Placement({0: 31_000, 1: 31_001}, {"node-1": "a"}), None, 1),
+        *load_policies(cluster, release.namespace),
         *broker_services(secured, 2),
         *broker_manifests(secured, images, 2, Placement({0: 31_000, 1: 31_001}), None, 1),
         *loader_rights(cluster),

@@ -25,6 +25,7 @@ from mainstem_operator.kubernetes.manifests import (
     disruption_budget,
     headless_service,
     manifest,
+    pods_of_operators,
     pull_secrets_of,
     pulled,
     service,
@@ -431,10 +432,7 @@ def _policy(cluster: ClusterSpec, operator_namespace: str) -> Manifest:
         ports = {name: port for name, port in _ports(cluster).items() if port not in guarded}
         peers = [
             {"podSelector": {"matchLabels": names.pod_labels(cluster.name, names.BROKER)}},
-            {
-                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},
-                "podSelector": {"matchLabels": {names.COMPONENT_LABEL: "operator"}},
-            },
+            pods_of_operators(operator_namespace),
         ]
         ingress = [{"from": peers, "ports": [{"protocol": "TCP", "port": names.BROKERS_PORT}]}]
         if cluster.security.has_loads:

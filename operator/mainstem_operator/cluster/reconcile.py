@@ -39,6 +39,7 @@ from mainstem_operator.cluster.disks import (
     still_growing,
 )
 from mainstem_operator.cluster.irreversible_steps import IrreversibleSteps
+from mainstem_operator.cluster.load_policies import load_policies, load_policy_names
 from mainstem_operator.cluster.moves import Drain, plan_drain, plan_removal
 from mainstem_operator.cluster.rolling_restart import (
     Roll,
@@ -374,6 +375,8 @@ class _Pass:
         ):
             if not (settings.blocked_by and manifest["kind"] in ("ConfigMap", "StatefulSet")):
                 await self._apply(manifest)
+        for manifest in load_policies(self._cluster, self._context.operator_namespace):
+            await self._apply(manifest)
 
     def _has_never_served(self, snapshot: Snapshot) -> bool:
         """Whether no broker has ever been ready, so that there are no data yet."""
@@ -414,21 +417,22 @@ class _Pass:
         return replace(snapshot, zookeeper=planned(snapshot.zookeeper), brokers=planned(snapshot.brokers))
 
     async def _prune(self, snapshot: Snapshot) -> None:
-        """Delete what we made for brokers, or for a policy, that are not wanted any more."""
+        """Delete what we made for brokers, loads, or a policy, that are not wanted any more."""
         replicas = self._replicas(snapshot) if self._cluster.external is not None else 0
         service_names = {names.external(self._cluster.name, broker) for broker in range(replicas)}
+        stale_policies: set[str] = set()
+        if not self._cluster.network_policy or self._cluster.warehouse is None:
+            stale_policies |= {*load_policy_names(self._cluster.name)}
+        if not self._cluster.network_policy:
+            servers = (names.BROKER, names.ZOOKEEPER)
+            stale_policies |= {names.workload(self._cluster.name, one) for one in servers}
         for (kind, name), live in self._objects.items():
             # A copy may have our labels and our owner reference, and only its name is another.
             if not belongs_to(live, self._cluster.identity.uid, {names.CLUSTER_LABEL: self._cluster.name}):
                 continue
             broker = names.broker_of_external(self._cluster.name, name)
             stale_service = kind == "Service" and broker is not None and name not in service_names
-            stale_policy = (
-                kind == "NetworkPolicy"
-                and not self._cluster.network_policy
-                and name
-                in [names.workload(self._cluster.name, one) for one in (names.BROKER, names.ZOOKEEPER)]
-            )
+            stale_policy = kind == "NetworkPolicy" and name in stale_policies
             if stale_service or stale_policy:
                 api_version = "v1" if kind == "Service" else "networking.k8s.io/v1"
                 try:

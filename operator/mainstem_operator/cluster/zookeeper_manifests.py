@@ -17,6 +17,7 @@ from mainstem_operator.kubernetes.manifests import (
     disruption_budget,
     headless_service,
     manifest,
+    pods_of_operators,
     pull_secrets_of,
     pulled,
     service,
@@ -148,11 +149,7 @@ def _policy(cluster: ClusterSpec, operator_namespace: str) -> Manifest:
     """Brokers and the operator may connect to ZooKeeper, servers to each other, and no other pod."""
     peers = {"podSelector": {"matchLabels": names.pod_labels(cluster.name, names.ZOOKEEPER)}}
     brokers = {"podSelector": {"matchLabels": names.pod_labels(cluster.name, names.BROKER)}}
-    # Anybody can set the label in a namespace of his own; the namespace's name is set by Kubernetes.
-    operators = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},
-        "podSelector": {"matchLabels": {names.COMPONENT_LABEL: "operator"}},
-    }
+    operators = pods_of_operators(operator_namespace)
     return manifest(
         "networking.k8s.io/v1",
         "NetworkPolicy",

@@ -66,6 +66,17 @@ def owner(cluster: ClusterSpec) -> Manifest:
     }
 
 
+def pods_of_operators(namespace: str) -> Manifest:
+    """The operator's pods, as a source in a NetworkPolicy.
+
+    Anybody can set the label in a namespace of his own; the namespace's name is set by Kubernetes.
+    """
+    return {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "podSelector": {"matchLabels": {names.COMPONENT_LABEL: "operator"}},
+    }
+
+
 def digest(value: Any) -> str:
     """A short text that differs when `value` does."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
