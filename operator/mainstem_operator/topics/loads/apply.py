@@ -96,6 +96,7 @@ from mainstem_operator.topics.loads.runs import (
     last_load,
     load_conditions,
     loaded_up_to,
+    lost_with_node,
     retention_condition,
     rounded_age,
     run_of,
@@ -321,8 +322,10 @@ class _Loads:
         for job in await kube.find("batch/v1", "Job", namespace, labels):
             if (load := loads.get(controller_of(job) or "")) is not None:
                 pod = last.get(job["metadata"]["uid"], {})
-                trouble = _trouble_of(pod, now) if pod else without_pod(job, now)
-                self._runs.setdefault(load, []).append(run_of(job, _message_of(pod), trouble))
+                lost = lost_with_node(pod, now)
+                trouble = lost or (_trouble_of(pod, now) if pod else without_pod(job, now))
+                run = run_of(job, _message_of(pod), trouble, is_lost=bool(lost))
+                self._runs.setdefault(load, []).append(run)
                 # The items of a list do not say what they are.
                 self._jobs.setdefault(load, []).append({**job, "apiVersion": "batch/v1", "kind": "Job"})
 
@@ -361,7 +364,8 @@ class _Loads:
             # Others may use any label, and copy a pod with its owner.
             if controller_of(pod) != workload["metadata"]["uid"] or not is_member(pod, name):
                 continue
-            self._resident_trouble = _trouble_of(pod, dt.datetime.now(dt.UTC))
+            now = dt.datetime.now(dt.UTC)
+            self._resident_trouble = lost_with_node(pod, now) or _trouble_of(pod, now)
             if is_of_earlier_template(pod, workload) and await self._context.may_act():
                 logger.info("deleting a pod of an earlier manifest", pod=pod["metadata"]["name"])
                 with Alone()((namespace, f"Pod {pod['metadata']['name']}")):
@@ -551,6 +555,7 @@ class _Loads:
             await self._put_rules(load, load_acls(spec))
             await self._put_identity(await kube.apply(dict(wanted), live), load, key)
             await self._delete_outdated(wanted)
+            await self._delete_lost(wanted)
         except (NotUsable, BrokersRefused, ForeignObject) as error:
             return Refusal(str(error))
         except Refused as error:
@@ -566,6 +571,19 @@ class _Loads:
             logger.info("deleting a run of an earlier manifest", job=job["metadata"]["name"])
             await self._context.kube.delete_owned(job)
             self._runs[name] = [run for run in self._runs[name] if run.job != job["metadata"]["name"]]
+
+    async def _delete_lost(self, cron_job: Mapping[str, Any]) -> None:
+        """Delete runs whose pods do not end, so that the next one begins.
+
+        Such a pod may load on where nobody sees it. Of two loads at once only one brings each record, and so
+        it is with requests and maintenance: the commits of tables see to it.
+        """
+        name = cron_job["metadata"]["name"]
+        lost = {run.job for run in self._runs.get(name, ()) if run.is_lost}
+        for job in self._jobs.get(name, ()):
+            if job["metadata"]["name"] in lost and not job["metadata"].get("deletionTimestamp"):
+                logger.warning("deleting a run that does not end", job=job["metadata"]["name"])
+                await self._context.kube.delete_owned(job)
 
     async def _put_rules(self, load: str, rules: frozenset[AclRule]) -> None:
         """Let the load do what `rules` say, and nothing else.

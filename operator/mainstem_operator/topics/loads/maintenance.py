@@ -46,8 +46,12 @@ def maintenance_condition(outcome: Refusal | Manifest, runs: Sequence[Run]) -> C
         return Condition(MAINTAINED, False, "CannotMaintain", outcome.reason)
     stuck = next((run for run in runs if run.trouble), None)
     if stuck is not None:
-        text = f"The pod of {stuck.job} can't start. {stuck.trouble}"
-        return Condition(MAINTAINED, False, "MaintenanceCannotStart", text)
+        return Condition(
+            MAINTAINED,
+            False,
+            "MaintenanceLost" if stuck.is_lost else "MaintenanceCannotStart",
+            stuck.words(),
+        )
     ended = [run for run in runs if run.finished is not None]
     if not ended:
         schedule = outcome["spec"]["schedule"]

@@ -77,8 +77,8 @@ def outcome_of(request: LoadRequest, runs: Sequence[Run]) -> RequestOutcome:
     ended = [run for run in runs if run.finished is not None]
     succeeded = [run for run in ended if run.succeeded]
     if not ended:
-        stuck = next((run.trouble for run in runs if run.trouble), "")
-        message = f"Its pod can't start. {stuck}" if stuck else "It begins within a minute or two."
+        stuck = next((run.words() for run in runs if run.trouble), "")
+        message = stuck or "It begins within a minute or two."
         return RequestOutcome(request.field, request.request_id, None, message)
     run = max(succeeded or ended, key=lambda one: one.started)
     return RequestOutcome(

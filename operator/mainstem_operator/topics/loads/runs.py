@@ -21,6 +21,8 @@ LOST_OFFSETS: Final = "were deleted before"
 SILENCE: Final = dt.timedelta(minutes=10)
 """In which most images have been pulled."""
 NO_POD: Final = dt.timedelta(minutes=1)
+NO_END: Final = dt.timedelta(minutes=1)
+"""Beyond the time that a pod has to end, which the time of its deletion includes."""
 
 
 def waits_in_silence(pod: Object, now: dt.datetime) -> str:
@@ -44,6 +46,21 @@ def without_pod(job: Object, now: dt.datetime) -> str:
     if not is_waiting or metadata.get("deletionTimestamp") or created is None or now - created < NO_POD:
         return ""
     return f"Kubernetes creates no pod for it: `kubectl describe job {metadata['name']}` says why."
+
+
+def lost_with_node(pod: Object, now: dt.datetime) -> str:
+    """What to say of a pod that is deleted and does not end, as on a node that is unreachable; empty if it
+    may still end.
+    """
+    metadata, node = pod.get("metadata") or {}, (pod.get("spec") or {}).get("nodeName")
+    deleted = moment_noted(metadata.get("deletionTimestamp"))
+    has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    if deleted is None or has_ended or not node or now - deleted < NO_END:
+        return ""
+    return (
+        f"Its pod {metadata['name']} was to end by {written(deleted)}, and the node {node} does not report"
+        f" that it has. If the node will not come back: `kubectl delete node {node}`."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +91,8 @@ class LoadStatus:
 @dataclass(frozen=True, slots=True)
 class Run:
     """One Job of a Topic's loads. `message` is what its pod left behind: JSON from the loader, or its last
-    words; `succeeded` None while it goes on; `trouble` why its pod can't start, if it can't.
+    words; `succeeded` None while it goes on; `trouble` why its pod can't start, if it can't, or, if it
+    `is_lost`, does not end.
     """
 
     job: str
@@ -83,13 +101,19 @@ class Run:
     succeeded: bool | None
     message: str
     trouble: str = ""
+    is_lost: bool = False
+
+    def words(self) -> str:
+        """The trouble, and what it is about."""
+        what = f"{self.job} does not end." if self.is_lost else f"The pod of {self.job} can't start."
+        return f"{what} {self.trouble}"
 
 
 EndedLoad = tuple[dt.datetime, Mapping[str, Any]]
 """When a load ended, and its summary, as of the loader."""
 
 
-def run_of(job: Object, message: str, trouble: str = "") -> Run:
+def run_of(job: Object, message: str, trouble: str = "", *, is_lost: bool = False) -> Run:
     """The run that a Job is. `message` is the termination message of its last pod."""
     status = job.get("status") or {}
     ended = {item["type"]: item for item in status.get("conditions") or () if item.get("status") == "True"}
@@ -103,6 +127,7 @@ def run_of(job: Object, message: str, trouble: str = "") -> Run:
         succeeded=None if outcome is None else "Complete" in ended,
         message=message or (outcome or {}).get("message", ""),
         trouble="" if outcome else trouble,
+        is_lost=is_lost and outcome is None,
     )
 
 
@@ -167,8 +192,7 @@ def load_conditions(
     last = last_load(known)
     stuck = next((run for run in known if run.trouble), None)
     if stuck is not None:
-        text = f"The pod of {stuck.job} can't start. {stuck.trouble}"
-        loaded = Condition(LOADED, False, "LoadCannotStart", text)
+        loaded = Condition(LOADED, False, "LoadLost" if stuck.is_lost else "LoadCannotStart", stuck.words())
     elif last is None and (warehouse.suspend or topic.paused):
         loaded = Condition(LOADED, None, "Suspended", "Loads of this topic are suspended.")
     elif last is None:

@@ -5,6 +5,7 @@ played API server.
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import json
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from tests.support.manifests import resource
 
 from mainstem_operator.api.clusters import Images
 from mainstem_operator.api.fields import Object
+from mainstem_operator.api.timestamps import written
 from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.kubernetes.client import Kube
 from mainstem_operator.kubernetes.observe import Observer
@@ -297,6 +299,68 @@ async def test_a_run_that_never_started_is_replaced_when_its_manifest_is_correct
     corrected = [pair("orders", schedule="@hourly", resources={"requests": {"memory": "1Gi"}})]
     await bring_about_loads(context, there, corrected, [], Alone())
     assert names(kubernetes, "jobs") == ["running"]
+
+
+@pytest.mark.parametrize("job", ["load", "request", "maintenance"])
+async def test_a_run_that_does_not_end_since_its_node_is_lost_is_replaced_and_reported(
+    context: Context, kubernetes: Kubernetes, job: str
+) -> None:
+    """Kubernetes waits for the end of its pod for hours, and begins no other run (R30)."""
+    there = kubernetes.apply(cluster())
+    more = {"backfill": {"requestId": "b1"}, "maintenance": {"schedule": "@daily"}}
+    pairs = [pair("orders", schedule="@hourly", **more)]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    name = {
+        "load": "orders-load",
+        "request": request_name("orders", "backfill", "b1"),
+        "maintenance": maintenance_name("orders"),
+    }[job]
+    cron_job = kubernetes.get("cronjobs", name)
+    template = cron_job["spec"]["jobTemplate"]
+    labels = template["metadata"]["labels"]
+    for run, phase, seconds in (
+        ("ends-soon", "Running", 30),
+        ("has-ended", "Succeeded", 300),
+        ("lost", "Running", 90),
+        ("runs", "Running", None),
+    ):
+        metadata = {**template["metadata"], **pod(run, labels, cron_job)["metadata"]}
+        owner = kubernetes.apply(
+            {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": template["spec"]}
+        )
+        stored = kubernetes.apply(pod(run, labels, owner, phase=phase))
+        stored["spec"]["nodeName"] = "node-7"
+        if seconds is not None:
+            deleted = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=seconds)
+            stored["metadata"]["deletionTimestamp"] = written(deleted)
+    (loads,) = (await bring_about_loads(context, there, pairs, [], Alone())).values()
+    assert names(kubernetes, "jobs") == ["ends-soon", "has-ended", "runs"]
+    said = {item.type: item for item in loads.conditions}
+    kind, reason = {
+        "load": ("Loaded", "LoadLost"),
+        "request": ("LoadedAgain", "RequestPending"),
+        "maintenance": ("Maintained", "MaintenanceLost"),
+    }[job]
+    assert said[kind].reason == reason
+    assert "lost does not end. Its pod lost was to end by" in said[kind].message
+    assert "the node node-7 does not report that it has" in said[kind].message
+    (loads,) = (await bring_about_loads(context, there, pairs, [], Alone())).values()
+    assert "node-7" not in str(loads.conditions)
+
+
+async def test_a_resident_loader_that_does_not_end_since_its_node_is_lost_says_so(
+    context: Context, kubernetes: Kubernetes
+) -> None:
+    """Kubernetes starts no second pod of it before the first has ended (R30)."""
+    there = kubernetes.apply(cluster())
+    pairs = [pair("clicks", freshness="60s")]
+    await bring_about_loads(context, there, pairs, [], Alone())
+    stored = kubernetes.get("pods", "events-resident-loader-0")
+    deleted = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=90)
+    stored["metadata"]["deletionTimestamp"] = written(deleted)
+    (loads,) = (await bring_about_loads(context, there, pairs, [], Alone())).values()
+    assert loads.conditions[0].reason == "LoadCannotStart"
+    assert "`kubectl delete node node-0`" in loads.conditions[0].message
 
 
 LOG_TAIL = "INFO MemoryStore: Block stored as values in memory"
