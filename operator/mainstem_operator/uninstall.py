@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -125,17 +125,47 @@ def _named(kind: str, item: Object) -> str:
 async def end_operator(kube: Kube, namespace: str, deployment: str, instance: str) -> None:
     """Stop the operator and wait until none of its pods runs. A Deployment of others, which may have the name
     if ours is gone, is not stopped.
+
+    Raises:
+        Refused: an account that the chart did not make may not do that, and the operator runs, or may run.
     """
     selector = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": instance}
-    live = await kube.get("apps/v1", "Deployment", namespace, deployment)
-    if live is not None and selector.items() <= (live["metadata"].get("labels") or {}).items():
-        await kube.stop_deployment(namespace, deployment)
-    elif live is not None:
-        logger.warning("not stopped", deployment=deployment, reason=f"It belongs to {whose(live)}.")
-    pods = await kube.find("v1", "Pod", namespace, selector)
+    refusal = None
+    try:
+        await _stop(kube, namespace, deployment, selector)
+    except Refused as refused:
+        if refused.status != 403:
+            raise
+        refusal = refused  # somebody may have stopped it
+    try:
+        pods = await kube.find("v1", "Pod", namespace, selector)
+    except Refused as refused:
+        if refused.status != 403:
+            raise
+        raise _may_not_end(deployment, refused) from refused
+    if refusal is not None and any(_may_run(pod, deployment) for pod in pods):
+        raise _may_not_end(deployment, refusal)
     while any(_may_run(pod, deployment) for pod in pods):
         await asyncio.sleep(_POLL_SECONDS)
         pods = await kube.find("v1", "Pod", namespace, selector)
+
+
+async def _stop(kube: Kube, namespace: str, deployment: str, labels: Mapping[str, str]) -> None:
+    live = await kube.get("apps/v1", "Deployment", namespace, deployment)
+    if live is not None and labels.items() <= (live["metadata"].get("labels") or {}).items():
+        await kube.stop_deployment(namespace, deployment)
+    elif live is not None:
+        logger.warning("not stopped", deployment=deployment, reason=f"It belongs to {whose(live)}.")
+
+
+def _may_not_end(deployment: str, refused: Refused) -> Refused:
+    """To go on would be in vain: the operator would hold the Topics again, and nobody would let them go."""
+    text = (
+        "The operator has to end before its Topics and Users are let go, and this account may not end it:"
+        f" {refused} Give the account the rights in the chart's templates/uninstall.yaml, or stop the"
+        f" operator (`kubectl scale deployment/{deployment} --replicas=0`), and try again."
+    )
+    return Refused(refused.status, text)
 
 
 def _may_run(pod: Object, deployment: str) -> bool:

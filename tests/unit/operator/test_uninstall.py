@@ -107,25 +107,60 @@ async def test_a_deployment_of_others_that_has_the_name_is_not_stopped(
     assert kubernetes.get("deployments", "mainstem-operator", "a")["spec"]["replicas"] == 1
 
 
+def operator_pod(name: str, owners: list[dict[str, Any]], phase: str) -> dict[str, Any]:
+    labels = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": "mainstem"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "a", "labels": labels, "ownerReferences": owners},
+        "status": {"phase": phase},
+    }
+
+
+OWNERS = [{"kind": "ReplicaSet", "name": "mainstem-operator-5d8f", "controller": True}]
+
+
+@pytest.mark.parametrize(
+    ("refused", "phase", "ends"),
+    [
+        ({("GET", "deployments")}, "Running", False),
+        ({("PATCH", "deployments")}, "Running", False),
+        ({("GET", "deployments")}, "Succeeded", True),
+        ({("GET", "deployments"), ("GET", "pods")}, "Succeeded", False),
+        ({("GET", "pods")}, "Succeeded", False),
+    ],
+)
+async def test_an_account_that_may_not_end_the_operator_lets_nothing_go_while_it_runs(
+    refused: set[tuple[str, str]], phase: str, ends: bool, kubernetes: Kubernetes, kube: Kube
+) -> None:
+    """As one that the chart did not make (`rbac.create: false`). An operator that runs would hold again what
+    is let go.
+    """
+    kubernetes.objects["pods", "a", "p"] = operator_pod("p", OWNERS, phase)
+    kubernetes.apply(
+        deployment({names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": "mainstem"})
+    )
+    kubernetes.fails = lambda method, key, _: 403 if (method, key[0]) in refused else 0
+    if ends:
+        await end_operator(kube, "a", "mainstem-operator", "mainstem")
+    else:
+        with pytest.raises(Refused, match=r"fails.*templates/uninstall\.yaml, or stop the operator"):
+            await end_operator(kube, "a", "mainstem-operator", "mainstem")
+
+
 async def test_the_operator_is_ended_before_its_topics_are_let_go(
     monkeypatch: pytest.MonkeyPatch, kubernetes: Kubernetes, kube: Kube
 ) -> None:
     """It would hold them again at once: so the farewell waits until its pods are gone."""
     labels = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": "mainstem"}
-    owners = [{"kind": "ReplicaSet", "name": "mainstem-operator-5d8f", "controller": True}]
     others = [{"kind": "ReplicaSet", "name": "mainstem-operator-copy-77b9", "controller": True}]
     for name, owned_by, phase in (
-        ("p", owners, "Running"),
-        ("evicted", owners, "Failed"),
+        ("p", OWNERS, "Running"),
+        ("evicted", OWNERS, "Failed"),
         ("copy", [], "Running"),
         ("other", others, "Running"),
     ):
-        kubernetes.objects["pods", "a", name] = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": "a", "labels": labels, "ownerReferences": owned_by},
-            "status": {"phase": phase},
-        }
+        kubernetes.objects["pods", "a", name] = operator_pod(name, owned_by, phase)
     kubernetes.apply(deployment(labels))
     looked = asyncio.Event()
     find = kube.find
