@@ -223,6 +223,9 @@ def _json_of(value: object) -> object:
         case str():
             return value if len(value) <= _STATISTIC_CHARACTERS_MAX else None
         case datetime():
+            # A timestamp_ntz has no zone; `astimezone` would take it for a time of the machine's.
+            if value.tzinfo is None:
+                return value.strftime("%Y-%m-%dT%H:%M:%S.%f")
             return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         case date():
             return value.isoformat()

@@ -1,0 +1,62 @@
+"""What a commit reports of a file: minima and maxima by which readers skip files (R30)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.loader.fake_cluster import FakeCluster
+from tests.unit.loader.test_load_topic import Loads
+
+from mainstem_loader.arrow_arrays import Array
+from mainstem_loader.columns import TIMESTAMP_TYPE
+from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.parquet_files import ParquetFile
+
+NTZ = pa.timestamp("us")
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def machine_in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def statistics(folder: Path, **columns: Array) -> Any:
+    rows = pa.table(columns)
+    file = ParquetFile(Folder.of(folder), "x.parquet", rows.schema, {})
+    file.write(rows)
+    return json.loads(file.close().statistics)
+
+
+@pytest.mark.usefixtures("machine_in_berlin")
+def test_bounds_of_times_do_not_depend_on_the_zone_of_the_machine(tmp_path: Path) -> None:
+    found = statistics(
+        tmp_path,
+        without_zone=pa.array([NOON.replace(tzinfo=None)], NTZ),
+        with_zone=pa.array([NOON], TIMESTAMP_TYPE),
+    )
+    assert found["minValues"] == found["maxValues"]
+    assert found["minValues"] == {
+        "without_zone": "2024-01-01T12:00:00.000000",
+        "with_zone": "2024-01-01T12:00:00.000000Z",
+    }
+
+
+@pytest.mark.usefixtures("machine_in_berlin")
+def test_a_query_by_a_time_without_zone_finds_its_row(cluster: FakeCluster, tmp_path: Path) -> None:
+    loads = Loads(cluster, tmp_path)
+    loads.send({"at": "2024-01-01T12:00:00"})
+    loads.load(columns={"at": NTZ})
+    assert loads.rows("at") == [{"at": NOON.replace(tzinfo=None)}]
+    assert len(loads.ask("SELECT at FROM t WHERE at >= TIMESTAMP '2024-01-01 11:30:00'")) == 1
