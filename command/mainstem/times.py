@@ -96,10 +96,11 @@ def time_or_none(timestamp_ms: int) -> str | None:
     return None if timestamp_ms == _NO_TIMESTAMP else text_of_ms(timestamp_ms)
 
 
-@lru_cache(maxsize=4096)  # records come in bursts of the same second, and strftime is slow
+@lru_cache(maxsize=4096)  # records come in bursts of the same second
 def _text_of_second(seconds: int) -> str | None:
     try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+        # `strftime` of some systems writes fewer than four digits of an early year.
+        return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -225,9 +225,14 @@ def _json_of(value: object) -> object:
         case datetime():
             # A timestamp_ntz has no zone; `astimezone` would take it for a time of the machine's.
             if value.tzinfo is None:
-                return value.strftime("%Y-%m-%dT%H:%M:%S.%f")
-            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+                return _iso_text(value)
+            return f"{_iso_text(value.astimezone(UTC))}Z"
         case date():
             return value.isoformat()
         case _:
             return None
+
+
+def _iso_text(time: datetime) -> str:
+    """Without the zone. Readers want four digits of the year; `strftime` of some systems writes fewer."""
+    return time.replace(tzinfo=None).isoformat(timespec="microseconds")

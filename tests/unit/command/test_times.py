@@ -70,6 +70,10 @@ def test_a_record_without_a_timestamp_has_no_time_of_the_year_1969() -> None:
     assert time_or_none(0) == text_of_ms(0) == "1970-01-01T00:00:00.000Z"
 
 
+def test_a_year_has_four_digits() -> None:
+    assert text_of_ms(-62_135_596_800_000) == "0001-01-01T00:00:00.000Z"
+
+
 @given(st.integers(min_value=-(2**63), max_value=2**63 - 1))
 def test_any_timestamp_of_the_protocol_has_a_text(timestamp_ms: int) -> None:
     assert text_of_ms(timestamp_ms)

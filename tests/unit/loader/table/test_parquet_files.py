@@ -15,7 +15,7 @@ from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_load_topic import Loads
 
 from mainstem_loader.arrow_arrays import Array
-from mainstem_loader.columns import TIMESTAMP_TYPE
+from mainstem_loader.columns import TIMESTAMP_TYPE, TableFormat
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import ParquetFile
 
@@ -60,3 +60,26 @@ def test_a_query_by_a_time_without_zone_finds_its_row(cluster: FakeCluster, tmp_
     loads.load(columns={"at": NTZ})
     assert loads.rows("at") == [{"at": NOON.replace(tzinfo=None)}]
     assert len(loads.ask("SELECT at FROM t WHERE at >= TIMESTAMP '2024-01-01 11:30:00'")) == 1
+
+
+@pytest.mark.parametrize("table_format", list(TableFormat))
+def test_times_of_early_years_are_in_tables_of_both_formats(
+    cluster: FakeCluster, tmp_path: Path, table_format: TableFormat
+) -> None:
+    """The year 1 is what some languages have for a time that was never set."""
+    loads = Loads(cluster, tmp_path, table_format)
+    loads.send({"at": "0001-01-01T00:00:00Z"}, {"at": "0999-12-31T23:59:59.999999Z"})
+    report = loads.load(columns={"at": TIMESTAMP_TYPE})
+    assert (report.loaded, report.rows, report.dead_lettered) == (2, 2, 0)
+    assert loads.rows("at") == [
+        {"at": datetime(1, 1, 1, tzinfo=UTC)},
+        {"at": datetime(999, 12, 31, 23, 59, 59, 999999, UTC)},
+    ]
+
+
+def test_years_have_four_digits_in_bounds(tmp_path: Path) -> None:
+    times = [datetime(1, 1, 1, tzinfo=UTC), datetime(999, 12, 31, 23, 59, 59, 999999, UTC)]
+    without_zone = [time.replace(tzinfo=None) for time in times]
+    found = statistics(tmp_path, z=pa.array(times, TIMESTAMP_TYPE), n=pa.array(without_zone, NTZ))
+    assert found["minValues"] == {"z": "0001-01-01T00:00:00.000000Z", "n": "0001-01-01T00:00:00.000000"}
+    assert found["maxValues"] == {"z": "0999-12-31T23:59:59.999999Z", "n": "0999-12-31T23:59:59.999999"}
