@@ -48,6 +48,11 @@ REST_COLUMN: Final = "_rest"
 TOMBSTONE_COLUMN: Final = "_tombstone"
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
+DAYS_MIN: Final = -719_162
+DAYS_MAX: Final = 2_932_896
+MICROSECONDS_MIN: Final = -62_135_596_800_000_000
+MICROSECONDS_MAX: Final = 253_402_300_799_999_999
+"""Dates and timestamps since 1970 of the years 1 to 9999. Python and some readers have only these."""
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 RECORD_COLUMNS: Final[Mapping[str, pa.DataType]] = {

@@ -19,16 +19,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem_loader.arrow_arrays import Array, Bytes, Flags, Int64s, cut_binary, of_numbers
+from mainstem_loader.columns import DAYS_MAX, DAYS_MIN, MICROSECONDS_MAX, MICROSECONDS_MIN
 from mainstem_loader.payload.avro_schema import AvroType
 
 ITEMS_MAX: Final = 64
 """Of an array that is decoded here: each position in it costs some operations, for however few records."""
 VARINT_BYTES_MAX: Final = 10
 _PADDING: Final = VARINT_BYTES_MAX
-# The years 1 to 9999 since 1970, as fastavro and readers in Python take them.
-_DAYS: Final = (-719_162, 2_932_896)
-_MILLIS: Final = (-62_135_596_800_000, 253_402_300_799_999)
-_MICROS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+_DAYS: Final = (DAYS_MIN, DAYS_MAX)
+_MILLIS: Final = (MICROSECONDS_MIN // 1000, MICROSECONDS_MAX // 1000)
+_MICROS: Final = (MICROSECONDS_MIN, MICROSECONDS_MAX)
 Rows = npt.NDArray[np.int64]
 
 

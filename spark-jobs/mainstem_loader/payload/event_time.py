@@ -114,7 +114,7 @@ def days_of_field(
     )
     dead: list[tuple[int, str]] = []
     for row in np.flatnonzero(~(is_time & is_plausible)).tolist():
-        value = None if values is None else values[row].as_py()
+        value = None if values is None else _plain(values[row])
         if value is None:
             dead.append(
                 (row, f"the event time, field {times.column!r}, is missing or not of its column's type")
@@ -132,6 +132,15 @@ def days_of_field(
                 )
             )
     return EventDays(days, dead)
+
+
+def _plain(value: pa.Scalar[pa.DataType]) -> object:
+    """A value to show: a text in place of a time that Python has none for, which is out of its years."""
+    try:
+        plain: object = value.as_py()
+    except (ValueError, OverflowError):
+        plain = value.cast(pa.string()).as_py()
+    return plain
 
 
 def _day_number(day: date | None, default: int) -> int:

@@ -9,7 +9,8 @@ strings unless the column is known to be a timestamp, date or decimal. A value t
 type, such as an empty array, goes to the column `_rest` while no record has shown the type of its field
 (`untyped_values`). Dead are also: what is not one object, a field twice in one object, a string that
 is not UTF-8, and a field whose type is not the column's (an integer fits a column of doubles, and a whole
-number such as 30.0 or 3e1 one of integers; nothing else bends).
+number such as 30.0 or 3e1 one of integers; nothing else bends). Dates and times outside of the years 1 to
+9999 in UTC are of no column's type.
 
 Values are joined by newlines and parsed as one text. That is sound, no value can leak into the next one or
 hide another, because each begins with `{` and ends with `}`, no byte is zero, Arrow takes no line break
@@ -30,6 +31,7 @@ from typing import IO, Any, Final, Literal, cast
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from mainstem_loader.arrow_arrays import (
@@ -44,12 +46,17 @@ from mainstem_loader.arrow_arrays import (
 )
 from mainstem_loader.columns import (
     COLUMNS_MAX,
+    DAYS_MAX,
+    DAYS_MIN,
+    MICROSECONDS_MAX,
+    MICROSECONDS_MIN,
     REST_COLUMN,
     ColumnError,
     Columns,
     check_name,
     column_of_field,
     field_of_column,
+    members_of,
     merge_types,
     storable_type,
 )
@@ -481,7 +488,8 @@ def _read(
 
     Raises:
         ArrowInvalid: the text does not parse, or a value is not of its column's type.
-        ColumnError: the text holds another number of objects than `count`.
+        ColumnError: the text holds another number of objects than `count`, or a column a time that tables
+            cannot have.
     """
     # Arrow reads no dates, but timestamps.
     types = {name: pa.timestamp("s") if pa.types.is_date(kind) else kind for name, kind in columns.items()}
@@ -503,7 +511,36 @@ def _read(
             if not dates.cast(times.type).equals(times):
                 raise ColumnError(f"field {name!r} has a time of day where the column is a date")
             table = table.set_column(position, name, dates)
+        if name in columns:
+            _check_times(name, table.column(name), columns[name])
     return table
+
+
+def _check_times(field: str, values: Array | ChunkedArray, column_type: pa.DataType) -> None:
+    """Whether all dates and timestamps are of years that tables can have: an offset may lead out of them.
+
+    Args:
+        field: names the values in the error.
+        values: as they were read; what `column_type` does not have in them may look like times and is none.
+        column_type: of their column.
+
+    Raises:
+        ColumnError: see there.
+    """
+    if pa.types.is_date(column_type) or pa.types.is_timestamp(column_type):
+        is_date = pa.types.is_date(column_type)
+        numbers = values.cast(pa.int32() if is_date else pa.int64())
+        least, greatest = (bound.as_py() for bound in (pc.min(numbers), pc.max(numbers)))
+        least_of_all, greatest_of_all = (
+            (DAYS_MIN, DAYS_MAX) if is_date else (MICROSECONDS_MIN, MICROSECONDS_MAX)
+        )
+        if least is not None and (least < least_of_all or greatest > greatest_of_all):
+            raise ColumnError(f"field {field!r} has a time outside of the years 1 to 9999")
+    elif pa.types.is_list(column_type):
+        _check_times(field, pc.list_flatten(values), column_type.value_type)
+    elif pa.types.is_struct(column_type):
+        for name, member_type in members_of(column_type).items():
+            _check_times(f"{field}.{name}", pc.struct_field(values, [name]), member_type)
 
 
 def joined_objects(one: str | None, other: str) -> str:

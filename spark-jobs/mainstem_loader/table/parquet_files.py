@@ -19,13 +19,23 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from mainstem_loader.columns import OFFSET_COLUMN, TIMESTAMP_COLUMN, Columns, TableFormat
+from mainstem_loader.columns import (
+    DAYS_MAX,
+    DAYS_MIN,
+    MICROSECONDS_MAX,
+    MICROSECONDS_MIN,
+    OFFSET_COLUMN,
+    TIMESTAMP_COLUMN,
+    Columns,
+    TableFormat,
+)
 from mainstem_loader.payload.readers import RAW_COLUMN
 from mainstem_loader.table.folder import Folder
 
@@ -168,7 +178,7 @@ class ParquetFile:
             size_bytes=size_bytes,
             modified_ms=time.time_ns() // 1_000_000,
             columns={field.name: field.type for field in self.schema},
-            statistics=json.dumps(_statistics(metadata)),
+            statistics=json.dumps(_statistics(metadata, self.schema)),
         )
 
     def abandon(self) -> None:
@@ -183,7 +193,7 @@ class ParquetFile:
             self._folder.delete(self.path)
 
 
-def _statistics(metadata: parquet.FileMetaData) -> dict[str, object]:
+def _statistics(metadata: parquet.FileMetaData, schema: pa.Schema) -> dict[str, object]:
     """Delta's statistics out of Parquet's, for top-level columns whose values have an order that both agree
     on.
     """
@@ -199,10 +209,19 @@ def _statistics(metadata: parquet.FileMetaData) -> dict[str, object]:
         if len(chunks) < len(groups):
             continue
         null_counts[column.path] = sum(chunk.null_count or 0 for chunk in chunks)
-        bounds: list[Any] = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
+        column_type = schema.field(column.path).type
+        is_time = pa.types.is_timestamp(column_type) or pa.types.is_date(column_type)
+        # Python has no times outside of the years 1 to 9999, which others may have given a table.
+        bounds: list[Any] = [
+            (chunk.min_raw, chunk.max_raw) if is_time else (chunk.min, chunk.max)
+            for chunk in chunks
+            if chunk.has_min_max
+        ]
         if bounds and all(chunk.has_min_max or not chunk.num_values for chunk in chunks):
-            lowest = _json_of(min(lower for lower, _ in bounds))
-            highest = _json_of(max(upper for _, upper in bounds))
+            lowest, highest = (
+                _text_of_time(bound, column_type) if is_time else _json_of(bound)
+                for bound in (min(lower for lower, _ in bounds), max(upper for _, upper in bounds))
+            )
             if lowest is not None and highest is not None:
                 minima[column.path], maxima[column.path] = lowest, highest
     return {
@@ -222,17 +241,20 @@ def _json_of(value: object) -> object:
             return value
         case str():
             return value if len(value) <= _STATISTIC_CHARACTERS_MAX else None
-        case datetime():
-            # A timestamp_ntz has no zone; `astimezone` would take it for a time of the machine's.
-            if value.tzinfo is None:
-                return _iso_text(value)
-            return f"{_iso_text(value.astimezone(UTC))}Z"
-        case date():
-            return value.isoformat()
         case _:
             return None
 
 
-def _iso_text(time: datetime) -> str:
-    """Without the zone. Readers want four digits of the year; `strftime` of some systems writes fewer."""
-    return time.replace(tzinfo=None).isoformat(timespec="microseconds")
+def _text_of_time(value: int, column_type: pa.DataType) -> str | None:
+    """A date or timestamp as Delta writes it, with four digits of the year; None if it has no such form.
+
+    Args:
+        value: days or microseconds since 1970, as Parquet has them.
+        column_type: a timestamp without a zone has none here either.
+    """
+    if not isinstance(column_type, pa.TimestampType):
+        return str(np.datetime64(value, "D")) if DAYS_MIN <= value <= DAYS_MAX else None
+    if column_type.unit != "us" or not MICROSECONDS_MIN <= value <= MICROSECONDS_MAX:
+        return None
+    zone = "" if column_type.tz is None else "Z"
+    return f"{np.datetime64(value, 'us')}{zone}"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.loader.payload.test_avro_payload import encoded, record, source_of
 from tests.unit.loader.payload.test_protobuf_payload import EVERYTHING, Reading, random_message, value
 
-from mainstem_loader.columns import REST_COLUMN, Columns
+from mainstem_loader.columns import REST_COLUMN, TIMESTAMP_TYPE, Columns
 from mainstem_loader.payload.avro_payload import AvroPayload
 from mainstem_loader.payload.json_payload import JsonPayload
 from mainstem_loader.payload.readers import PayloadReader
@@ -235,6 +235,10 @@ JSON_COLUMNS: Final[Columns] = {
     "l": pa.list_(pa.int64()),
     "o": pa.struct([("n", pa.int64()), ("l", pa.list_(pa.float64())), ("s", pa.string())]),
     "a": pa.list_(pa.struct([("n", pa.int64())])),
+    "t": TIMESTAMP_TYPE,
+    "z": pa.timestamp("us"),
+    "day": pa.date32(),
+    "times": pa.list_(pa.struct([("t", TIMESTAMP_TYPE)])),
 }
 NO_TYPE: Final[st.SearchStrategy[Any]] = st.sampled_from(
     [[], {}, [[]], [{}], [None], [None, None], [None, []], {"x": []}, [None, {"y": []}]]
@@ -242,6 +246,21 @@ NO_TYPE: Final[st.SearchStrategy[Any]] = st.sampled_from(
 SCALARS: Final = st.one_of(st.none(), st.integers(-3, 3), st.sampled_from([0.5, 2.0, -0.0, "x", True]))
 LISTS: Final = st.lists(SCALARS, max_size=2)
 VALUES: Final = st.one_of(SCALARS, LISTS, NO_TYPE)
+TIMES: Final = st.sampled_from(
+    [
+        "2024-02-29",
+        "0001-01-01",
+        "0001-01-01T00:00:00+00:01",
+        "9999-12-31",
+        "9999-12-31T23:59:59-00:01",
+        "0000-12-31",
+        "soon",
+        None,
+        7,
+    ]
+)
+# What has the form of a time is a string where the type of the field is not known.
+TIME_OBJECTS: Final = st.fixed_dictionaries({}, optional={"t": TIMES, "x": TIMES.filter(lambda x: x != 7)})
 OBJECTS: Final = st.fixed_dictionaries({}, optional={"n": SCALARS, "l": LISTS, "s": SCALARS, "e": NO_TYPE})
 JSON_RECORDS: Final = st.fixed_dictionaries(
     {},
@@ -251,6 +270,8 @@ JSON_RECORDS: Final = st.fixed_dictionaries(
         "a": st.one_of(VALUES, st.lists(st.one_of(st.none(), OBJECTS), max_size=2)),
         "e": NO_TYPE,
         "f": NO_TYPE,
+        **dict.fromkeys(("t", "z", "day"), TIMES),
+        "times": st.lists(st.one_of(st.none(), TIME_OBJECTS), max_size=2),
     },
 )
 
@@ -273,6 +294,8 @@ def json_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [without_nulls(row) for row in rows]
 
 
+@example([{"t": "9999-12-31T23:59:59-00:01"}, {"t": "2024-02-29"}])
+@example([{"times": [{"t": "2024-02-29", "x": "0000-12-31"}, {"t": "0000-12-31"}]}, {"day": "0001-01-01"}])
 @example([{}, {"n": 2.0, "f": [None, None]}])
 @example([{}, {"o": {"n": 2.0, "e": []}, "f": [None, None]}])
 @example([{}, {"n": 2.0, "s": 5, "f": [None, None]}])

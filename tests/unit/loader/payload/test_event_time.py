@@ -78,6 +78,7 @@ def test_iso_8601_strings_are_times(text: str, expected: str) -> None:
         ("soon", pa.string()),
         ("", pa.string()),
         ("2013-02-30", pa.string()),
+        ("0001-01-01T00:00:00+01:00", pa.string()),
         (2**62, pa.int64()),
         (float("nan"), pa.float64()),
         (1e300, pa.float64()),
@@ -103,6 +104,15 @@ def test_numbers_are_milliseconds() -> None:
 def test_timestamps_of_any_unit_are_times(unit: Literal["s", "ms", "us", "ns"]) -> None:
     result = days_of([datetime(2013, 1, 1, 23, 59, 59, tzinfo=UTC)], pa.timestamp(unit, "UTC"))
     assert result.days.tolist() == [day("2013-01-01")]
+
+
+@pytest.mark.parametrize("microseconds", [-62_135_596_800_000_001, 253_402_300_800_000_000])
+def test_a_time_that_python_has_none_for_is_dead_with_its_text(microseconds: int) -> None:
+    column = pa.chunked_array([pa.array([microseconds], pa.int64()).cast(pa.timestamp("us", "UTC"))])
+    ((row, reason),) = days_of_field(AT, column, np.array([0]), np.array([False])).dead
+    assert row == 0
+    assert "the event time, field 'at', is no time" in reason
+    assert "0000-12-31" in reason or "10000-01-01" in reason
 
 
 def test_a_missing_time_is_dead_but_a_tombstone_has_its_records_time() -> None:

@@ -347,6 +347,40 @@ def test_columns_with_a_given_type_are_read_as_it() -> None:
     assert list(reasons(parsed)) == [5]
 
 
+OUTSIDE: dict[bytes, pa.DataType] = {
+    b'{"t":"0001-01-01T00:00:00+01:00"}': TIMESTAMP,
+    b'{"t":"9999-12-31T23:59:59.5-05:00"}': TIMESTAMP,
+    b'{"t":"0000-12-31T23:59:59"}': pa.timestamp("us"),
+    b'{"t":"0000-01-01"}': pa.date32(),
+    b'{"t":[null,"0000-01-01"]}': pa.list_(TIMESTAMP),
+    b'{"t":{"x":{"y":"0000-01-01"}}}': pa.struct([("x", pa.struct([("y", TIMESTAMP)]))]),
+}
+
+
+@pytest.mark.parametrize("value", OUTSIDE)
+def test_a_time_that_no_table_can_have_is_kept_as_text(value: bytes) -> None:
+    """An offset may lead out of the years 1 to 9999. The record is a row beside others and alone (R31)."""
+    fixed: Columns = {"t": OUTSIDE[value], "n": pa.int64()}
+    for block in ([value], [value, b'{"n":1}', b'{"t":null}']):
+        parsed = parse(*block, fixed=fixed)
+        assert rows(parsed)[0] == {"t": None, "n": None, "_rest": value.decode()}
+        assert (len(parsed.rows), parsed.dead) == (len(block), [])
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"])
+def test_the_first_and_the_last_time_are_in_their_columns(text: str) -> None:
+    fixed: Columns = {"t": TIMESTAMP, "d": pa.date32()}
+    day = text[:10]
+    parsed = parse(json.dumps({"t": text, "d": day}).encode(), fixed=fixed)
+    assert rows(parsed) == {0: {"t": datetime.fromisoformat(text), "d": date.fromisoformat(day)}}
+
+
+def test_what_looks_like_such_a_time_is_a_string_where_the_column_is_none() -> None:
+    inside = b'{"o":{"x":"0000-01-01"},"s":"0000-01-01"}'
+    parsed = parse(inside, fixed={"o": pa.struct([("t", TIMESTAMP)])})
+    assert rows(parsed) == {0: {"o": {"t": None, "x": "0000-01-01"}, "s": "0000-01-01"}}
+
+
 IDS = (b'{"a":9007199254740993}', b'{"a":1152921504606846977}', b'{"a":18446744073709551615}')
 
 

@@ -77,6 +77,34 @@ def test_times_of_early_years_are_in_tables_of_both_formats(
     ]
 
 
+@pytest.mark.parametrize("outside", [-62_135_596_800_000_001, 253_402_300_800_000_000])
+def test_a_file_has_no_bounds_of_times_that_have_no_text(tmp_path: Path, outside: int) -> None:
+    """Rows that a transform returns or another program has written may have them."""
+    times = pa.array([0, outside], pa.int64()).cast(TIMESTAMP_TYPE)
+    days = pa.array([0, outside // 86_400_000_000], pa.int32()).cast(pa.date32())
+    found = statistics(tmp_path, n=pa.array([1, 2]), at=times, on=days)
+    assert found["minValues"] == {"n": 1}
+    assert found["maxValues"] == {"n": 2}
+    assert found["nullCount"] == {"n": 0, "at": 0, "on": 0}
+
+
+@pytest.mark.parametrize("table_format", list(TableFormat))
+def test_a_time_outside_of_the_years_of_tables_blocks_no_topic(
+    cluster: FakeCluster, tmp_path: Path, table_format: TableFormat
+) -> None:
+    loads = Loads(cluster, tmp_path, table_format)
+    loads.send({"at": "0001-01-01T00:00:00+01:00"}, {"at": "2024-01-01T12:00:00Z"})
+    report = loads.load(columns={"at": TIMESTAMP_TYPE})
+    assert (report.loaded, report.rows, report.dead_lettered) == (2, 2, 0)
+    assert loads.rows("at", "_rest") == [
+        {"at": None, "_rest": '{"at": "0001-01-01T00:00:00+01:00"}'},
+        {"at": NOON, "_rest": None},
+    ]
+    loads.send({"at": "9999-12-31T23:59:59-05:00"})
+    report = loads.load(event_time_field="at")
+    assert (report.rows, report.dead_lettered) == (0, 1)
+
+
 def test_years_have_four_digits_in_bounds(tmp_path: Path) -> None:
     times = [datetime(1, 1, 1, tzinfo=UTC), datetime(999, 12, 31, 23, 59, 59, 999999, UTC)]
     without_zone = [time.replace(tzinfo=None) for time in times]
