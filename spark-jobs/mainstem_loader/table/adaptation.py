@@ -47,6 +47,8 @@ _READS_AT_ONCE: Final = 16
 # deletion vectors, column mapping, row ids.
 _READER_VERSION_MAX: Final = 1
 _WRITER_VERSION_MAX: Final = 2
+# As Parquet calls integers. Times, which stay as they are, are stored as integers of 64 bits, too.
+_INTEGER_KINDS: Final = ("NONE", "INT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +276,8 @@ def _file_is_exact(folder: Folder, column: str, path: str) -> bool:
         leaf = metadata.schema.column(index)
         # A column may have dots in its name; no other then begins with it and a dot (`columns.check_name`).
         if not f"{leaf.path}.".startswith(f"{column}.") or leaf.physical_type != "INT64":
+            continue
+        if leaf.logical_type.type not in _INTEGER_KINDS:
             continue
         for group in range(metadata.num_row_groups):
             chunk = metadata.row_group(group).column(index)

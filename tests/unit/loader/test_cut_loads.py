@@ -20,7 +20,7 @@ from tests.unit.loader.test_load_topic import DAY_MS, NEW_YEAR_MS, Loads, Meddli
 
 from mainstem_loader import adapt_table as adapting
 from mainstem_loader.chosen_offsets import ChosenOffsets
-from mainstem_loader.columns import TableFormat, fits
+from mainstem_loader.columns import TIMESTAMP_TYPE, TableFormat, fits
 from mainstem_loader.load_topic import LoadOutcome, load_topic
 from mainstem_loader.rewrite_rows import backfill
 from mainstem_loader.spark.executors import InProcessExecutor
@@ -67,6 +67,16 @@ def test_empty_values_are_in_their_columns_once_the_type_is_known(loads: Loads) 
         {"id": 3, **FULL, "_rest": None},
     ]
     assert commits(loads) == ["load", "adapt", "load"]
+    check_files(loads)
+
+
+def test_a_fraction_makes_doubles_beside_a_time_of_the_same_object(loads: Loads) -> None:
+    """R30: Parquet stores times as integers of 64 bits, too, and they need not be exact as doubles."""
+    loads.send({"o": {"n": 1, "at": "9999-12-31T00:00:00Z"}})
+    loads.load(columns={"o": pa.struct([("n", pa.int64()), ("at", TIMESTAMP_TYPE)])})
+    loads.send({"o": {"n": 2.5}})
+    assert loads.load().warnings == ("Column o was one of whole numbers and is one of doubles now.",)
+    assert [row["o"]["n"] for row in loads.rows("o")] == [1.0, 2.5]
     check_files(loads)
 
 
