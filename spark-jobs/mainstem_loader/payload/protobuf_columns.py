@@ -403,8 +403,16 @@ class MessageDecoder:
 
 
 def message_json(message: Any) -> str:
-    """A message as JSON on one line, with the names of its fields as the schema has them."""
-    text: str = json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
+    """A message as JSON on one line, with the names of its fields as the schema has them.
+
+    Raises:
+        ValueError: it has a value that JSON has not, such as a timestamp outside of the years 1 to 9999.
+        TypeError: it has an `Any` of an unknown type.
+    """
+    try:
+        text: str = json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
+    except json_format.Error as error:  # which is no ValueError
+        raise ValueError(str(error)) from error
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from decimal import Decimal
@@ -346,6 +347,36 @@ def test_members_that_differ_in_case_alone_make_their_message_json() -> None:
     message.b.x = 5
     (row,) = reading.rows(value(message)).values()
     assert row == {"b": '{"x": 5}'}
+
+
+NODE: Final = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/struct.proto";
+message Node {
+  int32 id = 1; Node child = 2; google.protobuf.Timestamp ts = 3; google.protobuf.Struct st = 4;
+}
+"""
+
+
+@pytest.mark.parametrize("place", ["st", "child.st", "child.ts", "child.child.ts"])
+def test_a_message_that_has_no_json_is_dead_and_its_neighbors_are_rows(place: str) -> None:
+    """R31: one record does not fail the load."""
+    reading = Reading(NODE)
+    good, bad = reading.new(), reading.new()
+    good.id = 7
+    good.child.ts.seconds = 0
+    *path, field = place.split(".")
+    part = bad
+    for name in path:
+        part = getattr(part, name)
+    if field == "st":
+        part.st["x"] = math.inf
+    else:
+        part.ts.seconds = 253_402_300_800
+    values = (value(good), value(bad), value(good))
+    assert "not what schema 1 says: " in reading.dead(*values)[1]
+    assert [row["child"] for row in reading.rows(*values).values()] == ['{"ts": "1970-01-01T00:00:00Z"}'] * 2
 
 
 def test_an_empty_message_and_one_without_columns_are_rows() -> None:
