@@ -8,7 +8,7 @@ whose schema is not Avro, and bytes that are not what the schema says.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -31,6 +31,22 @@ SchemaOf = Callable[[int], WriterSchema]
 
 ONE_BY_ONE_MAX: Final = 64
 """Values that are decoded one by one rather than divided further."""
+# What fastavro makes of values, by their logical type or, without one, by their type.
+_PYTHON_TYPES: Final[Mapping[str, type]] = {
+    "date": date,
+    "timestamp-millis": datetime,
+    "timestamp-micros": datetime,
+    "decimal": Decimal,
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "bytes": bytes,
+    "string": str,
+    "array": list,
+    "map": dict,
+}
 
 
 class AvroPayload:
@@ -198,25 +214,12 @@ def _stored_union(avro_type: AvroType, value: Any) -> Any:
 
 
 def _is_of(part: AvroType, value: Any) -> bool:
-    """Whether a decoded value is of a union's branch. Named types come as pairs with their name."""
-    if isinstance(value, tuple):
-        return bool(part.name == value[0])
-    match part.kind:
-        case "boolean":
-            return isinstance(value, bool)
-        case "int" | "long":
-            return isinstance(value, (int, datetime, date)) and not isinstance(value, bool)
-        case "float" | "double":
-            return isinstance(value, float)
-        case "bytes" | "fixed":
-            return isinstance(value, (bytes, Decimal))
-        case "string" | "enum":
-            return not isinstance(value, (bytes, dict, list, int, float))
-        case "array":
-            return isinstance(value, list)
-        case "map" | "record" | "error":
-            return isinstance(value, dict)
-    return False
+    """Whether a decoded value is of a union's branch. Those of named types, and no others, are pairs with the
+    name.
+    """
+    if part.name or isinstance(value, tuple):
+        return isinstance(value, tuple) and bool(part.name == value[0])
+    return type(value) is (_PYTHON_TYPES.get(part.logical) or _PYTHON_TYPES[part.kind])
 
 
 def _without_names(value: Any) -> Any:

@@ -177,6 +177,36 @@ def test_a_recursive_type_is_a_column_of_json() -> None:
     assert json.loads(row["next"]) == {"x": 2, "next": None}
 
 
+AT = datetime(2026, 11, 23, 8, tzinfo=UTC)
+DATE = {"type": "int", "logicalType": "date"}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 3}
+ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
+
+
+@pytest.mark.parametrize(
+    ("types", "branch", "value"),
+    [
+        ([ENUM, "string"], "string", "A"),
+        ([ENUM, "string"], "E", "A"),
+        ([{"type": "fixed", "name": "F", "size": 1}, "bytes"], "bytes", b"a"),
+        ([{**record(("x", "int")), "name": "N"}, {"type": "map", "values": "int"}], "map", {"x": 1}),
+        (["string", MILLIS], "long", AT),
+        (["int", MILLIS], "long", AT),
+        ([DATE, MILLIS], "long", AT),
+        ([DATE, MILLIS], "int", AT.date()),
+        ([DATE, "long"], "long", 5),
+        ([DATE, "string"], "int", AT.date()),
+        (["string", MONEY], "bytes", Decimal(7)),
+    ],
+)
+def test_a_value_of_a_union_is_in_the_member_of_its_type(types: list[Any], branch: str, value: Any) -> None:
+    schema = record(("u", ["null", *types]))
+    parsed = parse({1: schema}, encoded(schema, {"u": (branch, value)}))
+    ((name, found),) = [(name, one) for name, one in parsed.columns.to_pylist()[0]["u"].items() if one]
+    assert (name, dict(found) if branch == "map" else found) == (branch, value)
+
+
 def test_an_array_whose_items_take_no_bytes_cannot_exhaust_memory() -> None:
     schema = record(("x", {"type": "array", "items": "null"}))
     parsed = parse({1: schema}, b"\0\0\0\0\1" + b"\xfe\xff\xff\xff\x7f" + b"\0")
