@@ -12,13 +12,16 @@
     null or one type                 that type
     several types                    struct with a member for each, named by its type; one of them is not null
 
-Other logical types are their underlying type. A field of a recursive type is a string column with its value
-as JSON. A schema that is no record makes the column `value`. Pure.
+Other logical types are their underlying type. Types of a union that share a name without case have their
+namespaces in the members' names, as in `com_example_Event`. A field of a recursive type is a string column
+with its value as JSON, and so is one with members that differ in case alone. A schema that is no record makes
+the column `value`. Pure.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,6 +29,7 @@ from typing import Any, Final
 import fastavro
 import pyarrow as pa
 
+from mainstem_loader.arrow_arrays import fields_of
 from mainstem_loader.columns import TIMESTAMP_TYPE, TYPE_DEPTH_MAX, ColumnError
 
 VALUE_FIELD: Final = "value"
@@ -56,14 +60,15 @@ class AvroType:
 
     Attributes:
         kind: as in the schema, such as "long" or "record".
-        arrow: the type of its column; of a recursive type a string, of what is always null null.
+        arrow: the type of its column; of JSON a string, of what is always null null.
         logical: the logical type, if it is one of those above.
         name: of a record, enum or fixed.
         parts: of a record its fields' types, of a union its branches, of an array or map its one element.
         names: of a record its fields' names, of a union its members' names.
         symbols: of an enum.
         size: of a fixed.
-        is_json: whether its values are JSON texts, as it contains itself.
+        is_json: whether its values are JSON texts, as it contains itself, or members that differ in case
+            alone.
     """
 
     kind: str
@@ -188,13 +193,27 @@ class _Builder:
         names = [str(item["name"]) for item in node["fields"]]
         parts = [self.build(item["type"], inner, depth + 1) for item in node["fields"]]
         self._open.discard(full_name)
-        return AvroType("record", _struct_of(names, parts), name=full_name, parts=parts, names=names)
+        record = AvroType("record", _struct_of(names, parts), name=full_name, parts=parts, names=names)
+        # The fields of the payload are columns, and judged as such.
+        return record if depth == 1 else _json_if_clashing(record)
 
     def _build_union(self, parts: list[AvroType]) -> AvroType:
-        names = [part.name.rpartition(".")[2] or part.kind for part in parts]
+        names = _names_of_branches(parts)
         others = [part for part in parts if part.kind != "null"]
-        arrow = others[0].arrow if len(others) == 1 else _struct_of(names, parts)
-        return _json_if_recursive(AvroType("union", arrow, parts=parts, names=names))
+        if len(others) == 1:
+            return _json_if_recursive(AvroType("union", others[0].arrow, parts=parts, names=names))
+        union = AvroType("union", _struct_of(names, parts), parts=parts, names=names)
+        return _json_if_clashing(_json_if_recursive(union))
+
+
+def _names_of_branches(parts: Sequence[AvroType]) -> list[str]:
+    """The members of a union's branches; full names where others would be equal without case."""
+    names = [part.name.rpartition(".")[2] or part.kind for part in parts]
+    counts = Counter(name.casefold() for name, part in zip(names, parts, strict=True) if part.kind != "null")
+    return [
+        part.name.replace(".", "_") if part.name and counts[name.casefold()] > 1 else name
+        for name, part in zip(names, parts, strict=True)
+    ]
 
 
 def _may_be_empty(avro_type: AvroType) -> bool:
@@ -202,7 +221,9 @@ def _may_be_empty(avro_type: AvroType) -> bool:
         case "null":
             return True
         case "record" | "error":
-            return not avro_type.is_json and all(map(_may_be_empty, avro_type.parts))
+            # Where a record contains itself it has no parts, and is JSON.
+            is_inside_itself = avro_type.is_json and not avro_type.parts
+            return not is_inside_itself and all(map(_may_be_empty, avro_type.parts))
         case "fixed":
             return avro_type.size == 0
     return False
@@ -245,6 +266,15 @@ def _struct_of(names: Sequence[str], parts: Sequence[AvroType]) -> pa.DataType:
         if not pa.types.is_null(part.arrow)
     ]
     return pa.struct(members) if members else pa.null()
+
+
+def _json_if_clashing(built: AvroType) -> AvroType:
+    """What has members that differ in case alone, which no struct of a table can hold, is JSON as a whole."""
+    if pa.types.is_struct(built.arrow):
+        names = [member.name.casefold() for member in fields_of(built.arrow)]
+        if len(set(names)) < len(names):
+            built.is_json, built.arrow = True, pa.string()
+    return built
 
 
 def _stored(element: AvroType) -> pa.DataType:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema, Transaction
+from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from mainstem_loader.columns import OFFSET_COLUMN
@@ -39,6 +39,7 @@ from mainstem_loader.table.delta import (
     check_vacant,
     commit_files,
     create_table,
+    delta_schema,
     explaining_table_errors,
     json_of_add,
     open_table,
@@ -176,7 +177,7 @@ def _deliver_to(folder: Folder, table: TableSnapshot, table_name: str, runs: lis
                 return
             try:
                 if missing:
-                    letters.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
+                    letters.alter.add_columns(list(delta_schema(pa.schema(missing)).fields))
                     continue  # With a new snapshot: what is settled is read from the one that is committed.
                 remaining, replaced = _remaining(folder, letters, table_name, new_runs[0])
                 adds = [add for run in new_runs for add in run["files"]] + remaining

@@ -90,7 +90,7 @@ def create_table(folder: Folder, schema: pa.Schema, partition_by: str) -> DeltaT
     try:
         return DeltaTable.create(
             folder.url,
-            Schema.from_arrow(schema),
+            delta_schema(schema),
             mode="error",
             partition_by=[partition_by],
             configuration=_CONFIGURATION,
@@ -100,6 +100,22 @@ def create_table(folder: Folder, schema: pa.Schema, partition_by: str) -> DeltaT
         if (table := open_table(folder)) is not None:
             return table
         raise
+
+
+def delta_schema(columns: pa.Schema) -> Schema:
+    """Columns as Delta has them.
+
+    Raises:
+        WarehouseError: no table can have them.
+    """
+    try:
+        return Schema.from_arrow(columns)
+    except Exception as error:  # the library has no class of its own for it
+        reason = str(error).splitlines()[0].rpartition("External error: ")[2]
+        raise WarehouseError(
+            f"No Delta table can have columns as of this load ({reason}). Nothing was committed; give what it"
+            " names another name or type."
+        ) from error
 
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:
@@ -268,7 +284,7 @@ def _schema_with(schema: Schema, columns: Columns) -> Schema:
     """A schema in which columns have these types; new ones come last."""
     if not columns:
         return schema
-    given = {one.name: one for one in Schema.from_arrow(pa.schema(list(columns.items()))).fields}
+    given = {one.name: one for one in delta_schema(pa.schema(list(columns.items()))).fields}
     fields = [
         Field(one.name, given.pop(one.name).type, nullable=one.nullable, metadata=one.metadata)
         if one.name in given

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema, Transaction
+from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
 from mainstem_loader.columns import (
@@ -36,6 +36,7 @@ from mainstem_loader.table.delta import (
     check_layout,
     check_vacant,
     create_table,
+    delta_schema,
     explaining_table_errors,
     json_of_add,
     open_table,
@@ -102,7 +103,7 @@ class DeltaSnapshot:
     def add_columns(self, columns: Columns) -> None:
         try:
             with panics_as_errors():
-                self.delta.alter.add_columns(list(Schema.from_arrow(pa.schema(list(columns.items()))).fields))
+                self.delta.alter.add_columns(list(delta_schema(pa.schema(list(columns.items()))).fields))
         except _CONFLICTS as error:
             raise CommitConflictError(str(error)) from error
 

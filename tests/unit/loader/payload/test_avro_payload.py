@@ -23,6 +23,7 @@ from mainstem_loader.payload.avro_columns import ColumnDecoder, is_supported
 from mainstem_loader.payload.avro_payload import AvroPayload
 from mainstem_loader.payload.avro_schema import WriterSchema, parse_writer_schema
 from mainstem_loader.payload.readers import ParsedPayload
+from mainstem_loader.table.delta import delta_schema
 
 Schemas = dict[int, Any]
 
@@ -205,6 +206,54 @@ def test_a_value_of_a_union_is_in_the_member_of_its_type(types: list[Any], branc
     parsed = parse({1: schema}, encoded(schema, {"u": (branch, value)}))
     ((name, found),) = [(name, one) for name, one in parsed.columns.to_pylist()[0]["u"].items() if one]
     assert (name, dict(found) if branch == "map" else found) == (branch, value)
+
+
+def named(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
+    return {**record(*fields), "name": name}
+
+
+def row_of(parsed: ParsedPayload) -> dict[str, Any]:
+    """The only row, of columns that a Delta table can have."""
+    assert parsed.dead == []
+    delta_schema(parsed.columns.schema)
+    (row,) = parsed.columns.to_pylist()
+    return {name: item for name, item in row.items() if item is not None}
+
+
+def test_members_of_a_union_with_equal_names_have_their_namespaces_too() -> None:
+    types = [named(f"com.{name}", (name[0], "int")) for name in ("a.Event", "b.event", "c.E")]
+    schema = record(("u", ["null", *types]))
+    parsed = parse({1: schema}, encoded(schema, {"u": ("com.b.event", {"b": 5})}))
+    assert row_of(parsed) == {"u": {"com_a_Event": None, "com_b_event": {"b": 5}, "E": None}}
+
+
+TWICE = named("N", ("a", "int"), ("A", "bytes"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (TWICE, {"a": 1, "A": b"x"}, '{"a": 1, "A": "x"}'),
+        ({"type": "array", "items": TWICE}, [{"a": 1, "A": b"x"}], '[{"a": 1, "A": "x"}]'),
+        (["null", TWICE], {"a": 1, "A": b"\xff"}, '{"a": 1, "A": "\\u00ff"}'),
+        ([named("a.b_c.E", ("x", "int")), named("a_b.c.E", ("y", "int"))], ("a_b.c.E", {"y": 5}), '{"y": 5}'),
+        ([named("Map", ("x", "int")), {"type": "map", "values": "int"}], ("map", {"k": 5}), '{"k": 5}'),
+    ],
+)
+def test_what_has_members_that_differ_in_case_alone_is_json(kind: Any, value: Any, text: str) -> None:
+    schema = record(("o", kind))
+    assert row_of(parse({1: schema}, encoded(schema, {"o": value}))) == {"o": text}
+
+
+def test_fields_of_the_payload_that_differ_in_case_alone_are_a_column_and_a_rest() -> None:
+    schema = record(("id", "int"), ("ID", "int"))
+    assert row_of(parse({1: schema}, encoded(schema, {"id": 1, "ID": 2}))) == {"id": 1, "_rest": '{"ID": 2}'}
+
+
+def test_an_array_of_json_whose_items_take_no_bytes_cannot_exhaust_memory_either() -> None:
+    schema = record(("a", {"type": "array", "items": named("N", ("n", "null"), ("N", "null"))}))
+    with pytest.raises(ColumnError, match="take no bytes"):
+        parse_writer_schema(json.dumps(schema))
 
 
 def test_an_array_whose_items_take_no_bytes_cannot_exhaust_memory() -> None:

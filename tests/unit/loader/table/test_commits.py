@@ -230,6 +230,19 @@ def test_names_that_no_table_can_have_are_refused(tmp_path: Path, name: str) -> 
         WarehouseTable(tmp_path, name)
 
 
+def test_columns_that_no_delta_table_can_have_are_reported_in_one_sentence(tmp_path: Path) -> None:
+    """As a struct that a transform returns."""
+    twice = pa.struct([("id", pa.int64()), ("ID", pa.int64())])
+    table = WarehouseTable(tmp_path, "t")
+    with pytest.raises(WarehouseError, match=r"Duplicate field name .*'ID'\)\. Nothing was committed; give"):
+        table.commit(load(table, "a", None, 3, columns={"x": twice}))
+    table = WarehouseTable(tmp_path, "t")
+    assert table.commit(load(table, "b", None, 3)) is CommitOutcome.COMMITTED
+    with pytest.raises(WarehouseError, match=r"Duplicate field name .*'ID'\)\. Nothing was committed; give"):
+        table.commit(load(table, "c", 3, 4, columns={"x": twice}))
+    assert offsets(tmp_path) == [0, 1, 2]
+
+
 def test_a_damaged_log_is_reported_in_one_sentence(tmp_path: Path) -> None:
     table = WarehouseTable(tmp_path, "t")
     table.commit(load(table, "a", None, 3))
