@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -89,9 +90,9 @@ def chosen_ranges(
     chosen: ChosenOffsets,
     partitions: Mapping[int, LoadedPartition],
     offset_at: Mapping[int, Mapping[int, int | None]],
-    rows_of_days: Iterable[OffsetRange] = (),
+    rows_of_days: Mapping[date, Iterable[OffsetRange]] = MappingProxyType({}),
 ) -> Choice:
-    """The offsets that are chosen, one range for each partition that has any.
+    """The offsets that are chosen, in ranges that neither overlap nor touch, by partition and offset.
 
     A time chooses the offsets between the first record of that time or a later one, and the first one after
     its end. A day chooses the same of its times, and all offsets between those of its rows: records that came
@@ -101,7 +102,7 @@ def chosen_ranges(
         chosen: see there.
         partitions: those that the table has loaded.
         offset_at: by time and partition, the first offset of that time or later; None for none.
-        rows_of_days: from the first to behind the last row of the chosen days, by partition.
+        rows_of_days: of the chosen days, from the first to behind the last row in each partition.
 
     Raises:
         SettingsError: there is no such partition.
@@ -112,46 +113,81 @@ def chosen_ranges(
                 f"Nothing of partition {partition} was loaded yet; choose among"
                 f" {', '.join(map(str, sorted(partitions)))}."
             )
-    spans_of_days: dict[int, list[tuple[int, int]]] = {}
-    for part in rows_of_days:
-        spans_of_days.setdefault(part.partition, []).append((part.start, part.end))
     ranges: list[OffsetRange] = []
     expired: list[OffsetRange] = []
     for partition, loaded in sorted(partitions.items()):
         if chosen.partitions and partition not in chosen.partitions:
             continue
-        parts = _parts(chosen, partition, loaded, offset_at)
-        if chosen.days:
-            parts += spans_of_days.get(partition, ())
-        parts = [(start, min(end, loaded.committed)) for start, end in parts]
-        parts = [(start, end) for start, end in parts if start < end]
-        if not parts:
-            continue
-        first, end = min(start for start, _ in parts), max(end for _, end in parts)
-        start = min(max(first, loaded.earliest), end)
-        if first < start:
-            expired.append(OffsetRange(partition, first, start))
-        if start < end:
-            ranges.append(OffsetRange(partition, start, end))
+        for first, end in _joined(_spans(chosen, partition, loaded, offset_at, rows_of_days)):
+            start = min(max(first, loaded.earliest), end)
+            if first < start:
+                expired.append(OffsetRange(partition, first, start))
+            if start < end:
+                ranges.append(OffsetRange(partition, start, end))
     return Choice(tuple(ranges), tuple(expired))
 
 
-def _parts(
+def first_ranges(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """The first range of each partition."""
+    first: dict[int, OffsetRange] = {}
+    for part in sorted(ranges):
+        first.setdefault(part.partition, part)
+    return tuple(first.values())
+
+
+def parts_within(ranges: Iterable[OffsetRange], bounds: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """What of ranges lies within bounds, of which each partition has one or none."""
+    bounds_of = {part.partition: part for part in bounds}
+    inside = [
+        OffsetRange(part.partition, max(part.start, bound.start), min(part.end, bound.end))
+        for part in ranges
+        if (bound := bounds_of.get(part.partition)) is not None
+    ]
+    return tuple(part for part in inside if part.start < part.end)
+
+
+def _spans(
     chosen: ChosenOffsets,
     partition: int,
     loaded: LoadedPartition,
     offset_at: Mapping[int, Mapping[int, int | None]],
+    rows_of_days: Mapping[date, Iterable[OffsetRange]],
 ) -> list[tuple[int, int]]:
+    """What is chosen of a partition, from a first offset to behind a last one each, in any order."""
+
     def at(time_ms: int) -> int:
         offset = offset_at[time_ms].get(partition)
         return loaded.committed if offset is None else offset
 
+    def loaded_of(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        bounded = ((start, min(end, loaded.committed)) for start, end in spans)
+        return [(start, end) for start, end in bounded if start < end]
+
     if chosen.ranges:
-        return [(part.start, part.end) for part in chosen.ranges if part.partition == partition]
+        return loaded_of((part.start, part.end) for part in chosen.ranges if part.partition == partition)
     if chosen.days:
-        return [(at(begin_ms), at(end_ms)) for begin_ms, end_ms in map(_bounds_of_day, chosen.days)]
+        spans: list[tuple[int, int]] = []
+        for day in chosen.days:
+            begin_ms, end_ms = _bounds_of_day(day)
+            rows = [
+                (part.start, part.end) for part in rows_of_days.get(day, ()) if part.partition == partition
+            ]
+            if of_day := loaded_of([(at(begin_ms), at(end_ms)), *rows]):
+                spans.append((min(start for start, _ in of_day), max(end for _, end in of_day)))
+        return spans
     start = 0 if chosen.since_ms is None else at(chosen.since_ms)
-    return [(start, loaded.committed if chosen.until_ms is None else at(chosen.until_ms))]
+    return loaded_of([(start, loaded.committed if chosen.until_ms is None else at(chosen.until_ms))])
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets in as few spans as possible, in order."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _bounds_of_day(day: date) -> tuple[int, int]:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mainstem_loader.chosen_offsets import Choice, ChosenOffsets, LoadedPartition, chosen_ranges
+from mainstem_loader.chosen_offsets import (
+    Choice,
+    ChosenOffsets,
+    LoadedPartition,
+    chosen_ranges,
+    first_ranges,
+    parts_within,
+)
 from mainstem_loader.columns import HEADERS_COLUMN
 from mainstem_loader.errors import SettingsError
 from mainstem_loader.kafka.fetch import TopicReader
@@ -94,19 +101,15 @@ def plan_rewrite(
         # The bytes come from the dead letters, whatever the topic still has.
         loaded = {partition: replace(part, earliest=0) for partition, part in loaded.items()}
     rows_of_days = (
-        contents.row_ranges_of_days(
-            table.folder, table.delta, topic_id, [day.isoformat() for day in chosen.days]
-        )
-        if chosen.days
-        else ()
+        contents.row_ranges_of_days(table.folder, table.delta, topic_id, chosen.days) if chosen.days else {}
     )
     choice = chosen_ranges(chosen, loaded, offset_at, rows_of_days)
     settled: tuple[OffsetRange, ...] = ()
     match kind:
         case RewriteKind.REPLACE:
             settled = choice.ranges
-        case RewriteKind.REWIND:
-            pass  # See `as_of_snapshot`.
+        case RewriteKind.REWIND:  # see `as_of_snapshot`
+            choice = replace(choice, ranges=first_ranges(choice.ranges))
         case RewriteKind.REPLAY_DEAD:
             found = (
                 {}
@@ -115,7 +118,7 @@ def plan_rewrite(
                     table.dead_letter_folder, letters, table.name, topic_id, choice.ranges
                 )
             )
-            choice = Choice(tuple(found))
+            choice = Choice(parts_within(choice.ranges, found))
             settled = choice.ranges
         case RewriteKind.APPEND_MISSING:
             pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from typing import Final
 
 import numpy as np
@@ -78,12 +79,14 @@ def letter_ranges(
 
 
 def row_ranges_of_days(
-    folder: Folder, table: DeltaTable, topic_id: str, days: Sequence[str]
-) -> tuple[OffsetRange, ...]:
-    """From the first to behind the last row of these days, by partition."""
-    names = ", ".join(f"date '{day}'" for day in days)
-    condition = f'"{TOPIC_ID_COLUMN}" = {text(topic_id)} and "{DAY_COLUMN}" in ({names})'
-    return tuple(_extents(folder, table, condition))
+    folder: Folder, table: DeltaTable, topic_id: str, days: Sequence[date]
+) -> dict[date, dict[OffsetRange, int]]:
+    """Of each day from the first to behind the last row of each partition, and the number of its rows."""
+    of_topic = f'"{TOPIC_ID_COLUMN}" = {text(topic_id)}'
+    return {
+        day: _extents(folder, table, f"{of_topic} and \"{DAY_COLUMN}\" = date '{day}'")
+        for day in sorted({*days})
+    }
 
 
 def days_of_ranges(

@@ -39,8 +39,32 @@ def test_a_day_is_its_times_and_its_rows() -> None:
     at: dict[int, dict[int, int | None]] = {DAY_MS: {0: 30, 1: None}, 2 * DAY_MS: {0: 40, 1: None}}
     chosen = ChosenOffsets(days=(day,))
     assert chosen.times_ms == {DAY_MS, 2 * DAY_MS}
-    late = (OffsetRange(0, 35, 71), OffsetRange(1, 7, 9))
+    late = {day: (OffsetRange(0, 35, 71), OffsetRange(1, 7, 9))}
     assert chosen_ranges(chosen, LOADED, at, late) == Choice((OffsetRange(0, 30, 71), OffsetRange(1, 7, 9)))
+
+
+def test_what_lies_between_chosen_days_is_not_chosen() -> None:
+    days = date(1970, 1, 2), date(1970, 1, 4), date(1970, 1, 5)
+    at: dict[int, dict[int, int | None]] = {
+        number * DAY_MS: {0: 10 + 10 * number, 1: 0} for number in range(1, 6)
+    }
+    rows = {days[0]: (OffsetRange(0, 22, 25),), days[2]: (OffsetRange(0, 55, 65),)}
+    assert chosen_ranges(ChosenOffsets(days=days, partitions=(0,)), LOADED, at, rows) == Choice(
+        (OffsetRange(0, 20, 30), OffsetRange(0, 40, 65))
+    )
+
+
+def test_what_lies_between_chosen_offsets_is_not_chosen() -> None:
+    chosen = ChosenOffsets(ranges=(OffsetRange(0, 39, 40), OffsetRange(0, 20, 30), OffsetRange(0, 0, 12)))
+    assert chosen_ranges(chosen, LOADED, {}) == Choice(
+        (OffsetRange(0, 10, 12), OffsetRange(0, 20, 30), OffsetRange(0, 39, 40)), (OffsetRange(0, 0, 10),)
+    )
+
+
+def test_chosen_offsets_that_overlap_or_touch_are_chosen_once() -> None:
+    spans = ((20, 30), (25, 28), (30, 40), (38, 45), (46, 47))
+    chosen = ChosenOffsets(ranges=tuple(OffsetRange(0, *span) for span in spans))
+    assert chosen_ranges(chosen, LOADED, {}) == Choice((OffsetRange(0, 20, 45), OffsetRange(0, 46, 47)))
 
 
 def test_times_that_no_record_reaches_end_with_what_was_loaded() -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -151,6 +151,53 @@ def test_times_and_offsets_choose_ranges(loads: Loads) -> None:
     assert fill(loads, ChosenOffsets(ranges=(OffsetRange(0, 6, 7),))).loaded == 1
     with pytest.raises(SettingsError, match="Nothing of partition 9 was loaded"):
         fill(loads, ChosenOffsets(partitions=(9,)))
+
+
+APART: Final = ChosenOffsets(ranges=(OffsetRange(0, 7, 9), OffsetRange(0, 1, 3), OffsetRange(0, 2, 4)))
+
+
+def test_rows_between_chosen_offsets_are_not_replaced(loads: Loads) -> None:
+    loads.send(*({"n": n} for n in range(10)))
+    loads.load()
+    report = fill(loads, APART, replace_rows=True)
+    assert report.ranges == (OffsetRange(0, 1, 4), OffsetRange(0, 7, 9))
+    assert (report.read, report.loaded, report.removed) == (5, 5, 5)
+    replaced = [row["_offset"] for row in loads.rows("_offset", "_run") if row["_run"] == report.run_id]
+    assert (replaced, places(loads)) == ([1, 2, 3, 7, 8], [(0, n) for n in range(10)])
+
+
+def test_rows_between_chosen_offsets_are_not_added(loads: Loads) -> None:
+    loads.send(*({"n": n} for n in range(10)))
+    loads.load()
+    remove_rows(loads, "_offset < 10")
+    assert fill(loads, APART).loaded == 5
+    assert places(loads) == [(0, n) for n in (1, 2, 3, 7, 8)]
+
+
+def test_dead_letters_between_chosen_offsets_are_not_replayed(loads: Loads) -> None:
+    loads.send(*(b"raw" for _ in range(10)))
+    loads.load(max_rejected_share=1)
+    report = replay(loads, APART, payload=PayloadFormat.RAW)
+    assert (report.read, report.loaded) == (5, 5)
+    assert places(loads) == [(0, n) for n in (1, 2, 3, 7, 8)]
+    assert [row["_offset"] for row in loads.dead()] == [0, 4, 5, 6, 9]
+
+
+def test_a_rewind_begins_at_the_first_of_the_chosen_offsets(loads: Loads) -> None:
+    loads.send(*({"n": n} for n in range(10)))
+    loads.load()
+    report = rewind(loads.settings(), APART)
+    assert (report.ranges, report.removed) == ((OffsetRange(0, 1, 10),), 9)
+    assert loads.load().loaded == 9
+
+
+def test_days_between_chosen_days_are_not_replaced(loads: Loads) -> None:
+    three_days(loads)
+    loads.load(max_rejected_share=1)
+    days = ChosenOffsets(days=(date(2013, 1, 1), date(2013, 1, 3)), partitions=(0,))
+    report = fill(loads, days, replace_rows=True, max_rejected_share=1)
+    assert report.ranges == (OffsetRange(0, 0, 3), OffsetRange(0, 6, 9))
+    assert report.days == ("2013-01-01", "2013-01-03")
 
 
 def test_too_many_rejected_records_change_nothing(loads: Loads) -> None:
