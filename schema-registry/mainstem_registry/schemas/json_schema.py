@@ -2,8 +2,9 @@
 
 One schema can read another's documents if it accepts every document that the other accepts. That is decided
 by the shape of both, keyword by keyword, and in doubt the answer is no: keywords whose meaning is not
-compared here (`not`, `if`, `dependentSchemas`, ...) must be the same in both. A consequence that surprises
-some: in a schema that allows additional properties, a new property with a type is a restriction.
+compared here (`not`, `if`, `dependentSchemas`, ...) must be the same in both, with all that they refer to and
+depend on. A consequence that surprises some: in a schema that allows additional properties, a new property
+with a type is a restriction.
 
 Drafts 4, 6, 7, 2019-09 and 2020-12; without `$schema`, 2020-12 with 7's `items` and `definitions`.
 """
@@ -47,6 +48,23 @@ COMPARED: Final = frozenset(
         "allOf", "anyOf", "oneOf", "$ref", *LOWER_BOUNDS, *UPPER_BOUNDS,
     )
 )  # fmt: skip
+DYNAMIC_REFERENCES: Final = ("$dynamicRef", "$recursiveRef")
+_IN_PLACE: Final = (
+    "$ref", *DYNAMIC_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas",
+)  # fmt: skip
+_OF_PROPERTIES: Final = ("properties", "patternProperties", "additionalProperties")
+_OF_ITEMS: Final = ("prefixItems", "items", "additionalItems")
+DEPENDS_ON: Final[Mapping[str, Sequence[str]]] = {
+    "contains": ("minContains",),
+    "unevaluatedProperties": (*_OF_PROPERTIES, *_IN_PLACE),
+    "unevaluatedItems": (*_OF_ITEMS, "contains", *_IN_PLACE),
+}
+"""Keywords that are not compared, and those beside them that change what they mean."""
+SCHEMAS_BY_NAME: Final = frozenset(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+)
+TEXT_PER_STEP: Final = 1000
+"""Characters of a schema's text, which are compared in the time of one other step."""
 APPLIES_TO: Final[Mapping[str, str]] = {
     "minLength": "string", "maxLength": "string", "minItems": "array", "maxItems": "array",
     "minProperties": "object", "maxProperties": "object",
@@ -69,6 +87,8 @@ class JsonSchema:
 
     def problems_reading(self, writer: JsonSchema, steps: Steps) -> list[str]:
         """Which of the documents that `writer` accepts this schema may reject; empty if none."""
+        if dump_json(self.documents, sort=True) == dump_json(writer.documents, sort=True):
+            return []
         problems: list[str] = []
         _Comparison(self.documents, writer.documents, problems, steps).includes(
             _Place(self.root, ""), _Place(writer.root, ""), "#"
@@ -127,16 +147,21 @@ def _references_alone(node: Any) -> Any:
 
 
 def _references(document: Any) -> list[str]:
+    """The values of all `$ref` in a schema, or a part of one."""
     references: list[str] = []
-    pending = [document]
+    pending = [(document, False)]
     while pending:
-        node = pending.pop()
+        node, is_by_name = pending.pop()
         if isinstance(node, dict):
             if isinstance(node.get("$ref"), str):
                 references.append(node["$ref"])
-            pending.extend(value for key, value in node.items() if key not in ("enum", "const", "default"))
+            pending.extend(
+                (value, key in SCHEMAS_BY_NAME and not is_by_name)
+                for key, value in node.items()
+                if is_by_name or key not in ("enum", "const", "default")
+            )
         elif isinstance(node, list):
-            pending.extend(node)
+            pending.extend((item, False) for item in node)
     return references
 
 
@@ -202,6 +227,8 @@ class _Comparison:
         self._problems = problems
         self._steps = steps
         self._judged: dict[tuple[int, int], bool] = {}
+        self._same: set[tuple[str, str, str]] = set()
+        """References that name the same, as `_is_same` means it: the documents of both, and the `$ref`."""
         self._made: list[dict[str, Any]] = []
         """Parts of schemas that are made here: `_judged` goes by identity, so they live as long."""
 
@@ -272,7 +299,7 @@ class _Comparison:
         if all(key in ANNOTATIONS for key in own):
             return True
         noted = len(self._problems)
-        if self._compare_own(_Place(own, reader.base), writer, own, theirs, path):
+        if self._compare_own(reader, writer, own, theirs, path):
             return True
         narrower = [_Place(branch, writer.base) for branch in theirs.get("allOf", ())]
         if "$ref" in theirs:
@@ -305,6 +332,32 @@ class _Comparison:
             return self._refuse(path, "more than one branch of the reader's oneOf may accept a document")
         return True
 
+    def _is_same(self, reader: _Place, writer: _Place) -> bool:
+        """Whether two parts of schemas are equal, and so is all that they refer to. What a dynamic reference
+        names depends on the documents around it, so none is the same.
+        """
+        pending = [(reader, writer)]
+        met = set(self._same)
+        while pending:
+            ours, theirs = pending.pop()
+            text = dump_json(ours.node, sort=True)
+            self._steps.take(1 + len(text) // TEXT_PER_STEP)
+            if text != dump_json(theirs.node, sort=True):
+                return False
+            if any(f'"{keyword}"' in text for keyword in DYNAMIC_REFERENCES):
+                return False
+            for reference in _references(ours.node):
+                if (place := (ours.base, theirs.base, reference)) not in met:
+                    met.add(place)
+                    pending.append(
+                        (
+                            _resolve(self._reader_documents, ours.base, reference),
+                            _resolve(self._writer_documents, theirs.base, reference),
+                        )
+                    )
+        self._same = met
+        return True
+
     def _types(self, place: _Place, documents: Mapping[str, Any], depth: int = 0) -> set[str]:
         """A superset of the types of the documents that a schema accepts; "number" includes "integer"."""
         node = place.node
@@ -327,7 +380,14 @@ class _Comparison:
     def _compare_own(
         self, reader: _Place, writer: _Place, ours: dict[str, Any], theirs: dict[str, Any], path: str
     ) -> bool:
-        """Compare the keywords that restrict a document by themselves."""
+        """Compare the keywords that restrict a document by themselves.
+
+        Args:
+            reader: may have more than those, on which they may depend.
+            writer, theirs: what is compared with.
+            ours: of the reader.
+            path: names the place in problems.
+        """
         types = self._types(writer, self._writer_documents)
         if not types:
             return True
@@ -338,9 +398,17 @@ class _Comparison:
             )
         included = True
         for key in ours:
-            if key not in COMPARED and key not in ANNOTATIONS and theirs.get(key) != ours[key]:
+            if key in COMPARED or key in ANNOTATIONS:
+                continue
+            in_context = [
+                _Place(_with_context(place.node, key), place.base)
+                for place in (reader, _Place(theirs, writer.base))
+            ]
+            if not self._is_same(*in_context):
                 included = self._refuse(
-                    path, f"the keyword {key!r} is not compared, and is not the same in both"
+                    path,
+                    f"the keyword {key!r} is not compared, and it, or what it refers to or depends on, is not"
+                    " the same in both",
                 )
         included &= self._compare_values(ours, theirs, path)
         included &= self._compare_bounds(ours, theirs, types, path)
@@ -428,7 +496,9 @@ class _Comparison:
         missing = [name for name in ours.get("required", ()) if name not in theirs.get("required", ())]
         if missing:
             included = self._refuse(path, f"the reader requires {', '.join(missing)}, the writer does not")
-        if "propertyNames" in ours and ours["propertyNames"] != theirs.get("propertyNames"):
+        if "propertyNames" in ours and not self._is_same(
+            _Place(ours["propertyNames"], reader.base), _Place(theirs.get("propertyNames"), writer.base)
+        ):
             included = self._refuse(path, "the reader's propertyNames is not the writer's")
         if (our_patterns or their_patterns) and our_patterns.keys() != their_patterns.keys():
             # Which names two regular expressions share is not decided here.
@@ -452,6 +522,23 @@ class _Comparison:
 
 def _only(node: Mapping[str, Any], keyword: str) -> bool:
     return all(key == keyword or key in ANNOTATIONS for key in node)
+
+
+def _with_context(node: Mapping[str, Any], keyword: str) -> dict[str, Any]:
+    """A keyword, if a schema has it, with what it depends on beside it. Of schemas of single properties and
+    items only the places count, since they are compared elsewhere.
+    """
+    found = {name: node[name] for name in (keyword, *DEPENDS_ON.get(keyword, ())) if name in node}
+    for name in (*_OF_PROPERTIES, *_OF_ITEMS):
+        if name in found:
+            found[name] = _places(name, found[name])
+    return found
+
+
+def _places(keyword: str, value: Any) -> Any:
+    if keyword in SCHEMAS_BY_NAME:
+        return sorted(value)
+    return len(value) if isinstance(value, list) else True
 
 
 def _declared_types(node: Mapping[str, Any]) -> set[str]:

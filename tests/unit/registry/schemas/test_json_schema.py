@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import jsonschema
@@ -66,6 +67,35 @@ TABLE: dict[str, tuple[Any, Any, bool]] = {
     ),
     "what is not compared must be the same": ({"not": STRING}, INTEGER, False),
     "and is, in the same schema": ({"not": STRING, **INTEGER}, {"not": STRING, **INTEGER}, True),
+    "what is the same, with what it depends on beside it": (
+        {"properties": {"a": {}}, "unevaluatedProperties": False},
+        {"properties": {"a": {}, "b": {}}, "unevaluatedProperties": False},
+        False,
+    ),
+    "as of what is contained, whose number may be none": (
+        {"contains": INTEGER}, {"contains": INTEGER, "minContains": 0}, False,
+    ),
+    "and with the branches beside it": (
+        {"anyOf": [{"properties": {"a": STRING}}, {}], "unevaluatedProperties": False},
+        {"anyOf": [{"properties": {"a": {}}}, {}], "unevaluatedProperties": False},
+        False,
+    ),
+    "what is evaluated beside it may accept more": (
+        {"properties": {"a": NUMBER}, "unevaluatedProperties": False},
+        {"properties": {"a": INTEGER}, "unevaluatedProperties": False},
+        True,
+    ),
+    "true is not one": ({"not": {"const": True}}, {"not": {"const": 1}}, False),
+    "a schema with a dynamic reference is the same as itself": (
+        {"not": {"$dynamicRef": "#a"}, "$defs": {"x": {"$dynamicAnchor": "a", **STRING}}},
+        {"not": {"$dynamicRef": "#a"}, "$defs": {"x": {"$dynamicAnchor": "a", **STRING}}},
+        True,
+    ),
+    "a dynamic reference may name another schema in another one": (
+        {"$dynamicRef": "#a", "$defs": {"x": {"$dynamicAnchor": "a", **STRING}}},
+        {"$dynamicRef": "#a", "$defs": {"x": {"$dynamicAnchor": "a"}}},
+        False,
+    ),
     "all of several": ({"allOf": [INTEGER, {"minimum": 0}]}, {**INTEGER, "minimum": 5}, True),
     "descriptions do not count": ({**STRING, "title": "b"}, {**STRING, "title": "a"}, True),
 }  # fmt: skip
@@ -74,6 +104,38 @@ TABLE: dict[str, tuple[Any, Any, bool]] = {
 @pytest.mark.parametrize(("reader", "writer", "expected"), TABLE.values(), ids=list(TABLE))
 def test_inclusion(reader: Any, writer: Any, expected: bool) -> None:
     assert reads(reader, writer) == expected
+
+
+REFERRING: dict[str, Any] = {
+    "not": {"not": {"$ref": "#/$defs/x"}},
+    "not, further inside": {"not": {"properties": {"default": {"items": {"$ref": "#/$defs/y"}}}}},
+    "if": {"if": {"required": ["a"]}, "then": {"$ref": "#/$defs/x"}},
+    "propertyNames": {"type": "object", "propertyNames": {"$ref": "#/$defs/x"}},
+    "dependentSchemas": {"dependentSchemas": {"enum": {"$ref": "#/$defs/x"}}},
+    "contains": {"contains": {"$ref": "#/$defs/x"}},
+    "unevaluated": {"allOf": [{"$ref": "#/$defs/x"}], "unevaluatedProperties": False},
+}
+
+
+@pytest.mark.parametrize("schema", REFERRING.values(), ids=REFERRING)
+def test_a_keyword_that_is_not_compared_is_the_same_only_if_what_it_refers_to_is(schema: Any) -> None:
+    def with_maximum(length: int, title: str = "") -> dict[str, Any]:
+        x = {"maxLength": length, "properties": {"a": {}}, "required": ["z"] * (length == 1)}
+        return {**schema, "title": title, "$defs": {"x": x, "y": {"$ref": "#/$defs/x"}}}
+
+    assert reads(with_maximum(100), with_maximum(100))
+    assert reads(with_maximum(100, "other"), with_maximum(100))
+    assert not reads(with_maximum(1), with_maximum(100))
+    assert not reads(with_maximum(100), with_maximum(1))
+
+
+def test_what_refers_to_itself_in_a_keyword_that_is_not_compared_ends() -> None:
+    def tree(title: str) -> dict[str, Any]:
+        node = {"title": title, "not": {"properties": {"next": {"$ref": "#/$defs/n"}}, "required": ["next"]}}
+        return {"$ref": "#/$defs/n", "$defs": {"n": node}, "title": title}
+
+    assert reads(tree("a"), tree("a"))
+    assert not reads(tree("a"), tree("b"))
 
 
 def test_recursive_schemas_end() -> None:
@@ -190,6 +252,14 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
                 "oneOf": st.lists(inner, min_size=1, max_size=2),
                 "allOf": st.lists(inner, min_size=1, max_size=2),
                 "not": inner,
+                "if": inner,
+                "then": inner,
+                "contains": inner,
+                "minContains": st.integers(0, 2),
+                "propertyNames": inner,
+                "dependentSchemas": st.dictionaries(st.sampled_from("xyz"), inner, max_size=1),
+                "unevaluatedProperties": st.booleans(),
+                "unevaluatedItems": st.booleans(),
             },
         ),
     )
@@ -205,6 +275,35 @@ def test_what_is_judged_compatible_accepts_all_that_the_other_accepts(
 ) -> None:
     for new, old in ((reader, writer), (writer, writer), ({"anyOf": [reader, writer]}, writer)):
         if not reads(new, old):
+            continue
+        for document in samples:
+            if jsonschema.Draft202012Validator(old).is_valid(document):
+                assert jsonschema.Draft202012Validator(new).is_valid(document)
+
+
+def _changed(schema: Any, chance: random.Random) -> Any:
+    """The schema, of which some parts are another one's."""
+    if isinstance(schema, dict) and schema and chance.random() < 0.8:
+        return {key: _changed(value, chance) for key, value in schema.items() if chance.random() < 0.9}
+    if isinstance(schema, list):
+        return [_changed(item, chance) for item in schema]
+    return {"$ref": "#/$defs/d"} if isinstance(schema, dict) and chance.random() < 0.5 else schema
+
+
+@settings(max_examples=300)
+@given(schemas, constraints, constraints, st.lists(documents, max_size=8), st.randoms(use_true_random=False))
+def test_what_is_judged_compatible_accepts_all_whatever_changes_and_wherever_it_refers_to(
+    schema: Any, one: Any, other: Any, samples: list[Any], chance: random.Random
+) -> None:
+    referring = _changed(schema, chance)
+    for new, old in (
+        ({**referring, "$defs": {"d": one}}, {**referring, "$defs": {"d": other}}),
+        ({**referring, "$defs": {"d": one}}, {**_changed(referring, chance), "$defs": {"d": one}}),
+    ):
+        try:
+            if not reads(new, old):
+                continue
+        except RegistryError:  # a change has made a schema of none
             continue
         for document in samples:
             if jsonschema.Draft202012Validator(old).is_valid(document):
