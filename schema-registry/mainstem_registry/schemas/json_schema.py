@@ -37,7 +37,7 @@ OLD_DRAFTS: Final = (
     "http://json-schema.org/draft-06/",
     "http://json-schema.org/draft-07/",
 )
-"""In these, what stands beside a `$ref` does not count."""
+"""In these, what stands beside a `$ref` does not count, except definitions."""
 LOWER_BOUNDS: Final = ("minLength", "minItems", "minProperties")
 UPPER_BOUNDS: Final = ("maxLength", "maxItems", "maxProperties")
 COMPARED: Final = frozenset(
@@ -140,9 +140,9 @@ def _validate(document: Any, place: str) -> None:
 
 def _references_alone(node: Any) -> Any:
     if isinstance(node, dict):
-        if isinstance(node.get("$ref"), str):
-            return {"$ref": node["$ref"]}
-        return {key: _references_alone(value) for key, value in node.items()}
+        # What is defined beside a reference does count: others name it.
+        names = ("$ref", "definitions", "$defs") if isinstance(node.get("$ref"), str) else node
+        return {key: _references_alone(node[key]) for key in names if key in node}
     return [_references_alone(item) for item in node] if isinstance(node, list) else node
 
 

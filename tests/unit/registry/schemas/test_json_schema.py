@@ -138,6 +138,14 @@ def test_what_refers_to_itself_in_a_keyword_that_is_not_compared_ends() -> None:
     assert not reads(tree("a"), tree("b"))
 
 
+def test_a_reference_of_an_old_draft_may_stand_beside_its_definitions() -> None:
+    """As generators of schemas write them. What restricts documents beside it does not count."""
+    draft = "http://json-schema.org/draft-07/schema#"
+    schema = {"$schema": draft, "$ref": "#/definitions/n", "definitions": {"n": NUMBER}, "minimum": 5}
+    assert reads(schema, NUMBER)
+    assert not reads(schema, STRING)
+
+
 def test_recursive_schemas_end() -> None:
     tree = closed({"children": {"type": "array", "items": {"$ref": "#"}}})
     assert reads(tree, tree)
