@@ -216,6 +216,7 @@ def members_of(struct: pa.DataType) -> dict[str, pa.DataType]:
 
 def merge_types(field: str, one: pa.DataType, other: pa.DataType, widen: bool) -> pa.DataType:
     """The type that holds both: structs get the members of both, and where `widen`, integers become doubles.
+    Structs that are the items of maps stay as they are.
 
     Raises:
         ColumnError: there is none.
@@ -224,6 +225,11 @@ def merge_types(field: str, one: pa.DataType, other: pa.DataType, widen: bool) -
         return one
     if widen and {one, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
+    if pa.types.is_map(one) and pa.types.is_map(other):
+        # Structs are not merged there: DataFusion reads no older file in whose maps they have fewer members.
+        items = {one.item_type, other.item_type}
+        if widen and one.key_type == other.key_type and items == {pa.int64(), pa.float64()}:
+            return pa.map_(one.key_type, pa.float64())
     if pa.types.is_list(one) and pa.types.is_list(other):
         return pa.list_(merge_types(field, one.value_type, other.value_type, widen))
     if pa.types.is_struct(one) and pa.types.is_struct(other):

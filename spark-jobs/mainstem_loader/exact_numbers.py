@@ -49,6 +49,8 @@ def has_doubles(kind: pa.DataType) -> bool:
 def _has_part(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_list(kind):
         return _has_part(kind.value_type, is_wanted)
+    if pa.types.is_map(kind):
+        return _has_part(kind.item_type, is_wanted)
     if pa.types.is_struct(kind):
         return any(_has_part(member, is_wanted) for member in members_of(kind).values())
     return is_wanted(kind)
@@ -92,7 +94,9 @@ def _is_large(numbers: Array) -> bool:
 
 
 def _numbers_in(array: Array) -> Iterator[Array]:
-    if isinstance(array, pa.ListArray):
+    if isinstance(array, pa.MapArray):
+        yield from _numbers_in(array.items)
+    elif isinstance(array, pa.ListArray):
         yield from _numbers_in(array.flatten())
     elif isinstance(array, pa.StructArray):
         for member in array.flatten():

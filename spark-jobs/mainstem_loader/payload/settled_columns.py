@@ -69,7 +69,7 @@ class SettledColumns:
                     arrays[column_of_field(field)] = fitted
                 rest = rest if rest is not None else [{} for _ in range(len(rows))]
                 for at in misfits:
-                    rest[at][field] = array[at].as_py()
+                    rest[at][field] = array[at].as_py(maps_as_pydicts="strict")
                 if misfits:
                     self._note_wider(field, array.type)
         if rest is not None:
@@ -119,7 +119,8 @@ class SettledColumns:
         fitted: list[Any] = []
         for at in range(len(array)):
             try:
-                fitted.append(_cast(array[at : at + 1], current_type)[0].as_py())
+                # A slice of maps would be cast with the items of all.
+                fitted.append(_cast(array.take(pa.array([at])), current_type)[0].as_py())
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 fitted.append(None)
                 misfits.append(at)
@@ -128,6 +129,10 @@ class SettledColumns:
 
 def _promotes(value_type: pa.DataType, current_type: pa.DataType) -> bool:
     """Whether values may be read as what the column is: promotions of Avro and Protobuf, value by value."""
+    if pa.types.is_map(value_type) and pa.types.is_map(current_type):
+        # As a table has it whose maps became ones of doubles.
+        is_wider = pa.types.is_integer(value_type.item_type) and pa.types.is_floating(current_type.item_type)
+        return is_wider and value_type.key_type == current_type.key_type
     if pa.types.is_integer(value_type):
         kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
         return any(is_kind(current_type) for is_kind in kinds)
@@ -164,7 +169,7 @@ def json_text(value: Any) -> str:
     """
     try:
         return json.dumps(value, default=_json_form, allow_nan=False)
-    except ValueError:
+    except (ValueError, TypeError):  # the latter for names of other types, such as decimals
         return json.dumps(_with_words(value), default=_json_form)
 
 
@@ -173,7 +178,10 @@ def _with_words(value: Any) -> Any:
         case float() if not math.isfinite(value):
             return json.dumps(value)
         case dict():
-            return {name: _with_words(member) for name, member in value.items()}
+            return {
+                name if isinstance(name, (str, bool)) else str(name): _with_words(member)
+                for name, member in value.items()
+            }
         case list() | tuple():
             return [_with_words(item) for item in value]
     return value

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from tests.unit.loader.batch_bytes import Record
 from tests.unit.loader.fake_cluster import FakeCluster
+from tests.unit.loader.payload.test_avro_payload import encoded, record, source_of
 from tests.unit.loader.payload.test_cut_blocks import without_nulls
 from tests.unit.loader.test_load_topic import DAY_MS, NEW_YEAR_MS, Loads, Meddling, limit_tasks
 
@@ -22,7 +23,10 @@ from mainstem_loader import adapt_table as adapting
 from mainstem_loader.chosen_offsets import ChosenOffsets
 from mainstem_loader.columns import TIMESTAMP_TYPE, TableFormat, fits
 from mainstem_loader.load_topic import LoadOutcome, load_topic
+from mainstem_loader.payload.avro_payload import AvroPayload
+from mainstem_loader.payload.readers import PayloadFormat
 from mainstem_loader.rewrite_rows import backfill
+from mainstem_loader.spark import tasks
 from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.table import adaptation
 from mainstem_loader.table.commits import REWRITES, WarehouseTable
@@ -67,6 +71,27 @@ def test_empty_values_are_in_their_columns_once_the_type_is_known(loads: Loads) 
         {"id": 3, **FULL, "_rest": None},
     ]
     assert commits(loads) == ["load", "adapt", "load"]
+    check_files(loads)
+
+
+LONGS: Any = {"type": "map", "values": "long"}
+MAPS: Final = {1: record(("x", LONGS)), 2: record(("x", {**LONGS, "values": "double"}))}
+
+
+@pytest.mark.parametrize("schema_ids", [(1, 2, 1), (2, 1, 2)])
+def test_a_fraction_makes_doubles_of_whole_numbers_in_maps(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch, schema_ids: Sequence[int]
+) -> None:
+    """R30: whatever the order of the records, and of the loads."""
+    source = source_of(MAPS)
+    monkeypatch.setattr(tasks, "_reader", lambda payload, _: AvroPayload(payload.columns, source))
+    for schema_id in schema_ids:
+        loads.send(encoded(MAPS[schema_id], {"x": {"k": schema_id}}, schema_id))
+        loads.load(payload=PayloadFormat.AVRO, schema_registry="http://registry")
+    loads.send(encoded(MAPS[2], {"x": {"k": 0.5}}, 2))
+    report = loads.load(payload=PayloadFormat.AVRO, schema_registry="http://registry")
+    assert (report.rows, report.dead_lettered) == (1, 0)
+    assert [dict(row["x"]) for row in loads.rows("x")] == [*({"k": n} for n in schema_ids), {"k": 0.5}]
     check_files(loads)
 
 

@@ -112,6 +112,11 @@ def test_values_without_a_schema_that_can_be_read_are_dead_with_the_reason() -> 
     assert "1 bytes are left over" in reasons
 
 
+MAP = {"type": "map", "values": "long"}
+MAP_OF_DOUBLES = pa.map_(pa.string(), pa.float64())
+MISFIT, ZERO = f'{{"x": {{"k": {2**60 + 1}}}}}', '{"x": {"k": -0.0}}'
+
+
 @pytest.mark.parametrize(
     ("current", "values", "column", "rest"),
     [
@@ -119,11 +124,24 @@ def test_values_without_a_schema_that_can_be_read_are_dead_with_the_reason() -> 
         (pa.int64(), [("double", 2.0), ("double", 2.5)], [2, None], [None, '{"x": 2.5}']),
         (pa.string(), [("bytes", b"a"), ("bytes", b"\xff")], ["a", None], [None, '{"x": "\\u00ff"}']),
         (pa.string(), [("long", 3)], None, ['{"x": 3}']),
+        (MAP_OF_DOUBLES, [(MAP, {"k": 3}), (MAP, {"k": 2**60 + 1})], [[("k", 3.0)], None], [None, MISFIT]),
+        (pa.map_(pa.string(), pa.int64()), [({**MAP, "values": "double"}, {"k": -0.0})], None, [ZERO]),
+        (pa.map_(pa.string(), pa.string()), [(MAP, {"k": 3, '"': 4})], None, ['{"x": {"k": 3, "\\"": 4}}']),
+        (pa.string(), [({"type": "array", "items": MAP}, [{"k": 3}, {}])], None, ['{"x": [{"k": 3}, {}]}']),
     ],
-    ids=["long in doubles", "double in longs", "bytes in strings", "long in strings"],
+    ids=[
+        "long in doubles",
+        "double in longs",
+        "bytes in strings",
+        "long in strings",
+        "map of longs in one of doubles",
+        "map of doubles in one of longs",
+        "map of longs in one of strings",
+        "maps in strings",
+    ],
 )
 def test_a_tables_column_keeps_its_type_and_what_does_not_fit_is_set_apart(
-    current: pa.DataType, values: list[tuple[str, Any]], column: list[Any] | None, rest: list[str | None]
+    current: pa.DataType, values: list[tuple[Any, Any]], column: list[Any] | None, rest: list[str | None]
 ) -> None:
     schema = record(("x", values[0][0]))
     parsed = parse({1: schema}, *(encoded(schema, {"x": value}) for _, value in values), fixed={"x": current})
@@ -146,6 +164,22 @@ def test_a_column_that_no_table_has_yet_widens() -> None:
     assert reader.found_columns() == {"x": pa.float64()}
 
 
+def test_a_map_that_no_table_has_yet_widens_and_rounds_no_number() -> None:
+    longs, doubles = record(("x", MAP)), record(("x", {**MAP, "values": "double"}))
+    schemas = {1: longs, 2: doubles}
+    small, large = encoded(longs, {"x": {"k": 1}}), encoded(longs, {"x": {"k": 2**60 + 1}})
+    other = encoded(doubles, {"x": {"k": 0.5}}, 2)
+    assert rows_of_maps(parse(schemas, small, other)) == [{"k": 1.0}, {"k": 0.5}]
+    assert rows_of_maps(parse(schemas, other, small)) == [{"k": 0.5}, {"k": 1.0}]
+    parsed = parse(schemas, large, other)
+    assert parsed.columns.column("_rest").to_pylist() == [MISFIT, None]
+    assert parsed.columns.schema.field("x").type == MAP_OF_DOUBLES
+
+
+def rows_of_maps(parsed: ParsedPayload) -> list[dict[str, float]]:
+    return [dict(entries or ()) for entries in parsed.columns.column("x").to_pylist()]
+
+
 @pytest.mark.parametrize(
     ("current", "values", "wider"),
     [
@@ -154,8 +188,9 @@ def test_a_column_that_no_table_has_yet_widens() -> None:
         (pa.int64(), [("string", "2.5")], None),
         (pa.float64(), [("long", 3)], None),
         (pa.list_(pa.int64()), [({"type": "array", "items": "double"}, [2.5])], pa.list_(pa.float64())),
+        (pa.map_(pa.string(), pa.int64()), [({**MAP, "values": "double"}, {"k": 2.5})], MAP_OF_DOUBLES),
     ],
-    ids=["fraction", "whole", "string", "long in doubles", "array"],
+    ids=["fraction", "whole", "string", "long in doubles", "array", "map"],
 )
 def test_a_reader_reports_the_columns_that_doubles_would_make_whole(
     current: pa.DataType, values: list[tuple[Any, Any]], wider: pa.DataType | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -275,6 +276,16 @@ def test_values_that_do_not_fit_their_column_any_more_go_to_the_rest() -> None:
     order.id, order.note = 7, "n"
     (row,) = reading.rows(value(order)).values()
     assert (row["_rest"], row["note"]) == ('{"id": 7}', "n")
+
+
+def test_a_map_that_does_not_fit_its_column_is_an_object_of_the_rest() -> None:
+    text = 'syntax = "proto3"; message M { map<uint64, bool> m = 1; map<bool, uint64> n = 2; }'
+    reading = Reading(text, fixed={"m": pa.string(), "n": pa.string()})
+    message = reading.new()
+    message.m[2**64 - 1], message.m[5] = True, False
+    message.n[True] = 7
+    ((_, row),) = reading.rows(value(message)).items()
+    assert json.loads(row["_rest"]) == {"m": {str(2**64 - 1): True, "5": False}, "n": {"true": "7"}}
 
 
 def test_fields_out_of_order_unknown_fields_and_repeated_ones_are_read_as_the_library_reads_them() -> None:
