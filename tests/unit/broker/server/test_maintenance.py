@@ -75,11 +75,15 @@ async def test_retention_flushes_and_checkpoints_happen_by_themselves(
     try:
         await until(lambda: broker.partition("t").log.log_start_offset == 2)
         await until(lambda: broker.partition("f").log.recovery_point == 1)
-        files = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
+        files = (
+            "recovery-point-offset-checkpoint",
+            "log-start-offset-checkpoint",
+            "replication-offset-checkpoint",
+        )
         await until(lambda: all((tmp_path / name).exists() for name in files))
         await until(lambda: "f 0 1" in (tmp_path / files[0]).read_text())
         await until(lambda: "t 0 2" in (tmp_path / files[1]).read_text())
-        await until(lambda: "f 0 1" in (tmp_path / "replication-offset-checkpoint").read_text())
+        await until(lambda: "f 0 1" in (tmp_path / files[2]).read_text())
         await until(lambda: idle.told)
         assert idle.told[0] == 60
     finally:
