@@ -13,6 +13,8 @@ from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
+from mainstem_broker.whole_numbers import is_whole_number
+
 WILDCARD: Final = "*"
 """As the name of a literal pattern: every resource of its type. As a host: every host."""
 ANY_USER: Final = "User:*"
@@ -128,7 +130,7 @@ def address_range(text: str) -> IPv4Network | IPv6Network:
         ValueError: it is no such notation.
     """
     address, _, length = text.partition("/")
-    if not (length.isascii() and length.isdigit()):
+    if not is_whole_number(length):
         raise ValueError(f"{text} has no prefix length.")  # ip_network takes masks as well, Kafka does not
     prefix = int(length)
     start = ip_address(address)
