@@ -22,6 +22,7 @@ from tests.support.clusters import (
     SharedCluster,
     StartCluster,
 )
+from tests.support.examples import use_the_same_constants
 from tests.support.folders import temporary_files_in
 from tests.support.isolation import ProcessState
 from tests.support.ports import held_port
@@ -66,6 +67,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("gate")
+use_the_same_constants()
 
 
 @pytest.fixture(scope="session", autouse=True)

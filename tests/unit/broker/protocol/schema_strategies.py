@@ -197,7 +197,10 @@ def _same(value: Any) -> Any:
 
 
 def lifted(source: Entity, model: type) -> Entity:
-    """`source` as an entity of `model`: known fields kept, others and those never read at their default."""
+    """`source` as an entity of `model`: known fields kept, others and those never read at their default.
+
+    An array that must be there is empty where it is null, as clients send it.
+    """
     values = {}
     for field in fields(model):
         shape = Shape.of(field)
@@ -205,7 +208,9 @@ def lifted(source: Entity, model: type) -> Entity:
             values[field.name] = default_of(field)
             continue
         value = getattr(source, field.name)
-        if shape.is_struct and value is not None:
+        if value is None and shape.repeated and not shape.optional:
+            value = ()
+        elif shape.is_struct and value is not None:
             value = (
                 tuple(lifted(item, shape.inner) for item in value)
                 if shape.repeated
