@@ -130,24 +130,23 @@ async def end_operator(kube: Kube, namespace: str, deployment: str, instance: st
         Refused: an account that the chart did not make may not do that, and the operator runs, or may run.
     """
     selector = {names.COMPONENT_LABEL: "operator", "app.kubernetes.io/instance": instance}
-    refusal = None
+
+    async def runs() -> bool:
+        return any(_may_run(pod, deployment) for pod in await kube.find("v1", "Pod", namespace, selector))
+
     try:
-        await _stop(kube, namespace, deployment, selector)
-    except Refused as refused:
-        if refused.status != 403:
-            raise
-        refusal = refused  # somebody may have stopped it
-    try:
-        pods = await kube.find("v1", "Pod", namespace, selector)
+        try:
+            await _stop(kube, namespace, deployment, selector)
+        except Refused as refused:
+            # It does not matter if somebody has stopped it already.
+            if refused.status != 403 or await runs():
+                raise
+        while await runs():
+            await asyncio.sleep(_POLL_SECONDS)
     except Refused as refused:
         if refused.status != 403:
             raise
         raise _may_not_end(deployment, refused) from refused
-    if refusal is not None and any(_may_run(pod, deployment) for pod in pods):
-        raise _may_not_end(deployment, refusal)
-    while any(_may_run(pod, deployment) for pod in pods):
-        await asyncio.sleep(_POLL_SECONDS)
-        pods = await kube.find("v1", "Pod", namespace, selector)
 
 
 async def _stop(kube: Kube, namespace: str, deployment: str, labels: Mapping[str, str]) -> None:
