@@ -18,7 +18,7 @@ from mainstem.cli.options import (
 )
 from mainstem.cli.output import Column, Output, OutputFormat, table
 from mainstem.errors import BadInput, ClusterRefused
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 from mainstem.kafka.move_requests import Move
 from mainstem.kafka.moves import moves_under_way, throttle, unthrottle, wish_for
 from mainstem.kafka.reassignment_plan import Replicas, TopicPartition, plan_moves
@@ -55,7 +55,7 @@ def reassign(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait until the moves end, then remove their throttles.")
     ] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
