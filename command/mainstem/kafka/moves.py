@@ -5,7 +5,7 @@ The stock client cannot send these requests, so `routed_requests.py` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -58,20 +58,24 @@ def throttle(
     _alter(cluster, changes)
 
 
-def unthrottle(cluster: Cluster, topics: Iterable[str] | None) -> None:
-    """Take the limits on moves of these topics (None: of all) away again, and then those of the brokers."""
-    limited = _limited_topics(cluster, cluster.topics() if topics is None else topics)
-    if limited:
+def unthrottle(cluster: Cluster, topics: Collection[str]) -> None:
+    """Remove the limits on moves of these topics, and those of the brokers if no other topic is limited.
+
+    The limit of a broker counts for the moves of all topics, also for those that others have begun.
+    """
+    existing = set(cluster.topics())
+    limited = limited_topics(cluster, existing & set(topics))
+    if not limited:
+        return
+    _alter(cluster, [_topic(topic, [_delete(name) for name in _THROTTLED]) for topic in limited])
+    if not limited_topics(cluster, existing.difference(limited)):
         brokers = sorted(broker.broker_id for broker in cluster.description().brokers)
-        _alter(
-            cluster,
-            [_topic(topic, [_delete(name) for name in _THROTTLED]) for topic in limited]
-            + [_broker(broker, [_delete(name) for name in _RATES]) for broker in brokers],
-        )
+        _alter(cluster, [_broker(broker, [_delete(name) for name in _RATES]) for broker in brokers])
 
 
-def _limited_topics(cluster: Cluster, topics: Iterable[str]) -> list[str]:
-    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in sorted(set(topics))]
+def limited_topics(cluster: Cluster, topics: Iterable[str]) -> list[str]:
+    """Those of the existing `topics` with replicas whose moves are limited, in their order."""
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in sorted(topics)]
     if not resources:
         return []
     answers = cluster.admin.describe_configs(resources, request_timeout=ADMIN_TIMEOUT_SECONDS)
