@@ -58,7 +58,7 @@ def apply(
     for one in applied:
         for change in one.changes:
             out.done(f"{one.kind} {one.name}: {change}")
-    if any(one.ready["status"] == "False" for one in applied):
+    if any(one.ready["status"] != "True" for one in applied):  # Unknown: the brokers refused to describe it
         raise typer.Exit(1)
 
 
