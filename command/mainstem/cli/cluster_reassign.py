@@ -192,7 +192,7 @@ def _begin(
         return {}
     try:
         if bytes_per_second is not None:
-            throttle(cluster, plan, bytes_per_second)
+            throttle(cluster, plan, moves_under_way(cluster), bytes_per_second)
         refused = wish_for(cluster, {key: after for key, (_, after) in plan.items()})
     except ClusterRefused:
         if bytes_per_second is not None:

@@ -40,21 +40,33 @@ def wish_for(
 
 
 def throttle(
-    cluster: Cluster, plan: Mapping[TopicPartition, tuple[Replicas, Replicas]], bytes_per_second: int
+    cluster: Cluster,
+    plan: Mapping[TopicPartition, tuple[Replicas, Replicas]],
+    under_way: Mapping[TopicPartition, Move],
+    bytes_per_second: int,
 ) -> None:
-    """Limit what the moves of `plan` (present and new replicas) take from each broker's network (KIP-73)."""
+    """Limit what the moves of `plan` (present and new replicas) take from each broker's network (KIP-73).
+
+    The limit also holds for moves of the same topics that are under way: setting the list of limited replicas
+    anew must not make them unlimited.
+    """
+    topics = {topic for topic, _ in plan}
+    moves = [*plan.items()]
+    moves += [(key, (move.origin, move.replicas)) for key, move in under_way.items() if key[0] in topics]
     live = {broker.broker_id for broker in cluster.description().brokers}
-    brokers = live & {broker for before, after in plan.values() for broker in (*before, *after)}
+    brokers = live & {broker for _, (before, after) in moves for broker in (*before, *after)}
     rates = [_set(name, str(bytes_per_second)) for name in _RATES]
     changes = [_broker(broker, rates) for broker in sorted(brokers)]
-    for topic in sorted({topic for topic, _ in plan}):
-        senders, receivers = [], []
-        for (name, partition), (before, after) in sorted(plan.items()):
+    for topic in sorted(topics):
+        senders: set[str] = set()
+        receivers: set[str] = set()
+        for (name, partition), (before, after) in moves:
             if name == topic:
-                senders += [f"{partition}:{broker}" for broker in before]
-                receivers += [f"{partition}:{broker}" for broker in after if broker not in before]
+                senders |= {f"{partition}:{broker}" for broker in before}
+                receivers |= {f"{partition}:{broker}" for broker in after if broker not in before}
         named = zip(_THROTTLED, (senders, receivers), strict=True)
-        changes.append(_topic(topic, [_set(setting, ",".join(replicas)) for setting, replicas in named]))
+        entries = [_set(setting, ",".join(sorted(replicas))) for setting, replicas in named]
+        changes.append(_topic(topic, entries))
     _alter(cluster, changes)
 
 

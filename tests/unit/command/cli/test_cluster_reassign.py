@@ -175,12 +175,33 @@ def test_refused_moves_are_an_error_and_leave_no_limits(
     """R36. Moves that began beside them are followed to their end."""
     accepted = set(topics) - set(refused)
     under_way = {key: move for topic in accepted for key, move in move_of(topic).items()}
-    moves = [{}, under_way, under_way, {}]  # of the plan, after the request, and as it is followed
+    moves = [
+        {},
+        {},
+        under_way,
+        under_way,
+        {},
+    ]  # before the request, after it, and as they go on
     played = PlayedCluster(monkeypatch, moves=moves, refused={(topic, 0): "no" for topic in refused})
     result = played.run(*topics, *TO_BROKER_2, *options)
     assert isinstance(result.exception, ClusterRefused), result.output
     assert message in str(result.exception)
     assert played.administration.limited == set(still_limited)
+
+
+def test_a_limit_holds_for_moves_of_the_topic_that_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R36. As in kafka-reassign-partitions: the lists of a topic's limited replicas are set anew."""
+    topic = Topic("a", [Partition(0, 1, [1], [1]), Partition(1, 1, [1, 2], [1])])
+    moving = {("a", 1): Move("a", 1, (1, 2), (2,), (1,))}
+    played = PlayedCluster(monkeypatch, moves=[moving])
+    monkeypatch.setattr(Cluster, "topics", lambda _: {"a": topic})
+    result = played.run("a", *TO_BROKER_2)
+    assert result.exit_code == 0, result.output
+    assert played.administration.settings == {
+        "a": dict(zip(REPLICAS, ("0:1,1:1", "0:2,1:2"), strict=True)),
+        "1": dict.fromkeys(RATES, "20000000"),
+        "2": dict.fromkeys(RATES, "20000000"),
+    }
 
 
 def test_a_request_that_is_refused_as_a_whole_leaves_no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
