@@ -28,7 +28,6 @@ from mainstem.kafka.acls import (
     principal_of,
     remove_acls,
 )
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS
 
 app = typer.Typer(no_args_is_help=True, help="Show, add and remove ACLs.")
 
@@ -97,7 +96,7 @@ def list_all(
         ),
     ] = None,
     cluster_only: Annotated[bool, typer.Option("--cluster", help="Only ACLs of the cluster itself.")] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -138,7 +137,7 @@ def add(
     prefix: PrefixOption = False,
     deny: DenyOption = False,
     host: HostOption = EVERY_HOST,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -163,7 +162,7 @@ def remove(
     prefix: PrefixOption = False,
     deny: DenyOption = False,
     host: HostOption = EVERY_HOST,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

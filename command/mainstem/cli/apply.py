@@ -13,7 +13,7 @@ import typer
 from mainstem.cli.options import BootstrapServers, ClientProperties, OutputChoice, connect
 from mainstem.cli.output import Column, Output, OutputFormat, table
 from mainstem.errors import BadInput, ClusterRefused, ClusterUnreachable
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster, answering_servers
+from mainstem.kafka.client import Cluster, answering_servers
 
 if TYPE_CHECKING:
     from mainstem_operator.standalone import Applied
@@ -39,7 +39,7 @@ def apply(
             help="File that records what was done once, such as a reset.",
         ),
     ] = DEFAULT_STATE,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -58,7 +58,7 @@ def apply(
     for one in applied:
         for change in one.changes:
             out.done(f"{one.kind} {one.name}: {change}")
-    if any(one.ready["status"] == "False" for one in applied):
+    if any(one.ready["status"] != "True" for one in applied):  # Unknown: the brokers refused to describe it
         raise typer.Exit(1)
 
 

@@ -26,7 +26,7 @@ from mainstem.cli.options import (
 from mainstem.cli.output import Column, Output, OutputFormat, table
 from mainstem.cli.sql import DEFAULT_NAMESPACE, DEFAULT_WAREHOUSE, Catalog, CatalogNamespace, Warehouse
 from mainstem.errors import BadInput, ClusterRefused, CommandError
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 from mainstem.times import date_time_ms, duration_ms
 
 _CELL_OF_STATE: Final = {
@@ -81,7 +81,7 @@ def audit(
     heat_map: Annotated[
         bool, typer.Option("--heat-map", help="Show a character for each window and a line for six hours.")
     ] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

@@ -24,7 +24,7 @@ from mainstem.cli.sending_options import (
     TemporaryTopicPartitions,
     TemporaryTopicReplicas,
 )
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 from mainstem.records.sending import Acks, Compression
 from mainstem.trials.latencies import Latencies
 from mainstem.trials.measurements import (
@@ -65,7 +65,7 @@ def produce(
     partitions: TemporaryTopicPartitions = 6,
     replication_factor: TemporaryTopicReplicas = None,
     topic: BenchTopic = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -103,7 +103,7 @@ def consume(
     partitions: TemporaryTopicPartitions = 6,
     replication_factor: TemporaryTopicReplicas = None,
     topic: BenchTopic = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -129,7 +129,7 @@ def latency(
     acks: AcksChoice = Acks.ALL,
     replication_factor: TemporaryTopicReplicas = None,
     topic: BenchTopic = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

@@ -18,7 +18,7 @@ from mainstem.cli.options import (
 )
 from mainstem.cli.output import Column, Output, OutputFormat, facts, size_text, table
 from mainstem.errors import ClusterUnreachable
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Broker, Cluster, Topic
+from mainstem.kafka.client import Broker, Cluster, Topic
 from mainstem.kafka.routed_requests import ask_broker
 from mainstem.kafka.setting_requests import Kind
 from mainstem.kafka.settings import Resource, find_broker, read_settings
@@ -38,7 +38,7 @@ class LogDirectory:
 
 @app.command("list")
 def list_all(
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -69,7 +69,7 @@ def describe(
         int,
         typer.Argument(**integer(), metavar="ID", help="Id of the broker.", autocompletion=complete_brokers),
     ],
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

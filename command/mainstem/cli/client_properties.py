@@ -3,7 +3,8 @@
 Secrets come from files only. The arguments of a process are visible to all users of a machine, and a shell
 remembers them.
 
-Properties of a schema registry may stand beside them, with the names of Confluent's serializers.
+Properties of a schema registry may stand beside them, with the names of Confluent's serializers, and the
+addresses of the cluster.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ FILE_VARIABLE: Final = "MAINSTEM_CLIENT_CONFIG"
 
 REGISTRY_URL: Final = "schema.registry.url"
 _REGISTRY_PROPERTIES: Final = frozenset({REGISTRY_URL, USER_INFO, AUTHORITIES})
+
+_BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
+# librdkafka has two names for some settings. With one of them, the last value counts, whatever it is called.
+_NAME_OF_ALIAS: Final = {"metadata.broker.list": _BOOTSTRAP_SERVERS, "sasl.mechanisms": "sasl.mechanism"}
 
 _SECRETS: Final = frozenset(
     {
@@ -56,13 +61,26 @@ def properties_of_options(entries: Sequence[str] | None) -> dict[str, str]:
                 f"{name} is a secret, which other users of this machine could see on a command line: write"
                 f" {name}=... into a file that only you may read, and use -X @FILE."
             )
-        properties[name] = value
+        properties[_NAME_OF_ALIAS.get(name, name)] = value
     return properties
 
 
+def bootstrap_servers_in(properties: Mapping[str, str]) -> str | None:
+    """The addresses of the cluster; None if the properties have none."""
+    return properties.get(_BOOTSTRAP_SERVERS)
+
+
 def kafka_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Without those of a schema registry, which librdkafka would refuse."""
-    return {name: value for name, value in properties.items() if name not in _REGISTRY_PROPERTIES}
+    """Those for a connection to a cluster whose addresses are known.
+
+    Left out are the addresses, which would override the known ones, and those of a schema registry, which
+    librdkafka would refuse.
+    """
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in _REGISTRY_PROPERTIES and _NAME_OF_ALIAS.get(name, name) != _BOOTSTRAP_SERVERS
+    }
 
 
 def registry_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -87,7 +105,8 @@ def properties_of_file(path: Path) -> dict[str, str]:
         BadInput: the file cannot be read, or a line has another form.
     """
     try:
-        return read_properties(path.read_text(encoding="utf-8"))
+        properties = read_properties(path.read_text(encoding="utf-8"))
+        return {_NAME_OF_ALIAS.get(name, name): value for name, value in properties.items()}
     except MalformedLine as error:
         raise BadInput(f"The client properties in {path} cannot be read: {error}") from error
     except (OSError, UnicodeDecodeError) as error:

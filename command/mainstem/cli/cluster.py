@@ -16,7 +16,7 @@ from mainstem.cli.options import (
 )
 from mainstem.cli.output import Output, OutputFormat
 from mainstem.errors import ClusterRefused
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, sentence_of
+from mainstem.kafka.client import sentence_of
 
 app = typer.Typer(no_args_is_help=True, help="Show the cluster's state, move replicas, elect leaders.")
 app.command()(status)
@@ -26,7 +26,7 @@ app.command()(reassign)
 @app.command()
 def elect(
     topics: TopicNames = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

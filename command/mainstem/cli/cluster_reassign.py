@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,9 +19,9 @@ from mainstem.cli.options import (
 )
 from mainstem.cli.output import Column, Output, OutputFormat, table
 from mainstem.errors import BadInput, ClusterRefused
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 from mainstem.kafka.move_requests import Move
-from mainstem.kafka.moves import moves_under_way, throttle, unthrottle, wish_for
+from mainstem.kafka.moves import limited_topics, moves_under_way, throttle, unthrottle, wish_for
 from mainstem.kafka.reassignment_plan import Replicas, TopicPartition, plan_moves
 from mainstem.whole_numbers import is_whole_number
 
@@ -55,7 +56,7 @@ def reassign(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait until the moves end, then remove their throttles.")
     ] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -67,6 +68,10 @@ def reassign(
     if bytes_per_second is not None and not execute:
         raise BadInput("--throttle limits moves that begin with --execute: add it.")
     cluster, out = connect(bootstrap_servers, client_properties), Output(output)
+    for name in topics or []:
+        cluster.topic(name)  # raises for an unknown topic, with similar names
+    plan: Plan = {}
+    refused: dict[TopicPartition, str] = {}
     if cancel:
         _cancel(cluster, out, topics)
     elif planning or not follow:
@@ -76,9 +81,13 @@ def reassign(
             if plan and not out.json:
                 out.say("Nothing was changed: add --execute to carry this out.")
             return
-        _begin(cluster, out, plan, bytes_per_second)
+        refused = _begin(cluster, out, plan, bytes_per_second)
     if follow:
-        _follow(cluster, out, topics)
+        _follow(cluster, out, topics or sorted(_topics_of(plan)))
+    if refused:
+        raise ClusterRefused(
+            f"{len(refused):,} of {len(plan):,} partitions did not begin to move, for the reasons above."
+        )
 
 
 def bytes_of(text: str) -> int:
@@ -108,8 +117,6 @@ def _plan(
         names = ", ".join(map(str, sorted(live)))
         raise BadInput(f"There is no live broker {unknown[0]}: the live ones are {names}.")
     cluster_topics = cluster.topics()
-    for name in topics or []:
-        cluster.topic(name)  # raises for an unknown topic, with similar names
     moving = moves_under_way(cluster)
     current = {
         (name, partition.number): moving[name, partition.number].target
@@ -173,34 +180,52 @@ def _show(out: Output, plan: Plan) -> None:
 # --- Carrying it out ---
 
 
-def _begin(cluster: Cluster, out: Output, plan: Plan, bytes_per_second: int | None) -> None:
+def _begin(
+    cluster: Cluster, out: Output, plan: Plan, bytes_per_second: int | None
+) -> dict[TopicPartition, str]:
+    """Begin the moves of the plan; returns those that are refused, with the reasons.
+
+    Raises:
+        ClusterRefused: none began; their limits are removed.
+    """
     if not plan:
-        return
-    if bytes_per_second is not None:
-        throttle(cluster, plan, bytes_per_second)
-    refused = wish_for(cluster, {key: after for key, (_, after) in plan.items()})
+        return {}
+    try:
+        if bytes_per_second is not None:
+            throttle(cluster, plan, moves_under_way(cluster), bytes_per_second)
+        refused = wish_for(cluster, {key: after for key, (_, after) in plan.items()})
+    except ClusterRefused:
+        if bytes_per_second is not None:
+            _remove_unused_limits(cluster, _topics_of(plan))
+        raise
     _tell_refusals(out, refused)
+    if bytes_per_second is not None:
+        _remove_unused_limits(cluster, _topics_of(plan) - _topics_of(plan.keys() - refused.keys()))
     if len(refused) == len(plan):
         raise ClusterRefused("Nothing is moved, for the reasons above.")
     out.done(f"{_count(len(plan) - len(refused), 'partition')} began to move.")
     if bytes_per_second is not None:
         out.warn(
             f"each broker sends and fetches at most {bytes_per_second:,} bytes a second for this, until"
-            " `mainstem cluster reassign --follow` has seen the end."
+            " `mainstem cluster reassign TOPIC... --follow` has seen the end for these topics."
         )
+    return refused
 
 
 def _cancel(cluster: Cluster, out: Output, topics: list[str] | None) -> None:
     moves = _chosen(moves_under_way(cluster), topics)
-    if not moves:
-        out.done("No replicas are being moved.")
-    else:
-        refused = wish_for(cluster, dict.fromkeys(moves))
-        _tell_refusals(out, refused)
-        out.done(f"{_count(len(moves) - len(refused), 'move')} cancelled.")
-    unthrottle(cluster, topics)
+    refused = wish_for(cluster, dict.fromkeys(moves)) if moves else {}
+    _tell_refusals(out, refused)
+    cancelled = {key: move for key, move in moves.items() if key not in refused}
+    if cancelled or not moves:
+        out.done(f"{_count(len(cancelled), 'move')} cancelled." if moves else "No replicas are being moved.")
+    unthrottle(cluster, (set(topics or ()) | _topics_of(cancelled)) - _topics_of(refused))
     if out.json:
-        out.result([_json(move) for move in moves.values()])
+        out.result([_json(move) for move in cancelled.values()])
+    if refused:
+        raise ClusterRefused(
+            f"{len(refused):,} of {len(moves):,} moves were not cancelled, for the reasons above."
+        )
 
 
 def _tell_refusals(out: Output, refused: dict[TopicPartition, str]) -> None:
@@ -209,17 +234,36 @@ def _tell_refusals(out: Output, refused: dict[TopicPartition, str]) -> None:
 
 
 def _follow(cluster: Cluster, out: Output, topics: list[str] | None) -> None:
-    """Wait until no move is left of those that are under way now."""
+    """Wait until no move is left of those that are under way now, then remove the limits of their topics.
+
+    The limits of `topics` are removed also if their moves ended before. Without topics, limits that no move
+    needs stay, as it is unknown for what they were set.
+    """
     waiting = _chosen(moves_under_way(cluster), topics)
     total = len(waiting)
+    ending = set(topics or _topics_of(waiting))
     with out.progress("Moving", total, "partitions") as advance:
         while waiting:
             time.sleep(_FOLLOW_INTERVAL_SECONDS)
             left = _chosen(moves_under_way(cluster), topics)
             advance(len(waiting) - len(waiting.keys() & left.keys()))
             waiting = {key: left[key] for key in waiting.keys() & left.keys()}
-    unthrottle(cluster, topics)
+    _remove_unused_limits(cluster, ending)
     out.done(f"{_count(total, 'partition')} moved." if total else "No replicas are being moved.")
+    if not ending and (limited := limited_topics(cluster, cluster.topics())):
+        out.warn(
+            f"moves are still limited for {_count(len(limited), 'topic')}, such as {limited[0]}: name topics"
+            " before --follow to remove their limits."
+        )
+
+
+def _remove_unused_limits(cluster: Cluster, topics: set[str]) -> None:
+    """Remove the limits of those topics of which nothing moves: other runs may have begun moves of them."""
+    unthrottle(cluster, topics - _topics_of(moves_under_way(cluster)))
+
+
+def _topics_of(partitions: Iterable[TopicPartition]) -> set[str]:
+    return {topic for topic, _ in partitions}
 
 
 def _chosen(moves: dict[TopicPartition, Move], topics: list[str] | None) -> dict[TopicPartition, Move]:

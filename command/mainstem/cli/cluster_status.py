@@ -17,7 +17,7 @@ from mainstem.cli.options import (
 )
 from mainstem.cli.output import Output, OutputFormat, facts, table
 from mainstem.errors import CommandError
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster, Partition, Topic
+from mainstem.kafka.client import Cluster, Partition, Topic
 from mainstem.kafka.move_requests import Move
 from mainstem.kafka.moves import moves_under_way
 from mainstem.kafka.reassignment_plan import TopicPartition
@@ -53,7 +53,7 @@ class UnhealthyPartition:
 
 
 def status(
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

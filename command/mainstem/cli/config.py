@@ -21,7 +21,7 @@ from mainstem.cli.options import (
 )
 from mainstem.cli.output import Column, Output, OutputFormat, table
 from mainstem.errors import BadInput, CommandError
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 from mainstem.kafka.quotas import QUOTAS, Client, change_quotas, quota_value, read_quotas
 from mainstem.kafka.setting_requests import Kind
 from mainstem.kafka.settings import (
@@ -126,7 +126,7 @@ def get(
     show_all: Annotated[
         bool, typer.Option("--all", "-a", help="Include settings that have their default.")
     ] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -195,7 +195,7 @@ def set_values(
     group: GroupOption = None,
     user: UserOption = None,
     client_id: ClientOption = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -221,7 +221,7 @@ def unset(
     group: GroupOption = None,
     user: UserOption = None,
     client_id: ClientOption = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

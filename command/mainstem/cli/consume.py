@@ -25,7 +25,7 @@ from mainstem.cli.options import (
 from mainstem.cli.output import Output, OutputFormat, drop_stdout, stdout_bytes
 from mainstem.errors import BadInput
 from mainstem.interruption import Interruption
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster, Topic
+from mainstem.kafka.client import Cluster, Topic
 from mainstem.kafka.group_reader import GroupReader
 from mainstem.kafka.offsets import log_ends, read_range, require_leader
 from mainstem.kafka.reader import read_forever, read_until
@@ -84,7 +84,7 @@ def consume(
     record_format: Annotated[
         str | None, typer.Option("--format", metavar="TEXT", help=f"Write each record as {FORMAT_HELP}.")
     ] = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

@@ -21,7 +21,7 @@ from mainstem.cli.options import (
 )
 from mainstem.cli.output import Column, Output, OutputFormat, facts, table
 from mainstem.errors import BadInput, ClusterRefused
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 from mainstem.kafka.groups import (
     Group,
     committed,
@@ -42,7 +42,7 @@ app.command("reset-offsets")(reset_offsets)
 
 @app.command("list")
 def list_all(
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -78,7 +78,7 @@ def list_all(
 @app.command()
 def describe(
     groups: GroupNames,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -121,6 +121,7 @@ def _partition_rows(
 
 def _value(group: Group, rows: list[dict[str, Any]]) -> dict[str, Any]:
     coordinator = group.coordinator
+    lags = [row["lag"] for row in rows if row["lag"] is not None]
     return {
         "group": group.name,
         "state": group.state,
@@ -129,7 +130,8 @@ def _value(group: Group, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "coordinator": None
         if coordinator is None
         else {"broker": coordinator.broker_id, "address": f"{coordinator.host}:{coordinator.port}"},
-        "lag": sum(row["lag"] or 0 for row in rows),
+        "lag": sum(lags) if lags else None,
+        "partitions_without_lag": len(rows) - len(lags),
         "partitions": rows,
         "members": [
             {
@@ -152,7 +154,7 @@ def _tables(group: Group, rows: list[dict[str, Any]]) -> list[Any]:
         "State": group.state,
         "Type": group.kind + (f", {group.assignor} assignor" if group.assignor else ""),
         "Coordinator": value["coordinator"] and "broker {broker} at {address}".format(**value["coordinator"]),
-        "Lag": _lag_text(value["lag"], rows),
+        "Lag": _lag_text(value["lag"], value["partitions_without_lag"]),
     }
     shown: list[Any] = [facts(headline)]
     if rows:
@@ -181,11 +183,13 @@ def _tables(group: Group, rows: list[dict[str, Any]]) -> list[Any]:
     return shown
 
 
-def _lag_text(lag: int, rows: list[dict[str, Any]]) -> str:
-    unknown = sum(row["lag"] is None for row in rows)
+def _lag_text(lag: int | None, unknown: int) -> str:
+    """The lag of a group; `unknown` counts partitions without a committed offset, or without a leader."""
+    if lag is None:
+        return "unknown, as no partition has a committed offset and a leader that answers"
     if not unknown:
         return f"{lag:,}"
-    return f"{lag:,}, without {unknown:,} partition{'s' * (unknown != 1)} of which nothing is committed"
+    return f"{lag:,}, without {unknown:,} partition{'s' * (unknown != 1)} of which it is unknown"
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -213,7 +217,7 @@ def delete(
         ),
     ] = None,
     yes: Confirmed = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

@@ -21,7 +21,7 @@ from mainstem.cli.options import (
 )
 from mainstem.cli.output import Column, Output, OutputFormat, table
 from mainstem.errors import BadInput, ClusterRefused
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 from mainstem.kafka.groups import (
     Group,
     commit_for,
@@ -87,7 +87,7 @@ def reset_offsets(
         bool,
         typer.Option("--export", help="Show the plan as a file for --from-file: topic,partition,offset."),
     ] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

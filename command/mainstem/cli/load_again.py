@@ -44,7 +44,6 @@ from mainstem.cli.output import Column, Output, OutputFormat, facts, table
 from mainstem.cli.registry_access import registry_access
 from mainstem.cli.sql import DEFAULT_NAMESPACE, DEFAULT_WAREHOUSE, Catalog, CatalogNamespace, Warehouse
 from mainstem.errors import BadInput, CommandError
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.times import date_time_ms, duration_text, text_of_ms
 from mainstem.whole_numbers import is_whole_number
 
@@ -93,7 +92,7 @@ def status(
     table_format: TableFormatChoice = FormatChoice.DELTA,
     catalog: Catalog = None,
     catalog_namespace: CatalogNamespace = DEFAULT_NAMESPACE,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -155,7 +154,7 @@ def backfill(
     input_columns: InputColumns = None,
     max_rejected_percent: MaxRejectedPercent = 5.0,
     cores: Cores = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -208,7 +207,7 @@ def rewind(
     warehouse: Warehouse = DEFAULT_WAREHOUSE,
     table_name: TableName = None,
     partitions: Partitions = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -256,7 +255,7 @@ def replay_dead(
     inputs: Inputs = None,
     input_columns: InputColumns = None,
     cores: Cores = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

@@ -25,7 +25,7 @@ from mainstem.cli.output import Output, OutputFormat, facts
 from mainstem.cli.registry_access import REGISTRY_VARIABLE, RegistryAccess, registry_access
 from mainstem.cli.sql import DEFAULT_NAMESPACE, DEFAULT_WAREHOUSE, Catalog, CatalogNamespace, Warehouse
 from mainstem.errors import BadInput, CommandError
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 
 if TYPE_CHECKING:
     from mainstem_loader.load_topic import LoadProgress, LoadReport
@@ -181,7 +181,7 @@ def run(
             help="Spark master to run on, such as local[4]. Without it, small loads do not need Spark.",
         ),
     ] = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

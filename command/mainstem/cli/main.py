@@ -110,7 +110,8 @@ def common(
             "-b",
             metavar="HOST:PORT,...",
             envvar=BOOTSTRAP_VARIABLE,
-            help="Brokers to connect to first. Default: the profile in use, else the local stack.",
+            help="Brokers to connect to first. Default: the client property bootstrap.servers, else the"
+            " profile in use, else the local stack.",
         ),
     ] = None,
     client_properties: Annotated[

@@ -13,6 +13,7 @@ import typer
 
 from mainstem.cli.client_properties import (
     FILE_VARIABLE,
+    bootstrap_servers_in,
     kafka_properties,
     properties_of_environment,
     properties_of_options,
@@ -36,15 +37,8 @@ def _or_global(context: typer.Context, parameter: typer.CallbackParam, value: ob
     return context.find_root().params.get(name, value)
 
 
-def _bootstrap_servers(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    source = context.get_parameter_source(parameter.name or "")
-    if source is not None and source.name != "DEFAULT":
-        return value
-    return context.find_root().params.get("bootstrap_servers") or default_bootstrap_servers()
-
-
 def default_bootstrap_servers() -> str:
-    """The addresses to use when neither an option nor the environment names any.
+    """The addresses to use when no option, no variable of the environment and no client property names any.
 
     They are those of the profile in use, or else those of the local stack.
     """
@@ -65,21 +59,24 @@ def _local_bootstrap_servers() -> str:
     return ",".join(f"127.0.0.1:{port}" for port in ports) or DEFAULT_BOOTSTRAP_SERVERS
 
 
-def connect(bootstrap_servers: str, client_properties: Sequence[str] | None) -> Cluster:
+def connect(bootstrap_servers: str | None, client_properties: Sequence[str] | None) -> Cluster:
     """The cluster that the options select; nothing connects yet.
 
-    The properties of the profile in use apply to its cluster only. Those of the environment's file override
-    them, and `client_properties` override both.
+    Without `bootstrap_servers` it is the one that client properties name, or else the default one. The
+    properties of the profile in use apply to its cluster only. Those of the environment's file override them,
+    and `client_properties` override both.
 
     Raises:
         BadInput: a property is not of the form NAME=VALUE, or a file of properties cannot be read.
     """
+    properties = {**properties_of_environment(), **properties_of_options(client_properties)}
+    if bootstrap_servers is None:
+        bootstrap_servers = bootstrap_servers_in(properties)
+    if bootstrap_servers is None:
+        bootstrap_servers = default_bootstrap_servers()
     profile: Profile | None = read_profiles().current
-    properties: dict[str, str] = {}
     if profile is not None and profile.bootstrap_servers == bootstrap_servers:
-        properties.update(profile.properties)
-    properties.update(properties_of_environment())
-    properties.update(properties_of_options(client_properties))
+        properties = {**profile.properties, **properties}
     return Cluster(bootstrap_servers, kafka_properties(properties))
 
 
@@ -88,7 +85,7 @@ def completion_cluster(context: typer.Context) -> Cluster:
     root = context.find_root().params
     servers = context.params.get("bootstrap_servers") or root.get("bootstrap_servers")
     properties = context.params.get("client_properties") or root.get("client_properties")
-    return connect(servers or default_bootstrap_servers(), properties)
+    return connect(servers, properties)
 
 
 def _completed(
@@ -120,13 +117,13 @@ def complete_brokers(context: typer.Context, incomplete: str) -> list[str]:
 
 
 BootstrapServers = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--bootstrap-servers",
         "-b",
         metavar="HOST:PORT,...",
         help=f"Brokers to connect to first. [env: {BOOTSTRAP_VARIABLE}]",
-        callback=_bootstrap_servers,
+        callback=_or_global,
         show_default=False,
     ),
 ]
@@ -137,7 +134,7 @@ ClientProperties = Annotated[
         "-X",
         metavar="NAME=VALUE|@FILE",
         help="A setting of the Kafka client (librdkafka), such as security.protocol=ssl, or @ and a file of"
-        f" such lines; repeatable. [env: {FILE_VARIABLE}, a file]",
+        f" such lines; repeatable. Options for the same setting override it. [env: {FILE_VARIABLE}, a file]",
         callback=_or_global,
         show_default=False,
     ),

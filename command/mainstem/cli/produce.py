@@ -28,7 +28,7 @@ from mainstem.cli.output import Advance, Output, OutputFormat
 from mainstem.cli.sending_options import AcksChoice, CompressionChoice
 from mainstem.errors import BadInput, CommandError, program_name
 from mainstem.interruption import Interruption
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 from mainstem.records.lines import LineReader, Record, RecordWithHeaders, line_reader
 from mainstem.records.sending import ANY_PARTITION, Acks, Compression, Sender, Sent, with_sent
 from mainstem.times import duration_text
@@ -95,7 +95,7 @@ def produce(
         typer.Option("--audit", help="Report the number of sent records, for `mainstem audit`."),
     ] = False,
     acks: AcksChoice = Acks.ALL,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

@@ -33,7 +33,6 @@ from mainstem.cli.output import Column, Output, OutputFormat, facts, table
 from mainstem.errors import BadInput
 from mainstem.kafka.client import (
     ADMIN_TIMEOUT_SECONDS,
-    DEFAULT_BOOTSTRAP_SERVERS,
     Offsets,
     Partition,
     Topic,
@@ -68,7 +67,7 @@ def create(
     ] = None,
     config: TopicSettings = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Accept an existing topic.")] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -108,7 +107,7 @@ def create(
 @app.command("list")
 def list_topics(
     internal: Annotated[bool, typer.Option("--all", "-a", help="Include internal topics (__name).")] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -139,7 +138,7 @@ def list_topics(
 @app.command()
 def describe(
     topic: TopicName,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -195,7 +194,7 @@ def alter(
         list[str] | None,
         typer.Option("--delete-config", metavar="NAME", help="A setting to reset to the broker's."),
     ] = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -235,7 +234,7 @@ def delete(
         list[str], typer.Argument(metavar="TOPIC...", help="Topics.", autocompletion=complete_topics)
     ],
     yes: Confirmed = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

@@ -12,7 +12,7 @@ from mainstem.cli.number_options import integer
 from mainstem.cli.options import BootstrapServers, ClientProperties, OutputChoice, complete_topics, connect
 from mainstem.cli.output import Column, Output, OutputFormat, facts, table
 from mainstem.errors import BadInput
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS, Cluster
+from mainstem.kafka.client import Cluster
 from mainstem.kafka.reassignment_plan import TopicPartition
 from mainstem.kafka.transactions import (
     OpenTransaction,
@@ -40,7 +40,7 @@ def list_all(
         str | None,
         typer.Option("--open-for", metavar="DURATION", help="Only those open for longer, such as 10m."),
     ] = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -72,7 +72,7 @@ def list_all(
 @app.command()
 def describe(
     transactional_id: Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID", help="A transactional id.")],
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -123,7 +123,7 @@ def abort(
         int | None,
         typer.Option(**integer(0), help="First offset of the transaction there, as `find-hanging` shows."),
     ] = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -166,7 +166,7 @@ def find_hanging(
             help="Time since the producer's last write; at least transaction.max.timeout.ms.",
         ),
     ] = _SILENT_FOR,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

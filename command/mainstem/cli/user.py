@@ -13,7 +13,6 @@ from mainstem.cli.number_options import integer
 from mainstem.cli.options import BootstrapServers, ClientProperties, Confirmed, OutputChoice, connect
 from mainstem.cli.output import Column, Output, OutputFormat, table
 from mainstem.errors import BadInput
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.kafka.users import (
     ITERATIONS,
     MECHANISMS,
@@ -65,7 +64,7 @@ PasswordFileOption = Annotated[
 
 @app.command("list")
 def list_all(
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -90,7 +89,7 @@ def create(
     mechanism: MechanismOption = MECHANISMS[1],
     iterations: IterationsOption = ITERATIONS,
     password_file: PasswordFileOption = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -122,7 +121,7 @@ def password(
     ] = None,
     iterations: IterationsOption = ITERATIONS,
     password_file: PasswordFileOption = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -147,7 +146,7 @@ def password(
 def delete(
     name: UserName,
     yes: Confirmed = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

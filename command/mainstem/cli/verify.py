@@ -20,7 +20,6 @@ from mainstem.cli.options import (
 from mainstem.cli.output import Output, OutputFormat, facts
 from mainstem.cli.sending_options import AcksChoice, TemporaryTopicPartitions, TemporaryTopicReplicas
 from mainstem.errors import BadInput, CommandError
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.records.sending import Acks
 from mainstem.times import duration_ms
 from mainstem.trials.broker_watch import BrokerWatch, Outage
@@ -52,7 +51,7 @@ def verify(
     partitions: TemporaryTopicPartitions = 6,
     replication_factor: TemporaryTopicReplicas = None,
     acks: AcksChoice = Acks.ALL,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

@@ -31,7 +31,6 @@ from mainstem.cli.output import (
     table,
 )
 from mainstem.errors import CommandError
-from mainstem.kafka.client import DEFAULT_BOOTSTRAP_SERVERS
 from mainstem.records.text import printable
 from mainstem.times import text_of_ms
 from mainstem.zookeeper_tree import (
@@ -89,7 +88,7 @@ def list_nodes(
     path: NodePath = "/",
     recursive: Recursive = False,
     zookeeper: ZooKeeperAddress = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -122,7 +121,7 @@ def list_nodes(
 def get(
     path: NodePath,
     zookeeper: ZooKeeperAddress = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -142,7 +141,7 @@ def get(
 def stat(
     path: NodePath,
     zookeeper: ZooKeeperAddress = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:
@@ -168,7 +167,7 @@ def watch(
     path: NodePath,
     recursive: Recursive = False,
     zookeeper: ZooKeeperAddress = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    bootstrap_servers: BootstrapServers = None,
     client_properties: ClientProperties = None,
     output: OutputChoice = OutputFormat.TABLE,
 ) -> None:

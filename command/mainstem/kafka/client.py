@@ -110,7 +110,8 @@ class Description:
 class Cluster:
     """The brokers behind `bootstrap_servers` (`host:port,host:port`). Nothing connects before it is used.
 
-    `properties` are settings of librdkafka that override the ones set here.
+    `properties` are settings of librdkafka. They override the defaults of this class, and not what a command
+    sets by an option or relies on.
     """
 
     def __init__(self, bootstrap_servers: str, properties: Mapping[str, str] | None = None) -> None:
@@ -127,12 +128,25 @@ class Cluster:
         """
         return _built(AdminClient, self._settings())
 
-    def producer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Producer:
-        """A producer; `on_trouble` receives a sentence when no broker can be reached."""
-        # A request for a topic that was deleted meanwhile would create it again.
+    def producer(
+        self,
+        settings: Mapping[str, object],
+        on_trouble: Callable[[str], None],
+        defaults: Mapping[str, object] | None = None,
+    ) -> Producer:
+        """A producer with `settings`, and with `defaults` where no property overrides them.
+
+        `on_trouble` receives a sentence when no broker can be reached.
+        """
         return _built(
             Producer,
-            {**self._settings(on_trouble), "allow.auto.create.topics": False, **settings, **self.properties},
+            {
+                **(defaults or {}),
+                **self._settings(on_trouble),
+                # A request for a topic that was deleted meanwhile would create it again.
+                "allow.auto.create.topics": False,
+                **settings,
+            },
         )
 
     def consumer(self, settings: Mapping[str, object], on_trouble: Callable[[str], None]) -> Consumer:
@@ -140,16 +154,15 @@ class Cluster:
         return _built(
             Consumer,
             {
-                **self._settings(on_trouble),
                 "group.id": "mainstem-command",  # librdkafka requires one; nothing is committed to it
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
                 "check.crcs": True,
                 # How long a partition pauses when 100,000 records of it are queued; 1 s by default.
                 "fetch.queue.backoff.ms": 10,
+                **self._settings(on_trouble),
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
                 **settings,
-                **self.properties,
             },
         )
 

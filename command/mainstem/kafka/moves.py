@@ -5,7 +5,7 @@ The stock client cannot send these requests, so `routed_requests.py` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -40,38 +40,54 @@ def wish_for(
 
 
 def throttle(
-    cluster: Cluster, plan: Mapping[TopicPartition, tuple[Replicas, Replicas]], bytes_per_second: int
+    cluster: Cluster,
+    plan: Mapping[TopicPartition, tuple[Replicas, Replicas]],
+    under_way: Mapping[TopicPartition, Move],
+    bytes_per_second: int,
 ) -> None:
-    """Limit what the moves of `plan` (present and new replicas) take from each broker's network (KIP-73)."""
+    """Limit what the moves of `plan` (present and new replicas) take from each broker's network (KIP-73).
+
+    The limit also holds for moves of the same topics that are under way: setting the list of limited replicas
+    anew must not make them unlimited.
+    """
+    topics = {topic for topic, _ in plan}
+    moves = [*plan.items()]
+    moves += [(key, (move.origin, move.replicas)) for key, move in under_way.items() if key[0] in topics]
     live = {broker.broker_id for broker in cluster.description().brokers}
-    brokers = live & {broker for before, after in plan.values() for broker in (*before, *after)}
+    brokers = live & {broker for _, (before, after) in moves for broker in (*before, *after)}
     rates = [_set(name, str(bytes_per_second)) for name in _RATES]
     changes = [_broker(broker, rates) for broker in sorted(brokers)]
-    for topic in sorted({topic for topic, _ in plan}):
-        senders, receivers = [], []
-        for (name, partition), (before, after) in sorted(plan.items()):
+    for topic in sorted(topics):
+        senders: set[str] = set()
+        receivers: set[str] = set()
+        for (name, partition), (before, after) in moves:
             if name == topic:
-                senders += [f"{partition}:{broker}" for broker in before]
-                receivers += [f"{partition}:{broker}" for broker in after if broker not in before]
+                senders |= {f"{partition}:{broker}" for broker in before}
+                receivers |= {f"{partition}:{broker}" for broker in after if broker not in before}
         named = zip(_THROTTLED, (senders, receivers), strict=True)
-        changes.append(_topic(topic, [_set(setting, ",".join(replicas)) for setting, replicas in named]))
+        entries = [_set(setting, ",".join(sorted(replicas))) for setting, replicas in named]
+        changes.append(_topic(topic, entries))
     _alter(cluster, changes)
 
 
-def unthrottle(cluster: Cluster, topics: Iterable[str] | None) -> None:
-    """Take the limits on moves of these topics (None: of all) away again, and then those of the brokers."""
-    limited = _limited_topics(cluster, cluster.topics() if topics is None else topics)
-    if limited:
+def unthrottle(cluster: Cluster, topics: Collection[str]) -> None:
+    """Remove the limits on moves of these topics, and those of the brokers if no other topic is limited.
+
+    The limit of a broker counts for the moves of all topics, also for those that others have begun.
+    """
+    existing = set(cluster.topics())
+    limited = limited_topics(cluster, existing & set(topics))
+    if not limited:
+        return
+    _alter(cluster, [_topic(topic, [_delete(name) for name in _THROTTLED]) for topic in limited])
+    if not limited_topics(cluster, existing.difference(limited)):
         brokers = sorted(broker.broker_id for broker in cluster.description().brokers)
-        _alter(
-            cluster,
-            [_topic(topic, [_delete(name) for name in _THROTTLED]) for topic in limited]
-            + [_broker(broker, [_delete(name) for name in _RATES]) for broker in brokers],
-        )
+        _alter(cluster, [_broker(broker, [_delete(name) for name in _RATES]) for broker in brokers])
 
 
-def _limited_topics(cluster: Cluster, topics: Iterable[str]) -> list[str]:
-    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in sorted(set(topics))]
+def limited_topics(cluster: Cluster, topics: Iterable[str]) -> list[str]:
+    """Those of the existing `topics` with replicas whose moves are limited, in their order."""
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in sorted(topics)]
     if not resources:
         return []
     answers = cluster.admin.describe_configs(resources, request_timeout=ADMIN_TIMEOUT_SECONDS)

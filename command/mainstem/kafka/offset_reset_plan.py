@@ -13,7 +13,7 @@ from typing import Final
 
 from mainstem.errors import BadInput
 from mainstem.kafka.reassignment_plan import TopicPartition
-from mainstem.kafka.start_point import Kind, StartPoint, offset_to_start_at
+from mainstem.kafka.start_point import Kind, StartPoint, offset_to_start_at, require_within
 from mainstem.whole_numbers import is_whole_number
 
 Offsets = Mapping[TopicPartition, int]
@@ -78,8 +78,10 @@ def plan_reset(target: Target, bounds: Mapping[TopicPartition, Bounds], committe
     Partitions of which the target says nothing are left out.
 
     Raises:
-        BadInput: a shift of what was never committed.
+        BadInput: a shift of what was never committed, or an offset beyond the end of every partition.
     """
+    if isinstance(target, StartPoint):
+        require_within(target, (held.latest for held in bounds.values()))
     changes = []
     for (topic, partition), held in sorted(bounds.items()):
         before = committed.get((topic, partition))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import OffsetSpec
 
-from mainstem.errors import BadInput, ClusterRefused
+from mainstem.errors import ClusterRefused
 from mainstem.kafka.client import Cluster
 from mainstem.kafka.reassignment_plan import TopicPartition
-from mainstem.kafka.start_point import Kind, StartPoint, offset_to_start_at
+from mainstem.kafka.start_point import Kind, StartPoint, offset_to_start_at, require_within
 
 
 def log_ends(
@@ -57,11 +57,8 @@ def read_range(
     offset_by_partition = {
         key: require_leader(key, offsets) for key, offsets in log_ends(cluster, partitions, *points).items()
     }
+    require_within(start, (latest for _, latest, *_ in offset_by_partition.values()))
     if start.kind is Kind.OFFSET:
-        ends = [latest for _, latest, *_ in offset_by_partition.values()]
-        if all(start.number > end for end in ends):
-            end_text = "its end" if len(ends) == 1 else "the end of every partition"
-            raise BadInput(f"Offset {start.number:,} lies beyond {end_text} ({max(ends):,}).")
         for (topic, number), (earliest, *_) in offset_by_partition.items():
             if start.number < earliest:
                 on_adjusted_start(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from mainstem.errors import BadInput
-from mainstem.times import date_time_ms, duration_ms
+from mainstem.times import date_time_ms, duration_ms, text_of_ms
 from mainstem.whole_numbers import is_whole_number
+
+# Ten digits are a time in seconds, and thirteen one in milliseconds, from the year 2001 to 2286.
+_MS_BY_DIGITS: Final = {10: 1000, 13: 1}
 
 
 class Kind(Enum):
@@ -51,6 +56,21 @@ def parse_start(text: str, now_ms: int, option: str = "--from") -> StartPoint:
         f"{option} does not understand {text!r}: write beginning, end, an offset (1200), the last N records "
         "(-10), a date or date-time (2026-01-31T10:00), or a time ago (10m)."
     )
+
+
+def require_within(start: StartPoint, ends: Iterable[int]) -> None:
+    """Check a start by its offset against the ends of the partitions that it is for.
+
+    Raises:
+        BadInput: the offset lies beyond all of them, so that nothing would be read. It may be a time.
+    """
+    known_ends = list(ends)
+    if start.kind is not Kind.OFFSET or start.number <= max(known_ends, default=start.number):
+        return
+    end_text = "its end" if len(known_ends) == 1 else "the end of every partition"
+    unit_ms = _MS_BY_DIGITS.get(len(str(start.number)))
+    hint = "" if unit_ms is None else f" If it is a time, write {text_of_ms(start.number * unit_ms)}."
+    raise BadInput(f"Offset {start.number:,} lies beyond {end_text} ({max(known_ends):,}).{hint}")
 
 
 def offset_to_start_at(start: StartPoint, earliest: int, latest: int, at_time: int | None) -> int:

@@ -109,6 +109,10 @@ class Sender:
                 # As in the Java client: a batch that is sent again after a lost answer is stored once (R11).
                 "enable.idempotence": acks == "all",
                 "compression.type": compression,
+                "delivery.report.only.error": True,
+            },
+            on_trouble,
+            {
                 "partitioner": "murmur2_random",  # as in the Java client: same key, same partition (R10)
                 "linger.ms": 10,
                 # librdkafka never splits a batch that the topic finds too large, so it must not build one.
@@ -116,9 +120,7 @@ class Sender:
                 "message.max.bytes": 1_000_000_000,  # the topic's limit decides, and its answer is shown
                 "message.timeout.ms": DELIVERY_TIMEOUT_MS,
                 "queue.buffering.max.messages": 500_000,
-                "delivery.report.only.error": True,
             },
-            on_trouble,
         )
         if audited:
             self._producer = AuditedProducer(cluster.client_settings(), "mainstem-produce", self._producer)

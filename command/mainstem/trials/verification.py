@@ -47,12 +47,11 @@ class Verification:
             {
                 "acks": acks.value,
                 "enable.idempotence": acks is Acks.ALL,
-                "linger.ms": 5,
-                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
                 "delivery.report.only.error": True,
                 "on_delivery": self._note_refusal,
             },
             on_trouble,
+            {"linger.ms": 5, "message.timeout.ms": DELIVERY_TIMEOUT_MS},
         )
         self._consumer: Consumer = cluster.consumer({}, on_trouble)
         self._consumer.assign([TopicPartition(topic, number, 0) for number in self.ledgers])

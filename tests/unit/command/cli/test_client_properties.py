@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from mainstem.cli.client_properties import FILE_VARIABLE, properties_of_options
 from mainstem.cli.main import app
-from mainstem.cli.options import connect
+from mainstem.cli.options import BOOTSTRAP_VARIABLE, connect
+from mainstem.cli.profiles import Profile, Profiles, change_profiles
 from mainstem.errors import BadInput, CommandError
-from mainstem.kafka.client import Cluster
+from mainstem.kafka.client import Cluster, Topic
 from mainstem_loader.errors import LoaderError
 from mainstem_loader.kafka.leaders import BrokerSettings
 
@@ -26,7 +27,9 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)  # which has no local stack
+    for variable in (FILE_VARIABLE, BOOTSTRAP_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
 
 
 def test_entries_are_cut_at_the_first_equals_sign_and_later_ones_win() -> None:
@@ -75,6 +78,72 @@ def test_options_override_the_file_of_the_environment(file: Path, monkeypatch: p
     monkeypatch.setenv(FILE_VARIABLE, str(file))
     properties = connect("127.0.0.1:9092", ["sasl.username=bob"]).properties
     assert (properties["sasl.username"], properties["sasl.password"]) == ("bob", "a=b #c")
+
+
+@pytest.mark.parametrize("name", ["bootstrap.servers", "metadata.broker.list"])
+@pytest.mark.parametrize(
+    ("arguments", "environment", "servers", "properties"),
+    [
+        (("-X", "@file", "topic", "list"), {}, "file:1", {"client.id": "file"}),
+        (("topic", "list", "-X", "@file"), {}, "file:1", {"client.id": "file"}),
+        (("topic", "list"), {FILE_VARIABLE: "file"}, "file:1", {"client.id": "file"}),
+        (("topic", "list", "-X", "@other"), {FILE_VARIABLE: "file"}, "other:1", {"client.id": "file"}),
+        (("topic", "list", "-b", "option:1", "-X", "@file"), {}, "option:1", {"client.id": "file"}),
+        (("-b", "option:1", "-X", "@file", "topic", "list"), {}, "option:1", {"client.id": "file"}),
+        (
+            ("topic", "list", "-X", "@file"),
+            {BOOTSTRAP_VARIABLE: "variable:1"},
+            "variable:1",
+            {"client.id": "file"},
+        ),
+        (
+            ("topic", "list", "-b", "profile:1", "-X", "@file"),
+            {},
+            "profile:1",
+            {"client.id": "file", "acks": "all"},
+        ),
+        (("topic", "list"), {}, "profile:1", {"acks": "all"}),
+    ],
+)
+def test_a_command_has_one_cluster_which_an_option_names_before_a_file_and_a_file_before_the_profile(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    servers: str,
+    properties: dict[str, str],
+) -> None:
+    """R36. Stock files of properties begin with `bootstrap.servers`."""
+    (tmp_path / "file").write_text(f"{name}=file:1\nclient.id=file\n")
+    (tmp_path / "other").write_text("bootstrap.servers=other:1\n")
+    profile = Profile("profile:1", {"acks": "all", name: "elsewhere:1"})
+    change_profiles(lambda _: Profiles().with_profile("used", profile).using("used"))
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    used: list[Cluster] = []
+
+    def topics(cluster: Cluster) -> dict[str, Topic]:
+        used.append(cluster)
+        return {}
+
+    monkeypatch.setattr(Cluster, "topics", topics)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert [(cluster.bootstrap_servers, cluster.properties) for cluster in used] == [(servers, properties)]
+
+
+def test_an_empty_text_names_no_cluster() -> None:
+    """R36. As `-b "$SERVERS"` of a variable without a value."""
+    for arguments in (("-b", "", "topic", "list"), ("topic", "list", "-b", "")):
+        result = CliRunner().invoke(app, arguments)
+        assert isinstance(result.exception, BadInput), result.output
+
+
+def test_of_two_names_of_a_setting_the_last_value_counts(tmp_path: Path) -> None:
+    (tmp_path / "login").write_text("sasl.mechanism=PLAIN\n")
+    entries = [f"@{tmp_path / 'login'}", "sasl.mechanisms=SCRAM-SHA-512"]
+    assert properties_of_options(entries) == {"sasl.mechanism": "SCRAM-SHA-512"}
 
 
 def test_an_audit_reads_the_topic_with_the_login_of_its_options(

@@ -84,6 +84,35 @@ def test_a_group_without_a_name_is_refused() -> None:
             cluster.consumer({"group.id": ""}, print)
 
 
+def test_a_property_overrides_a_default_and_not_what_a_command_relies_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R36. A file of properties may be that of an application, with its group and its acks."""
+    monkeypatch.setattr(client, "_built", lambda _build, settings: settings)
+    monkeypatch.setattr(client, "answering_servers", lambda *_: ["a:1"])
+    properties = {
+        "acks": "1",
+        "allow.auto.create.topics": "true",
+        "auto.offset.reset": "latest",
+        "check.crcs": "false",
+        "client.id": "web",
+        "enable.auto.commit": "true",
+        "enable.auto.offset.store": "true",
+        "enable.partition.eof": "false",
+        "group.id": "application",
+        "linger.ms": "9",
+    }
+    cluster = Cluster("a:1", properties)
+    ours = {"group.id": "readers", "auto.offset.reset": "earliest", "enable.partition.eof": True}
+    member: Any = cluster.consumer(ours, print)
+    assert {**ours, "client.id": "web", "check.crcs": "false"}.items() <= member.items()
+    assert (member["enable.auto.commit"], member["enable.auto.offset.store"]) == (False, False)
+    assert cluster.consumer({}, print)["auto.offset.reset"] == "error"
+    producer: Any = cluster.producer({"acks": "all"}, print, {"linger.ms": 10})
+    assert {"acks": "all", "client.id": "web", "linger.ms": "9"}.items() <= producer.items()
+    assert producer["allow.auto.create.topics"] is False
+
+
 @pytest.mark.trial
 def test_a_server_that_does_not_speak_the_protocol_is_reported_within_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mainstem.errors import BadInput
@@ -48,6 +48,22 @@ def test_each_way_says_where_every_partition_goes_on(target: Target, after: list
     assert [change.before for change in changes] == [180, 20]
 
 
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (201, r"^Offset 201 lies beyond the end of every partition \(200\)\.$"),
+        (1_769_853_600, r" If it is a time, write 2026-01-31T10:00:00\.000Z\.$"),
+        (1_769_853_600_123, r" If it is a time, write 2026-01-31T10:00:00\.123Z\.$"),
+    ],
+)
+def test_an_offset_beyond_every_end_is_refused(number: int, message: str) -> None:
+    """R15. The group would skip all records that it has not read, which is what `latest` is for."""
+    with pytest.raises(BadInput, match=message):
+        plan_reset(StartPoint(Kind.OFFSET, number), TWO, COMMITTED)
+    with pytest.raises(BadInput, match=r"lies beyond its end \(50\)"):
+        plan_reset(StartPoint(Kind.OFFSET, number), {("clicks", 1): Bounds(0, 50)}, COMMITTED)
+
+
 def test_a_time_after_the_last_record_is_the_end_and_no_clamp() -> None:
     _, second = plan_reset(StartPoint(Kind.TIME, 1), TWO, {})
     assert (second.after, second.clamped) == (50, False)
@@ -83,6 +99,8 @@ def test_every_planned_offset_lies_in_the_partition(
     bounds: dict[tuple[str, int], Bounds], target: Target
 ) -> None:
     committed = {key: held.earliest for key, held in bounds.items()}
+    if isinstance(target, StartPoint) and target.kind is Kind.OFFSET:
+        assume(any(target.number <= held.latest for held in bounds.values()))
     changes = plan_reset(target, bounds, committed)
     assert [(change.topic, change.partition) for change in changes] == sorted(bounds)
     for change in changes:

@@ -74,8 +74,10 @@ class QueueingCluster:
     def topic_settings(self, _topic: str) -> None:
         return None
 
-    def producer(self, settings: dict[str, object], _on_trouble: object) -> Producer:
-        self.producer_settings = settings
+    def producer(
+        self, settings: dict[str, object], _on_trouble: object, defaults: dict[str, object]
+    ) -> Producer:
+        self.producer_settings = {**defaults, **settings}
         return self._queue
 
 
