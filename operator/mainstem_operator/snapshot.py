@@ -9,13 +9,17 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from mainstem_operator.api import names
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.objects import Identity, annotations_of
-from mainstem_operator.api.timestamps import moment, moment_noted
+from mainstem_operator.api.timestamps import moment, moment_noted, written
 from mainstem_operator.api.whole_numbers import is_whole_number
 from mainstem_operator.kubernetes.node_affinity import NodeAffinity, affinity_of
+
+NO_END: Final = dt.timedelta(minutes=1)
+"""Beyond the time that a pod has to end, which the time of its deletion includes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ class Snapshot:
         return max((report.offline for report in self.reports.values()), default=None)
 
 
-def pod_of(pod: Object) -> Pod:
+def pod_of(pod: Object, now: dt.datetime) -> Pod:
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     scheduling = conditions.get("PodScheduled", {})
@@ -230,7 +234,7 @@ def pod_of(pod: Object) -> Pod:
         restart_done=template.get(names.RESTART_DONE, ""),
         restart_asked=template.get(names.RESTART, "").lower() == "true",
         unschedulable=scheduling.get("message", "") if scheduling.get("status") == "False" else "",
-        trouble=trouble_of(status),
+        trouble=lost_with_node(pod, now) or trouble_of(status),
         created=moment(metadata.get("creationTimestamp") or "1970-01-01T00:00:00Z"),
         security_step=template.get(names.SECURITY_STEP, ""),
     )
@@ -252,6 +256,21 @@ def trouble_of(status: Object) -> str:
             words = "it needed more memory than its limit allows (OOMKilled)"
         return ": ".join(filter(None, (waiting["reason"], words)))
     return ""
+
+
+def lost_with_node(pod: Object, now: dt.datetime) -> str:
+    """What to say of a pod that is deleted and does not end, as on a node that is unreachable; empty if it
+    may still end.
+    """
+    metadata, node = pod.get("metadata") or {}, (pod.get("spec") or {}).get("nodeName")
+    deleted = moment_noted(metadata.get("deletionTimestamp"))
+    has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    if deleted is None or has_ended or not node or now - deleted < NO_END:
+        return ""
+    return (
+        f"Its pod {metadata['name']} was to end by {written(deleted)}, and the node {node} does not report"
+        f" that it has. If the node will not come back: `kubectl delete node {node}`."
+    )
 
 
 def is_out_of_memory(terminated: Object) -> bool:
@@ -329,6 +348,7 @@ def component_of(
     pods: Iterable[Object],
     claims: Iterable[Object],
     volumes: Mapping[str, Object],
+    now: dt.datetime,
 ) -> Component:
     """The StatefulSet of a component of the BrokerCluster `owner`, and what belongs to it.
 
@@ -337,6 +357,7 @@ def component_of(
 
     Args:
         volumes: the PersistentVolumes that were read, by name.
+        now: when they were read.
     """
     name = names.workload(owner.name, component)
     own = [
@@ -347,7 +368,7 @@ def component_of(
     if not own:
         return Component(None, {}, claims_of(name, claims, volumes))
     uid = own[0]["metadata"]["uid"]
-    members = [pod_of(item) for item in pods if _is_controlled_by(item, uid) and is_member(item, name)]
+    members = [pod_of(item, now) for item in pods if _is_controlled_by(item, uid) and is_member(item, name)]
     return Component(
         workload=workload_of(own[0]),
         pods={pod.index: pod for pod in members},

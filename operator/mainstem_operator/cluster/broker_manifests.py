@@ -377,12 +377,15 @@ def racks_of(
 
 
 def _file(settings: Mapping[str, str]) -> str:
-    return "".join(f"{name}={value}\n" for name, value in sorted(settings.items()))
+    r"""Values as the manifest has them: as they are, brokers would read `\n` in them as the end of a line."""
+    lines = ((name, value.replace("\\", "\\\\")) for name, value in sorted(settings.items()))
+    return "".join(f"{name}={value}\n" for name, value in lines)
 
 
 def _read(file: str) -> dict[str, str]:
     """What `_file` wrote."""
-    return {name: value for name, _, value in (line.partition("=") for line in file.split("\n") if line)}
+    lines = (line.partition("=") for line in file.split("\n") if line)
+    return {name: value.replace("\\\\", "\\") for name, _, value in lines}
 
 
 def _container(cluster: ClusterSpec, images: Images) -> Manifest:

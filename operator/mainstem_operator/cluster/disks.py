@@ -42,14 +42,17 @@ class Disks:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Claims that are to ask for more; `refused` says why another one can't have its size, or is empty."""
+    """Claims that are to request the manifest's size; `refused` says why another one can't have it, or is
+    empty."""
 
     claims: tuple[Claim, ...]
     refused: str
 
 
 def plan_growth(storage: Storage, component: Component) -> Growth:
-    """The claims of a component that are smaller than its manifest says.
+    """The claims of a component that are smaller than its manifest says, and those that request more than it
+    says and have not got even that, as after a mistyped size. Kubernetes takes such a request back since 1.32
+    (RecoverVolumeExpansionFailure).
 
     Whether a volume that nodes share can grow is its storage class's business, and the API server's to say.
     """
@@ -58,8 +61,9 @@ def plan_growth(storage: Storage, component: Component) -> Growth:
     for claim in component.held:
         if storage.type == "ephemeral" or not claim.size or claim.deleting or quantity(claim.size) == size:
             continue
-        if quantity(claim.size) > size:
-            refused = refused or f"{claim.name} has {claim.size}, and volumes don't shrink."
+        has = min(claim.capacity or claim.size, claim.size, key=quantity)
+        if quantity(has) >= size:
+            refused = refused or f"{claim.name} has {has}, and volumes don't shrink."
         elif storage.type == "local":
             refused = refused or f"{claim.name} is on a local volume, which can't grow."
         else:

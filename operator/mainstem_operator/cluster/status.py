@@ -232,14 +232,9 @@ def _state(pod: Pod | None, report: BrokerReport | None) -> tuple[str, str]:
     if not pod.scheduled:
         return "Pending", pod.unschedulable
     if report is None:
-        return (
-            ("Unreachable", "it is ready, and does not answer the operator")
-            if pod.ready
-            else (
-                "Starting",
-                pod.trouble,
-            )
-        )
+        if pod.ready:
+            return "Unreachable", "it is ready, and does not answer the operator"
+        return "Stopping" if pod.deleting else "Starting", pod.trouble
     if not report.running:
         return "Starting", ""
     if report.catching_up:

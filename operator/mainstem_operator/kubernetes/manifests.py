@@ -32,6 +32,8 @@ POD_SECURITY: Final[Manifest] = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 SECRET_MODE: Final = 0o440  # for the group, which is fsGroup's
+_ANTI_AFFINITY: Final = "podAntiAffinity"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 POD_INDEX_ENV: Final[Manifest] = {
     "name": "POD_INDEX",
     "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.POD_INDEX_LABEL}']"}},
@@ -215,7 +217,7 @@ def stateful_set(
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": grace_seconds,
         "securityContext": POD_SECURITY,
-        "affinity": settings.affinity or _apart(cluster, component, spread_required),
+        "affinity": _affinity(settings.affinity or {}, _apart(cluster, component, spread_required)),
         "containers": [
             {
                 **container,
@@ -279,6 +281,18 @@ def _claim_template(
     }
 
 
+def _affinity(requested: Mapping[str, Any], apart: Manifest) -> Manifest:
+    """What the manifest requests, and `apart`. A podAntiAffinity in the manifest replaces a preference to be
+    apart, and is added to a requirement.
+    """
+    affinity = {**apart, **requested}
+    required = apart[_ANTI_AFFINITY].get(_REQUIRED)
+    if required and _ANTI_AFFINITY in requested:
+        own = requested[_ANTI_AFFINITY] or {}
+        affinity[_ANTI_AFFINITY] = {**own, _REQUIRED: [*(own.get(_REQUIRED) or ()), *required]}
+    return affinity
+
+
 def _apart(cluster: ClusterSpec, component: str, required: bool) -> Manifest:
     """One pod of a component per node: always, or where there are enough nodes."""
     term = {
@@ -286,6 +300,6 @@ def _apart(cluster: ClusterSpec, component: str, required: bool) -> Manifest:
         "labelSelector": {"matchLabels": names.pod_labels(cluster.name, component)},
     }
     if required:
-        return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        return {_ANTI_AFFINITY: {_REQUIRED: [term]}}
     preferred = [{"weight": 100, "podAffinityTerm": term}]
-    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    return {_ANTI_AFFINITY: {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}

@@ -86,8 +86,9 @@ class Observer:
         )
         by_kind |= {kind: objects for (_, kind), objects in zip(kinds, lists, strict=True)}
         nodes = await self._nodes()
-        zookeeper = await self._component(cluster, names.ZOOKEEPER, by_kind)
-        members = await self._component(cluster, names.BROKER, by_kind)
+        now = dt.datetime.now(dt.UTC)
+        zookeeper = await self._component(cluster, names.ZOOKEEPER, by_kind, now)
+        members = await self._component(cluster, names.BROKER, by_kind, now)
         reports, modes = await asyncio.gather(
             self._reports(cluster, members), self._modes(cluster, zookeeper)
         )
@@ -95,7 +96,7 @@ class Observer:
         racks = await self._racks(cluster, brokers) if reports and members.ready else {}
         return Look(
             Snapshot(
-                now=dt.datetime.now(dt.UTC),
+                now=now,
                 zookeeper=zookeeper,
                 brokers=members,
                 reports=reports,
@@ -124,12 +125,16 @@ class Observer:
         return {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes}
 
     async def _component(
-        self, cluster: ClusterSpec, component: str, by_kind: Mapping[str, Sequence[Object]]
+        self,
+        cluster: ClusterSpec,
+        component: str,
+        by_kind: Mapping[str, Sequence[Object]],
+        now: dt.datetime,
     ) -> Component:
         """The objects of one component; volumes are read only where a pod is in trouble."""
         workloads, pods = by_kind["StatefulSet"], by_kind["Pod"]
         claims = by_kind["PersistentVolumeClaim"]
-        observed = component_of(cluster.identity, component, workloads, pods, claims, {})
+        observed = component_of(cluster.identity, component, workloads, pods, claims, {}, now)
         healthy = {pod.index for pod in observed.ready}
         doubtful = {claim.name for claim in observed.claims.values() if claim.index not in healthy}
         volume_names = [
@@ -140,7 +145,7 @@ class Observer:
         if not volume_names:
             return observed
         volumes = await self._volumes(volume_names)
-        return component_of(cluster.identity, component, workloads, pods, claims, volumes)
+        return component_of(cluster.identity, component, workloads, pods, claims, volumes, now)
 
     async def _volumes(self, volume_names: list[str]) -> dict[str, Object]:
         try:

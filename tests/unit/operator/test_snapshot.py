@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.operator.snapshots import report, snapshot, with_pod, with_report, without_report
+from tests.unit.operator.snapshots import NOW, report, snapshot, with_pod, with_report, without_report
 
 from mainstem_operator.api import names
 from mainstem_operator.api.objects import Identity, identity_of
@@ -33,7 +33,7 @@ OWN = [pod("events-broker-0"), pod("events-broker-1")]
 
 
 def component(*pods: dict[str, Any], workloads: Any = (), claims: Any = ()) -> Component:
-    return component_of(OWNER, names.BROKER, workloads or [workload()], pods, claims, {})
+    return component_of(OWNER, names.BROKER, workloads or [workload()], pods, claims, {}, NOW)
 
 
 @pytest.mark.parametrize(

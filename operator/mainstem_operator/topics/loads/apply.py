@@ -38,6 +38,7 @@ from mainstem_operator.snapshot import (
     is_orphan,
     is_orphan_of,
     is_out_of_memory,
+    lost_with_node,
     trouble_of,
 )
 from mainstem_operator.topics.loads.gone_loads import (
@@ -96,7 +97,6 @@ from mainstem_operator.topics.loads.runs import (
     last_load,
     load_conditions,
     loaded_up_to,
-    lost_with_node,
     retention_condition,
     rounded_age,
     run_of,

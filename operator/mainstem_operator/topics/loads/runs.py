@@ -21,8 +21,6 @@ LOST_OFFSETS: Final = "were deleted before"
 SILENCE: Final = dt.timedelta(minutes=10)
 """In which most images have been pulled."""
 NO_POD: Final = dt.timedelta(minutes=1)
-NO_END: Final = dt.timedelta(minutes=1)
-"""Beyond the time that a pod has to end, which the time of its deletion includes."""
 
 
 def waits_in_silence(pod: Object, now: dt.datetime) -> str:
@@ -46,21 +44,6 @@ def without_pod(job: Object, now: dt.datetime) -> str:
     if not is_waiting or metadata.get("deletionTimestamp") or created is None or now - created < NO_POD:
         return ""
     return f"Kubernetes creates no pod for it: `kubectl describe job {metadata['name']}` says why."
-
-
-def lost_with_node(pod: Object, now: dt.datetime) -> str:
-    """What to say of a pod that is deleted and does not end, as on a node that is unreachable; empty if it
-    may still end.
-    """
-    metadata, node = pod.get("metadata") or {}, (pod.get("spec") or {}).get("nodeName")
-    deleted = moment_noted(metadata.get("deletionTimestamp"))
-    has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-    if deleted is None or has_ended or not node or now - deleted < NO_END:
-        return ""
-    return (
-        f"Its pod {metadata['name']} was to end by {written(deleted)}, and the node {node} does not report"
-        f" that it has. If the node will not come back: `kubectl delete node {node}`."
-    )
 
 
 @dataclass(frozen=True, slots=True)

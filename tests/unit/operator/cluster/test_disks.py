@@ -45,6 +45,23 @@ def test_what_can_not_be_is_reported_of_the_first_volume(type_: str, size: str, 
     assert (growth.claims, growth.refused) == ((), sentence)
 
 
+@pytest.mark.parametrize(
+    ("capacity", "size", "sentence"),
+    [
+        ("10Gi", "20Gi", ""),
+        ("10Gi", "10Gi", "data-events-broker-0 has 10Gi, and volumes don't shrink."),
+        ("10Gi", "5Gi", "data-events-broker-0 has 10Gi, and volumes don't shrink."),
+        ("", "20Gi", "data-events-broker-0 has 10Ti, and volumes don't shrink."),
+    ],
+)
+def test_a_request_that_was_too_large_is_taken_back_to_more_than_the_volume_has(
+    capacity: str, size: str, sentence: str
+) -> None:
+    brokers = with_claim(component("broker", 1), 0, size="10Ti", capacity=capacity)
+    growth = plan_growth(storage(size), brokers)
+    assert (len(growth.claims), growth.refused) == (0 if sentence else 1, sentence)
+
+
 @pytest.mark.parametrize("changes", [{"size": ""}, {"deleting": True}])
 def test_a_claim_that_is_not_reported_yet_or_goes_is_left_alone(changes: dict[str, Any]) -> None:
     brokers = with_claim(component("broker", 1), 0, **changes)

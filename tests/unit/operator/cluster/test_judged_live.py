@@ -15,20 +15,21 @@ from tests.support.connected_kube import connected
 from tests.support.fake_kubernetes import Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
-from tests.unit.operator.snapshots import cluster, component, snapshot, with_claim, with_pod
+from tests.unit.operator.snapshots import cluster, component, report, snapshot, with_claim, with_pod
 
 from mainstem_operator.api.clusters import ClusterSpec, Images
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
 from mainstem_operator.api.groups import group_of
+from mainstem_operator.api.timestamps import moment
 from mainstem_operator.api.topics import TopicSpec, topic_of
 from mainstem_operator.cluster.disks import other_ensemble
 from mainstem_operator.cluster.moves import Drain
-from mainstem_operator.cluster.status import Work, cluster_conditions, plan_lines
+from mainstem_operator.cluster.status import Work, cluster_conditions, cluster_status, plan_lines
 from mainstem_operator.kubernetes.observe import Observer
 from mainstem_operator.runtime.alone import Alone
 from mainstem_operator.runtime.context import Context
-from mainstem_operator.snapshot import Component, Snapshot, pod_of
+from mainstem_operator.snapshot import NO_END, Component, Snapshot, pod_of
 from mainstem_operator.topics.loads.apply import bring_about_loads
 from mainstem_operator.topics.loads.runs import load_conditions, run_of
 
@@ -172,11 +173,39 @@ def test_the_last_words_of_a_broker_that_ends_are_reported() -> None:
                     }
                 ]
             },
-        }
+        },
+        NOW,
     )
     assert pod.trouble == f"CrashLoopBackOff: {sentence}"
     brokers = replace(component("broker"), pods={0: pod})
     assert sentence in conditions(replace(snapshot(), brokers=brokers, reports={}))["Ready"].message
+
+
+@pytest.mark.parametrize("component_name", ["broker", "zookeeper"])
+def test_a_pod_that_does_not_end_with_its_node_is_reported(component_name: str) -> None:
+    """As when a node is switched off: Kubernetes waits for the node, as long as it knows it."""
+    ended = "2026-11-21T11:58:00Z"
+    item = {
+        "metadata": {"name": f"events-{component_name}-1", "deletionTimestamp": ended},
+        "spec": {"nodeName": "node-7"},
+    }
+    words = (
+        f"Its pod events-{component_name}-1 was to end by {ended}, and the node node-7 does not report that"
+        " it has. If the node will not come back: `kubectl delete node node-7`."
+    )
+    late, early = pod_of(item, moment(ended) + NO_END), pod_of(item, moment(ended))
+    assert (late.trouble, early.trouble) == (words, "")
+    seen = component(component_name)
+    seen = replace(seen, pods={**seen.pods, 1: late})
+    if component_name == "zookeeper":
+        lost = replace(snapshot(), zookeeper=seen, modes={0: "leader", 2: "follower"})
+        assert words in conditions(lost)["CoordinationHealthy"].message
+        return
+    lost = replace(snapshot(), brokers=seen, reports={0: report(0), 2: report(2)})
+    assert words in conditions(lost)["Stable"].message
+    status = cluster_status(cluster(), lost, Work(), None)
+    (broker,) = (item for item in status["brokers"] if item["id"] == 1)
+    assert (broker["state"], broker["message"]) == ("Stopping", words)
 
 
 def test_volumes_that_can_not_have_their_new_size_are_reported() -> None:

@@ -15,6 +15,8 @@ import pytest
 import yaml
 from tests.unit.operator.snapshots import cluster
 
+from mainstem_broker.properties_format import read_properties
+from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, Images, cluster_of
 from mainstem_operator.cluster.broker_manifests import (
     Placement,
@@ -22,6 +24,7 @@ from mainstem_operator.cluster.broker_manifests import (
     broker_services,
     config_hash,
     racks_of,
+    settings_filed,
     settings_of,
 )
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
@@ -192,3 +195,45 @@ def test_the_definition_refuses_annotations_of_the_operator_in_pod_templates() -
         pod = spec["properties"][component]["properties"]["pod"]["properties"]
         rules = [item["rule"] for item in pod["annotations"]["x-kubernetes-validations"]]
         assert "self.all(key, !key.startsWith('mainstem.dev/'))" in rules
+
+
+@pytest.mark.parametrize("value", ["ends\\", r"a\nb\tc", r"RULE:^CN=(.*?)\.x$/$1/", r"\\host\share"])
+def test_backslashes_in_settings_reach_brokers_as_they_are_in_the_manifest(value: str) -> None:
+    spec = cluster(brokers={"config": {"audit.log.topic": value}})
+    config_map = broker_manifests(spec, Images(), 1, Placement({}), None, 1)[0]
+    wanted = settings_of(spec, 0, Placement({}))
+    assert read_properties(config_map["data"]["broker-0.properties"]) == wanted
+    assert settings_filed(config_map) == wanted
+
+
+APART = {
+    "topologyKey": "kubernetes.io/hostname",
+    "labelSelector": {"matchLabels": names.pod_labels("events", names.BROKER)},
+}
+TO_NODES = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+FROM_OTHERS = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "noisy"}}}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": APART}]}
+
+
+@pytest.mark.parametrize(
+    ("spread", "affinity", "rules"),
+    [
+        ("Preferred", {"nodeAffinity": TO_NODES}, PREFERRED),
+        ("Required", {"nodeAffinity": TO_NODES}, {REQUIRED: [APART]}),
+        ("Preferred", {"podAntiAffinity": {REQUIRED: [FROM_OTHERS]}}, {REQUIRED: [FROM_OTHERS]}),
+        ("Required", {"podAntiAffinity": {REQUIRED: [FROM_OTHERS]}}, {REQUIRED: [FROM_OTHERS, APART]}),
+        ("Preferred", {"podAntiAffinity": {}}, {}),
+        ("Required", {"podAntiAffinity": None}, {REQUIRED: [APART]}),
+    ],
+)
+def test_brokers_are_kept_apart_beside_the_affinity_of_the_manifest(
+    spread: str, affinity: dict[str, Any], rules: dict[str, Any]
+) -> None:
+    spec = cluster(brokers={"spread": spread, "pod": {"affinity": affinity}})
+    (workload,) = (
+        item
+        for item in broker_manifests(spec, Images(), 3, Placement({}), None, 1)
+        if item["kind"] == "StatefulSet"
+    )
+    assert workload["spec"]["template"]["spec"]["affinity"] == {**affinity, "podAntiAffinity": rules}

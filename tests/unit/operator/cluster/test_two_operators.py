@@ -49,6 +49,7 @@ class Scene:
             find("pods"),
             find("persistentvolumeclaims"),
             {},
+            NOW + after,
         )
         return Snapshot(NOW + after, Component(None, {}, {}), brokers, {}, {}, None, {})
 
