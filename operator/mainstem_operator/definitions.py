@@ -33,6 +33,15 @@ Every field of a status counts: one that is not declared has the whole status re
 """
 
 
+_NAMES: Final = tuple(
+    f"{plural}.{names.GROUP}" for plural in (names.CLUSTERS, names.TOPICS, names.GROUPS, names.USERS)
+)
+
+
+class MissingDefinitions(Exception):
+    """A folder does not have all definitions."""
+
+
 def version_of(definition: Object | None) -> int:
     """The version that a definition says it has; 0 if there is none, or it says none."""
     text = "" if definition is None else annotations_of(definition).get(names.DEFINITIONS_VERSION, "")
@@ -40,9 +49,19 @@ def version_of(definition: Object | None) -> int:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All definitions in the folder's files, by name."""
+    """All definitions in the folder's files, in the order of their names.
+
+    Raises:
+        MissingDefinitions: one has no file.
+    """
     definitions = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
-    return sorted(definitions, key=lambda definition: str(definition["metadata"]["name"]))
+    by_name = {definition["metadata"]["name"]: definition for definition in definitions}
+    if missing := [name for name in _NAMES if name not in by_name]:
+        raise MissingDefinitions(
+            f"{folder} has no definition of {', '.join(missing)}: the chart is not complete. Its folder crds/"
+            " has a file for each."
+        )
+    return [by_name[name] for name in sorted(by_name)]
 
 
 async def upgrade(kube: Kube, definitions: Sequence[dict[str, Any]]) -> list[str]:
@@ -59,8 +78,7 @@ async def upgrade(kube: Kube, definitions: Sequence[dict[str, Any]]) -> list[str
 
 async def lacking(kube: Kube) -> str | None:
     """What is wrong with the definitions that are there, as a sentence; None if they do."""
-    for plural in (names.CLUSTERS, names.TOPICS, names.GROUPS, names.USERS):
-        name = f"{plural}.{names.GROUP}"
+    for name in _NAMES:
         live = await kube.get(API_VERSION, KIND, None, name)
         if version_of(live) < VERSION_NEEDED:
             what = "is not there" if live is None else f"is of version {version_of(live)}"
@@ -72,9 +90,13 @@ async def lacking(kube: Kube) -> str | None:
 
 
 async def _main(folder: Path) -> None:
+    try:
+        definitions = read(folder)
+    except MissingDefinitions as error:
+        sys.exit(str(error))
     kube = await Kube.connect()
     try:
-        done = await upgrade(kube, read(folder))
+        done = await upgrade(kube, definitions)
         logger.info("definitions upgraded" if done else "definitions are up to date", names=done)
     finally:
         await kube.close()

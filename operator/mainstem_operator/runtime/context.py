@@ -203,7 +203,9 @@ class Context:
     def watch_progress(
         self, manifest: Object, status: Mapping[str, Any], stuck_after_seconds: int, now: dt.datetime
     ) -> None:
-        """Turn the gauge on when a BrokerCluster has said the same of its progress for too long."""
+        """Set the gauges of a BrokerCluster by its status: how many brokers are ready, and whether it has
+        said the same of its progress for too long.
+        """
         metadata = manifest["metadata"]
         kept = self._kept_of(metadata["namespace"], metadata["name"])
         progress = next(item for item in status["conditions"] if item["type"] == "Progressing")
@@ -216,6 +218,7 @@ class Context:
         kept.progress = text, since
         stuck = bool(text) and (now - since).total_seconds() > stuck_after_seconds
         self.metrics.stuck.labels(metadata["namespace"], metadata["name"]).set(stuck)
+        self.metrics.brokers_ready.labels(metadata["namespace"], metadata["name"]).set(status["brokersReady"])
 
     async def event(self, manifest: Object, reason: str, message: str, *, warning: bool = False) -> None:
         """Tell in an event, once, what is done to an object and why."""

@@ -55,6 +55,12 @@ class Metrics:
             ["namespace", "cluster"],
             registry=self.registry,
         )
+        self.brokers_ready = Gauge(
+            "mainstem_operator_brokers_ready",
+            "Brokers of a BrokerCluster that are ready.",
+            ["namespace", "cluster"],
+            registry=self.registry,
+        )
         self.loaded_up_to = Gauge(
             "mainstem_topic_loaded_up_to_timestamp_seconds",
             "The time up to which all records of a Topic are in its table.",
@@ -120,6 +126,7 @@ class Metrics:
         for kind in get_args(Kind):
             _remove(self.last_success, kind, namespace, cluster)
         _remove(self.stuck, namespace, cluster)
+        _remove(self.brokers_ready, namespace, cluster)
         self.set_freshness(namespace, cluster, {})
         self.set_rejecting(namespace, cluster, {})
 

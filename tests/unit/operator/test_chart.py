@@ -15,6 +15,12 @@ TEMPLATES = sorted((CHART / "templates").rglob("*.yaml"))
 OURS = ("brokerclusters", "topics", "consumergroups", "users")
 
 
+def test_the_chart_is_whole_without_links() -> None:
+    """Flux and others leave links out of what they package, and some checkouts write them as files."""
+    assert [path for path in (CHART, *CHART.rglob("*")) if path.is_symlink()] == []
+    assert len(list((CHART / "crds").glob("*.yaml"))) == 4
+
+
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_a_template_first_requires_the_values_that_older_releases_may_not_have(path: Path) -> None:
     assert path.read_text().startswith('{{- include "mainstem.requireValues" . }}\n')
@@ -203,3 +209,21 @@ def test_nobody_may_list_secrets_touch_nodes_or_give_himself_rights() -> None:
             granted = set(re.findall(r"[\w*]+", verbs))
             assert granted <= READ | CHANGE | {"use"}, (resource, verbs)
             assert resource != "*" and not granted & NOBODYS.get(resource, set()), (resource, verbs)
+
+
+def test_the_namespace_of_the_operators_metrics_is_that_of_the_resource() -> None:
+    """Prometheus would keep it as exported_namespace, and alerts would name the operator's own."""
+    text = (CHART / "templates/monitors.yaml").read_text()
+    (service_monitor,) = (part for part in text.split("\n---\n") if "kind: ServiceMonitor" in part)
+    assert "honorLabels: true" in service_monitor
+
+
+def test_alerts_on_brokers_that_are_gone_and_on_an_operator_that_is_gone() -> None:
+    """The series of pods end with them, and with the series each alert that compares them."""
+    rules = {
+        rule["alert"]: rule["expr"]
+        for group in yaml.safe_load((CHART / "alerts.yaml").read_text())["groups"]
+        for rule in group["rules"]
+    }
+    assert rules["MainstemNoBrokerReady"].startswith("mainstem_operator_")
+    assert rules["MainstemOperatorAway"].startswith("absent(mainstem_operator_")

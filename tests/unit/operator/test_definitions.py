@@ -6,9 +6,17 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.fake_kubernetes import Kubernetes
 
-from mainstem_operator.definitions import VERSION_NEEDED, lacking, read, upgrade, version_of
+from mainstem_operator.definitions import (
+    VERSION_NEEDED,
+    MissingDefinitions,
+    lacking,
+    read,
+    upgrade,
+    version_of,
+)
 from mainstem_operator.kubernetes.client import Kube
 
 CRDS = Path(__file__).parents[3] / "crds"
@@ -25,6 +33,16 @@ def of_version(version: int) -> list[dict[str, Any]]:
 def test_the_files_have_the_version_that_the_operator_needs_or_a_later_one() -> None:
     (version,) = {version_of(definition) for definition in read(CRDS)}
     assert version >= VERSION_NEEDED
+
+
+def test_a_folder_that_does_not_have_all_definitions_is_refused(tmp_path: Path) -> None:
+    """Otherwise a chart whose packager left them out would upgrade none and say that all are up to date."""
+    for path in CRDS.glob("[!t]*.yaml"):
+        (tmp_path / path.name).write_text(path.read_text())
+    with pytest.raises(
+        MissingDefinitions, match=r"has no definition of topics\.mainstem\.dev: the chart is not"
+    ):
+        read(tmp_path)
 
 
 async def test_definitions_are_made_upgraded_and_never_taken_back(kubernetes: Kubernetes, kube: Kube) -> None:

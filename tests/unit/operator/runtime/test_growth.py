@@ -100,7 +100,7 @@ class Scene:
         progress = [{"type": "Progressing", "status": "True", "reason": "Rolling", "message": "It restarts."}]
         now = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
         self.context.watch_progress(
-            self.kubernetes.get("brokerclusters", name), {"conditions": progress}, 1, now
+            self.kubernetes.get("brokerclusters", name), {"conditions": progress, "brokersReady": 3}, 1, now
         )
         self.metrics.set_freshness("default", name, {"clicks": (7.0, 60)})
         self.metrics.set_rejecting("default", name, {"clicks": True})

@@ -16,8 +16,9 @@ def test_the_gauges_of_a_deleted_cluster_are_not_reported_any_more() -> None:
         for kind in get_args(Kind):
             metrics.last_success.labels(kind, "prod", name).set(7)
         metrics.stuck.labels("prod", name).set(1)
+        metrics.brokers_ready.labels("prod", name).set(3)
     metrics.forget("prod", "events")
     metrics.forget("prod", "never-seen")
     text = generate_latest(metrics.registry).decode()
     assert 'cluster="events"' not in text
-    assert text.count('cluster="others"') == len(get_args(Kind)) + 1
+    assert text.count('cluster="others"') == len(get_args(Kind)) + 2
