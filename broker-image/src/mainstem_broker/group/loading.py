@@ -21,12 +21,14 @@ class LoadedGroup:
     """A group as its records describe it: a classic one has `metadata`, a consumer group `consumer_records`.
 
     With neither it only has committed offsets. With both, a change of kind was interrupted. `offsets` are
-    given with the offsets of their records.
+    given with the offsets of their records. `changed_ms` is when the last of `consumer_records` was written,
+    -1 without any.
     """
 
     metadata: GroupMetadata | None = None
     consumer_records: dict[ConsumerGroupKey, ConsumerGroupValue] = field(default_factory=dict)
     offsets: dict[TopicPartition, tuple[CommittedOffset, int]] = field(default_factory=dict)
+    changed_ms: int = -1
 
 
 class LoadedGroups:
@@ -61,6 +63,9 @@ class LoadedGroups:
         self._last.pop(key, None)
         if record.value is not None:
             self._last[key] = record
+        else:  # it deletes what open transactions have committed before, too
+            for records in self._pending.values():
+                records.pop(key, None)
 
     def decode(self) -> dict[str, LoadedGroup]:
         """The groups. To be called once, for it lets go of the records one by one.
@@ -114,7 +119,9 @@ class LoadedGroups:
             group.offsets[key.topic, key.partition] = (offset, record.offset)
         elif isinstance(key, ConsumerGroupKey):
             consumer_value = decode_value(key, value)
-            groups.setdefault(key.group_id, LoadedGroup()).consumer_records[key] = consumer_value
+            group = groups.setdefault(key.group_id, LoadedGroup())
+            group.consumer_records[key] = consumer_value
+            group.changed_ms = max(group.changed_ms, record.timestamp_ms)
         else:
             metadata = GroupMetadata.decode(value)
             groups.setdefault(key.group_id, LoadedGroup()).metadata = metadata

@@ -160,7 +160,10 @@ class GroupShard(Shard):
         else:
             membership = ClassicGroup(group_id, policies.classic)
         is_classic = membership.group_type is GroupType.CLASSIC
-        state_ms = loaded.metadata.state_ms if is_classic and loaded.metadata is not None else -1
+        if is_classic and loaded.metadata is not None:
+            state_ms = loaded.metadata.state_ms
+        else:  # a consumer group is written when its last member leaves
+            state_ms = loaded.changed_ms
         group = self.groups[group_id] = CoordinatedGroup(membership, state_ms, offsets)
         self._set_timer(group)
         if loaded.consumer_records and loaded.metadata is not None:
@@ -362,11 +365,11 @@ class GroupShard(Shard):
         closed = self.pending_offsets.close(producer_id)
 
         def apply() -> None:
-            self.pending_offsets.end(closed)
             if is_commit:
                 for pending in closed:
                     group = self.group(pending.group_id)
                     group.offsets.put(pending.partition, pending.offset, pending.record_offset)
+            self.pending_offsets.end()
 
         if closed:
             self.journal.when_replicated(apply)
@@ -374,9 +377,13 @@ class GroupShard(Shard):
     def delete_offsets(
         self, group: CoordinatedGroup, partitions: Sequence[TopicPartition]
     ) -> asyncio.Future[None]:
-        """Write tombstones for these offsets, which are gone when the tombstones are replicated."""
+        """Write tombstones for these offsets, which are gone when the tombstones are replicated. So are those
+        of transactions that have not ended.
+        """
+        first_offset = self.journal.end_offset
 
         def apply() -> None:
+            self.pending_offsets.remove(group.group_id, partitions, first_offset)
             for partition in partitions:
                 group.offsets.remove(partition)
 

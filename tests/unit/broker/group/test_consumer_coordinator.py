@@ -156,20 +156,24 @@ async def test_a_group_with_members_is_not_deleted_nor_the_offsets_that_they_use
         local.coordinator.group("g")
 
 
-async def test_offsets_of_an_empty_group_expire_and_then_the_group(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_offsets_of_an_empty_group_expire_and_then_the_group(tmp_path: Path, restarts: bool) -> None:
+    """The retention begins when the last member leaves, also for the next coordinator (KIP-211)."""
     async with loaded(tmp_path, retention_ms=1_000) as local:
         await join(local)
         await commit(local, 1)
-        shard = local.shard
         local.now_ms += 5_000
-        await shard.expire(1_000)
+        await local.shard.expire(1_000)
         assert local.committed("g") == 5
         await local.coordinator.consumer_heartbeat("g", heartbeat("a", -1))
-        await shard.expire(1_000)
+        local.now_ms += 999
+        if restarts:
+            await local.restart()
+        await local.shard.expire(1_000)
         assert local.committed("g") == 5
-        local.now_ms += 1_000
-        await shard.expire(1_000)
-        assert not shard.groups
+        local.now_ms += 1
+        await local.shard.expire(1_000)
+        assert not local.shard.groups
 
 
 async def test_a_group_whose_last_member_left_while_nothing_could_be_written_is_written_later(
@@ -194,6 +198,7 @@ async def test_a_group_whose_last_member_left_while_nothing_could_be_written_is_
         group = local.coordinator.group("g")
         assert isinstance(group, ConsumerGroup)
         assert not group.members
+        local.now_ms += 1_000
         await local.shard.expire(1_000)
         assert not local.shard.groups
 

@@ -144,6 +144,40 @@ async def test_a_later_commit_outside_the_transaction_wins(local: LocalCoordinat
     assert local.committed("g") == 8
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_deletion_covers_what_the_transaction_committed_before(
+    local: LocalCoordinator, restarts: bool
+) -> None:
+    """Of the next coordinator, a compacted log would hold the tombstone alone (KAFKA-14505)."""
+    await local.commit("g", 3)
+    await commit(local, 5)
+    await commit(local, 6, partition=1)
+    await commit(local, 7, partition=2)
+    deleted, refused = local.coordinator.delete_offsets("g", [("t", 0), ("t", 1)])
+    await deleted
+    assert not refused
+    assert unstable(local) == [("t", 2)]
+    await commit(local, 8, partition=1)
+    if restarts:
+        await local.restart()
+        assert sorted(unstable(local)) == [("t", 1), ("t", 2)]
+    end(local)
+    assert [local.committed("g", partition=number) for number in range(3)] == [None, 8, 7]
+    await local.restart()
+    assert [local.committed("g", partition=number) for number in range(3)] == [None, 8, 7]
+
+
+async def test_a_deletion_before_the_marker_takes_effect_before_it(tmp_path: Path) -> None:
+    async with loaded(tmp_path, followers=True) as local:
+        commit(local, 5)
+        local.replicate()
+        deleted, _ = local.coordinator.delete_offsets("g", [("t", 0)])
+        end(local)
+        local.replicate()
+        await deleted
+        assert (local.committed("g"), unstable(local)) == (None, [])
+
+
 @pytest.mark.parametrize("committed", [True, False])
 async def test_the_next_coordinator_has_the_same_open_transactions(
     local: LocalCoordinator, committed: bool

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from mainstem_broker.group.offsets.records import CommittedOffset
 from mainstem_broker.protocol.topic_partition import TopicPartition
@@ -27,11 +27,15 @@ class PendingOffset(NamedTuple):
     record_offset: int
 
 
+_Transaction: TypeAlias = dict[tuple[str, TopicPartition], PendingOffset]
+
+
 class PendingOffsets:
     """All of one partition of `__consumer_offsets`, by producer id."""
 
     def __init__(self) -> None:
-        self._open: dict[int, dict[tuple[str, TopicPartition], PendingOffset]] = {}
+        self._open: dict[int, _Transaction] = {}
+        self._closed: list[_Transaction] = []
         # By group: how many transactions, open or closed, have an offset of each partition.
         self._partitions: dict[str, Counter[TopicPartition]] = {}
 
@@ -45,18 +49,37 @@ class PendingOffsets:
             transaction[key] = pending
 
     def close(self, producer_id: int) -> Collection[PendingOffset]:
-        """The offsets of a transaction whose marker is written now; `end` has to be called with them."""
-        return self._open.pop(producer_id, {}).values()
+        """The offsets of a transaction whose marker is written now; when it is replicated, `end` has to be
+        called, in the order of the markers. Until then deleted offsets go out of the collection.
+        """
+        if producer_id not in self._open:
+            return ()
+        self._closed.append(self._open.pop(producer_id))
+        return self._closed[-1].values()
 
-    def end(self, closed: Collection[PendingOffset]) -> None:
-        """The marker of the transaction is replicated."""
-        for pending in closed:
-            partitions = self._partitions[pending.group_id]
-            partitions[pending.partition] -= 1
-            if partitions[pending.partition] == 0:
-                del partitions[pending.partition]
-            if not partitions:
-                del self._partitions[pending.group_id]
+    def end(self) -> None:
+        """The marker of the transaction that was closed first is replicated."""
+        for pending in self._closed.pop(0).values():
+            self._count_down(pending)
+
+    def remove(
+        self, group_id: str, partitions: Collection[TopicPartition], before_record_offset: int
+    ) -> None:
+        """Drop what was committed of these partitions before they were deleted from the group (KIP-496)."""
+        for transaction in (*self._open.values(), *self._closed):
+            for partition in partitions:
+                pending = transaction.get((group_id, partition))
+                if pending is not None and pending.record_offset < before_record_offset:
+                    del transaction[group_id, partition]
+                    self._count_down(pending)
+
+    def _count_down(self, pending: PendingOffset) -> None:
+        partitions = self._partitions[pending.group_id]
+        partitions[pending.partition] -= 1
+        if partitions[pending.partition] == 0:
+            del partitions[pending.partition]
+        if not partitions:
+            del self._partitions[pending.group_id]
 
     def partitions(self, group_id: str) -> Collection[TopicPartition]:
         """The partitions for which a transaction may still commit an offset of the group."""
@@ -64,4 +87,5 @@ class PendingOffsets:
 
     def clear(self) -> None:
         self._open.clear()
+        self._closed.clear()
         self._partitions.clear()
