@@ -248,6 +248,12 @@ def _changes(
             changes.append(OffsetChange(topic, partition, state.committed.get(key), target))
     if not changes:
         return (), "The group has no offsets of these topics: name others, or let it consume first."
+    greatest_end = max(bounds[change.topic, change.partition][1] for change in changes)
+    if reset.to == "offset" and (reset.offset or 0) > greatest_end:  # it may be a time
+        return (), (
+            f"Offset {reset.offset} lies beyond the end of every partition ({greatest_end}): request one that"
+            " is there, or `to: datetime`, with a new requestId."
+        )
     return tuple(changes), ""
 
 

@@ -123,6 +123,10 @@ DECISIONS: dict[str, tuple[dict[str, Any], dict[str, Any], GroupState, str, str]
         {"to": "earliest"}, STARTED, recorded("r1", ("clicks", 0, 20, 10), clicks0=13), "done", "",
     ),
     "no offsets": ({"to": "earliest"}, {}, state(), "fail", "name others, or let it consume first"),
+    "an offset that no partition has, such as a time": (
+        {"to": "offset", "offset": 1_767_139_200_000}, {}, IN_USE,
+        "fail", "Offset 1767139200000 lies beyond the end of every partition (100)",
+    ),
     "nothing to undo": ({"to": "undo"}, {}, state(clicks0=100), "fail", "There is no reset to undo."),
     "undo of partitions that are gone": (
         {"to": "undo"}, {}, recorded("r0", ("gone", 0, 20, 100), clicks0=100),
