@@ -141,8 +141,10 @@ async def end_operator(kube: Kube, namespace: str, deployment: str, instance: st
             # It does not matter if somebody has stopped it already.
             if refused.status != 403 or await runs():
                 raise
-        while await runs():
+        is_running = await runs()
+        while is_running:
             await asyncio.sleep(_POLL_SECONDS)
+            is_running = await runs()
     except Refused as refused:
         if refused.status != 403:
             raise
