@@ -311,9 +311,10 @@ def _new_version(subject: str, number: int, schema_id: int, schema: SchemaText) 
 # Deletion.
 
 
-def _check_writable(state: RegistryState, subject: str) -> None:
+def _check_writable(state: RegistryState, subject: str | None) -> None:
     if state.effective_mode(subject) in (Mode.READONLY, Mode.READONLY_OVERRIDE):
-        raise errors.not_permitted(f"Subject {subject} is in read-only mode")
+        name = "The registry" if subject is None else f"Subject {subject}"
+        raise errors.not_permitted(f"{name} is in read-only mode")
 
 
 def delete_version(
@@ -397,10 +398,11 @@ def set_config(
     """Set a subject's compatibility level, or the one for all; what is None stays as it is.
 
     Raises:
-        RegistryError: there is no such level.
+        RegistryError: there is no such level, or the mode allows no writes.
     """
     if subject is not None:
         check_subject(subject)
+    _check_writable(state, subject)
     present = state.config(subject) or ConfigValue(None)
     level = present.compatibility if compatibility is None else parse_compatibility(compatibility).value
     if normalize is not None and not isinstance(normalize, bool):
@@ -414,8 +416,9 @@ def delete_config(state: RegistryState, subject: str | None) -> tuple[ConfigValu
     """Remove a subject's own level: what was set, and the records.
 
     Raises:
-        RegistryError: it has none.
+        RegistryError: it has none, or the mode allows no writes.
     """
+    _check_writable(state, subject)
     present = state.config(subject)
     if present is None:
         if subject is None:

@@ -202,6 +202,9 @@ def test_in_a_mode_to_read_nothing_is_written(subject: str | None, mode: str) ->
     assert refusal_of(lambda: register(state, "s", record_of())) == 42205
     assert refusal_of(lambda: delete(state, "s")) == 42205
     assert refusal_of(lambda: delete(state, "s", 1)) == 42205
+    for place in ("s", subject):
+        assert refusal_of(lambda: operations.set_config(state, place, "NONE", None)) == 42205  # noqa: B023
+        assert refusal_of(lambda: operations.delete_config(state, place)) == 42205  # noqa: B023
     if mode == "readonly":  # a subject's own mode goes before
         apply(state, operations.set_mode(state, "s", "READWRITE", force=False))
         assert register(state, "s", record_of()).number == 2
