@@ -442,7 +442,9 @@ class Server:
         def query(state: RegistryState) -> list[str]:
             schema = operations.canonical(state, candidate.schema, normalize=normalize)
             versions = state.versions(subject, deleted=False)
-            if number is not None:
+            if number == -1:
+                versions = versions[-1:]  # none of a new subject, which takes any schema
+            elif number is not None:
                 versions = [operations.find_version(state, subject, number, deleted=False)]
             return operations.check_compatibility(state, subject, schema, versions)
 
