@@ -13,9 +13,9 @@ from yarl import URL
 
 from mainstem_registry import operations, server
 from mainstem_registry.errors import RegistryError
-from mainstem_registry.records import Record, VersionKey, VersionValue
+from mainstem_registry.records import ConfigKey, ConfigValue, Record, VersionKey, VersionValue
 from mainstem_registry.requests import parse_schema_request
-from mainstem_registry.schemas.schema import SchemaText
+from mainstem_registry.schemas.schema import Reference, SchemaText
 from mainstem_registry.server import BODY_BYTES_MAX
 from mainstem_registry.state import RegistryState
 
@@ -220,6 +220,35 @@ async def test_a_new_subject_is_compatible_with_any_schema(
             f"/compatibility/subjects/{path}", json={"schema": '"string"'}, headers=ALICE
         )
         assert await checked.json(content_type=None) == answer
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/subjects?subjectPrefix=:*:", ["clicks", "orders"]),
+        ("/subjects?subjectPrefix=:*:cl", ["clicks"]),
+        ("/subjects?subjectPrefix=:.:o", ["orders"]),
+        ("/subjects?subjectPrefix=:.prod:", []),
+        ("/subjects/:.:clicks/versions", [1]),
+        ("/schemas/ids/1/subjects?subject=:.:clicks", ["clicks"]),
+        ("/schemas/ids/1/subjects?subject=:.:", ["clicks", "orders"]),
+        ("/config/:.:clicks", {"compatibilityLevel": "FULL"}),
+        ("/mode/:.:clicks?defaultToGlobal=true", {"mode": "READWRITE"}),
+    ],
+)
+async def test_a_subject_may_have_the_name_of_the_default_context(
+    monkeypatch: pytest.MonkeyPatch, path: str, answer: object
+) -> None:
+    """Confluent's command sends `:*:`; an empty list would look like an empty registry."""
+    level = Record(ConfigKey("clicks"), ConfigValue("FULL"))
+    records = [version_of("clicks", "int"), version_of("orders", "int"), level]
+    async with instance(monkeypatch, NO_LEADER, records=records) as client:
+        read = await client.get(path, headers=ALICE)
+        assert await read.json(content_type=None) == answer
+        (listed,) = await (await client.get("/schemas?subjectPrefix=:*:cl", headers=ALICE)).json()
+        assert listed["subject"] == "clicks"
+    body = b'{"schema": "x", "references": [{"name": "a", "subject": ":.:b", "version": 1}]}'
+    assert parse_schema_request(body).schema.references == (Reference("a", "b", 1),)
 
 
 @pytest.mark.parametrize(
