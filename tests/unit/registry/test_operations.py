@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from mainstem_registry import operations
 from mainstem_registry.errors import RegistryError
-from mainstem_registry.records import Record
+from mainstem_registry.records import Record, VersionKey, VersionValue
 from mainstem_registry.requests import SchemaRequest
-from mainstem_registry.schemas.schema import Reference, SchemaText
+from mainstem_registry.schemas.schema import PARSERS, Reference, SchemaText
 from mainstem_registry.state import Mode, RegistryState, Version
 
 
@@ -108,6 +109,27 @@ def test_a_schema_is_found_in_its_subject_alone() -> None:
     delete(state, "s")
     assert refusal_of(lambda: find("s", "a")) == 40401
     assert find("s", "a", deleted=True).number == 1
+
+
+def test_a_lookup_parses_each_version_of_a_subject_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each attempt with an unknown schema keeps the instance from other requests."""
+    state, count = RegistryState(), 600
+    for number in range(1, count + 1):
+        value = VersionValue(number, record_of(f"stored_{number}"))
+        apply(state, [Record(VersionKey("s", number), value)])
+    parse, parsed = PARSERS["AVRO"], list[str]()
+
+    def counted(text: str, references: Sequence[tuple[str, str]]) -> Any:
+        parsed.append(text)
+        return parse(text, references)
+
+    def find(schema: SchemaText) -> Version:
+        return operations.look_up(state, "s", SchemaRequest(schema), normalize=False, deleted=False)
+
+    monkeypatch.setattr(operations, "PARSERS", {"AVRO": counted})
+    unknown = [record_of(f"unknown_{number}", "x" * operations.CACHED_TEXT_MAX) for number in range(3)]
+    assert [refusal_of(partial(find, schema)) for schema in unknown] == [40403] * 3
+    assert len(parsed) == count + 2 * len(unknown)
 
 
 ADDRESS = 'syntax = "proto3"; package shop; message Address { string city = 1; }'
