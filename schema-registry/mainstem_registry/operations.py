@@ -16,6 +16,7 @@ from typing import Any, Final
 from mainstem_registry import errors
 from mainstem_registry.errors import RegistryError
 from mainstem_registry.records import (
+    CONTEXT_PREFIX,
     ConfigKey,
     ConfigValue,
     DeleteSubjectKey,
@@ -139,8 +140,8 @@ def check_subject(subject: str) -> None:
         RegistryError: this is one.
     """
     unprintable = any(unicodedata.category(character) == "Cc" for character in subject)
-    # ":.name:" is Confluent's syntax for contexts, which do not exist here; "__" begins its names for all.
-    reserved = subject.startswith(":.") or subject in ("__GLOBAL", "__EMPTY")
+    # "__" begins Confluent's names for all.
+    reserved = subject.startswith(CONTEXT_PREFIX) or subject in ("__GLOBAL", "__EMPTY")
     if not subject or len(subject) > SUBJECT_LENGTH_MAX or unprintable or reserved:
         raise errors.invalid_subject(subject[:200])
 

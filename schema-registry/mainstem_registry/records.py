@@ -10,17 +10,24 @@ Keys and values are JSON objects. The key's `keytype` says what the record is ab
   deletion of the schema, so that no id is used twice even after the topic was compacted.
 
 Attributes come in this order because a compacted topic compares keys byte by byte.
+
+Subjects that begin with `:.` belong to contexts, each of which has its own ids (Confluent's documentation,
+"Schema Contexts"). Contexts do not exist here: their records are not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from mainstem_registry.schemas.schema import Reference, SchemaText
+
+CONTEXT_PREFIX: Final = ":."
+WRITER: Final = ("writer", b"mainstem")
+"""The header of the records that this registry writes, by which they are known from those of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,8 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
 
 
 def _decode_key(names: Mapping[str, Any]) -> Key | None:
+    if (_text_or_none(names.get("subject")) or "").startswith(CONTEXT_PREFIX):
+        return None
     match names["keytype"]:
         case "SCHEMA":
             return VersionKey(_text(names["subject"]), _number(names["version"]))

@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError, TopicAlreadyExist
 
 from mainstem_registry.client_security import Brokers
 from mainstem_registry.errors import StartupError, store_failed, store_timed_out
-from mainstem_registry.records import NoopKey, NoopValue, Record, decode, encode
+from mainstem_registry.records import WRITER, NoopKey, NoopValue, Record, decode, encode
 from mainstem_registry.state import RegistryState
 
 logger = structlog.get_logger(__name__)
@@ -147,14 +147,16 @@ class Store:
         begin = (await consumer.beginning_offsets([self._partition]))[self._partition]
         end = (await consumer.end_offsets([self._partition]))[self._partition]
         consumer.seek(self._partition, begin)
-        state, rejected, quiet_polls = RegistryState(), set[int](), 0
+        state, rejected, ignored, quiet_polls = RegistryState(), set[int](), 0, 0
         if not self.loaded.is_set():
             self.state, self._rejected, self.next_offset = state, rejected, begin
         while True:
             batches = await consumer.getmany(timeout_ms=POLL_MS)
             for message in batches.get(self._partition, ()):
                 record = decode(message.key, message.value)
-                if record is not None and not state.apply(record):
+                if record is None:
+                    ignored += 1
+                elif not state.apply(record, is_foreign=WRITER not in message.headers):
                     rejected.add(message.offset)
                     logger.warning("record rejected", offset=message.offset, key=str(record.key))
             position = await consumer.position(self._partition)
@@ -167,11 +169,12 @@ class Store:
                     logger.warning("the topic is read slowly", topic=self._topic, offset=position, end=end)
                 end = (await consumer.end_offsets([self._partition]))[self._partition]
             if position >= end:
+                if not self.loaded.is_set():
+                    subjects = len(state.subjects())
+                    logger.info("state loaded", offset=position, subjects=subjects, ignored_records=ignored)
                 await self._publish(state, rejected, position)
 
     async def _publish(self, state: RegistryState, rejected: set[int], position: int) -> None:
-        if not self.loaded.is_set():
-            logger.info("state loaded", offset=position, subjects=len(state.subjects()))
         async with self._progress:
             self.state, self._rejected, self.next_offset = state, rejected, position
             self.loaded.set()
@@ -245,7 +248,9 @@ class Store:
                 )
                 await producer.start()
                 self._producer = producer
-            written = await self._producer.send_and_wait(self._topic, value, key, partition=0)
+            written = await self._producer.send_and_wait(
+                self._topic, value, key, partition=0, headers=[WRITER]
+            )
         except KafkaError as error:
             raise store_failed(f"{error or type(error).__name__}. Try again.") from error
         return int(written.offset)
