@@ -149,7 +149,7 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
     """
     try:
         names = orjson.loads(key or b"")
-        content = None if value is None else orjson.loads(value)
+        content = orjson.loads(value) if value else None  # Karapace deletes with an empty value
         decoded_key = _decode_key(names)
         if decoded_key is None:
             return None
