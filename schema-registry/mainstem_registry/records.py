@@ -9,7 +9,8 @@ Keys and values are JSON objects. The key's `keytype` says what the record is ab
 - NOOP: nothing. Ours have a value, which others ignore: the highest id that was ever used. It outlives the
   deletion of the schema, so that no id is used twice even after the topic was compacted.
 
-Attributes come in this order because a compacted topic compares keys byte by byte.
+Attributes are written in the order of Confluent's registry because a compacted topic compares keys byte by
+byte. Karapace and early versions of Confluent's registry wrote the same keys in other forms.
 
 Subjects that begin with `:.` belong to contexts, each of which has its own ids (Confluent's documentation,
 "Schema Contexts"). Contexts do not exist here: their records are not read.
@@ -98,10 +99,11 @@ class Record:
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
     """The key and the value as they are written to the topic."""
-    return _encode_key(record.key), None if record.value is None else _encode_value(record.key, record.value)
+    return encode_key(record.key), None if record.value is None else _encode_value(record.key, record.value)
 
 
-def _encode_key(key: Key) -> bytes:
+def encode_key(key: Key) -> bytes:
+    """The key as this registry writes it."""
     match key:
         case VersionKey(subject, version):
             return _dump({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})

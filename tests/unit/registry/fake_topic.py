@@ -45,6 +45,15 @@ class FakeTopic:
         self.messages.append(FakeMessage(len(self.messages), key, value, headers))
         self.readable = len(self.messages)
 
+    def compacted(self) -> FakeTopic:
+        """The topic after a compaction that removes everything it may: tombstones included."""
+        last = {message.key: message for message in self.messages}
+        topic = FakeTopic([])
+        for message in self.messages:
+            if last[message.key] is message and message.value is not None:
+                topic.append_message(message.key, message.value, message.headers)
+        return topic
+
     async def wait_for_empty_polls(self, count: int) -> None:
         """Wait until `count` more polls found nothing."""
         goal = self.empty_polls + count

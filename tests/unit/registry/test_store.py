@@ -161,6 +161,36 @@ async def test_a_leader_changes_nothing_that_another_registry_wrote(
     assert [line["ignored_records"] for line in lines if line["event"] == "state loaded"] == [1]
 
 
+async def test_what_was_deleted_stays_so_if_another_registry_wrote_its_key_in_another_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compaction keeps the last record of each form of a key (R31)."""
+    topic = FakeTopic([])
+    (version, value), (_, level) = (
+        encode(record) for record in (*versions(1), Record(ConfigKey("subject-1"), ConfigValue("FULL")))
+    )
+    for key, content in (
+        (version.replace(b'"magic":1', b'"magic":0'), value),
+        (b'{"subject":"subject-1","version":1,"magic":1,"keytype":"SCHEMA"}', value),
+        (b'{"subject":"subject-1","magic":0,"keytype":"CONFIG"}', level),
+    ):
+        topic.append_message(key, content)
+    async with reading(topic, monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        for permanent in (False, True):
+            _, records = operations.delete_subject(registry.store.state, "subject-1", permanent=permanent)
+            await registry.store.append(records)
+            assert any(message.value is None for message in topic.messages) == permanent
+    (left,) = topic.compacted().messages
+    assert decode(left.key, left.value) == Record(NoopKey(), NoopValue(1))
+    del topic.messages[-1]  # the leader stopped before it wrote the last tombstone
+    assert len(topic.compacted().messages) == 2
+    async with reading(topic, monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        await registry.store.prepare_writes()
+    assert len(topic.compacted().messages) == 1
+
+
 class PlayedAdmin:
     """An admin client of a cluster, which has the topic if it has settings.
 
