@@ -6,6 +6,7 @@ they are read back, and asks again if one was rejected. A write that changes not
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Final
 from mainstem_registry import errors
 from mainstem_registry.errors import RegistryError
 from mainstem_registry.records import (
+    CONTEXT_PREFIX,
     ConfigKey,
     ConfigValue,
     DeleteSubjectKey,
@@ -138,8 +140,8 @@ def check_subject(subject: str) -> None:
         RegistryError: this is one.
     """
     unprintable = any(unicodedata.category(character) == "Cc" for character in subject)
-    # ":.name:" is Confluent's syntax for contexts, which do not exist here; "__" begins its names for all.
-    reserved = subject.startswith(":.") or subject in ("__GLOBAL", "__EMPTY")
+    # "__" begins Confluent's names for all.
+    reserved = subject.startswith(CONTEXT_PREFIX) or subject in ("__GLOBAL", "__EMPTY")
     if not subject or len(subject) > SUBJECT_LENGTH_MAX or unprintable or reserved:
         raise errors.invalid_subject(subject[:200])
 
@@ -194,22 +196,43 @@ def look_up(
     """
     versions = versions_of(state, subject, deleted=deleted)
     schema = canonical(state, request.schema, normalize=normalize or state.normalizes(subject))
+    found = _newest_same(state, versions, schema, request.schema)
+    if found is None:
+        raise errors.schema_not_found()
+    return found
+
+
+def _newest_same(
+    state: RegistryState, versions: Sequence[Version], canonical_text: SchemaText, given: SchemaText
+) -> Version | None:
+    identity: bytes | None = None
     for version in reversed(versions):
-        if _same(state, version.schema, schema, request.schema):
+        stored = version.schema
+        # The text as given counts, too: versions that another registry stored may be written otherwise.
+        if stored in (canonical_text, given):
             return version
-    raise errors.schema_not_found()
+        if stored.type != canonical_text.type or stored.references != canonical_text.references:
+            continue
+        identity = identity or _digest(parsed(state, canonical_text).identity)
+        try:
+            if _stored_identity(stored.type, stored.text, tuple(_resolved(state, stored))) == identity:
+                return version
+        except RegistryError:
+            continue
+    return None
 
 
-def _same(state: RegistryState, stored: SchemaText, canonical_text: SchemaText, given: SchemaText) -> bool:
-    # The text as given counts, too: versions that another registry stored may be written otherwise.
-    if stored in (canonical_text, given):
-        return True
-    if stored.type != canonical_text.type or stored.references != canonical_text.references:
-        return False
-    try:
-        return bool(parsed(state, stored).identity == parsed(state, canonical_text).identity)
-    except RegistryError:
-        return False
+@lru_cache(maxsize=50_000)
+def _stored_identity(schema_type: str, text: str, references: tuple[tuple[str, str], ...]) -> bytes:
+    """A digest of a stored schema's identity, which a lookup compares for each version of a subject.
+
+    The cache keeps the texts, too: those of stored schemas are in memory in any case.
+    """
+    return _digest(PARSERS[schema_type](text, references).identity)
+
+
+def _digest(identity: str) -> bytes:
+    return hashlib.sha256(identity.encode(errors="surrogatepass")).digest()
 
 
 def serialized(state: RegistryState, schema: SchemaText) -> SchemaText:
@@ -258,10 +281,14 @@ def register(state: RegistryState, subject: str, request: SchemaRequest, *, norm
     mode = state.effective_mode(subject)
     schema = canonical(state, request.schema, normalize=normalize or state.normalizes(subject))
     alive = state.versions(subject, deleted=False)
-    for version in reversed(alive):
-        is_requested = request.version in (None, version.number) and request.id in (None, version.id)
-        if is_requested and _same(state, version.schema, schema, request.schema):
-            return Registration(version)
+    requested = [
+        version
+        for version in alive
+        if request.version in (None, version.number) and request.id in (None, version.id)
+    ]
+    registered = _newest_same(state, requested, schema, request.schema)
+    if registered is not None:
+        return Registration(registered)
     if mode in (Mode.READONLY, Mode.READONLY_OVERRIDE):
         raise errors.not_permitted(f"Subject {subject} is in read-only mode")
     if mode is Mode.IMPORT:
@@ -311,9 +338,10 @@ def _new_version(subject: str, number: int, schema_id: int, schema: SchemaText) 
 # Deletion.
 
 
-def _check_writable(state: RegistryState, subject: str) -> None:
+def _check_writable(state: RegistryState, subject: str | None) -> None:
     if state.effective_mode(subject) in (Mode.READONLY, Mode.READONLY_OVERRIDE):
-        raise errors.not_permitted(f"Subject {subject} is in read-only mode")
+        name = "The registry" if subject is None else f"Subject {subject}"
+        raise errors.not_permitted(f"{name} is in read-only mode")
 
 
 def delete_version(
@@ -397,10 +425,11 @@ def set_config(
     """Set a subject's compatibility level, or the one for all; what is None stays as it is.
 
     Raises:
-        RegistryError: there is no such level.
+        RegistryError: there is no such level, or the mode allows no writes.
     """
     if subject is not None:
         check_subject(subject)
+    _check_writable(state, subject)
     present = state.config(subject) or ConfigValue(None)
     level = present.compatibility if compatibility is None else parse_compatibility(compatibility).value
     if normalize is not None and not isinstance(normalize, bool):
@@ -414,8 +443,9 @@ def delete_config(state: RegistryState, subject: str | None) -> tuple[ConfigValu
     """Remove a subject's own level: what was set, and the records.
 
     Raises:
-        RegistryError: it has none.
+        RegistryError: it has none, or the mode allows no writes.
     """
+    _check_writable(state, subject)
     present = state.config(subject)
     if present is None:
         if subject is None:

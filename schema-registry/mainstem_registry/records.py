@@ -9,18 +9,26 @@ Keys and values are JSON objects. The key's `keytype` says what the record is ab
 - NOOP: nothing. Ours have a value, which others ignore: the highest id that was ever used. It outlives the
   deletion of the schema, so that no id is used twice even after the topic was compacted.
 
-Attributes come in this order because a compacted topic compares keys byte by byte.
+Attributes are written in the order of Confluent's registry because a compacted topic compares keys byte by
+byte. Karapace and early versions of Confluent's registry wrote the same keys in other forms.
+
+Subjects that begin with `:.` belong to contexts, each of which has its own ids (Confluent's documentation,
+"Schema Contexts"). Contexts do not exist here: their records are not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from mainstem_registry.schemas.schema import Reference, SchemaText
+
+CONTEXT_PREFIX: Final = ":."
+WRITER: Final = ("writer", b"mainstem")
+"""The header of the records that this registry writes, by which they are known from those of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +99,11 @@ class Record:
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
     """The key and the value as they are written to the topic."""
-    return _encode_key(record.key), None if record.value is None else _encode_value(record.key, record.value)
+    return encode_key(record.key), None if record.value is None else _encode_value(record.key, record.value)
 
 
-def _encode_key(key: Key) -> bytes:
+def encode_key(key: Key) -> bytes:
+    """The key as this registry writes it."""
     match key:
         case VersionKey(subject, version):
             return _dump({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
@@ -142,7 +151,7 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
     """
     try:
         names = orjson.loads(key or b"")
-        content = None if value is None else orjson.loads(value)
+        content = orjson.loads(value) if value else None  # Karapace deletes with an empty value
         decoded_key = _decode_key(names)
         if decoded_key is None:
             return None
@@ -154,6 +163,8 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
 
 
 def _decode_key(names: Mapping[str, Any]) -> Key | None:
+    if (_text_or_none(names.get("subject")) or "").startswith(CONTEXT_PREFIX):
+        return None
     match names["keytype"]:
         case "SCHEMA":
             return VersionKey(_text(names["subject"]), _number(names["version"]))

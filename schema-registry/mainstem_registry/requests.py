@@ -16,6 +16,9 @@ from mainstem_registry.errors import invalid_schema, malformed, unprocessable
 from mainstem_registry.schemas.schema import Reference, SchemaText
 
 VERSION_MAX = 2**31 - 1
+DEFAULT_CONTEXT = ":.:"
+ALL_CONTEXTS = ":*:"
+"""Before a subject or a prefix of subjects, in Confluent's syntax. Only the default context exists here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,11 @@ class SchemaRequest:
     id: int | None = None
     """Given by the client in mode IMPORT."""
     version: int | None = None
+
+
+def unqualified(subject: str) -> str:
+    """A subject without the name of the default context."""
+    return subject.removeprefix(DEFAULT_CONTEXT)
 
 
 def parse_object(body: bytes) -> Mapping[str, Any]:
@@ -90,7 +98,7 @@ def _reference(item: Any) -> Reference:
         case {"name": str(name), "subject": str(subject), "version": int(version)} if not isinstance(
             version, bool
         ):
-            return Reference(name, subject, version)
+            return Reference(name, unqualified(subject), version)
     raise malformed(
         "A reference must be an object with the strings 'name' and 'subject' and the number 'version'."
     )

@@ -25,7 +25,7 @@ from mainstem_registry.logins import Logins
 from mainstem_registry.metrics import Metrics
 from mainstem_registry.records import reference_object
 from mainstem_registry.registry import Decision, NotLeader, Registry
-from mainstem_registry.requests import parse_object, parse_schema_request, scalar
+from mainstem_registry.requests import ALL_CONTEXTS, parse_object, parse_schema_request, scalar, unqualified
 from mainstem_registry.schemas.schema import PARSERS, SchemaText
 from mainstem_registry.state import RegistryState, Version
 from mainstem_registry.whole_numbers import is_whole_number
@@ -275,7 +275,7 @@ class Server:
         return _json(sorted(PARSERS))
 
     async def _schemas(self, request: web.Request) -> web.StreamResponse:
-        prefix = request.query.get("subjectPrefix", "")
+        prefix = _subject_prefix(request)
         deleted, latest_only = _flag(request, "deleted"), _flag(request, "latestOnly")
 
         def query(state: RegistryState) -> list[Version]:
@@ -313,7 +313,7 @@ class Server:
 
     async def _holders(self, request: web.Request) -> list[Version]:
         schema_id, deleted = _id(request), _flag(request, "deleted")
-        subject = request.query.get("subject")
+        subject = unqualified(request.query.get("subject", ""))
 
         def query(state: RegistryState) -> list[Version]:
             if state.schema(schema_id) is None:
@@ -321,7 +321,7 @@ class Server:
             return [
                 version
                 for version in state.holders(schema_id)
-                if (deleted or not version.is_deleted) and subject in (None, version.subject)
+                if (deleted or not version.is_deleted) and subject in ("", version.subject)
             ]
 
         versions: list[Version] = await self._read(query)
@@ -330,7 +330,7 @@ class Server:
     # Subjects and versions.
 
     async def _subjects(self, request: web.Request) -> web.StreamResponse:
-        prefix = request.query.get("subjectPrefix", "")
+        prefix = _subject_prefix(request)
         deleted, deleted_only = _flag(request, "deleted"), _deleted_only(request)
 
         def query(state: RegistryState) -> list[str]:
@@ -343,7 +343,7 @@ class Server:
         return _json(_page(request, await self._read(query)))
 
     async def _versions(self, request: web.Request) -> web.StreamResponse:
-        subject = request.match_info["subject"]
+        subject = _subject(request)
         deleted, deleted_only = _flag(request, "deleted"), _deleted_only(request)
 
         def query(state: RegistryState) -> list[int]:
@@ -368,7 +368,7 @@ class Server:
         return _json(_page(request, sorted({referrer.id for referrer in referrers})))
 
     async def _find_version(self, request: web.Request, *, deleted: bool = False) -> Version:
-        subject = request.match_info["subject"]
+        subject = _subject(request)
         number = operations.parse_version(request.match_info["version"])
         deleted = deleted or _flag(request, "deleted")
         shape = _shape(request)
@@ -381,7 +381,7 @@ class Server:
         return version
 
     async def _look_up(self, request: web.Request) -> web.StreamResponse:
-        subject = request.match_info["subject"]
+        subject = _subject(request)
         candidate = parse_schema_request(await _body(request))
         normalize, deleted = _flag(request, "normalize"), _flag(request, "deleted")
         shape = _shape(request)
@@ -393,7 +393,7 @@ class Server:
         return _json(_version_object(await self._read(query)))
 
     async def _register(self, request: web.Request) -> web.StreamResponse:
-        subject = request.match_info["subject"]
+        subject = _subject(request)
         candidate = parse_schema_request(await _body(request))
         normalize = _flag(request, "normalize")
 
@@ -418,13 +418,13 @@ class Server:
             return None  # the leader knows more, and says what is wrong
 
     async def _delete_subject(self, request: web.Request) -> web.StreamResponse:
-        subject, permanent = request.match_info["subject"], _flag(request, "permanent")
+        subject, permanent = _subject(request), _flag(request, "permanent")
         return await self._write(
             request, lambda state: operations.delete_subject(state, subject, permanent=permanent), _same
         )
 
     async def _delete_version(self, request: web.Request) -> web.StreamResponse:
-        subject, permanent = request.match_info["subject"], _flag(request, "permanent")
+        subject, permanent = _subject(request), _flag(request, "permanent")
         number = operations.parse_version(request.match_info["version"])
         return await self._write(
             request,
@@ -433,7 +433,7 @@ class Server:
         )
 
     async def _check(self, request: web.Request) -> web.StreamResponse:
-        subject = request.match_info["subject"]
+        subject = _subject(request)
         candidate = parse_schema_request(await _body(request))
         name = request.match_info.get("version")
         number = None if name is None else operations.parse_version(name)
@@ -442,7 +442,9 @@ class Server:
         def query(state: RegistryState) -> list[str]:
             schema = operations.canonical(state, candidate.schema, normalize=normalize)
             versions = state.versions(subject, deleted=False)
-            if number is not None:
+            if number == -1:
+                versions = versions[-1:]  # none of a new subject, which takes any schema
+            elif number is not None:
                 versions = [operations.find_version(state, subject, number, deleted=False)]
             return operations.check_compatibility(state, subject, schema, versions)
 
@@ -454,7 +456,7 @@ class Server:
     # Settings.
 
     async def _config(self, request: web.Request) -> web.StreamResponse:
-        subject = request.match_info.get("subject")
+        subject = _subject_or_all(request)
         fall_back = subject is None or _flag(request, "defaultToGlobal")
 
         def query(state: RegistryState) -> dict[str, Any]:
@@ -469,7 +471,7 @@ class Server:
         return _json(await self._read(query))
 
     async def _set_config(self, request: web.Request) -> web.StreamResponse:
-        subject = request.match_info.get("subject")
+        subject = _subject_or_all(request)
         content = parse_object(await _body(request))
         unsupported = sorted(
             key
@@ -492,7 +494,7 @@ class Server:
         )
 
     async def _delete_config(self, request: web.Request) -> web.StreamResponse:
-        subject = request.match_info.get("subject")
+        subject = _subject_or_all(request)
         return await self._write(
             request,
             lambda state: operations.delete_config(state, subject),
@@ -500,7 +502,7 @@ class Server:
         )
 
     async def _mode(self, request: web.Request) -> web.StreamResponse:
-        subject = request.match_info.get("subject")
+        subject = _subject_or_all(request)
         fall_back = subject is None or _flag(request, "defaultToGlobal")
 
         def query(state: RegistryState) -> str:
@@ -511,7 +513,7 @@ class Server:
         return _json({"mode": await self._read(query)})
 
     async def _set_mode(self, request: web.Request) -> web.StreamResponse:
-        subject, force = request.match_info.get("subject"), _flag(request, "force")
+        subject, force = _subject_or_all(request), _flag(request, "force")
         name = scalar(parse_object(await _body(request)), "mode")
         return await self._write(
             request,
@@ -520,7 +522,7 @@ class Server:
         )
 
     async def _delete_mode(self, request: web.Request) -> web.StreamResponse:
-        subject = request.match_info.get("subject")
+        subject = _subject_or_all(request)
         return await self._write(
             request,
             lambda state: operations.delete_mode(state, subject),
@@ -597,6 +599,18 @@ def _is_utf8(path: str) -> bool:
 
 def _same(answer: Any) -> Any:
     return answer
+
+
+def _subject(request: web.Request) -> str:
+    return unqualified(request.match_info["subject"])
+
+
+def _subject_or_all(request: web.Request) -> str | None:
+    return _subject(request) if "subject" in request.match_info else None
+
+
+def _subject_prefix(request: web.Request) -> str:
+    return unqualified(request.query.get("subjectPrefix", "").removeprefix(ALL_CONTEXTS))
 
 
 def _flag(request: web.Request, name: str) -> bool:

@@ -10,12 +10,16 @@ So two rules hold when records are applied, not only when they are written:
 A record that breaks a rule is rejected: the first one counts. Its writer sees that when it reads the record
 back, and has not yet answered anybody. As compaction keeps the last record of a key, a rejected one must
 not remain the last: `repairs` says what the leader has to write.
+
+Records that another registry wrote are never repaired, as it may go on to use the topic. A version that it
+wrote anew with another id counts, as it does in Confluent's registry, which allows that in mode IMPORT. One
+with the same id keeps its schema: Karapace writes the text in another form when it deletes a version softly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from mainstem_registry.records import (
@@ -75,11 +79,14 @@ class RegistryState:
 
     # Changes.
 
-    def apply(self, record: Record) -> bool:
-        """Take in the next record of the topic; False if it is rejected."""
+    def apply(self, record: Record, *, is_foreign: bool = False) -> bool:
+        """Take in the next record of the topic; False if it is rejected.
+
+        `is_foreign`: another registry wrote it.
+        """
         match record.key, record.value:
             case VersionKey() as key, VersionValue() as value:
-                return self._apply_version(key, value)
+                return self._apply_version(key, value, is_foreign=is_foreign)
             case VersionKey() as key, None:
                 self._unrepaired.pop(key, None)
                 self._remove(key)
@@ -103,15 +110,20 @@ class RegistryState:
                 self.highest_id = max(self.highest_id, highest_id)
         return True
 
-    def _apply_version(self, key: VersionKey, value: VersionValue) -> bool:
+    def _apply_version(self, key: VersionKey, value: VersionValue, *, is_foreign: bool) -> bool:
         self.highest_id = max(self.highest_id, value.id)
         present = self._subjects.get(key.subject, {}).get(key.version)
+        if is_foreign and present is not None and present.id == value.id:
+            value = replace(value, schema=present.schema)
         owner = self._schemas.get(value.id)
         is_change = present is not None and (present.id != value.id or present.schema != value.schema)
-        if is_change or (owner is not None and owner != value.schema):
-            self._unrepaired[key] = None
+        if (is_change and not is_foreign) or owner not in (None, value.schema):
+            if not is_foreign:
+                self._unrepaired[key] = None
             return False
         self._unrepaired.pop(key, None)
+        if is_change:
+            self._remove(key)
         self._put(key, value)
         return True
 

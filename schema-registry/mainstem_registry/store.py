@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError, TopicAlreadyExistsError, for_code
 
 from mainstem_registry.client_security import Brokers
 from mainstem_registry.errors import StartupError, store_failed, store_timed_out
-from mainstem_registry.records import NoopKey, NoopValue, Record, decode, encode
+from mainstem_registry.records import WRITER, Key, NoopKey, NoopValue, Record, decode, encode, encode_key
 from mainstem_registry.state import RegistryState
 
 logger = structlog.get_logger(__name__)
@@ -35,6 +36,37 @@ POLL_MS: Final = 500
 QUIET_POLLS_PER_WARNING: Final = 20
 
 
+@dataclass(slots=True)
+class _Contents:
+    """What was read of the topic."""
+
+    state: RegistryState = field(default_factory=RegistryState)
+    rejected: set[int] = field(default_factory=set)
+    """Offsets of records that the state rejected."""
+    spellings: dict[Key, set[bytes]] = field(default_factory=dict)
+    """The other forms in which another registry wrote a key, if they have a value."""
+    leftovers: set[bytes] = field(default_factory=set)
+    """Those of keys that this registry deleted. Compaction removes its tombstone and would keep them."""
+    ignored: int = 0
+    """Records that say nothing to this registry."""
+
+    def take(self, message: ConsumerRecord[bytes, bytes]) -> None:
+        key, is_foreign = message.key or b"", WRITER not in message.headers
+        record = decode(key, message.value)
+        if record is None:
+            self.ignored += 1
+            return
+        self.leftovers.discard(key)
+        self.spellings.get(record.key, set()).discard(key)
+        if record.value is not None and key != encode_key(record.key):
+            self.spellings.setdefault(record.key, set()).add(key)
+        if record.value is None and not is_foreign:
+            self.leftovers |= self.spellings.pop(record.key, set())
+        if not self.state.apply(record, is_foreign=is_foreign):
+            self.rejected.add(message.offset)
+            logger.warning("record rejected", offset=message.offset, key=str(record.key))
+
+
 class Store:
     """Owns the state. `append` is for the leader alone; its caller lets one write happen at a time."""
 
@@ -42,15 +74,18 @@ class Store:
         self._brokers = brokers
         self._topic = topic
         self._partition = TopicPartition(topic, 0)
-        self.state = RegistryState()
+        self._contents = _Contents()
         self.next_offset = 0
         """Of the first record that is not yet applied."""
         self.loaded = asyncio.Event()
-        self._rejected: set[int] = set()
         self._progress = asyncio.Condition()
         self._consumer: AIOKafkaConsumer | None = None
         self._producer: AIOKafkaProducer | None = None
         self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> RegistryState:
+        return self._contents.state
 
     async def start(self) -> None:
         """Make the topic if it does not exist, and read it to its present end.
@@ -147,16 +182,13 @@ class Store:
         begin = (await consumer.beginning_offsets([self._partition]))[self._partition]
         end = (await consumer.end_offsets([self._partition]))[self._partition]
         consumer.seek(self._partition, begin)
-        state, rejected, quiet_polls = RegistryState(), set[int](), 0
+        contents, quiet_polls = _Contents(), 0
         if not self.loaded.is_set():
-            self.state, self._rejected, self.next_offset = state, rejected, begin
+            self._contents, self.next_offset = contents, begin
         while True:
             batches = await consumer.getmany(timeout_ms=POLL_MS)
             for message in batches.get(self._partition, ()):
-                record = decode(message.key, message.value)
-                if record is not None and not state.apply(record):
-                    rejected.add(message.offset)
-                    logger.warning("record rejected", offset=message.offset, key=str(record.key))
+                contents.take(message)
             position = await consumer.position(self._partition)
             quiet_polls = 0 if batches else quiet_polls + 1
             if quiet_polls and position < end:
@@ -167,13 +199,14 @@ class Store:
                     logger.warning("the topic is read slowly", topic=self._topic, offset=position, end=end)
                 end = (await consumer.end_offsets([self._partition]))[self._partition]
             if position >= end:
-                await self._publish(state, rejected, position)
+                await self._publish(contents, position)
 
-    async def _publish(self, state: RegistryState, rejected: set[int], position: int) -> None:
+    async def _publish(self, contents: _Contents, position: int) -> None:
         if not self.loaded.is_set():
-            logger.info("state loaded", offset=position, subjects=len(state.subjects()))
+            subjects = len(contents.state.subjects())
+            logger.info("state loaded", offset=position, subjects=subjects, ignored_records=contents.ignored)
         async with self._progress:
-            self.state, self._rejected, self.next_offset = state, rejected, position
+            self._contents, self.next_offset = contents, position
             self.loaded.set()
             self._progress.notify_all()
 
@@ -226,15 +259,18 @@ class Store:
     async def append(self, records: Sequence[Record]) -> bool:
         """Append records and wait until they are applied; False if the state rejected any.
 
+        What is deleted gets a tombstone for each form of its key in the topic.
+
         Raises:
             RegistryError: it is not known whether they were written; a later read shows it.
         """
-        offsets = [await self._send(record) for record in records]
+        offsets = [await self._send(*encode(record)) for record in records]
         await self.wait_for(offsets[-1])
-        return self._rejected.isdisjoint(offsets)
+        for key in sorted(self._contents.leftovers):
+            await self._send(key, None)
+        return self._contents.rejected.isdisjoint(offsets)
 
-    async def _send(self, record: Record) -> int:
-        key, value = encode(record)
+    async def _send(self, key: bytes, value: bytes | None) -> int:
         try:
             if self._producer is None:
                 producer = AIOKafkaProducer(
@@ -245,7 +281,9 @@ class Store:
                 )
                 await producer.start()
                 self._producer = producer
-            written = await self._producer.send_and_wait(self._topic, value, key, partition=0)
+            written = await self._producer.send_and_wait(
+                self._topic, value, key, partition=0, headers=[WRITER]
+            )
         except KafkaError as error:
             raise store_failed(f"{error or type(error).__name__}. Try again.") from error
         return int(written.offset)

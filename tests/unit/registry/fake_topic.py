@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
-from mainstem_registry.records import Record, decode, encode
+from mainstem_registry.records import WRITER, Record, decode, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +18,16 @@ class FakeMessage:
     offset: int
     key: bytes
     value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
 
 
 class FakeTopic:
     """The log, of which consumers see the first `readable` records."""
 
     def __init__(self, records: list[Record], readable: int | None = None) -> None:
-        self.messages = [FakeMessage(offset, *encode(record)) for offset, record in enumerate(records)]
+        self.messages: list[FakeMessage] = []
+        for record in records:
+            self.append(record)
         self.readable = len(records) if readable is None else readable
         self.before_write: Callable[[Record], None] | None = None
         """Called with each record that a producer sends, before it is in the log."""
@@ -32,8 +35,24 @@ class FakeTopic:
         self.polled = asyncio.Condition()
 
     def append(self, record: Record) -> None:
-        self.messages.append(FakeMessage(len(self.messages), *encode(record)))
+        """Append a record of an instance."""
+        self.append_message(*encode(record), headers=[WRITER])
+
+    def append_message(
+        self, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
+        """Append what another registry wrote, or an instance as the headers say."""
+        self.messages.append(FakeMessage(len(self.messages), key, value, headers))
         self.readable = len(self.messages)
+
+    def compacted(self) -> FakeTopic:
+        """The topic after a compaction that removes everything it may: tombstones included."""
+        last = {message.key: message for message in self.messages}
+        topic = FakeTopic([])
+        for message in self.messages:
+            if last[message.key] is message and message.value is not None:
+                topic.append_message(message.key, message.value, message.headers)
+        return topic
 
     async def wait_for_empty_polls(self, count: int) -> None:
         """Wait until `count` more polls found nothing."""
@@ -99,12 +118,17 @@ class FakeProducer:
     async def stop(self) -> None: ...
 
     async def send_and_wait(
-        self, _topic: str, value: bytes | None, key: bytes, partition: int
+        self,
+        _topic: str,
+        value: bytes | None,
+        key: bytes,
+        partition: int,
+        headers: Sequence[tuple[str, bytes]],
     ) -> FakeMessage:
         del partition
         record = decode(key, value)
         assert record is not None
         if self._topic.before_write is not None:
             self._topic.before_write(record)
-        self._topic.append(record)
+        self._topic.append_message(key, value, headers)
         return self._topic.messages[-1]

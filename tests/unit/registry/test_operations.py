@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from mainstem_registry import operations
 from mainstem_registry.errors import RegistryError
-from mainstem_registry.records import Record
+from mainstem_registry.records import Record, VersionKey, VersionValue
 from mainstem_registry.requests import SchemaRequest
-from mainstem_registry.schemas.schema import Reference, SchemaText
+from mainstem_registry.schemas.schema import PARSERS, Reference, SchemaText
 from mainstem_registry.state import Mode, RegistryState, Version
 
 
@@ -110,6 +111,27 @@ def test_a_schema_is_found_in_its_subject_alone() -> None:
     assert find("s", "a", deleted=True).number == 1
 
 
+def test_a_lookup_parses_each_version_of_a_subject_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each attempt with an unknown schema keeps the instance from other requests."""
+    state, count = RegistryState(), 600
+    for number in range(1, count + 1):
+        value = VersionValue(number, record_of(f"stored_{number}"))
+        apply(state, [Record(VersionKey("s", number), value)])
+    parse, parsed = PARSERS["AVRO"], list[str]()
+
+    def counted(text: str, references: Sequence[tuple[str, str]]) -> Any:
+        parsed.append(text)
+        return parse(text, references)
+
+    def find(schema: SchemaText) -> Version:
+        return operations.look_up(state, "s", SchemaRequest(schema), normalize=False, deleted=False)
+
+    monkeypatch.setattr(operations, "PARSERS", {"AVRO": counted})
+    unknown = [record_of(f"unknown_{number}", "x" * operations.CACHED_TEXT_MAX) for number in range(3)]
+    assert [refusal_of(partial(find, schema)) for schema in unknown] == [40403] * 3
+    assert len(parsed) == count + 2 * len(unknown)
+
+
 ADDRESS = 'syntax = "proto3"; package shop; message Address { string city = 1; }'
 ORDER = 'syntax = "proto3"; package shop; import "shop/address.proto"; message Order { Address home = 1; }'
 
@@ -202,6 +224,9 @@ def test_in_a_mode_to_read_nothing_is_written(subject: str | None, mode: str) ->
     assert refusal_of(lambda: register(state, "s", record_of())) == 42205
     assert refusal_of(lambda: delete(state, "s")) == 42205
     assert refusal_of(lambda: delete(state, "s", 1)) == 42205
+    for place in ("s", subject):
+        assert refusal_of(lambda: operations.set_config(state, place, "NONE", None)) == 42205  # noqa: B023
+        assert refusal_of(lambda: operations.delete_config(state, place)) == 42205  # noqa: B023
     if mode == "readonly":  # a subject's own mode goes before
         apply(state, operations.set_mode(state, "s", "READWRITE", force=False))
         assert register(state, "s", record_of()).number == 2

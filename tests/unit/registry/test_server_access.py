@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,6 +17,7 @@ from mainstem_registry.client_security import Brokers
 from mainstem_registry.election import Election
 from mainstem_registry.logins import LoginRefused, Logins
 from mainstem_registry.metrics import Metrics
+from mainstem_registry.records import Record
 from mainstem_registry.registry import Registry
 from mainstem_registry.server import Server
 from mainstem_registry.store import Store
@@ -39,13 +40,17 @@ async def log_in(user: str, password: str) -> None:
 
 @asynccontextmanager
 async def instance(
-    monkeypatch: pytest.MonkeyPatch, leader_url: str, peers: ssl.SSLContext | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    leader_url: str,
+    peers: ssl.SSLContext | None = None,
+    records: Sequence[Record] = (),
 ) -> AsyncIterator[TestClient[web.Request, web.Application]]:
-    """A client of an instance with logins that has read an empty topic and hands its writes to the leader."""
+    """A client of an instance with logins that has read a topic with `records` and hands its writes to the
+    leader."""
 
     async def prepared(_: Store) -> None: ...
 
-    monkeypatch.setattr(store, "AIOKafkaConsumer", FakeTopic([]).consumer)
+    monkeypatch.setattr(store, "AIOKafkaConsumer", FakeTopic(list(records)).consumer)
     monkeypatch.setattr(Store, "_prepare_topic", prepared)
     reader = Store(BROKERS, "_schemas")
     await reader.start()

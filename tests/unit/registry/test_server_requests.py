@@ -13,12 +13,18 @@ from yarl import URL
 
 from mainstem_registry import operations, server
 from mainstem_registry.errors import RegistryError
+from mainstem_registry.records import ConfigKey, ConfigValue, Record, VersionKey, VersionValue
 from mainstem_registry.requests import parse_schema_request
-from mainstem_registry.schemas.schema import SchemaText
+from mainstem_registry.schemas.schema import Reference, SchemaText
 from mainstem_registry.server import BODY_BYTES_MAX
 from mainstem_registry.state import RegistryState
 
 NO_LEADER = "http://127.0.0.1:1"
+
+
+def version_of(subject: str, avro_type: str) -> Record:
+    """The first version of a subject."""
+    return Record(VersionKey(subject, 1), VersionValue(1, SchemaText("AVRO", f'"{avro_type}"')))
 
 
 async def test_a_body_that_is_not_in_its_encoding_is_an_error_of_the_client(
@@ -192,6 +198,57 @@ async def test_a_subject_of_any_name_is_looked_for_by_this_name(
         answer = await client.session.get(url, headers=ALICE)
         content = await answer.json(content_type=None)
         assert content == {"error_code": 40401, "message": f"Subject '{unquote(subject)}' not found."}
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("s/versions/latest", {"is_compatible": False}),
+        ("s/versions/1", {"is_compatible": False}),
+        ("s/versions/2", {"error_code": 40402, "message": "Version 2 not found."}),
+        ("new/versions", {"is_compatible": True}),
+        ("new/versions/latest", {"is_compatible": True}),
+        ("new/versions/1", {"error_code": 40401, "message": "Subject 'new' not found."}),
+    ],
+)
+async def test_a_new_subject_is_compatible_with_any_schema(
+    monkeypatch: pytest.MonkeyPatch, path: str, answer: dict[str, object]
+) -> None:
+    """Clients check a schema against `latest` before they register a subject's first version."""
+    async with instance(monkeypatch, NO_LEADER, records=[version_of("s", "int")]) as client:
+        checked = await client.post(
+            f"/compatibility/subjects/{path}", json={"schema": '"string"'}, headers=ALICE
+        )
+        assert await checked.json(content_type=None) == answer
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/subjects?subjectPrefix=:*:", ["clicks", "orders"]),
+        ("/subjects?subjectPrefix=:*:cl", ["clicks"]),
+        ("/subjects?subjectPrefix=:.:o", ["orders"]),
+        ("/subjects?subjectPrefix=:.prod:", []),
+        ("/subjects/:.:clicks/versions", [1]),
+        ("/schemas/ids/1/subjects?subject=:.:clicks", ["clicks"]),
+        ("/schemas/ids/1/subjects?subject=:.:", ["clicks", "orders"]),
+        ("/config/:.:clicks", {"compatibilityLevel": "FULL"}),
+        ("/mode/:.:clicks?defaultToGlobal=true", {"mode": "READWRITE"}),
+    ],
+)
+async def test_a_subject_may_have_the_name_of_the_default_context(
+    monkeypatch: pytest.MonkeyPatch, path: str, answer: object
+) -> None:
+    """Confluent's command sends `:*:`; an empty list would look like an empty registry."""
+    level = Record(ConfigKey("clicks"), ConfigValue("FULL"))
+    records = [version_of("clicks", "int"), version_of("orders", "int"), level]
+    async with instance(monkeypatch, NO_LEADER, records=records) as client:
+        read = await client.get(path, headers=ALICE)
+        assert await read.json(content_type=None) == answer
+        (listed,) = await (await client.get("/schemas?subjectPrefix=:*:cl", headers=ALICE)).json()
+        assert listed["subject"] == "clicks"
+    body = b'{"schema": "x", "references": [{"name": "a", "subject": ":.:b", "version": 1}]}'
+    assert parse_schema_request(body).schema.references == (Reference("a", "b", 1),)
 
 
 @pytest.mark.parametrize(

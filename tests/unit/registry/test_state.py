@@ -84,6 +84,46 @@ def compacted(log: list[Record]) -> list[Record]:
     ]
 
 
+def rewritten(record: Record) -> Record:
+    """The record with the same schema in another text, softly deleted."""
+    assert isinstance(record.value, VersionValue)
+    schema = SchemaText("AVRO", record.value.schema.text.replace(",", ", "))
+    return Record(record.key, VersionValue(record.value.id, schema, True))
+
+
+@pytest.mark.parametrize(
+    ("records", "versions"),
+    [
+        (
+            [version("s", 1, 1, "A"), version("s", 1, 7, "B")],
+            [("s", 1, 7, text("B"), False)],
+        ),
+        (
+            [version("s", 1, 1, "A"), version("t", 1, 1, "B")],
+            [("s", 1, 1, text("A"), False)],
+        ),
+        (
+            [version("s", 1, 1, "A"), version("t", 1, 1, "A"), rewritten(version("s", 1, 1, "A"))],
+            [("s", 1, 1, text("A"), True), ("t", 1, 1, text("A"), False)],
+        ),
+    ],
+    ids=["a version overwritten in mode IMPORT", "an id of two schemas", "a soft deletion by Karapace"],
+)
+def test_records_of_another_registry_count_as_they_do_there_and_are_not_repaired(
+    records: list[Record], versions: list[tuple[str, int, int, SchemaText, bool]]
+) -> None:
+    state = RegistryState()
+    for record in records:
+        state.apply(record, is_foreign=True)
+    assert (shown(state), state.repairs()) == (versions, [])
+    assert {item.id: state.schema(item.id) for item in state.all_versions()} == {
+        schema_id: schema for _, _, schema_id, schema, _ in versions
+    }
+    present = state.value_of(VersionKey("s", 1))
+    assert not state.apply(version("s", 1, 9, "C")), "a former leader of ours changes nothing"
+    assert state.repairs() == [Record(VersionKey("s", 1), present)]
+
+
 class _Leader:
     """An instance that believes to lead, with the part of the log that it has read."""
 
@@ -155,7 +195,7 @@ def test_records_survive_their_encoding_and_have_the_known_format() -> None:
     assert value.startswith(b'{"subject":"s","version":1,"id":1,"schema":"')
     assert value.endswith(b'","deleted":false}')
     assert decode(key, value) == record
-    assert decode(key, None) == Record(VersionKey("s", 1), None)
+    assert decode(key, None) == decode(key, b"") == Record(VersionKey("s", 1), None)
     assert encode(Record(NoopKey(), NoopValue(3))) == (b'{"keytype":"NOOP","magic":0}', b'{"highestId":3}')
 
 
@@ -209,6 +249,9 @@ def test_records_are_written_as_other_registries_read_them(record: Record, key: 
 def test_records_of_other_programs_change_nothing() -> None:
     for key in (None, b"", b"[]", b"3", b'{"keytype":"CONTEXT"}', b'{"keytype":"SCHEMA"}', b"\xff"):
         assert decode(key, b"{}") is None
+    for keytype in ("SCHEMA", "CONFIG", "MODE", "DELETE_SUBJECT"):  # of a context, with ids of its own
+        of_context = f'{{"keytype":"{keytype}","subject":":.prod:s","version":1,"magic":1}}'
+        assert decode(of_context.encode(), None) is None
     key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
     for schema_id in ('"x"', "true", "1.5", "null"):
         assert decode(key, b'{"id":%s,"schema":"s"}' % schema_id.encode()) is None

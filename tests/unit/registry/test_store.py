@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import NewTopic
 from aiokafka.errors import TopicAlreadyExistsError
+from structlog.testing import capture_logs
 from tests.unit.registry.fake_topic import FakeTopic
 
 from mainstem_registry import operations, store
@@ -18,6 +19,7 @@ from mainstem_registry.client_security import Brokers
 from mainstem_registry.election import Election
 from mainstem_registry.errors import RegistryError, StartupError
 from mainstem_registry.records import (
+    WRITER,
     ConfigKey,
     ConfigValue,
     NoopKey,
@@ -26,6 +28,7 @@ from mainstem_registry.records import (
     VersionKey,
     VersionValue,
     decode,
+    encode,
 )
 from mainstem_registry.registry import Registry
 from mainstem_registry.requests import SchemaRequest
@@ -127,6 +130,65 @@ async def test_a_new_leader_ends_what_was_written_before_and_repairs_it(
         assert written == [Record(NoopKey(), NoopValue(7)), *versions(1)]
         await registry.store.prepare_writes()
         assert len(topic.messages) == 5, "what is repaired is not repaired again"
+
+
+async def test_a_leader_changes_nothing_that_another_registry_wrote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Contexts have ids of their own, and versions may be overwritten in mode IMPORT (R31)."""
+    topic = FakeTopic([])
+    written = [
+        Record(VersionKey(":.prod:orders", 1), VersionValue(1, TEXT)),
+        Record(VersionKey("clicks", 1), VersionValue(1, NUMBER)),
+        Record(VersionKey("users", 1), VersionValue(2, TEXT)),
+        Record(VersionKey("users", 1), VersionValue(3, BYTES)),
+    ]
+    for record in written:
+        topic.append_message(*encode(record))
+    with capture_logs() as lines:
+        async with reading(topic, monkeypatch) as registry:
+            await registry.store.loaded.wait()
+            await registry.store.prepare_writes()
+            state = registry.store.state
+            assert (state.subjects(), state.schema(1), state.schema(3)) == (
+                ["clicks", "users"],
+                NUMBER,
+                BYTES,
+            )
+    (noop,) = topic.messages[len(written) :]
+    assert decode(noop.key, noop.value) == Record(NoopKey(), NoopValue(3))
+    assert noop.headers == [WRITER]
+    assert [line["ignored_records"] for line in lines if line["event"] == "state loaded"] == [1]
+
+
+async def test_what_was_deleted_stays_so_if_another_registry_wrote_its_key_in_another_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compaction keeps the last record of each form of a key (R31)."""
+    topic = FakeTopic([])
+    (version, value), (_, level) = (
+        encode(record) for record in (*versions(1), Record(ConfigKey("subject-1"), ConfigValue("FULL")))
+    )
+    for key, content in (
+        (version.replace(b'"magic":1', b'"magic":0'), value),
+        (b'{"subject":"subject-1","version":1,"magic":1,"keytype":"SCHEMA"}', value),
+        (b'{"subject":"subject-1","magic":0,"keytype":"CONFIG"}', level),
+    ):
+        topic.append_message(key, content)
+    async with reading(topic, monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        for permanent in (False, True):
+            _, records = operations.delete_subject(registry.store.state, "subject-1", permanent=permanent)
+            await registry.store.append(records)
+            assert any(message.value is None for message in topic.messages) == permanent
+    (left,) = topic.compacted().messages
+    assert decode(left.key, left.value) == Record(NoopKey(), NoopValue(1))
+    del topic.messages[-1]  # the leader stopped before it wrote the last tombstone
+    assert len(topic.compacted().messages) == 2
+    async with reading(topic, monkeypatch) as registry:
+        await registry.store.loaded.wait()
+        await registry.store.prepare_writes()
+    assert len(topic.compacted().messages) == 1
 
 
 class PlayedAdmin:
