@@ -413,16 +413,16 @@ class LogManager:
         """Make the truncations of all logs durable. Any thread may call it.
 
         Raises:
-            StorageError: the disk failed or is full.
+            StorageError: a disk failed or is full; those on the others are durable.
         """
-        for directory in self.usable_directories:
-            truncated = [
-                log for _, log in self._logs_in(directory) if log.truncations_written != log.truncation_count
-            ]
-            try:
-                self._write_truncations(directory, truncated)
-            except OSError as error:
-                raise self._checkpoint_failed(directory, error) from error
+
+        def write(directory: Path) -> None:
+            logs = [log for _, log in self._logs_in(directory)]
+            self._write_truncations(
+                directory, [log for log in logs if log.truncations_written != log.truncation_count]
+            )
+
+        self._in_each_directory(write)
 
     def _write_truncations(self, directory: Path, truncated: Sequence[PartitionLog]) -> None:
         """Write the leader epochs of these logs in `directory`, and the checkpoints if they need it."""
@@ -450,18 +450,21 @@ class LogManager:
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write down these high watermarks. Any thread may call it. Raises StorageError."""
-        for directory in self.usable_directories:
-            try:
-                self._write_high_watermarks(directory, high_watermarks)
-            except OSError as error:
-                raise self._checkpoint_failed(directory, error) from error
+        self._in_each_directory(lambda directory: self._write_high_watermarks(directory, high_watermarks))
 
     def _checkpoint_all(self, name: str, value_of: Callable[[PartitionLog], int]) -> None:
+        self._in_each_directory(lambda directory: self._checkpoint(directory, name, value_of))
+
+    def _in_each_directory(self, write: Callable[[Path], None]) -> None:
+        """Write into each data directory, though others are full. Raises the first StorageError."""
+        failures: list[StorageError] = []
         for directory in self.usable_directories:
             try:
-                self._checkpoint(directory, name, value_of)
+                write(directory)
             except OSError as error:
-                raise self._checkpoint_failed(directory, error) from error
+                failures.append(self._checkpoint_failed(directory, error))
+        if failures:
+            raise failures[0]
 
     def _checkpoint_failed(self, directory: Path, error: OSError) -> StorageError:
         failure = storage_error(directory, "writing a checkpoint", error)

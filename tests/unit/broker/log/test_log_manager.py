@@ -267,6 +267,40 @@ def test_each_directory_has_the_checkpoints_of_its_own_logs(tmp_path: Path, brok
         assert checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS) == {key: partition + 3}
 
 
+def test_a_full_directory_does_not_keep_the_others_from_their_checkpoints(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R8."""
+    full, other = tmp_path / "a", tmp_path / "b"
+    manager = brokers.start(full, other)
+    logs = [create(manager, partition=partition) for partition in range(2)]
+    for log in logs:
+        append(log, [b"x"])
+        append(log, [b"y"])
+        log.mark_flushed(log.flush())
+        log.delete_records_before(1)
+        log.truncate_to(1)
+    write_atomically = checkpoints.write_atomically
+
+    def write(path: Path, text: str, **how: Any) -> None:
+        if path.is_relative_to(full):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_atomically(path, text, **how)
+
+    monkeypatch.setattr(checkpoints, "write_atomically", write)
+    for act in (
+        manager.write_truncations,
+        manager.checkpoint_recovery_points,
+        manager.checkpoint_log_start_offsets,
+        lambda: manager.checkpoint_high_watermarks({("flights", 1): 1}),
+    ):
+        with pytest.raises(StorageError, match=f"{full}: .*No space left on device"):
+            act()
+    assert [log.truncations_written for log in logs] == [0, 1]
+    for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS):
+        assert checkpoints.read_offsets(other, name) == {("flights", 1): 1}
+
+
 @pytest.mark.parametrize("is_asked", [True, False], ids=["when asked to", "before the next append"])
 def test_a_truncation_below_the_recovery_point_is_written_down(
     tmp_path: Path, brokers: Brokers, is_asked: bool
