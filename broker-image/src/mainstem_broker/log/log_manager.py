@@ -76,6 +76,25 @@ class NewLog(NamedTuple):
             raise
 
 
+class _Checkpoints(NamedTuple):
+    """The checkpoints of one data directory. They may name logs that are in another one by now."""
+
+    recovery_points: Mapping[TopicPartition, int]
+    log_start_offsets: Mapping[TopicPartition, int]
+    first_dirty_offsets: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
+
+    @classmethod
+    def read(cls, directory: Path) -> _Checkpoints:
+        """May raise OSError."""
+        return cls(
+            checkpoints.read_offsets(directory, checkpoints.RECOVERY_POINTS),
+            checkpoints.read_offsets(directory, checkpoints.LOG_START_OFFSETS),
+            checkpoints.read_offsets(directory, checkpoints.FIRST_DIRTY_OFFSETS),
+            checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS),
+        )
+
+
 class LogManager:
     """The logs of one broker over its data directories.
 
@@ -117,6 +136,8 @@ class LogManager:
         self._checkpoint_lock = threading.Lock()
         self.failed: set[Path] = set()
         """Data directories that are not used any more, until the next start."""
+        self.unreachable_topics: set[uuid.UUID | None] = set()
+        """The ids of topics that have logs in those, as far as this process has opened or created them."""
         self.stopped_cleanly = False
         """Whether every directory was closed cleanly the last time; known after `load_all`."""
 
@@ -152,24 +173,26 @@ class LogManager:
     def load_all(
         self,
         config_of: Callable[[str], TopicConfig],
+        is_outdated: Callable[[str, uuid.UUID], bool],
         now_ms: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Open every log there is, recovering those that were not closed cleanly, directories in parallel.
 
-        A directory whose disk fails is left out, with its logs.
+        A directory whose disk fails is left out, with its logs. Of a partition that has logs in several
+        directories, those of earlier topics of its name are set aside: they are left of a directory that was
+        out of use while the topic was deleted and created again.
 
         Args:
             config_of: returns a topic's settings.
+            is_outdated: whether a topic of this name certainly has another id than this one.
             progress: called with the number of open logs and the number of all logs.
 
         Raises:
             StorageError: a disk is full, or the last one failed.
-            StartupError: two directories hold the same partition.
+            StartupError: two directories hold the same partition of a topic.
         """
-        recovery_points: dict[TopicPartition, int] = {}
-        start_offsets: dict[TopicPartition, int] = {}
-        first_dirty_offsets: dict[TopicPartition, int] = {}
+        offsets: dict[Path, _Checkpoints] = {}
         folders: list[tuple[Path, bool]] = []
         self.stopped_cleanly = not self.failed
         for directory in self.usable_directories:
@@ -177,28 +200,27 @@ class LogManager:
                 clean = data_directory.take_clean_shutdown_mark(directory)
                 self.stopped_cleanly &= clean
                 logs = data_directory.find_logs(directory)
+                offsets[directory] = _Checkpoints.read(directory)
             except OSError as error:
                 self._leave_out(directory, storage_error(directory, "looking for logs", error))
                 continue
             folders += [(path, clean) for path in logs]
-            recovery_points.update(checkpoints.read_offsets(directory, checkpoints.RECOVERY_POINTS))
-            start_offsets.update(checkpoints.read_offsets(directory, checkpoints.LOG_START_OFFSETS))
-            first_dirty_offsets.update(checkpoints.read_offsets(directory, checkpoints.FIRST_DIRTY_OFFSETS))
-            self.high_watermarks.update(checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS))
+        folders = self._without_outdated(folders, is_outdated)
         data_directory.refuse_duplicates([path for path, _ in folders])
 
         def open_log(path: Path, clean: bool) -> tuple[PartitionLog, uuid.UUID | None]:
             key = parse_directory_name(path.name)
+            at = offsets[path.parent]
             log = PartitionLog.open(
                 path,
                 configs[key[0]],
                 clean_shutdown=clean,
-                recovery_point=recovery_points.get(key, 0),
-                log_start_offset=start_offsets.get(key, 0),
+                recovery_point=at.recovery_points.get(key, 0),
+                log_start_offset=at.log_start_offsets.get(key, 0),
                 now_ms=now_ms,
                 schedule_unlink=self._schedule_unlink,
             )
-            log.first_dirty_offset = min(first_dirty_offsets.get(key, 0), log.log_end_offset)
+            log.first_dirty_offset = min(at.first_dirty_offsets.get(key, 0), log.log_end_offset)
             return log, checkpoints.read_topic_id(path)
 
         topics = {parse_directory_name(path.name)[0] for path, _ in folders}
@@ -211,6 +233,9 @@ class LogManager:
                         log, topic_id = future.result()
                         self._log_counts[futures[future]] += 1
                         self._add(log, topic_id)
+                        key = log.topic, log.partition
+                        if (mark := offsets[futures[future]].high_watermarks.get(key)) is not None:
+                            self.high_watermarks[key] = mark
                     except StorageError as error:
                         self._leave_out(futures[future], error)
                     if progress:
@@ -220,6 +245,23 @@ class LogManager:
                 raise
         for directory in self.failed:
             self.fail(directory)
+
+    def _without_outdated(
+        self, folders: Sequence[tuple[Path, bool]], is_outdated: Callable[[str, uuid.UUID], bool]
+    ) -> list[tuple[Path, bool]]:
+        """Set the logs of earlier topics aside where partitions have several; return the others."""
+        counts = Counter(path.name for path, _ in folders)
+        kept: list[tuple[Path, bool]] = []
+        for path, clean in folders:
+            try:
+                topic_id = checkpoints.read_topic_id(path) if counts[path.name] > 1 else None
+                if topic_id is None or not is_outdated(parse_directory_name(path.name)[0], topic_id):
+                    kept.append((path, clean))
+                else:
+                    _report_set_aside(data_directory.set_aside(path))
+            except OSError as error:
+                self._leave_out(path.parent, storage_error(path, "setting an outdated log aside", error))
+        return [(path, clean) for path, clean in kept if path.parent not in self.failed]
 
     def _leave_out(self, directory: Path, error: StorageError) -> None:
         """At the start: go on without a directory whose disk failed, if another one is left."""
@@ -240,6 +282,7 @@ class LogManager:
         """
         self.failed.add(directory)
         gone = [key for key, _ in self._logs_in(directory)]
+        self.unreachable_topics.update(self._topic_ids[key] for key in gone)
         for key in gone:
             self._take_out(*key)
             self.high_watermarks.pop(key, None)
@@ -334,6 +377,8 @@ class LogManager:
         """
         if log is None or new.parent in self.failed:
             self._log_counts[new.parent] -= 1
+            if log is not None:
+                self.unreachable_topics.add(new.topic_id)
             return False
         self._add(log, new.topic_id)
         return True
@@ -377,7 +422,9 @@ class LogManager:
         log = doomed.log
         if is_deleted:
             self.high_watermarks.pop((log.topic, log.partition), None)
-        elif log.directory.parent not in self.failed:
+        elif log.directory.parent in self.failed:
+            self.unreachable_topics.add(doomed.topic_id)
+        else:
             self._log_counts[log.directory.parent] += 1
             self._add(log, doomed.topic_id)
 
@@ -392,7 +439,7 @@ class LogManager:
             kept = log.set_aside()
             self._take_out(topic, partition)
             self.high_watermarks.pop((topic, partition), None)
-            logger.warning("log of an unknown topic set aside; remove it if it is not needed", path=str(kept))
+            _report_set_aside(kept)
 
     def _add(self, log: PartitionLog, topic_id: uuid.UUID | None) -> None:
         key = log.topic, log.partition
@@ -485,6 +532,10 @@ class LogManager:
     def _logs_in(self, directory: Path) -> list[tuple[TopicPartition, PartitionLog]]:
         # list() takes its copy in one step of the interpreter, whatever the loop adds meanwhile.
         return [(key, log) for key, log in list(self._logs.items()) if log.directory.parent == directory]
+
+
+def _report_set_aside(path: Path) -> None:
+    logger.warning("log of an unknown topic set aside; remove it if it is not needed", path=str(path))
 
 
 def _write_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
