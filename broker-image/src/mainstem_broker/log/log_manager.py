@@ -48,6 +48,8 @@ class NewLog(NamedTuple):
     config: TopicConfig
     parent: Path
     schedule_unlink: ScheduleUnlink
+    forget_earlier: Callable[[], None]
+    """Removes what checkpoints say of an earlier log of the partition; may raise StorageError."""
 
     def create(self, now_ms: int) -> PartitionLog:
         """Create the log's files. Any thread may call it.
@@ -58,6 +60,7 @@ class NewLog(NamedTuple):
         directory = self.parent / f"{self.topic}-{self.partition}"
         was_there = directory.exists()
         try:
+            self.forget_earlier()
             _write_topic_id(directory, self.topic_id)
             return PartitionLog.open(
                 directory,
@@ -74,25 +77,6 @@ class NewLog(NamedTuple):
                 # The next try may choose another directory, and a start refuses a partition that is in two.
                 unlink_all([directory])
             raise
-
-
-class _Checkpoints(NamedTuple):
-    """The checkpoints of one data directory. They may name logs that are in another one by now."""
-
-    recovery_points: Mapping[TopicPartition, int]
-    log_start_offsets: Mapping[TopicPartition, int]
-    first_dirty_offsets: Mapping[TopicPartition, int]
-    high_watermarks: Mapping[TopicPartition, int]
-
-    @classmethod
-    def read(cls, directory: Path) -> _Checkpoints:
-        """May raise OSError."""
-        return cls(
-            checkpoints.read_offsets(directory, checkpoints.RECOVERY_POINTS),
-            checkpoints.read_offsets(directory, checkpoints.LOG_START_OFFSETS),
-            checkpoints.read_offsets(directory, checkpoints.FIRST_DIRTY_OFFSETS),
-            checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS),
-        )
 
 
 class LogManager:
@@ -134,6 +118,8 @@ class LogManager:
         self._placement = LogPlacement()
         self._locks: list[int] = []
         self._checkpoint_lock = threading.Lock()
+        self._checkpoints: dict[tuple[Path, str], Mapping[TopicPartition, int]] = {}
+        """By data directory and file name, as they were last read or written."""
         self.failed: set[Path] = set()
         """Data directories that are not used any more, until the next start."""
         self.unreachable_topics: set[uuid.UUID | None] = set()
@@ -192,7 +178,6 @@ class LogManager:
             StorageError: a disk is full, or the last one failed.
             StartupError: two directories hold the same partition of a topic.
         """
-        offsets: dict[Path, _Checkpoints] = {}
         folders: list[tuple[Path, bool]] = []
         self.stopped_cleanly = not self.failed
         for directory in self.usable_directories:
@@ -200,7 +185,8 @@ class LogManager:
                 clean = data_directory.take_clean_shutdown_mark(directory)
                 self.stopped_cleanly &= clean
                 logs = data_directory.find_logs(directory)
-                offsets[directory] = _Checkpoints.read(directory)
+                for name in checkpoints.OF_OFFSETS:
+                    self._checkpoints[directory, name] = checkpoints.read_offsets(directory, name)
             except OSError as error:
                 self._leave_out(directory, storage_error(directory, "looking for logs", error))
                 continue
@@ -210,17 +196,22 @@ class LogManager:
 
         def open_log(path: Path, clean: bool) -> tuple[PartitionLog, uuid.UUID | None]:
             key = parse_directory_name(path.name)
-            at = offsets[path.parent]
+
+            def offset(name: str) -> int:
+                # Other directories' checkpoints may name the partition, too, for a log that they had once.
+                return self._checkpoints[path.parent, name].get(key, 0)
+
             log = PartitionLog.open(
                 path,
                 configs[key[0]],
                 clean_shutdown=clean,
-                recovery_point=at.recovery_points.get(key, 0),
-                log_start_offset=at.log_start_offsets.get(key, 0),
+                recovery_point=offset(checkpoints.RECOVERY_POINTS),
+                log_start_offset=offset(checkpoints.LOG_START_OFFSETS),
                 now_ms=now_ms,
                 schedule_unlink=self._schedule_unlink,
             )
-            log.first_dirty_offset = min(at.first_dirty_offsets.get(key, 0), log.log_end_offset)
+            log.first_dirty_offset = min(offset(checkpoints.FIRST_DIRTY_OFFSETS), log.log_end_offset)
+            self.high_watermarks[key] = offset(checkpoints.HIGH_WATERMARKS)
             return log, checkpoints.read_topic_id(path)
 
         topics = {parse_directory_name(path.name)[0] for path, _ in folders}
@@ -233,9 +224,6 @@ class LogManager:
                         log, topic_id = future.result()
                         self._log_counts[futures[future]] += 1
                         self._add(log, topic_id)
-                        key = log.topic, log.partition
-                        if (mark := offsets[futures[future]].high_watermarks.get(key)) is not None:
-                            self.high_watermarks[key] = mark
                     except StorageError as error:
                         self._leave_out(futures[future], error)
                     if progress:
@@ -368,7 +356,8 @@ class LogManager:
         """
         parent = self._placement.choose(self.usable_directories, self._log_counts)
         self._log_counts[parent] += 1
-        return NewLog(topic, partition, topic_id, config, parent, self._schedule_unlink)
+        forget_earlier = partial(self._forget_earlier, parent, (topic, partition))
+        return NewLog(topic, partition, topic_id, config, parent, self._schedule_unlink, forget_earlier)
 
     def finish_creation(self, new: NewLog, log: PartitionLog | None) -> bool:
         """Take a new log into use, or note that it could not be created; whether it is in use.
@@ -521,13 +510,31 @@ class LogManager:
 
     def _checkpoint(self, directory: Path, name: str, value_of: Callable[[PartitionLog], int]) -> None:
         with self._checkpoint_lock:
-            offsets = {key: value_of(log) for key, log in self._logs_in(directory)}
-            checkpoints.write_offsets(directory, name, offsets)
+            self._write(directory, name, {key: value_of(log) for key, log in self._logs_in(directory)})
 
     def _write_high_watermarks(self, directory: Path, values: Mapping[TopicPartition, int]) -> None:
         with self._checkpoint_lock:
             offsets = {key: values[key] for key, _ in self._logs_in(directory) if key in values}
-            checkpoints.write_offsets(directory, checkpoints.HIGH_WATERMARKS, offsets)
+            self._write(directory, checkpoints.HIGH_WATERMARKS, offsets)
+
+    def _forget_earlier(self, directory: Path, created: TopicPartition) -> None:
+        """Remove what checkpoints say of deleted logs, if one of them is about to be `created` again.
+
+        After a crash the new log would begin where the earlier one did, without the records before.
+        """
+        with self._checkpoint_lock:
+            for name in checkpoints.OF_OFFSETS:
+                offsets = self._checkpoints.get((directory, name), {})
+                if created in offsets:
+                    of_logs = {key: offset for key, offset in offsets.items() if key in self._logs}
+                    try:
+                        self._write(directory, name, of_logs)
+                    except OSError as error:
+                        raise self._checkpoint_failed(directory, error) from error
+
+    def _write(self, directory: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        checkpoints.write_offsets(directory, name, offsets)
+        self._checkpoints[directory, name] = offsets
 
     def _logs_in(self, directory: Path) -> list[tuple[TopicPartition, PartitionLog]]:
         # list() takes its copy in one step of the interpreter, whatever the loop adds meanwhile.

@@ -185,6 +185,45 @@ def test_a_deleted_log_is_gone_at_once_and_after_a_restart(tmp_path: Path, broke
     assert not list(tmp_path.glob("*-delete"))
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_after_a_crash_a_log_that_was_created_again_does_not_begin_where_the_earlier_one_did(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    """R6: nor are its records taken for flushed, or for replicated."""
+    manager = brokers.start(tmp_path)
+    for partition in range(2):
+        log = create(manager, partition=partition)
+        append(log, [b"old"] * 9)
+        log.delete_records_before(5)
+        log.mark_flushed(log.flush())
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_log_start_offsets()
+    manager.checkpoint_high_watermarks({("flights", partition): 8 for partition in range(2)})
+    for partition in range(2):
+        manager.delete("flights", partition)
+    if is_restarted:
+        manager.release()
+        manager = brokers.start(tmp_path)
+    written: list[str] = []
+    write_offsets = checkpoints.write_offsets
+
+    def noting(directory: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        written.append(name)
+        write_offsets(directory, name, offsets)
+
+    monkeypatch.setattr(checkpoints, "write_offsets", noting)
+    for partition in range(2):
+        append(create(manager, partition=partition, topic_id=NEW_TOPIC_ID), [b"new"])
+    assert len(written) == 3, "once for all logs that are created again"
+    manager.release()
+
+    manager = brokers.start(tmp_path)
+    log = manager.logs["flights", 0]
+    assert read_all(log) == [Stored(0, b"new")]
+    assert log.recovery_point == 0
+    assert manager.high_watermarks["flights", 0] == 0
+
+
 def test_two_brokers_never_share_a_directory(tmp_path: Path, brokers: Brokers) -> None:
     manager = brokers.start(tmp_path)
     with pytest.raises(StartupError, match="Another broker runs"):
