@@ -98,9 +98,10 @@ class BrokerContext:
         replica = self.replicas.find(topic, partition)
         if replica is not None:
             return replica
-        if (topic, partition) in self.replicas.offline:
-            raise StorageError(f"{topic}-{partition} is offline here: its data directory failed.")
         cluster_topic = self.view.topics.get(topic)
+        offline_id = self.replicas.offline.get((topic, partition))
+        if cluster_topic is not None and offline_id == cluster_topic.topic_id:
+            raise StorageError(f"{topic}-{partition} is offline here: its data directory failed.")
         if cluster_topic is not None and partition in cluster_topic.assignment.replicas:
             raise NotLeaderOrFollower(f"{topic}-{partition} is not on this broker.")
         raise UnknownTopicOrPartition(f"There is no {topic}-{partition}.")

@@ -488,11 +488,20 @@ async def _delete_all(
     except RequestTimedOut as error:
         errors |= dict.fromkeys(present, error)
 
+    def able_to_remove(topic_id: UUID) -> set[int]:
+        """The live brokers, without those that have files of the topic on a failed disk."""
+        return {
+            broker_id
+            for broker_id, registration in broker.view.brokers.items()
+            if all(offline_id != topic_id for offline_id, _ in registration.offline)
+        }
+
     # So that no client that goes on at once reads from a leader which has not heard of it yet.
     async def wait_removed(name: str) -> None:
+        topic_id = requested[name]
         try:
             await broker.member.administration.wait_removed(
-                requested[name], lambda: broker.view.brokers, _left_ms(deadline_s)
+                topic_id, lambda: able_to_remove(topic_id), _left_ms(deadline_s)
             )
         except ProtocolError as error:
             errors[name] = error

@@ -16,7 +16,6 @@ from mainstem_broker.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     MessageTooLarge,
-    NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     ProtocolError,
 )
@@ -91,9 +90,9 @@ class Journal:
             settle: called once, with the outcome for the request: None when every in-sync replica has the
                 records, or an error, after which they may be kept or lost.
             apply: called once, before `settle(None)`, when the records are below the high watermark; for
-                all batches in the order of the log. After NotEnoughReplicasAfterAppend the records are
-                still in the log, so it is called when enough replicas have them. It is never called if
-                the leadership ends first: the next leader's replay decides then.
+                all batches in the order of the log. After an error, such as too few replicas or a failed
+                flush, the records are still in the log, so it is called when they are replicated after
+                all. It is never called if the leadership ends first: the next leader's replay decides then.
 
         Raises:
             ProtocolError: nothing was appended; neither callback is called.
@@ -168,7 +167,7 @@ class Journal:
         def on_settled(_: Acknowledgement, error: ProtocolError | None) -> None:
             if error is None:
                 apply()
-            elif isinstance(error, NotEnoughReplicasAfterAppend):
+            elif self.is_current:
                 # The request fails now; the records wait on. The partition settles in the order of offsets
                 # and does not append meanwhile, so this keeps the order of the log.
                 self._await_replicas(end_offset, lambda _: None, apply)

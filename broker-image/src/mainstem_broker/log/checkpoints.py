@@ -35,6 +35,7 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 FIRST_DIRTY_OFFSETS: Final = "cleaner-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+OF_OFFSETS: Final = (RECOVERY_POINTS, LOG_START_OFFSETS, FIRST_DIRTY_OFFSETS, HIGH_WATERMARKS)
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 META_PROPERTIES: Final = "meta.properties"

@@ -28,7 +28,12 @@ import structlog
 from mainstem_broker.errors import InvalidSetting, StartupError
 from mainstem_broker.log import checkpoints
 from mainstem_broker.log.deletion import unlink_all
-from mainstem_broker.log.directory_names import DELETED_DIRECTORY_SUFFIX, parse_directory_name
+from mainstem_broker.log.directory_names import (
+    DELETED_DIRECTORY_SUFFIX,
+    STRAY_DIRECTORY_SUFFIX,
+    parse_directory_name,
+    unique_directory_name,
+)
 from mainstem_broker.log.files import fsync_directory
 
 logger = structlog.get_logger(__name__)
@@ -111,6 +116,12 @@ def find_logs(directory: Path) -> list[Path]:
             continue
         logs.append(path)
     return logs
+
+
+def set_aside(log_directory: Path) -> Path:
+    """Rename a log's directory so that it no longer counts, and return the new path. A person removes it."""
+    name = unique_directory_name(log_directory.name, STRAY_DIRECTORY_SUFFIX)
+    return log_directory.rename(log_directory.with_name(name))
 
 
 def refuse_duplicates(log_directories: Iterable[Path]) -> None:

@@ -48,6 +48,8 @@ class NewLog(NamedTuple):
     config: TopicConfig
     parent: Path
     schedule_unlink: ScheduleUnlink
+    forget_earlier: Callable[[], None]
+    """Removes what checkpoints say of an earlier log of the partition; may raise StorageError."""
 
     def create(self, now_ms: int) -> PartitionLog:
         """Create the log's files. Any thread may call it.
@@ -58,6 +60,7 @@ class NewLog(NamedTuple):
         directory = self.parent / f"{self.topic}-{self.partition}"
         was_there = directory.exists()
         try:
+            self.forget_earlier()
             _write_topic_id(directory, self.topic_id)
             return PartitionLog.open(
                 directory,
@@ -115,8 +118,12 @@ class LogManager:
         self._placement = LogPlacement()
         self._locks: list[int] = []
         self._checkpoint_lock = threading.Lock()
+        self._checkpoints: dict[tuple[Path, str], Mapping[TopicPartition, int]] = {}
+        """By data directory and file name, as they were last read or written."""
         self.failed: set[Path] = set()
         """Data directories that are not used any more, until the next start."""
+        self.unreachable_topics: set[uuid.UUID | None] = set()
+        """The ids of topics that have logs in those, as far as this process has opened or created them."""
         self.stopped_cleanly = False
         """Whether every directory was closed cleanly the last time; known after `load_all`."""
 
@@ -152,24 +159,25 @@ class LogManager:
     def load_all(
         self,
         config_of: Callable[[str], TopicConfig],
+        is_outdated: Callable[[str, uuid.UUID], bool],
         now_ms: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Open every log there is, recovering those that were not closed cleanly, directories in parallel.
 
-        A directory whose disk fails is left out, with its logs.
+        A directory whose disk fails is left out, with its logs. Of a partition that has logs in several
+        directories, those of earlier topics of its name are set aside: they are left of a directory that was
+        out of use while the topic was deleted and created again.
 
         Args:
             config_of: returns a topic's settings.
+            is_outdated: whether a topic of this name certainly has another id than this one.
             progress: called with the number of open logs and the number of all logs.
 
         Raises:
             StorageError: a disk is full, or the last one failed.
-            StartupError: two directories hold the same partition.
+            StartupError: two directories hold the same partition of a topic.
         """
-        recovery_points: dict[TopicPartition, int] = {}
-        start_offsets: dict[TopicPartition, int] = {}
-        first_dirty_offsets: dict[TopicPartition, int] = {}
         folders: list[tuple[Path, bool]] = []
         self.stopped_cleanly = not self.failed
         for directory in self.usable_directories:
@@ -177,28 +185,33 @@ class LogManager:
                 clean = data_directory.take_clean_shutdown_mark(directory)
                 self.stopped_cleanly &= clean
                 logs = data_directory.find_logs(directory)
+                for name in checkpoints.OF_OFFSETS:
+                    self._checkpoints[directory, name] = checkpoints.read_offsets(directory, name)
             except OSError as error:
                 self._leave_out(directory, storage_error(directory, "looking for logs", error))
                 continue
             folders += [(path, clean) for path in logs]
-            recovery_points.update(checkpoints.read_offsets(directory, checkpoints.RECOVERY_POINTS))
-            start_offsets.update(checkpoints.read_offsets(directory, checkpoints.LOG_START_OFFSETS))
-            first_dirty_offsets.update(checkpoints.read_offsets(directory, checkpoints.FIRST_DIRTY_OFFSETS))
-            self.high_watermarks.update(checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS))
+        folders = self._without_outdated(folders, is_outdated)
         data_directory.refuse_duplicates([path for path, _ in folders])
 
         def open_log(path: Path, clean: bool) -> tuple[PartitionLog, uuid.UUID | None]:
             key = parse_directory_name(path.name)
+
+            def offset(name: str) -> int:
+                # Other directories' checkpoints may name the partition, too, for a log that they had once.
+                return self._checkpoints[path.parent, name].get(key, 0)
+
             log = PartitionLog.open(
                 path,
                 configs[key[0]],
                 clean_shutdown=clean,
-                recovery_point=recovery_points.get(key, 0),
-                log_start_offset=start_offsets.get(key, 0),
+                recovery_point=offset(checkpoints.RECOVERY_POINTS),
+                log_start_offset=offset(checkpoints.LOG_START_OFFSETS),
                 now_ms=now_ms,
                 schedule_unlink=self._schedule_unlink,
             )
-            log.first_dirty_offset = min(first_dirty_offsets.get(key, 0), log.log_end_offset)
+            log.first_dirty_offset = min(offset(checkpoints.FIRST_DIRTY_OFFSETS), log.log_end_offset)
+            self.high_watermarks[key] = offset(checkpoints.HIGH_WATERMARKS)
             return log, checkpoints.read_topic_id(path)
 
         topics = {parse_directory_name(path.name)[0] for path, _ in folders}
@@ -221,6 +234,23 @@ class LogManager:
         for directory in self.failed:
             self.fail(directory)
 
+    def _without_outdated(
+        self, folders: Sequence[tuple[Path, bool]], is_outdated: Callable[[str, uuid.UUID], bool]
+    ) -> list[tuple[Path, bool]]:
+        """Set the logs of earlier topics aside where partitions have several; return the others."""
+        counts = Counter(path.name for path, _ in folders)
+        kept: list[tuple[Path, bool]] = []
+        for path, clean in folders:
+            try:
+                topic_id = checkpoints.read_topic_id(path) if counts[path.name] > 1 else None
+                if topic_id is None or not is_outdated(parse_directory_name(path.name)[0], topic_id):
+                    kept.append((path, clean))
+                else:
+                    _report_set_aside(data_directory.set_aside(path))
+            except OSError as error:
+                self._leave_out(path.parent, storage_error(path, "setting an outdated log aside", error))
+        return [(path, clean) for path, clean in kept if path.parent not in self.failed]
+
     def _leave_out(self, directory: Path, error: StorageError) -> None:
         """At the start: go on without a directory whose disk failed, if another one is left."""
         if not error.is_failure or len(self.failed | {directory}) == len(self.directories):
@@ -240,6 +270,7 @@ class LogManager:
         """
         self.failed.add(directory)
         gone = [key for key, _ in self._logs_in(directory)]
+        self.unreachable_topics.update(self._topic_ids[key] for key in gone)
         for key in gone:
             self._take_out(*key)
             self.high_watermarks.pop(key, None)
@@ -325,7 +356,8 @@ class LogManager:
         """
         parent = self._placement.choose(self.usable_directories, self._log_counts)
         self._log_counts[parent] += 1
-        return NewLog(topic, partition, topic_id, config, parent, self._schedule_unlink)
+        forget_earlier = partial(self._forget_earlier, parent, (topic, partition))
+        return NewLog(topic, partition, topic_id, config, parent, self._schedule_unlink, forget_earlier)
 
     def finish_creation(self, new: NewLog, log: PartitionLog | None) -> bool:
         """Take a new log into use, or note that it could not be created; whether it is in use.
@@ -334,6 +366,8 @@ class LogManager:
         """
         if log is None or new.parent in self.failed:
             self._log_counts[new.parent] -= 1
+            if log is not None:
+                self.unreachable_topics.add(new.topic_id)
             return False
         self._add(log, new.topic_id)
         return True
@@ -377,7 +411,9 @@ class LogManager:
         log = doomed.log
         if is_deleted:
             self.high_watermarks.pop((log.topic, log.partition), None)
-        elif log.directory.parent not in self.failed:
+        elif log.directory.parent in self.failed:
+            self.unreachable_topics.add(doomed.topic_id)
+        else:
             self._log_counts[log.directory.parent] += 1
             self._add(log, doomed.topic_id)
 
@@ -392,7 +428,7 @@ class LogManager:
             kept = log.set_aside()
             self._take_out(topic, partition)
             self.high_watermarks.pop((topic, partition), None)
-            logger.warning("log of an unknown topic set aside; remove it if it is not needed", path=str(kept))
+            _report_set_aside(kept)
 
     def _add(self, log: PartitionLog, topic_id: uuid.UUID | None) -> None:
         key = log.topic, log.partition
@@ -413,16 +449,16 @@ class LogManager:
         """Make the truncations of all logs durable. Any thread may call it.
 
         Raises:
-            StorageError: the disk failed or is full.
+            StorageError: a disk failed or is full; those on the others are durable.
         """
-        for directory in self.usable_directories:
-            truncated = [
-                log for _, log in self._logs_in(directory) if log.truncations_written != log.truncation_count
-            ]
-            try:
-                self._write_truncations(directory, truncated)
-            except OSError as error:
-                raise self._checkpoint_failed(directory, error) from error
+
+        def write(directory: Path) -> None:
+            logs = [log for _, log in self._logs_in(directory)]
+            self._write_truncations(
+                directory, [log for log in logs if log.truncations_written != log.truncation_count]
+            )
+
+        self._in_each_directory(write)
 
     def _write_truncations(self, directory: Path, truncated: Sequence[PartitionLog]) -> None:
         """Write the leader epochs of these logs in `directory`, and the checkpoints if they need it."""
@@ -450,18 +486,21 @@ class LogManager:
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write down these high watermarks. Any thread may call it. Raises StorageError."""
-        for directory in self.usable_directories:
-            try:
-                self._write_high_watermarks(directory, high_watermarks)
-            except OSError as error:
-                raise self._checkpoint_failed(directory, error) from error
+        self._in_each_directory(lambda directory: self._write_high_watermarks(directory, high_watermarks))
 
     def _checkpoint_all(self, name: str, value_of: Callable[[PartitionLog], int]) -> None:
+        self._in_each_directory(lambda directory: self._checkpoint(directory, name, value_of))
+
+    def _in_each_directory(self, write: Callable[[Path], None]) -> None:
+        """Write into each data directory, though others are full. Raises the first StorageError."""
+        failures: list[StorageError] = []
         for directory in self.usable_directories:
             try:
-                self._checkpoint(directory, name, value_of)
+                write(directory)
             except OSError as error:
-                raise self._checkpoint_failed(directory, error) from error
+                failures.append(self._checkpoint_failed(directory, error))
+        if failures:
+            raise failures[0]
 
     def _checkpoint_failed(self, directory: Path, error: OSError) -> StorageError:
         failure = storage_error(directory, "writing a checkpoint", error)
@@ -471,17 +510,39 @@ class LogManager:
 
     def _checkpoint(self, directory: Path, name: str, value_of: Callable[[PartitionLog], int]) -> None:
         with self._checkpoint_lock:
-            offsets = {key: value_of(log) for key, log in self._logs_in(directory)}
-            checkpoints.write_offsets(directory, name, offsets)
+            self._write(directory, name, {key: value_of(log) for key, log in self._logs_in(directory)})
 
     def _write_high_watermarks(self, directory: Path, values: Mapping[TopicPartition, int]) -> None:
         with self._checkpoint_lock:
             offsets = {key: values[key] for key, _ in self._logs_in(directory) if key in values}
-            checkpoints.write_offsets(directory, checkpoints.HIGH_WATERMARKS, offsets)
+            self._write(directory, checkpoints.HIGH_WATERMARKS, offsets)
+
+    def _forget_earlier(self, directory: Path, created: TopicPartition) -> None:
+        """Remove what checkpoints say of deleted logs, if one of them is about to be `created` again.
+
+        After a crash the new log would begin where the earlier one did, without the records before.
+        """
+        with self._checkpoint_lock:
+            for name in checkpoints.OF_OFFSETS:
+                offsets = self._checkpoints.get((directory, name), {})
+                if created in offsets:
+                    of_logs = {key: offset for key, offset in offsets.items() if key in self._logs}
+                    try:
+                        self._write(directory, name, of_logs)
+                    except OSError as error:
+                        raise self._checkpoint_failed(directory, error) from error
+
+    def _write(self, directory: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        checkpoints.write_offsets(directory, name, offsets)
+        self._checkpoints[directory, name] = offsets
 
     def _logs_in(self, directory: Path) -> list[tuple[TopicPartition, PartitionLog]]:
         # list() takes its copy in one step of the interpreter, whatever the loop adds meanwhile.
         return [(key, log) for key, log in list(self._logs.items()) if log.directory.parent == directory]
+
+
+def _report_set_aside(path: Path) -> None:
+    logger.warning("log of an unknown topic set aside; remove it if it is not needed", path=str(path))
 
 
 def _write_topic_id(directory: Path, topic_id: uuid.UUID) -> None:

@@ -517,11 +517,12 @@ class PartitionLog:
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> list[DeletedSegment]:
         """Drop the segments that are due by retention or by the log's start; the files go after a delay.
 
-        The newest segment is rolled first when all of it is due.
+        Where the newest segment is due, too, an empty one takes its place.
 
         Raises:
             StorageError: the disk failed; some of the oldest segments may be gone.
         """
+        newest = self._segments.newest
         segments = [segment for segment in self._segments.all if segment.size_bytes]
         ages = segment_ages(segments, self.log_end_offset)
         reasons = segments_due(
@@ -535,14 +536,18 @@ class PartitionLog:
         if not due:
             return []
         try:
-            if due[-1] is self._segments.newest:
-                self._segments.roll(self.log_end_offset, self.config, now_ms)
+            # First those that need no new segment, for which a full disk may have no room.
+            self._segments.drop(
+                [segment for segment in due if segment is not newest], self.config.file_delete_delay_ms
+            )
+            if due[-1] is newest:
+                self._segments.begin_afresh(self.log_end_offset, self.config, now_ms)
                 self._snapshot_producers(self.log_end_offset)
-            self._segments.drop(due, self.config.file_delete_delay_ms)
             self._snapshots.remove_before(self._segments.all[0].base_offset)
         except OSError as error:
             raise self._failed("deleting segments", error) from error
-        self.maybe_increment_log_start_offset(self._segments.all[0].base_offset)
+        finally:
+            self.maybe_increment_log_start_offset(self._segments.all[0].base_offset)
         return [
             DeletedSegment(age.base_offset, age.end_offset, age.size_bytes, reason)
             for age, reason in zip(ages, reasons, strict=False)

@@ -11,6 +11,7 @@ that failed; recovery cuts them. The suffix `.deleted` marks a file that is to b
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,7 +122,7 @@ class Segment:
             segment._file = LogFile(segment.path(LOG_SUFFIX), create=True)
             os.ftruncate(segment._file.descriptor, 0)
             if config.preallocate:
-                os.posix_fallocate(segment._file.descriptor, 0, config.segment_bytes)
+                _preallocate(segment._file.descriptor, config.segment_bytes)
             segment.begin_afresh()
         except OSError:
             for path in segment.paths():
@@ -422,6 +423,17 @@ class Segment:
             marked.append(target)
         self.release_file()
         return marked
+
+
+def _preallocate(descriptor: int, size_bytes: int) -> None:
+    """Reserve space for a segment, or none where the disk has less: what makes room there, as retention and
+    compaction, begins with an empty segment."""
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.ftruncate(descriptor, 0)  # a part may have been reserved
 
 
 def batch_at(segment: Segment, position: int) -> tuple[BatchHeader, bytes]:

@@ -6,6 +6,7 @@ In scope: the rules of Apache Kafka's `LogValidator`. Out of scope: sequence num
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -21,10 +22,10 @@ from mainstem_broker.errors import (
 )
 from mainstem_broker.protocol.batches import (
     ATTRIBUTES_LOW_AT,
+    BASE_TIMESTAMP_AT,
     CODEC_BITS,
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
-    MAX_TIMESTAMP_AT,
     NO_TIMESTAMP,
     RECORDS_DECODED_MAX,
     BatchHeader,
@@ -48,6 +49,7 @@ RECORD_ERRORS_MAX: Final = 10_000
 """How many refused records of a batch are listed: librdkafka's default for the size of a batch."""
 
 _PRODUCE_VERSION_OF_ZSTD: Final = 7  # KIP-110
+_TIMESTAMPS: Final = struct.Struct(">qq")  # base and max timestamp
 
 
 class ValidatedBatch(NamedTuple):
@@ -65,11 +67,11 @@ def must_decode(records: Buffer, config: TopicConfig, now_ms: int) -> bool:
     if len(records) < HEADER_BYTES or is_decoded_quickly(records):
         return False
     codec = records[ATTRIBUTES_LOW_AT] & CODEC_BITS
-    max_timestamp = int.from_bytes(records[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8], "big", signed=True)
+    base_timestamp, max_timestamp = _TIMESTAMPS.unpack_from(records, BASE_TIMESTAMP_AT)
     return (
         _checks_records(config)
         or CODEC_OF_SETTING.get(config.compression_type, codec) != codec
-        or max_timestamp == NO_TIMESTAMP
+        or _lacks_max_timestamp(base_timestamp, max_timestamp, config)
         or _is_too_far_ahead(max_timestamp, config, now_ms)
     )
 
@@ -89,6 +91,15 @@ def _checks_records(config: TopicConfig) -> bool:
     return config.compacts or config.message_timestamp_before_max_ms != INT64_MAX
 
 
+def _lacks_max_timestamp(base_timestamp: int, max_timestamp: int, config: TopicConfig) -> bool:
+    """Whether a header has no maximal timestamp, or one before the base timestamp, the first record's.
+
+    Some producers write that of the last record, as kafka-go's Conn.WriteMessages does.
+    """
+    is_wrong = max_timestamp == NO_TIMESTAMP or max_timestamp < base_timestamp
+    return is_wrong and not config.log_append_time
+
+
 def _is_too_far_ahead(timestamp_ms: int, config: TopicConfig, now_ms: int) -> bool:
     return not config.log_append_time and timestamp_ms - now_ms > config.message_timestamp_after_max_ms
 
@@ -101,8 +112,9 @@ def validate_for_append(
 
     The common path (codec kept, CreateTime with a max timestamp, no compaction, no timestamp bounds) costs
     one CRC and returns the bytes as they are. The rules are Apache Kafka's for clients' appends
-    (`LogValidator`), but for two: the maximal timestamp is believed unless it is missing or too far ahead,
-    and the number of records is only compared with the size of the payload and with `RECORDS_DECODED_MAX`.
+    (`LogValidator`), but for two: the maximal timestamp is believed unless it is missing, before the base
+    timestamp or too far ahead, or the records are read anyway; and the number of records is only compared
+    with the size of the payload and with `RECORDS_DECODED_MAX`.
     Where the records have to be read (`must_decode`), it belongs into another thread than the event loop's.
 
     Args:
@@ -136,11 +148,13 @@ def validate_for_append(
     _check_count(header.record_count, sent_codec, payload)
 
     codec = CODEC_OF_SETTING.get(config.compression_type, sent_codec)
-    lacks_max_timestamp = header.max_timestamp == NO_TIMESTAMP and not config.log_append_time
-    # Only the records themselves show which of them are; the header may be wrong altogether.
-    is_too_far_ahead = _is_too_far_ahead(header.max_timestamp, config, now_ms)
     latest_ms = header.max_timestamp
-    reads_records = lacks_max_timestamp or is_too_far_ahead or _checks_records(config)
+    reads_records = (
+        _lacks_max_timestamp(header.base_timestamp, latest_ms, config)
+        # Only the records themselves show which of them are; the header may be wrong altogether.
+        or _is_too_far_ahead(latest_ms, config, now_ms)
+        or _checks_records(config)
+    )
     if codec is not sent_codec or reads_records:
         plain = _decoded(header, payload)
         if reads_records:
@@ -150,7 +164,7 @@ def validate_for_append(
     stored = header
     if config.log_append_time:
         stored = replace(header, attributes=header.attributes | LOG_APPEND_TIME_BIT, max_timestamp=now_ms)
-    elif lacks_max_timestamp or is_too_far_ahead:
+    elif latest_ms != header.max_timestamp:
         stored = replace(header, max_timestamp=latest_ms)
     if codec is sent_codec and stored is header:
         return ValidatedBatch(header, records)

@@ -55,7 +55,7 @@ from mainstem_broker.protocol.records import (
 
 HEADER_BYTES: Final = 61
 ATTRIBUTES_LOW_AT: Final = 22  # the lower byte
-MAX_TIMESTAMP_AT: Final = 35
+BASE_TIMESTAMP_AT: Final = 27  # the max timestamp follows
 PREFIX_BYTES: Final = 12  # base offset and length: what the length does not count
 MAGIC: Final = 2
 NO_TIMESTAMP: Final = -1

@@ -474,10 +474,11 @@ class Partition:
             StorageError: the disk failed.
         """
         start_offset = self.log.log_start_offset
-        deleted = self.log.delete_old_segments(now_ms, self._high_watermark)
-        if self.log.log_start_offset > start_offset:
-            _call_all(self._listeners)
-        return deleted
+        try:
+            return self.log.delete_old_segments(now_ms, self._high_watermark)
+        finally:
+            if self.log.log_start_offset > start_offset:
+                _call_all(self._listeners)
 
     # --- Leader: followers ---
 

@@ -244,7 +244,11 @@ class Broker:
         self._cluster_changes.take_acls([*self._member.view.acls, *self._member.view.unreadable_acls])
         self._loading = asyncio.ensure_future(
             asyncio.to_thread(
-                self._logs.load_all, self._cluster_changes.topic_config, _now_ms(), _log_progress
+                self._logs.load_all,
+                self._cluster_changes.topic_config,
+                self._cluster_changes.is_outdated,
+                _now_ms(),
+                _log_progress,
             )
         )
         await asyncio.shield(self._loading)

@@ -313,10 +313,18 @@ class ClusterChanges:
                 self._logs.set_aside(topic, partition)
         self._worker.delete()
         await self._worker.idle()
+        if self._logs.failed:
+            return  # what they hold is not known: the next start finds it, if they work again
         undeleted_topics = self._worker.undeleted_topics()
         for topic_id in deleted:
             if topic_id not in undeleted_topics:
                 await patiently(partial(administration.forget_deleted_topic, topic_id))
+
+    def is_outdated(self, name: str, topic_id: UUID) -> bool:
+        """Whether there is certainly no topic of this name with this id. Any thread may call it."""
+        view = self._broker.view
+        topic = view.topics.get(name)
+        return name not in view.stopped_topics and (topic is None or topic.topic_id != topic_id)
 
     # --- Settings ---
 

@@ -91,11 +91,18 @@ class LogWorker:
         return partition in self._busy
 
     def undeleted_topics(self) -> set[UUID | None]:
-        """The topics of which there are still files to be deleted, or being worked on.
+        """The topics of which there are still files to be deleted, being worked on, or in data directories
+        that have failed.
 
         As far as this process knows.
         """
-        return {*self._broker.replicas.undeleted.values(), *self._busy.values()}
+        replicas = self._broker.replicas
+        return {
+            *replicas.undeleted.values(),
+            *self._busy.values(),
+            *replicas.offline.values(),
+            *self._logs.unreachable_topics,
+        }
 
     async def idle(self) -> None:
         """Return when everything is done that can be done now."""

@@ -4,9 +4,9 @@ Belongs here: writing what `transaction.py` decides, having the markers of ended
 what time brings: timeouts and expiry. Loading and appending belong to `coordinator/shard.py`.
 
 A change counts once all in-sync replicas have its record. Until then the id has a `pending` change, and
-other changes of it are refused with a retriable error. If the append fails for want of replicas after it was
-written, the change stays pending until it is replicated or the leadership ends: the next leader's log
-decides.
+other changes of it are refused with a retriable error. If the append fails after it was written, for want of
+replicas or by a failed flush, the change stays pending until it is replicated or the leadership ends: the
+next leader's log decides.
 """
 
 from __future__ import annotations

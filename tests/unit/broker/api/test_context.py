@@ -6,7 +6,7 @@ import pytest
 from tests.unit.broker.api.brokers import LocalBroker
 
 from mainstem_broker.api.context import milliseconds
-from mainstem_broker.errors import NotLeaderOrFollower, UnknownTopicOrPartition
+from mainstem_broker.errors import NotLeaderOrFollower, StorageError, UnknownTopicOrPartition
 
 
 def test_a_replica_is_found_or_it_is_said_why_not(broker: LocalBroker) -> None:
@@ -18,6 +18,18 @@ def test_a_replica_is_found_or_it_is_said_why_not(broker: LocalBroker) -> None:
         broker.context.find_replica("t", 2)
     with pytest.raises(UnknownTopicOrPartition, match="There is no u-0"):
         broker.context.find_replica("u", 0)
+
+
+def test_a_replica_on_a_failed_disk_is_offline_until_its_topic_is_deleted(broker: LocalBroker) -> None:
+    broker.replicas.begin_offline("t", 0, broker.create("t", (2,)))
+    with pytest.raises(StorageError, match="t-0 is offline here"):
+        broker.context.find_replica("t", 0)
+    broker.delete("t")
+    with pytest.raises(UnknownTopicOrPartition):
+        broker.context.find_replica("t", 0)
+    broker.create("t", (2,))
+    with pytest.raises(NotLeaderOrFollower):
+        broker.context.find_replica("t", 0)
 
 
 def test_a_broker_knows_whether_it_leads_all(broker: LocalBroker) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -86,6 +87,18 @@ async def test_a_zookeeper_that_fails_after_a_deletion_is_an_answer_not_a_lost_c
         ("t", "request_timed_out"),
         ("nowhere", "unknown_topic_or_partition"),
     ]
+
+
+async def test_a_deletion_does_not_wait_for_files_on_a_failed_disk(broker: LocalBroker) -> None:
+    topic_id = broker.create("t", (2,))
+    broker.create("u", (2,))
+    broker.view.set_brokers(
+        replace(registration, offline=frozenset({(topic_id, 0)}) if number == 2 else frozenset())
+        for number, registration in list(broker.view.brokers.items())
+    )
+    for name, awaited in (("t", {1, 3}), ("u", {1, 2, 3})):
+        assert await delete(broker, [name], 5) == [(name, "none")]
+        assert broker.cluster.awaited_brokers == awaited
 
 
 async def test_the_timeout_is_for_all_topics_that_are_deleted(broker: LocalBroker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from mainstem_broker.errors import (
     CoordinatorNotAvailable,
     NewerFormat,
     NotCoordinator,
+    NotLeaderOrFollower,
     ProtocolError,
     StorageError,
 )
@@ -182,6 +184,39 @@ async def test_a_write_of_several_batches_has_one_outcome(
         local.set_in_sync((1,))
         with pytest.raises(CoordinatorNotAvailable):
             await deleted
+
+
+async def test_what_a_failed_flush_refused_counts_once_a_later_flush_succeeds(tmp_path: Path) -> None:
+    """R11: the record stays in the log, and the next leader would load it."""
+    local = LocalCoordinator(tmp_path)
+    local.lead()
+    async with dictionary_shards(local) as shards:
+        shard = await loaded(shards)
+        partition = local.partition
+        partition.log.update_config(replace(partition.log.config, flush_messages=1))
+        partition.request_flush = lambda _: None
+        outcome = shard.put(b"a", b"1")
+        for _ in range(2):
+            partition.flush_failed(StorageError("No space left on device"))
+        assert isinstance(await outcome, StorageError)
+        assert not shard.values
+        partition.log.mark_flushed(partition.log.flush())
+        partition.flushed()
+        assert shard.values == {b"a": b"1"}
+
+
+async def test_what_was_refused_with_the_end_of_the_leadership_never_counts(tmp_path: Path) -> None:
+    local = LocalCoordinator(tmp_path, followers=True)
+    local.lead()
+    local.replicate()
+    async with dictionary_shards(local) as shards:
+        shard = await loaded(shards)
+        outcome = shard.put(b"a", b"1")
+        local.follow()
+        assert isinstance(await outcome, NotLeaderOrFollower)
+        local.lead()
+        local.replicate()
+        assert not shard.values
 
 
 async def test_upkeep_is_run_periodically(tmp_path: Path) -> None:

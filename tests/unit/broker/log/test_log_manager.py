@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,11 @@ from mainstem_broker.log.deletion import unlink_now
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.protocol.topic_partition import TopicPartition
 
-TOPIC_ID = uuid.UUID(int=7)
+TOPIC_ID, NEW_TOPIC_ID = uuid.UUID(int=7), uuid.UUID(int=8)
+
+
+def never_outdated(_topic: str, _topic_id: uuid.UUID) -> bool:
+    return False
 
 
 class Brokers:
@@ -27,9 +31,11 @@ class Brokers:
         self.started: list[LogManager] = []
         self.failures: list[Path] = []
 
-    def start(self, *directories: Path, broker_id: int = 1, cluster_id: str = "cluster") -> LogManager:
-        manager = self.prepared(*directories, broker_id=broker_id, cluster_id=cluster_id)
-        manager.load_all(lambda topic: DEFAULTS, NOW_MS)
+    def start(
+        self, *directories: Path, is_outdated: Callable[[str, uuid.UUID], bool] = never_outdated
+    ) -> LogManager:
+        manager = self.prepared(*directories)
+        manager.load_all(lambda topic: DEFAULTS, is_outdated, NOW_MS)
         return manager
 
     def prepared(self, *directories: Path, broker_id: int = 1, cluster_id: str = "cluster") -> LogManager:
@@ -168,7 +174,7 @@ def test_a_deleted_log_is_gone_at_once_and_after_a_restart(tmp_path: Path, broke
     )
     brokers.started.append(manager)
     manager.prepare("cluster")
-    manager.load_all(lambda topic: DEFAULTS, NOW_MS)
+    manager.load_all(lambda topic: DEFAULTS, never_outdated, NOW_MS)
     append(create(manager), [b"x"])
     manager.delete("flights", 0)
     manager.delete("flights", 0)
@@ -177,6 +183,45 @@ def test_a_deleted_log_is_gone_at_once_and_after_a_restart(tmp_path: Path, broke
     manager.release()
     assert not brokers.start(tmp_path).logs
     assert not list(tmp_path.glob("*-delete"))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_after_a_crash_a_log_that_was_created_again_does_not_begin_where_the_earlier_one_did(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    """R6: nor are its records taken for flushed, or for replicated."""
+    manager = brokers.start(tmp_path)
+    for partition in range(2):
+        log = create(manager, partition=partition)
+        append(log, [b"old"] * 9)
+        log.delete_records_before(5)
+        log.mark_flushed(log.flush())
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_log_start_offsets()
+    manager.checkpoint_high_watermarks({("flights", partition): 8 for partition in range(2)})
+    for partition in range(2):
+        manager.delete("flights", partition)
+    if is_restarted:
+        manager.release()
+        manager = brokers.start(tmp_path)
+    written: list[str] = []
+    write_offsets = checkpoints.write_offsets
+
+    def noting(directory: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        written.append(name)
+        write_offsets(directory, name, offsets)
+
+    monkeypatch.setattr(checkpoints, "write_offsets", noting)
+    for partition in range(2):
+        append(create(manager, partition=partition, topic_id=NEW_TOPIC_ID), [b"new"])
+    assert len(written) == 3, "once for all logs that are created again"
+    manager.release()
+
+    manager = brokers.start(tmp_path)
+    log = manager.logs["flights", 0]
+    assert read_all(log) == [Stored(0, b"new")]
+    assert log.recovery_point == 0
+    assert manager.high_watermarks["flights", 0] == 0
 
 
 def test_two_brokers_never_share_a_directory(tmp_path: Path, brokers: Brokers) -> None:
@@ -222,6 +267,56 @@ def test_the_same_partition_in_two_directories_stops_the_start(tmp_path: Path, b
         brokers.start(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_log_of_an_earlier_topic_in_a_directory_that_was_out_of_use_is_set_aside(
+    tmp_path: Path, brokers: Brokers, names: str
+) -> None:
+    """R8: the topic was deleted and created again meanwhile; the checkpoints there are the earlier one's."""
+    repaired, used = tmp_path / "a", tmp_path / "b"
+    for directory, topic_id, values in (
+        (repaired, TOPIC_ID, [b"old"] * 5),
+        (used, NEW_TOPIC_ID, [b"new"]),
+    ):
+        manager = brokers.start(directory)
+        log = create(manager, topic_id=topic_id)
+        append(log, values)
+        log.delete_records_before(len(values) - 1)
+        manager.close({("flights", 0): len(values)})
+
+    def is_outdated(topic: str, topic_id: uuid.UUID) -> bool:
+        assert topic == "flights"
+        return topic_id != NEW_TOPIC_ID
+
+    manager = brokers.start(*(tmp_path / name for name in names), is_outdated=is_outdated)
+    log = manager.logs["flights", 0]
+    assert log.directory.parent == used
+    assert read_all(log) == [Stored(0, b"new")]
+    assert manager.high_watermarks == {("flights", 0): 1}
+    assert len(list(repaired.glob("flights-0.*-stray"))) == 1
+    manager.close({})
+    assert read_all(brokers.start(repaired, used).logs["flights", 0]) == [Stored(0, b"new")]
+
+
+def test_topics_with_logs_on_a_failed_disk_are_known(tmp_path: Path, brokers: Brokers) -> None:
+    """Their deletion is not completed here before a start with the disk has removed them."""
+    manager = brokers.start(tmp_path)
+    ids = [uuid.UUID(int=number) for number in range(4)]
+    for partition, topic_id in enumerate(ids[:2]):
+        create(manager, partition=partition, topic_id=topic_id)
+    doomed = manager.begin_deletion("flights", 1)
+    assert doomed is not None
+    made, not_made = (
+        manager.begin_creation("flights", 2 + number, ids[2 + number], DEFAULTS) for number in range(2)
+    )
+    log = made.create(NOW_MS)
+    manager.fail(tmp_path)
+    assert manager.unreachable_topics == {ids[0]}
+    manager.finish_deletion(doomed, is_deleted=False)
+    manager.finish_creation(made, log)
+    manager.finish_creation(not_made, None)
+    assert manager.unreachable_topics == {*ids[:3]}
+
+
 def test_progress_tells_how_many_logs_are_open(tmp_path: Path, brokers: Brokers) -> None:
     manager = brokers.start(tmp_path)
     for partition in range(3):
@@ -235,7 +330,7 @@ def test_progress_tells_how_many_logs_are_open(tmp_path: Path, brokers: Brokers)
         return settings(retention_ms=5)
 
     manager = brokers.prepared(tmp_path)
-    manager.load_all(config_of, NOW_MS, lambda done, total: reports.append((done, total)))
+    manager.load_all(config_of, never_outdated, NOW_MS, lambda done, total: reports.append((done, total)))
     assert reports == [(1, 3), (2, 3), (3, 3)]
     assert requests == ["flights"]
     assert {log.config.retention_ms for log in manager.logs.values()} == {5}
@@ -265,6 +360,40 @@ def test_each_directory_has_the_checkpoints_of_its_own_logs(tmp_path: Path, brok
         assert checkpoints.read_offsets(directory, checkpoints.RECOVERY_POINTS) == {key: partition + 3}
         assert checkpoints.read_offsets(directory, checkpoints.LOG_START_OFFSETS) == {key: partition + 1}
         assert checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS) == {key: partition + 3}
+
+
+def test_a_full_directory_does_not_keep_the_others_from_their_checkpoints(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R8."""
+    full, other = tmp_path / "a", tmp_path / "b"
+    manager = brokers.start(full, other)
+    logs = [create(manager, partition=partition) for partition in range(2)]
+    for log in logs:
+        append(log, [b"x"])
+        append(log, [b"y"])
+        log.mark_flushed(log.flush())
+        log.delete_records_before(1)
+        log.truncate_to(1)
+    write_atomically = checkpoints.write_atomically
+
+    def write(path: Path, text: str, **how: Any) -> None:
+        if path.is_relative_to(full):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_atomically(path, text, **how)
+
+    monkeypatch.setattr(checkpoints, "write_atomically", write)
+    for act in (
+        manager.write_truncations,
+        manager.checkpoint_recovery_points,
+        manager.checkpoint_log_start_offsets,
+        lambda: manager.checkpoint_high_watermarks({("flights", 1): 1}),
+    ):
+        with pytest.raises(StorageError, match=f"{full}: .*No space left on device"):
+            act()
+    assert [log.truncations_written for log in logs] == [0, 1]
+    for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS):
+        assert checkpoints.read_offsets(other, name) == {("flights", 1): 1}
 
 
 @pytest.mark.parametrize("is_asked", [True, False], ids=["when asked to", "before the next append"])
@@ -385,7 +514,7 @@ def test_a_disk_that_fails_under_a_checkpoint_is_a_storage_error(
     monkeypatch.setattr(data_directory, "fsync_directory", fail)
     (tmp_path / ".kafka_cleanshutdown").touch()
     with pytest.raises(StorageError, match="looking for logs"):
-        manager.load_all(lambda topic: DEFAULTS, NOW_MS)
+        manager.load_all(lambda topic: DEFAULTS, never_outdated, NOW_MS)
 
 
 def test_a_log_that_is_set_aside_is_kept_under_another_name(tmp_path: Path, brokers: Brokers) -> None:

@@ -55,7 +55,7 @@ def test_old_segments_go_and_the_start_follows(tmp_path: Path) -> None:
     assert [stored.offset for stored in read_all(log)] == [2, 3]
 
 
-def test_the_newest_segment_is_closed_first_when_all_of_it_is_old(tmp_path: Path) -> None:
+def test_an_empty_segment_takes_the_place_of_a_newest_one_that_is_old(tmp_path: Path) -> None:
     log = open_log(tmp_path, settings(retention_ms=1000))
     append(log, [b"x"] * 3, timestamp_ms=1)
     assert len(log.delete_old_segments(NOW_MS, 3)) == 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -198,6 +199,21 @@ def test_preallocated_space_is_given_back_when_the_segment_is_sealed(tmp_path: P
     assert segment.path(".log").stat().st_size == 8192
     segment.seal()
     assert segment.path(".log").stat().st_size == segment.size_bytes < 8192
+
+
+def test_a_segment_for_which_there_is_no_space_begins_without_preallocated_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R6: retention and compaction begin one to make room."""
+    reserve = os.posix_fallocate
+
+    def reserve_half(descriptor: int, offset: int, size_bytes: int) -> None:
+        reserve(descriptor, offset, size_bytes // 2)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", reserve_half)
+    segment = Segment.create(tmp_path, 0, settings(preallocate=True, segment_bytes=8192), NOW_MS)
+    assert segment.path(".log").stat().st_size == 0
 
 
 def test_offsets_beyond_31_bits_of_the_base_do_not_fit(tmp_path: Path) -> None:

@@ -160,6 +160,8 @@ def test_batches_whose_records_must_be_read_are_known_by_their_headers(
     assert must_decode(compressed_batch(THREE, Codec.ZSTD), config, NOW_MS) == is_decoded
     unset = with_header(compressed_batch(THREE, Codec.ZSTD), max_timestamp=-1)
     assert must_decode(unset, config, NOW_MS)
+    before_first = with_header(compressed_batch(THREE, Codec.ZSTD), max_timestamp=NOW_MS - 1)
+    assert must_decode(before_first, config, NOW_MS)
     ahead = with_header(compressed_batch(THREE, Codec.ZSTD), max_timestamp=NOW_MS + 2 * 3_600_000)
     assert must_decode(ahead, config, NOW_MS), "the records tell which of them lie too far ahead"
     assert not must_decode(encode_batch(THREE), config, NOW_MS), "small and not compressed: read at once"
@@ -286,6 +288,30 @@ def test_a_maximal_timestamp_that_no_record_has_refuses_no_batch(codec: Codec) -
     valid = validate(batch)
     assert valid.header.max_timestamp == NOW_MS + 2
     assert crc_matches(valid.header, valid.batch)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_maximal_timestamp_before_the_first_record_is_computed(codec: Codec) -> None:
+    """R4: kafka-go's Conn.WriteMessages writes the last record's, by which newer ones would expire."""
+    newest_first = [Message(b"x", timestamp_ms=NOW_MS - ago_ms) for ago_ms in (1_000, 0, 60_000)]
+    batch = with_header(compressed_batch(newest_first, codec), max_timestamp=NOW_MS - 60_000)
+    valid = validate(batch)
+    assert valid.header.max_timestamp == NOW_MS
+    assert crc_matches(valid.header, valid.batch)
+    ahead = [Message(b"x", timestamp_ms=NOW_MS + 2 * 3_600_000), *newest_first]
+    with pytest.raises(InvalidTimestamp, match="record 0"):
+        validate(with_header(compressed_batch(ahead, codec), max_timestamp=NOW_MS - 60_000))
+
+
+def test_a_maximal_timestamp_that_differs_from_the_records_is_computed_where_they_are_read() -> None:
+    """R4: kafka-go's, of a batch whose latest record is neither the first nor the last."""
+    mixed = [Message(b"x", b"k", timestamp_ms=NOW_MS - ago_ms) for ago_ms in (60_000, 0, 1_000)]
+    batch = with_header(encode_batch(mixed), max_timestamp=NOW_MS - 1_000)
+    config = settings(cleanup_policy="compact")
+    valid = validate(batch, config)
+    assert valid.header.max_timestamp == NOW_MS
+    assert crc_matches(valid.header, valid.batch)
+    assert validate(bytes(valid.batch), config).batch == valid.batch
 
 
 @pytest.mark.parametrize("timestamp_ms", [NOW_MS + 2 * 3_600_000, NOW_MS * 1000])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from mainstem_broker.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    StorageError,
     UnknownLeaderEpoch,
 )
+from mainstem_broker.log.segment import Segment
 from mainstem_broker.replica.client_batches import append_batch
 from mainstem_broker.replica.partition import Partition
 
@@ -168,3 +171,20 @@ def test_whoever_listens_hears_that_the_lead_is_lost_or_begins_anew_but_not_that
     assert heard == [(True, 4)]
     led.update_state(state_of(THEM, 5, (US, THEM), 6), REPLICAS, NOW_MS)
     assert heard == [(True, 4), (False, 5)]
+
+
+def test_listeners_hear_of_a_start_that_a_retention_moved_before_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led, starts = partition(tmp_path, settings(segment_bytes=100, retention_ms=1_000)), []
+    append(led, b"a")
+    append(led, b"b")
+    led.add_listener(lambda: starts.append(led.log.log_start_offset))
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Segment, "create", no_space)
+    with pytest.raises(StorageError):
+        led.apply_retention(NOW_MS + 10_000)
+    assert starts == [1]

@@ -64,6 +64,7 @@ class Listening(LocalBroker):
         self.states = PlayedStates()
         member = cast(Any, self.context.member)
         member.administration, member.states = self.administration, self.states
+        member.report_offline = list
         self.logs: LogManager = self.replicas.logs
         self.news = ClusterChanges(self.context, self.logs)
         at_end(self.news._worker._threads.shutdown)
@@ -124,6 +125,39 @@ async def test_at_the_start_logs_of_deleted_topics_go_and_those_that_nobody_know
     assert kept == "kept-0"
     assert aside.startswith("unknown-0")
     assert aside.endswith("-stray")
+
+
+async def test_a_deletion_is_not_completed_while_a_failed_disk_has_files_of_the_topic(
+    broker: Listening, tmp_path: Path
+) -> None:
+    """R8: the start with the repaired disk must learn that the topic was deleted."""
+    lost = broker.hear_of("lost", (1,), 1, {})
+    await broker.news.open()
+    broker.news.disk_failed(tmp_path)
+    later = broker.hear_of("later", (1,), 1, {})
+    for name, topic_id in (("lost", lost), ("later", later)):
+        broker.view.remove_topic(name, topic_id)
+        await broker.take(Delta(deleted=[(name, topic_id)]))
+    await broker.stop()
+    assert broker.administration.forgotten == [later]
+
+
+async def test_no_deletion_is_completed_at_a_start_without_one_of_the_disks(tmp_path: Path) -> None:
+    """R8: what the disk holds is not known."""
+    broker = Listening(tmp_path, {uuid4(): "deleted"})
+    broker.logs.failed.add(tmp_path / "failed")
+    await broker.news.open()
+    await broker.stop()
+    assert broker.administration.forgotten == []
+
+
+async def test_logs_of_topics_that_are_not_there_are_outdated(broker: Listening) -> None:
+    topic_id = broker.hear_of("t", (1,), 1, {})
+    assert not broker.news.is_outdated("t", topic_id)
+    assert broker.news.is_outdated("t", uuid4())
+    assert broker.news.is_outdated("gone", topic_id)
+    broker.view.stopped_topics["t"] = {"/path": "version 9"}
+    assert not broker.news.is_outdated("t", uuid4())
 
 
 async def test_partitions_topics_and_settings_follow_the_news(broker: Listening) -> None:
