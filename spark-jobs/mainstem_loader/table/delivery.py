@@ -104,6 +104,21 @@ def _application(table: TableSnapshot) -> str:
     return f"mainstem/{table.table_id}"
 
 
+def next_run(folder: Folder, table: TableSnapshot) -> int:
+    """The number of a table's next run with dead letters: larger than that of any run before, also if another
+    program has removed the counter from the table's log.
+
+    Args:
+        folder: of the dead letter table.
+        table: the newest snapshot.
+    """
+    number = table.next_dead_letter_run
+    if table.counter(DEAD_LETTER_RUNS) is None:
+        delivered = max(table.counter(DELIVERED_RUNS) or 0, _last_delivered(folder, table))
+        number = max(number, delivered + 1)
+    return number
+
+
 def _last_delivered(folder: Folder, table: TableSnapshot) -> int:
     with explaining_table_errors(folder):
         letters = open_table(folder)

@@ -10,7 +10,7 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -96,6 +96,11 @@ class DeltaSnapshot:
 
     def is_empty(self) -> bool:
         return not self.delta.file_uris()
+
+    def has_rows_of(self, topic_id: str, partitions: Sequence[int]) -> bool:
+        from mainstem_loader.table import contents  # It imports `sweep`, which imports this module.
+
+        return contents.has_rows_of(self._folder, self.delta, topic_id, partitions)
 
     def refresh(self) -> None:
         self.delta.update_incremental()
