@@ -148,6 +148,15 @@ def days_of_table(folder: Folder, table: DeltaTable) -> list[str]:
     return [row["d"].isoformat() for rows in _ask(folder, table, sql) for row in rows.to_pylist()]
 
 
+def row_count(folder: Folder, table: DeltaTable, days: Sequence[str]) -> int:
+    """How many rows these days, ISO dates, have without those that deletion vectors remove. Files are read
+    only if the log does not say.
+    """
+    names = ", ".join(f"date '{day}'" for day in days)
+    sql = f'select count(*) n from "{_TABLE}" where "{DAY_COLUMN}" in ({names})'
+    return sum(row["n"] for rows in _ask(folder, table, sql) for row in rows.to_pylist()) if days else 0
+
+
 def rows_of_days(folder: Folder, table: DeltaTable, days: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of these days, with all columns; of all days, if none is named."""
     condition = ""

@@ -107,7 +107,9 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class FileOfDay:
-    """A file that a table names. `day` is an ISO date. `rows` is 0 if the table does not say."""
+    """A file that a table names. `day` is an ISO date. `rows` is 0 if the table does not say, and includes
+    those that a deletion vector removes.
+    """
 
     path: str
     day: str
