@@ -31,7 +31,7 @@ from mainstem_loader.columns import OFFSET_COLUMN
 from mainstem_loader.errors import DiskFullError, WarehouseError
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.table import contents
-from mainstem_loader.table.dead_letters import DEAD_LETTER_SCHEMA, TOPIC_COLUMN
+from mainstem_loader.table.dead_letters import DEAD_LETTER_SCHEMA, TOPIC_COLUMN, letters_path
 from mainstem_loader.table.delta import (
     add_of_json,
     arrow_schema,
@@ -236,8 +236,7 @@ def _remaining(
     if not contents.letter_ranges(folder, letters, table_name, topic_id, ranges):
         return [], []
     file: ParquetFile | None = None
-    name = file_name(new_run_id(time.time()), 0, 0)
-    path = f"{TOPIC_COLUMN}={topic}/{table_name}-{name}.parquet"
+    path = letters_path(topic, table_name, file_name(new_run_id(time.time()), 0, 0))
     try:
         for rows in contents.letters_of_topic_without(folder, letters, topic, table_name, topic_id, ranges):
             if rows.num_rows:
