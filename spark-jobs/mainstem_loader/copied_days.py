@@ -87,12 +87,12 @@ def copy_what_was_added(
         # A day that had no such rows before is copied whole.
         only = added_runs if day in copied.removed_of_day else None
         tasks.append(_task(runs, plan, run_id, next(numbers), day, only))
+    rows = contents.row_count(table.folder, table.delta, tuple(removed_of_day)) - sum(removed_of_day.values())
     results = copied.results
     if tasks:
         results = (*results, *runs.run_copies(tasks, _work(added_files)))
-    rows = sum(file.rows for file in files) - sum(removed_of_day.values())
     if rows != sum(file.rows for result in results for file in result.files):
-        # Others have added rows that name no run, or files do not say how many rows they have.
+        # Others have added rows that name no run, or removed some by deletion vectors.
         runs.delete(results[len(copied.results) :])
         return None
     return CopiedDays(table.delta.version(), tuple(files), removed_of_day, results)

@@ -258,6 +258,8 @@ class _Load:
         committed = {partition: self.table.committed(reader.topic_id, partition) for partition in bounds}
         if any(offset is not None for offset in committed.values()):
             self.table.check_not_restored(reader.topic_id)
+        if self._whole is None:  # The first step's commit gives all partitions an offset.
+            self.table.check_offsets_of_rows(reader.topic_id, committed)
         partitions = [
             PartitionOffsets(partition, committed[partition], earliest, latest)
             for partition, (earliest, latest) in bounds.items()

@@ -107,6 +107,8 @@ class _Maintenance:
     def run(self, keep_hours: int) -> MaintenanceReport:
         if not self._table.exists:
             raise WarehouseError(f"There is no table {self._table.name}; load the topic first.")
+        with self._runs.stage(Stage.SWEEP):  # first: it makes room for merges, and one may fail
+            files_deleted = self._table.sweep_orphans(keep_hours)
         if self._table.format is TableFormat.DELTA:
             self._merge_all()
         else:
@@ -114,8 +116,6 @@ class _Maintenance:
                 f"Small files of Iceberg table {self._table.name} were not merged; merge them with an engine"
                 " such as Spark (rewrite_data_files). Loads continue beside it."
             )
-        with self._runs.stage(Stage.SWEEP):
-            files_deleted = self._table.sweep_orphans(keep_hours)
         files = [file for result in self._written for file in result.files]
         return MaintenanceReport(
             table=self._table.name,
@@ -169,11 +169,13 @@ class _Maintenance:
             CopyTask(run_id, number, "", table.folder, version, day.day, ())
             for number, day in enumerate(batch)
         ]
+        days = tuple(day.day for day in batch)
+        rows_before = contents.row_count(table.folder, table.delta, days)
         work = WorkSize(sum(day.rows for day in batch), sum(day.size_bytes for day in batch))
         results = self._runs.run_copies(tasks, work)
         files = tuple(file for result in results for file in result.files)
-        rows_before, rows_after = sum(day.rows for day in batch), sum(file.rows for file in files)
-        if rows_before != rows_after and all(day.rows for day in batch):
+        rows_after = sum(file.rows for file in files)
+        if rows_before != rows_after:
             self._runs.delete(results)
             raise WarehouseError(
                 f"The files of table {table.name} hold {rows_after:,} rows in these days, but its log says"
@@ -187,9 +189,9 @@ class _Maintenance:
             files=files,
             dead_files=(),
             columns={},
-            metadata={"kind": MERGE, "days": [day.day for day in batch], "rows": rows_after},
+            metadata={"kind": MERGE, "days": list(days), "rows": rows_after},
             rewrites=rewrites,
-            replaced_days=tuple(day.day for day in batch),
+            replaced_days=days,
         )
         with self._runs.stage(Stage.COMMIT):
             outcome = table.rewrite(commit)

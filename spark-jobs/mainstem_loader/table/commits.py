@@ -259,6 +259,34 @@ class WarehouseTable:
         if self.was_restored(topic_id):
             raise self._restored()
 
+    def check_offsets_of_rows(self, topic_id: str, committed: Mapping[int, int | None]) -> None:
+        """Whether the table has rows only of partitions with an offset. The others are loaded from their
+        beginning, which would bring their rows a second time.
+
+        Args:
+            topic_id: of the partitions.
+            committed: by partition the next offset to load; None if no run has seen it yet.
+
+        Raises:
+            WarehouseError: it has others: it is a copy, or another program has added the rows, or removed the
+                counters from its log.
+        """
+        unknown = [partition for partition, offset in committed.items() if offset is None]
+        if self._table is None or not unknown:
+            return
+        # Rows of a transform need not name their partition.
+        partitions = [] if len(unknown) == len(committed) else unknown
+        with self._store.explaining_errors():
+            if not self._table.has_rows_of(topic_id, partitions):
+                return
+        raise WarehouseError(
+            f"Table {self.name} has rows of the topic with the id {topic_id}, but does not say up to which"
+            f" offset partition {unknown[0]} is loaded: it is a copy of another table, or another program has"
+            " added the rows, or removed what loads have written to its log. A load would add the rows a"
+            " second time, so nothing was loaded. Load into another table, or delete these rows"
+            f" ({TOPIC_ID_COLUMN}) and load again."
+        )
+
     def check_store(self) -> None:
         """Whether the store keeps the conditions that commits rely on; tried before a table's first commit.
         Files can be written afterwards: the warehouse is made, and a table whose catalog chooses their place.
@@ -676,7 +704,7 @@ class WarehouseTable:
             counters |= {key: 0 for key in keys if table.counter(key) is not None}
         settled = load.settled or self._reloaded(load)
         if load.dead_files or settled:
-            number = table.next_dead_letter_run
+            number = delivery.next_run(self.dead_letter_folder, table)
             counters[DEAD_LETTER_RUNS] = number
             run["deadLetters"] = {
                 "run": number,

@@ -48,6 +48,15 @@ def snapshot(folder: Folder, version: int) -> DeltaTable:
         return DeltaTable(folder.url, version=version, storage_options=folder.delta_options)
 
 
+def has_rows_of(folder: Folder, table: DeltaTable, topic_id: str, partitions: Sequence[int]) -> bool:
+    """Whether a row names this topic and one of these partitions; see `formats.TableSnapshot`."""
+    if TOPIC_ID_COLUMN not in (field.name for field in table.schema().fields):
+        return False  # The first versions of the loader named no topic.
+    of_partitions = f' and "{PARTITION_COLUMN}" in ({", ".join(map(str, partitions))})' if partitions else ""
+    sql = f'select 1 from "{_TABLE}" where "{TOPIC_ID_COLUMN}" = {text(topic_id)}{of_partitions} limit 1'
+    return any(rows.num_rows for rows in _ask(folder, table, sql))
+
+
 def offsets_of_rows(folder: Folder, table: DeltaTable, topic_id: str, part: OffsetRange) -> Int64s:
     """The offsets of a range that are rows of the table."""
     return _offsets(folder, table, of_ranges(topic_id, [part]))
@@ -137,6 +146,15 @@ def days_of_table(folder: Folder, table: DeltaTable) -> list[str]:
         f' where "{DAY_COLUMN}" is not null order by 1'
     )
     return [row["d"].isoformat() for rows in _ask(folder, table, sql) for row in rows.to_pylist()]
+
+
+def row_count(folder: Folder, table: DeltaTable, days: Sequence[str]) -> int:
+    """How many rows these days, ISO dates, have without those that deletion vectors remove. Files are read
+    only if the log does not say.
+    """
+    names = ", ".join(f"date '{day}'" for day in days)
+    sql = f'select count(*) n from "{_TABLE}" where "{DAY_COLUMN}" in ({names})'
+    return sum(row["n"] for rows in _ask(folder, table, sql) for row in rows.to_pylist()) if days else 0
 
 
 def rows_of_days(folder: Folder, table: DeltaTable, days: Sequence[str]) -> Iterator[pa.Table]:

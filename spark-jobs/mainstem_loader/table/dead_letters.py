@@ -39,7 +39,7 @@ from mainstem_loader.columns import (
 from mainstem_loader.kafka.batches import Source
 from mainstem_loader.kafka.decode import headers_of
 from mainstem_loader.payload.rows import RejectedRecord
-from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.folder import Folder, shortened
 from mainstem_loader.table.parquet_files import ParquetFile, WrittenFile
 
 DEAD_LETTER_TABLE: Final = "dead_letters"
@@ -60,6 +60,17 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 DEAD_LETTER_SCHEMA: Final = pa.schema(_TYPES)
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+
+
+def letters_path(topic: str, table_name: str, name: str) -> str:
+    """The path of a file in the folder of the dead letter table.
+
+    Args:
+        topic: of its records.
+        table_name: what they were meant for.
+        name: what `parquet_files.file_name` says.
+    """
+    return f"{TOPIC_COLUMN}={topic}/{shortened(table_name)}-{name}.parquet"
 
 
 class DeadLetterFile:
@@ -128,7 +139,7 @@ class DeadLetterFile:
 
     def _flush(self) -> None:
         if self._file is None:
-            path = f"{TOPIC_COLUMN}={self._topic}/{self._table_name}-{self._name}.parquet"
+            path = letters_path(self._topic, self._table_name, self._name)
             self._file = ParquetFile(self._folder, path, DEAD_LETTER_SCHEMA, {TOPIC_COLUMN: self._topic})
         self._file.write(pa.concat_tables(self._waiting))
         self._waiting, self._waiting_bytes = [], 0

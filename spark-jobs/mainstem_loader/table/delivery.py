@@ -31,7 +31,7 @@ from mainstem_loader.columns import OFFSET_COLUMN
 from mainstem_loader.errors import DiskFullError, WarehouseError
 from mainstem_loader.ranges import OffsetRange
 from mainstem_loader.table import contents
-from mainstem_loader.table.dead_letters import DEAD_LETTER_SCHEMA, TOPIC_COLUMN
+from mainstem_loader.table.dead_letters import DEAD_LETTER_SCHEMA, TOPIC_COLUMN, letters_path
 from mainstem_loader.table.delta import (
     add_of_json,
     arrow_schema,
@@ -102,6 +102,21 @@ def deliver_dead_letters(
 
 def _application(table: TableSnapshot) -> str:
     return f"mainstem/{table.table_id}"
+
+
+def next_run(folder: Folder, table: TableSnapshot) -> int:
+    """The number of a table's next run with dead letters: larger than that of any run before, also if another
+    program has removed the counter from the table's log.
+
+    Args:
+        folder: of the dead letter table.
+        table: the newest snapshot.
+    """
+    number = table.next_dead_letter_run
+    if table.counter(DEAD_LETTER_RUNS) is None:
+        delivered = max(table.counter(DELIVERED_RUNS) or 0, _last_delivered(folder, table))
+        number = max(number, delivered + 1)
+    return number
 
 
 def _last_delivered(folder: Folder, table: TableSnapshot) -> int:
@@ -221,8 +236,7 @@ def _remaining(
     if not contents.letter_ranges(folder, letters, table_name, topic_id, ranges):
         return [], []
     file: ParquetFile | None = None
-    name = file_name(new_run_id(time.time()), 0, 0)
-    path = f"{TOPIC_COLUMN}={topic}/{table_name}-{name}.parquet"
+    path = letters_path(topic, table_name, file_name(new_run_id(time.time()), 0, 0))
     try:
         for rows in contents.letters_of_topic_without(folder, letters, topic, table_name, topic_id, ranges):
             if rows.num_rows:

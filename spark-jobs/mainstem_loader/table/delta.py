@@ -50,6 +50,9 @@ _HEEDED_FEATURES: Final = frozenset(
         "variantType-preview",
     }
 )
+# With it Spark's checkpoints leave out versions of applications that are older, or name no time, as those of
+# loads (delta-io/delta, `InMemoryLogReplay.getTransactions`).
+_COUNTER_RETENTION: Final = "delta.setTransactionRetentionDuration"
 _IDENTITY_COLUMNS_VERSION: Final = 6
 """Writers of this version know identity columns; of the next one, the table names its features."""
 # As delta-rs names it, local or in a bucket.
@@ -146,6 +149,8 @@ def check_demands(table: DeltaTable, folder: Folder, advice: str) -> None:
 
 def _demands(table: DeltaTable) -> Iterator[str]:
     configuration = table.metadata().configuration
+    if (duration := configuration.get(_COUNTER_RETENTION)) is not None:
+        yield f"it forgets after some time which offsets are loaded ({_COUNTER_RETENTION}={duration})"
     if (mode := configuration.get("delta.columnMapping.mode") or "none") != "none":
         yield f"it maps the names of columns (delta.columnMapping.mode={mode})"
     for name, value in sorted(configuration.items()):

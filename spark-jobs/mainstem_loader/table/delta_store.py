@@ -10,7 +10,7 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from mainstem_loader.table.delta import (
     open_table,
     panics_as_errors,
 )
+from mainstem_loader.table.delta_counters import DeltaCounters
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.formats import (
     COMPLETES,
@@ -69,11 +70,12 @@ _CONFLICTS: Final = (CommitFailedError, SchemaMismatchError)
 
 
 class DeltaSnapshot:
-    """See `formats.TableSnapshot`. `delta` is the table itself."""
+    """See `formats.TableSnapshot`. `delta` is the table itself; `counters` remembers those of others."""
 
-    def __init__(self, table: DeltaTable, folder: Folder) -> None:
+    def __init__(self, table: DeltaTable, folder: Folder, counters: DeltaCounters | None = None) -> None:
         self.delta = table
         self._folder = folder
+        self._counters = counters or DeltaCounters(folder)
 
     @property
     def table_id(self) -> str:
@@ -89,13 +91,18 @@ class DeltaSnapshot:
 
     def counter(self, name: str) -> int | None:
         with explaining_table_errors(self._folder):  # it may read the log
-            return self.delta.transaction_version(name)
+            return self._counters.value(self.delta, name)
 
     def columns(self) -> dict[str, pa.DataType]:
         return {field.name: field.type for field in arrow_schema(self.delta)}
 
     def is_empty(self) -> bool:
         return not self.delta.file_uris()
+
+    def has_rows_of(self, topic_id: str, partitions: Sequence[int]) -> bool:
+        from mainstem_loader.table import contents  # It imports `sweep`, which imports this module.
+
+        return contents.has_rows_of(self._folder, self.delta, topic_id, partitions)
 
     def refresh(self) -> None:
         self.delta.update_incremental()
@@ -190,17 +197,19 @@ class DeltaStore:
         self._warehouse = warehouse
         self._folder = warehouse / name
         self._folder.check()
+        self._counters = DeltaCounters(self._folder)
 
     def open(self) -> DeltaSnapshot | None:
         table = open_table(self._folder)
         if table is None:
             return None
         check_layout(table, self._folder, DAY_COLUMN, _IDENTIFYING_COLUMNS, _OTHER_TABLE)
-        return DeltaSnapshot(table, self._folder)
+        return DeltaSnapshot(table, self._folder, self._counters)
 
     def create(self, columns: Columns) -> DeltaSnapshot:
         fields = [*RECORD_COLUMNS.items(), *columns.items(), (DAY_COLUMN, pa.date32())]
-        return DeltaSnapshot(create_table(self._folder, pa.schema(fields), DAY_COLUMN), self._folder)
+        table = create_table(self._folder, pa.schema(fields), DAY_COLUMN)
+        return DeltaSnapshot(table, self._folder, self._counters)
 
     def check_vacant(self) -> None:
         with explaining_table_errors(self._folder):

@@ -12,6 +12,7 @@ credentials finds. The environment of executors has to hold the same.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,8 @@ from mainstem_loader.errors import DiskFullError, WarehouseError
 
 _S3: Final = "s3://"
 _UNFIT_CHARACTERS: Final = "%#?[\\]^|"
+_PART_BYTES_MAX: Final = 150
+_DIGEST_DIGITS: Final = 32
 _SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
 _REGION: Final = "us-east-1"  # what stores other than Amazon's take for granted
 _CONNECT_TIMEOUT_S: Final = 10
@@ -42,6 +45,19 @@ def unfit_character(path: str) -> str | None:
     The library makes a URL of a path, which its parts decode once or twice. Some they do not take in a URL.
     """
     return next((each for each in path if each in _UNFIT_CHARACTERS or each < " " or each == "\x7f"), None)
+
+
+def shortened(name: str) -> str:
+    """A table's name as a part of the name of a file or folder: as it is, or its beginning and a digest if it
+    has more than `_PART_BYTES_MAX` bytes.
+
+    Tables and topics have names of up to 255 and 249 bytes, and usual file systems take 255 in all.
+    """
+    encoded = os.fsencode(name)
+    if len(encoded) <= _PART_BYTES_MAX:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:_DIGEST_DIGITS]
+    return f"{encoded[: _PART_BYTES_MAX - len(digest) - 1].decode(errors='ignore')}-{digest}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,12 @@ class TableSnapshot(Protocol):
         """Whether the table has no files."""
         ...
 
+    def has_rows_of(self, topic_id: str, partitions: Sequence[int]) -> bool:
+        """Whether a row names this topic and one of these partitions, or any partition or none if the list is
+        empty. Reads only files whose statistics do not exclude it.
+        """
+        ...
+
     def refresh(self) -> None:
         """Take the newest snapshot."""
         ...

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mainstem_loader.errors import DiskFullError, SettingsError, WarehouseError
-from mainstem_loader.table.folder import Folder, explaining_file_errors
+from mainstem_loader.table.folder import Folder, explaining_file_errors, shortened
 from mainstem_loader.table.formats import CommitConflictError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class IcebergCatalog:
         uri = self._uri_in(warehouse)
         if not uri.startswith(_SQLITE):
             return None
-        return f"{_place(warehouse)}/{self.namespace}/{table}-{secrets.token_hex(4)}"
+        return f"{_place(warehouse)}/{self.namespace}/{shortened(table)}-{secrets.token_hex(4)}"
 
     def is_there(self, warehouse: Folder) -> bool:
         """Whether the catalog has been used: one in the warehouse is made by the first load."""

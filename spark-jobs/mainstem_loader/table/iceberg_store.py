@@ -21,6 +21,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, In
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -32,7 +33,15 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import MapType
 
-from mainstem_loader.columns import DAY_COLUMN, OFFSET_COLUMN, Columns, TableFormat, record_columns
+from mainstem_loader.columns import (
+    DAY_COLUMN,
+    ICEBERG_PARTITION_COLUMN,
+    OFFSET_COLUMN,
+    TOPIC_ID_COLUMN,
+    Columns,
+    TableFormat,
+    record_columns,
+)
 from mainstem_loader.errors import WarehouseError
 from mainstem_loader.ranges import OffsetRange, offset_key
 from mainstem_loader.table.conditional_puts import check_conditional_puts
@@ -130,6 +139,13 @@ class IcebergSnapshot:
 
     def is_empty(self) -> bool:
         return not any(True for _ in self._table.scan().plan_files())
+
+    def has_rows_of(self, topic_id: str, partitions: Sequence[int]) -> bool:
+        condition: BooleanExpression = EqualTo(TOPIC_ID_COLUMN, topic_id)
+        if partitions:
+            condition = And(condition, In(ICEBERG_PARTITION_COLUMN, partitions))
+        found = self._table.scan(condition, selected_fields=(TOPIC_ID_COLUMN,), limit=1).to_arrow()
+        return bool(found.num_rows)
 
     def refresh(self) -> None:
         self._use(self._catalog.load_table(self._table.name()))

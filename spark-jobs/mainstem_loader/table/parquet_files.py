@@ -7,7 +7,8 @@ pays. A file belongs to the table only from the commit that names it; one that n
 swept later (`warehouse`).
 
 File names are `part-<run>-<task>-<attempt>-<number>.parquet`; those of dead letters, whose folder other
-tables share, begin with `<table>-` and have no number. No two attempts of anything share a name.
+tables share, begin with `<table>-` (a long name is `shortened`) and have no number. No two attempts of
+anything share a name.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _NAME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FileOrigin:
-    """Which run wrote a file. `table`: for which table, if it holds dead letters; otherwise None."""
+    """Which run wrote a file. `table`: for which table, `shortened`, if it holds dead letters; else None."""
 
     run_id: str
     table: str | None
@@ -107,7 +108,9 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class FileOfDay:
-    """A file that a table names. `day` is an ISO date. `rows` is 0 if the table does not say."""
+    """A file that a table names. `day` is an ISO date. `rows` is 0 if the table does not say, and includes
+    those that a deletion vector removes.
+    """
 
     path: str
     day: str

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +29,15 @@ from mainstem_loader.table.delta import panics_as_errors
 from mainstem_loader.table.folder import Folder, unfit_character
 from mainstem_loader.table.iceberg_catalog import IcebergCatalog, explaining_catalog_errors
 
-_QUESTIONS: Final = frozenset({"select", "with", "show", "describe", "explain", "values", "table", "("})
-_FIRST_WORD: Final = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*(\w+|\()", re.DOTALL)
+_QUERIES: Final = frozenset({"select", "with", "values", "("})
+_QUESTIONS: Final = _QUERIES | {"show", "describe", "explain"}
+_COMMENT: Final = ("--", "/*")
+# Comments, which may contain others; quoted strings and names, of which E'...' has escapes; words; all other
+# characters.
+_TOKEN: Final = re.compile(
+    r"""--[^\n]*|/\*(?>/\*.*?\*/|.)*?\*/|e'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|(\$\w*\$).*?\1|\w+|\S""",
+    re.DOTALL | re.IGNORECASE,
+)
 _UNKNOWN_TABLE: Final = re.compile(r"table '(?:datafusion\.)?(?:public\.)?(.+?)' not found")
 _UNKNOWN_COLUMN: Final = "No field named"
 _PARSER_MESSAGE: Final = re.compile(r'ParserError\("(.*)"\)')
@@ -106,14 +114,7 @@ def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None
     Raises:
         QueryError: there is no such table or column, the SQL does not parse, or it would write.
     """
-    first = _FIRST_WORD.match(sql)
-    if first is None:
-        raise QueryError("There is nothing to ask; write a statement such as SELECT count(*) FROM a table.")
-    if first.group(1).lower() not in _QUESTIONS:
-        raise QueryError(
-            f"{first.group(1).upper()} is no question; only SELECT, WITH, SHOW TABLES, DESCRIBE and EXPLAIN"
-            " are answered."
-        )
+    _check_question(sql)
     place = Folder.of(warehouse)
     names = _delta_tables(place)
     of_iceberg: dict[str, Any] = {}
@@ -131,7 +132,7 @@ def query(warehouse: str | Path, sql: str, catalog: IcebergCatalog | None = None
         )
     opened: dict[str, DeltaTable] = {}
     folded = sql.casefold()
-    lists_tables = first.group(1).lower() == "show" or "information_schema" in folded
+    lists_tables = _tokens(sql)[0] == "show" or "information_schema" in folded
     engine = QueryBuilder({"datafusion.catalog.information_schema": "true"})
     for name in names:
         quoted = name.replace('"', '""')
@@ -230,9 +231,48 @@ def _columns_of(sql: str, table: Any, bound: AbstractSet[str]) -> tuple[str, ...
     return tuple(chosen or names[:1])
 
 
+def _check_question(sql: str) -> None:
+    """Refuse what would write. The engines carry some of it out, or say that they have.
+
+    Raises:
+        QueryError: see there.
+    """
+    tokens = _tokens(sql)
+    if not tokens:
+        raise QueryError("There is nothing to ask; write a statement such as SELECT count(*) FROM a table.")
+    if tokens[0] not in _QUESTIONS:
+        raise QueryError(
+            f"{tokens[0].upper()} is no question; only SELECT, WITH, SHOW TABLES, DESCRIBE and EXPLAIN are"
+            " answered."
+        )
+    if tokens[0] == "explain" and _explained(tokens[1:]) not in _QUERIES:
+        raise QueryError("EXPLAIN is answered only for SELECT, WITH and VALUES.")
+    # A column may have that name.
+    if any(token == "into" and before not in ("as", ".") for before, token in pairwise(tokens)):
+        raise QueryError(
+            "INTO would write, and only questions are answered; leave it out, or put a column of that name in"
+            " double quotes."
+        )
+
+
+def _explained(tokens: Sequence[str]) -> str:
+    """The first word of the statement that follows EXPLAIN and its options; empty if there is none."""
+    rest = list(tokens)
+    if rest[:1] == ["("] and not _QUERIES.intersection(rest[1:2]) and ")" in rest:
+        del rest[: rest.index(")") + 1]  # (ANALYZE, FORMAT TREE)
+    while rest[:1] in (["analyze"], ["verbose"], ["format"]):
+        del rest[: 2 if rest[0] == "format" else 1]
+    return rest[0] if rest else ""
+
+
+def _tokens(sql: str) -> list[str]:
+    """The words, quoted texts and other characters of a statement in lower case, without comments."""
+    found = (match[0].lower() for match in _TOKEN.finditer(sql))
+    return [token for token in found if not token.startswith(_COMMENT)]
+
+
 def _is_select(sql: str) -> bool:
-    first = _FIRST_WORD.match(sql)
-    return first is not None and first.group(1).lower() == "select"
+    return _tokens(sql)[0] == "select"
 
 
 def _named_tables(sql: str, names: Iterable[str]) -> set[str]:

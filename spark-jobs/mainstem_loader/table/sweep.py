@@ -25,7 +25,7 @@ from mainstem_loader.errors import SettingsError
 from mainstem_loader.table.dead_letters import TOPIC_COLUMN
 from mainstem_loader.table.delta import open_table
 from mainstem_loader.table.delta_store import DeltaSnapshot
-from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.folder import Folder, shortened
 from mainstem_loader.table.formats import Change, CommitConflictError, TableSnapshot
 from mainstem_loader.table.parquet_files import STAGED_FOLDER, origin_of_file
 
@@ -88,7 +88,8 @@ def sweep_orphans(
     swept = _sweep(folder, DAY_COLUMN, table, None, now_s, older_than_hours)
     letters = open_table(dead_letters)
     letter_table = None if letters is None else DeltaSnapshot(letters, dead_letters)
-    swept += _sweep(dead_letters, TOPIC_COLUMN, letter_table, table_name, now_s, older_than_hours)
+    owner = shortened(table_name)
+    swept += _sweep(dead_letters, TOPIC_COLUMN, letter_table, owner, now_s, older_than_hours)
     try:
         table.commit(Change(counters={_SWEPT_AT: int(now_s // _HOUR_S)}))
     except CommitConflictError:

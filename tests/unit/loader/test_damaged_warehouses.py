@@ -86,11 +86,11 @@ class PanicException(BaseException):
         (DeltaTable, "is_deltatable", Loads.load),
         (DeltaTable, "__init__", Loads.load),
         (DeltaTable, "history", Loads.load),
-        (DeltaTable, "transaction_version", Loads.load),
+        (DeltaTable, "metadata", Loads.load),
         (DeltaTable, "create_write_transaction", Loads.load),
         (DeltaTable, "get_add_actions", lambda loads: maintain(loads.settings())),
         (QueryBuilder, "execute", fill),
-        (DeltaTable, "transaction_version", lambda loads: load_status(loads.settings())),
+        (DeltaTable, "metadata", lambda loads: load_status(loads.settings())),
     ],
 )
 def test_a_panic_of_the_delta_library_is_an_error_with_the_tables_name(

@@ -132,6 +132,14 @@ def test_every_character_of_a_path_but_a_few_can_be_in_that_of_a_warehouse(
     assert {path.name for path in tmp_path.iterdir()} == set(TableFormat)
 
 
+def test_a_table_with_the_longest_name_of_a_topic_has_dead_letters(loads: Loads) -> None:
+    """R30: topics have names of up to 249 bytes, and names of files hold that of the table and more."""
+    loads.send({"delay": 1}, b"{oops")
+    report = loads.load(table="t" * 249, max_rejected_share=1)
+    assert (report.loaded, report.dead_lettered) == (1, 1)
+    assert [letter["value"] for letter in loads.dead()] == [b"{oops"]
+
+
 def test_records_become_rows_with_their_place_time_and_key(loads: Loads) -> None:
     loads.send({"carrier": "UA", "delay": 2})
     loads.send({"carrier": "AA"}, partition=1, time_ms=NEW_YEAR_MS + DAY_MS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from tests.unit.loader.deletion_vectors import delete_by_vector
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_load_topic import DAY_MS, NEW_YEAR_MS, Loads
 
@@ -22,6 +23,7 @@ from mainstem_loader.spark.executors import InProcessExecutor
 from mainstem_loader.table.commits import CommitOutcome, LoadCommit, WarehouseTable
 from mainstem_loader.table.delta import open_table
 from mainstem_loader.table.folder import Folder
+from mainstem_loader.task_runs import TaskRuns
 
 
 @pytest.fixture
@@ -71,6 +73,21 @@ def test_small_files_become_one_for_each_day_and_no_row_changes(loads: Loads) ->
     assert read == [(10, 20)]
     again = upkeep(loads)
     assert (again.days, again.files_before) == ((), 0)
+
+
+def test_rows_that_others_deleted_by_deletion_vectors_stay_deleted(loads: Loads) -> None:
+    """The log still counts them in the number of a file's rows."""
+    load_often(loads)
+    loads.send({"n": 5}, {"n": 6}, {"n": 7})
+    loads.load()
+    delete_by_vector(loads.warehouse / "t", "n", 6)
+    before = loads.rows("*")
+    report = upkeep(loads)
+    assert (len(report.days), report.files_after) == (2, 2)
+    assert loads.rows("*") == before
+    assert len(before) == 12
+    loads.send({"n": 8})
+    assert loads.load().loaded == 1
 
 
 @pytest.mark.parametrize("widens", [False, True])
@@ -180,6 +197,23 @@ def test_orphans_are_deleted_when_they_are_old(loads: Loads) -> None:
     assert upkeep(loads, keep_hours=24).files_deleted == 1
     assert not orphan.exists()
     assert len(loads.rows("n")) == 2
+
+
+def test_orphans_are_deleted_although_no_merge_is_possible(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_often(loads)
+    orphan = loads.warehouse / "t" / "day=2013-01-01" / "part-20130101T000000-0123abcd-0-1-1.parquet"
+    orphan.write_bytes(b"PAR1")
+    age(loads, 1000)
+
+    def fail(*_: object) -> None:
+        raise WarehouseError("a file is damaged")
+
+    monkeypatch.setattr(TaskRuns, "run_copies", fail)
+    with pytest.raises(WarehouseError, match="a file is damaged"):
+        upkeep(loads)
+    assert not orphan.exists()
 
 
 def test_an_iceberg_table_is_swept_and_not_merged(cluster: FakeCluster, tmp_path: Path) -> None:

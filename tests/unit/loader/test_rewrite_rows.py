@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from tests.unit.loader.batch_bytes import TRANSACTIONAL, Record
+from tests.unit.loader.deletion_vectors import delete_by_vector
 from tests.unit.loader.fake_cluster import FakeCluster
 from tests.unit.loader.test_load_topic import DAY_MS, NEW_YEAR_MS, Loads
 
@@ -407,6 +408,37 @@ def test_a_rewind_beside_a_loader_that_commits_during_every_copy_is_carried_out(
     assert places(loads) == [(0, 0), (1, 0), (1, 1)]
     assert loads.load().loaded == 3
     assert places(loads) == [(0, n) for n in range(4)] + [(1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_rows_that_others_delete_by_deletion_vectors_stay_deleted_after_a_rewind(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """R33: the path of their file stays, and so does the number of its rows in the log."""
+    loads.send({"n": 0}, {"n": 1})
+    loads.send({"n": 100}, {"n": 101}, partition=1)
+    loads.load()
+    copied: list[int] = []
+    plain = TaskRuns.run_copies
+
+    def beside_others(runs: TaskRuns, *arguments: Any) -> list[TaskResult]:
+        results = plain(runs, *arguments)
+        copied.append(sum(file.rows for result in results for file in result.files))
+        if len(copied) == 1:
+            if when == "meanwhile":
+                delete_by_vector(loads.warehouse / "t", "n", 101)
+            loads.send({"n": 2})
+            loads.send({"n": 102}, partition=1)
+            loads.load()
+        return results
+
+    if when == "before":
+        delete_by_vector(loads.warehouse / "t", "n", 101)
+    monkeypatch.setattr(TaskRuns, "run_copies", beside_others)
+    rewind(loads.settings(), ChosenOffsets(ranges=(OffsetRange(0, 1, 2),)))
+    assert places(loads) == [(0, 0), (1, 0), (1, 2)]
+    # Beside the load alone, only its row is copied in the end.
+    assert copied[-1] == (1 if when == "before" else 3)
 
 
 def test_rows_that_another_program_adds_during_a_rewind_are_copied(

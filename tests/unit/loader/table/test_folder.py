@@ -8,7 +8,7 @@ import pytest
 
 from mainstem_loader.errors import WarehouseError
 from mainstem_loader.table.commits import WarehouseTable
-from mainstem_loader.table.folder import Folder
+from mainstem_loader.table.folder import Folder, shortened
 
 
 def test_a_tilde_is_the_home_folder_for_all_parts_of_a_load(
@@ -44,3 +44,21 @@ def test_a_table_whose_name_no_folder_can_have_is_refused(tmp_path: Path) -> Non
     with pytest.raises(WarehouseError, match="more than 255 bytes"):
         WarehouseTable(tmp_path, "ü" * 128)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "begins_with", "size_bytes"),
+    [
+        ("clicks", "clicks", 6),
+        ("x" * 150, "x" * 150, 150),
+        ("x" * 151, "x" * 117 + "-", 150),
+        ("\u00fc" * 127, "\u00fc" * 58 + "-", 149),
+    ],
+)
+def test_long_names_of_tables_leave_room_in_names_of_files(
+    name: str, begins_with: str, size_bytes: int
+) -> None:
+    part = shortened(name)
+    assert part.startswith(begins_with)
+    assert len(part.encode()) == size_bytes
+    assert shortened(f"{name}y") != part

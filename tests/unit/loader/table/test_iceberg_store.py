@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -220,6 +221,26 @@ def test_a_state_that_somebody_removed_is_not_taken_for_a_new_table(own: Tables)
         change.remove_properties(STATE)
     with pytest.raises(WarehouseError, match="no longer says of which offsets"):
         own.open()
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "committed", "is_found"),
+    [
+        (TOPIC_ID, {0: None, 1: None}, True),
+        (TOPIC_ID, {0: None, 1: 3}, True),
+        (TOPIC_ID, {0: 3, 1: None}, False),
+        ("some", {0: None}, False),
+        ("zz", {0: None}, False),
+    ],
+)
+def test_rows_of_a_topic_without_an_offset_are_found(
+    own: Tables, topic_id: str, committed: dict[int, int | None], is_found: bool
+) -> None:
+    """Others have inserted them, or merged loads of several topics into one file."""
+    commit(own, "a", None, 3, _topic_id=pa.array(["other", TOPIC_ID, "zebra"]))
+    table = own.open()
+    with pytest.raises(WarehouseError, match="has rows of the topic") if is_found else nullcontext():
+        table.check_offsets_of_rows(topic_id, committed)
 
 
 @pytest.mark.parametrize("how", ["rename", "drop"])

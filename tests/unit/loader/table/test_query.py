@@ -61,6 +61,16 @@ def test_tables_are_joined(warehouse: Path) -> None:
         ("INSERT INTO flights VALUES (1)", "INSERT is no question"),
         ("/* hidden */ COPY (SELECT 1) TO 'x.csv'", "COPY is no question"),
         ("DROP TABLE flights", "DROP is no question"),
+        ("TABLE flights", "TABLE is no question"),
+        ("SELECT delay INTO late FROM flights", "INTO would write"),
+        ("WITH a AS (SELECT 1) SELECT * /* as */ INTO b FROM a", "INTO would write"),
+        ("(SELECT 'as'INTO b)", "INTO would write"),
+        ("EXPLAIN ANALYZE SELECT 1 into b", "INTO would write"),
+        ("EXPLAIN", "EXPLAIN is answered only"),
+        ("EXPLAIN/**/ANALYZE VERBOSE COPY flights TO 'x.csv'", "EXPLAIN is answered only"),
+        ("explain (analyze, format tree) COPY flights TO 'x.csv'", "EXPLAIN is answered only"),
+        ("EXPLAIN FORMAT TREE INSERT INTO flights VALUES (1)", "EXPLAIN is answered only"),
+        ("EXPLAIN CREATE TABLE a AS SELECT 1", "EXPLAIN is answered only"),
         ("SELECT 1; SELECT 2", "cannot be answered"),
         ("SELECT 1/0", "cannot be answered: .*ivide by zero"),
     ],
@@ -68,6 +78,23 @@ def test_tables_are_joined(warehouse: Path) -> None:
 def test_what_cannot_be_answered_is_said(warehouse: Path, sql: str, words: str) -> None:
     with pytest.raises(QueryError, match=words):
         query(warehouse, sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 'go into' AS a, $$ into $$ AS b, E'it\\'s into' AS c",
+        'SELECT "into" FROM (SELECT 1 AS into)',
+        "SELECT x.into FROM (SELECT 1 AS into) x",
+        "SELECT 1 -- into",
+        "/* INSERT /* INTO */ into */ SELECT 1",
+        "EXPLAIN ANALYZE VERBOSE (SELECT 1)",
+        "EXPLAIN (ANALYZE) WITH a AS (SELECT 1) SELECT * FROM a",
+        "explain format tree values (1)",
+    ],
+)
+def test_questions_that_look_like_more_are_answered(warehouse: Path, sql: str) -> None:
+    assert query(warehouse, sql).num_rows > 0
 
 
 def test_an_empty_warehouse_says_what_to_do(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.unit.loader.table.commits_of_loads import DAY, Tables, load, write_fi
 from mainstem_loader.columns import TableFormat
 from mainstem_loader.errors import SettingsError
 from mainstem_loader.table.commits import CommitOutcome, WarehouseTable
+from mainstem_loader.table.dead_letters import letters_path
 from mainstem_loader.table.folder import Folder
 from mainstem_loader.table.parquet_files import FileOrigin, file_name, origin_of_file
 from mainstem_loader.table.sweep import COMMIT_WITHIN_HOURS, ORPHAN_HOURS_MIN
@@ -73,6 +74,20 @@ def test_letters_that_another_table_has_not_delivered_yet_are_not_swept(tables: 
     table.commit(load(table, file_name(RUN, 0, 0) + "-1", None, 3))
     assert table.sweep_orphans(ORPHAN_HOURS_MIN) == 0
     assert (folder / letters.path).exists()
+
+
+def test_letters_of_tables_with_long_names_are_swept_by_their_own(tables: Tables) -> None:
+    """R30: files begin with the table's name, of which only a part and a digest fit."""
+    one, other = tables.open("x" * 248 + "1"), tables.open("x" * 248 + "2")
+    one.commit(load(one, file_name(RUN, 0, 0) + "-1", None, 3))
+    path = letters_path("t", other.unique_name, file_name(OTHER_RUN, 0, 0))
+    orphan = tables.warehouse / "dead_letters" / path
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"PAR1")
+    make_old(orphan)
+    assert one.sweep_orphans(ORPHAN_HOURS_MIN) == 0
+    other.commit(load(other, file_name(RUN, 0, 0) + "-2", None, 3))
+    assert other.sweep_orphans(ORPHAN_HOURS_MIN) == 1
 
 
 def test_letters_of_a_table_of_the_same_name_and_another_format_are_not_swept(tmp_path: Path) -> None:
