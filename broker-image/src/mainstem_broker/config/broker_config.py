@@ -156,6 +156,15 @@ class BrokerConfig:
         return ListenerConfig(self.static, name)
 
     @property
+    def log_directories(self) -> list[str]:
+        """The folders that hold partitions, without repetition. Raises InvalidSetting if there is none."""
+        name = "log.dir" if self.values["log.dirs"] is None else "log.dirs"
+        folders = dict.fromkeys(folder for folder in self.string(name).split(",") if folder)
+        if not folders:
+            raise InvalidSetting(f"{name} names no directory: add one to the properties file.")
+        return list(folders)
+
+    @property
     def reads_by_rack(self) -> bool:
         """Whether consumers that name their rack may read from followers (KIP-392)."""
         return self.values["replica.selector.class"] == RACK_AWARE_REPLICA_SELECTOR

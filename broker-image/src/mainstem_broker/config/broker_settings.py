@@ -319,7 +319,10 @@ REPLICATION: Final = (
 )
 
 LOGS: Final = (
-    Setting("log.dirs", LIST, "/tmp/mainstem-logs", "Folders that hold partitions, comma separated."),
+    Setting(
+        "log.dirs", LIST, None, "Folders that hold partitions, comma separated; those of log.dir if unset."
+    ),
+    Setting("log.dir", LIST, "/tmp/mainstem-logs", "Folders that hold partitions, where log.dirs is unset."),
     Setting(
         "log.retention.check.interval.ms",
         LONG,

@@ -164,6 +164,44 @@ def test_retention_falls_back_from_the_finest_unit_to_the_coarsest(
     assert settings.topic({"retention.ms": "77"}).retention_ms == 77
 
 
+@pytest.mark.parametrize(
+    ("static", "flush_ms"),
+    [
+        ({}, 2**63 - 1),
+        ({"log_flush_scheduler_interval_ms": "3000"}, 3_000),
+        ({"log_flush_scheduler_interval_ms": "3000", "log_flush_interval_ms": "1000"}, 1_000),
+    ],
+)
+def test_a_log_is_flushed_as_often_as_the_scheduler_without_an_interval_of_its_own(
+    static: dict[str, str], flush_ms: int
+) -> None:
+    assert config(**static).topic({}).flush_ms == flush_ms
+
+
+@pytest.mark.parametrize(
+    ("static", "folders"),
+    [
+        ({}, [BROKER_SETTINGS["log.dir"].default]),
+        ({"log_dir": "/a"}, ["/a"]),
+        ({"log_dir": "/a, /b"}, ["/a", "/b"]),
+        ({"log_dir": "/a", "log_dirs": "/b"}, ["/b"]),
+        ({"log_dirs": "/b,/a, /b"}, ["/b", "/a"]),
+    ],
+)
+def test_logs_are_in_the_folders_of_log_dir_where_log_dirs_is_unset(
+    static: dict[str, str], folders: list[str]
+) -> None:
+    settings = config(**static)
+    assert (settings.log_directories, settings.unknown) == (folders, [])
+
+
+@pytest.mark.parametrize("name", ["log.dir", "log.dirs"])
+@pytest.mark.parametrize("folders", ["", " , "])
+def test_a_broker_without_a_data_directory_says_so(name: str, folders: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"^{name} names no directory: add one"):
+        _ = BrokerConfig(REQUIRED | {name: folders}).log_directories
+
+
 def test_segment_age_falls_back_to_hours_as_well() -> None:
     settings = config(log_roll_hours="5", log_roll_jitter_hours="1")
     topic = settings.topic({})
