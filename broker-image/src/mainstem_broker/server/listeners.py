@@ -8,6 +8,7 @@ import resource
 import socket
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -40,7 +41,8 @@ def parse_listeners(config: BrokerConfig) -> list[tuple[Endpoint, Endpoint]]:
     """(where to listen, what to advertise) for each listener of the settings.
 
     Raises:
-        StartupError: a listener cannot be read, is not advertised, or asks for a protocol not served.
+        StartupError: a listener cannot be read, is not advertised, or asks for a protocol not served; two
+            have one name; or an address for all interfaces would be advertised, which clients cannot reach.
     """
     protocols = {}
     for item in config.string("listener.security.protocol.map").split(","):
@@ -48,25 +50,28 @@ def parse_listeners(config: BrokerConfig) -> list[tuple[Endpoint, Endpoint]]:
         if not colon:
             raise StartupError(f"listener.security.protocol.map has {item!r}; write it as NAME:PROTOCOL.")
         protocols[name.upper()] = protocol.upper()
-    bound = [_parse(text, "listeners", protocols) for text in config.string("listeners").split(",")]
+    bound = _parse_all(config.string("listeners"), "listeners", protocols)
     advertised_text = config.optional_string("advertised.listeners")
-    if advertised_text is None:
-        advertised = bound
-    else:
-        advertised = [_parse(text, "advertised.listeners", protocols) for text in advertised_text.split(",")]
-    by_name = {endpoint.listener: endpoint for endpoint in advertised}
+    advertised = (
+        bound if advertised_text is None else _parse_all(advertised_text, "advertised.listeners", protocols)
+    )
     pairs = []
-    for endpoint in bound:
+    for endpoint in bound.values():
         if endpoint.security_protocol not in SECURITY_PROTOCOLS:
             raise StartupError(
                 f"The listener {endpoint.listener} asks for {endpoint.security_protocol}; only"
                 f" {', '.join(SECURITY_PROTOCOLS)} are served: change listeners or"
                 " listener.security.protocol.map."
             )
-        if endpoint.listener not in by_name:
+        if endpoint.listener not in advertised:
             raise StartupError(f"The listener {endpoint.listener} is missing from advertised.listeners.")
-        address = by_name[endpoint.listener]
+        address = advertised[endpoint.listener]
         host = address.host or socket.gethostname()
+        if _is_unspecified(host):
+            raise StartupError(
+                f"The listener {endpoint.listener} would be advertised as {host}, which stands for all"
+                " interfaces: set advertised.listeners to the address that clients connect to."
+            )
         pairs.append((endpoint, Endpoint(address.listener, address.security_protocol, host, address.port)))
     return pairs
 
@@ -85,6 +90,28 @@ def inter_broker_protocol(config: BrokerConfig, listeners: list[tuple[Endpoint, 
         f"Brokers talk to each other through the listener {name}, which is missing from listeners: add it, or"
         " set inter.broker.listener.name to one of those."
     )
+
+
+def _parse_all(text: str, setting: str, protocols: dict[str, str]) -> dict[str, Endpoint]:
+    """By the name of the listener."""
+    endpoints: dict[str, Endpoint] = {}
+    for item in text.split(","):
+        endpoint = _parse(item, setting, protocols)
+        if endpoint.listener in endpoints:
+            raise StartupError(
+                f"{setting} has two listeners with the name {endpoint.listener}: give one of them another"
+                " name, with its security protocol in listener.security.protocol.map."
+            )
+        endpoints[endpoint.listener] = endpoint
+    return endpoints
+
+
+def _is_unspecified(host: str) -> bool:
+    """Whether it is 0.0.0.0 or ::, in any form."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _parse(text: str, setting: str, protocols: dict[str, str]) -> Endpoint:

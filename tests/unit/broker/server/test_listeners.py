@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -36,6 +37,13 @@ def parsed(**settings: str) -> list[tuple[Endpoint, Endpoint]]:
 def test_without_advertised_listeners_the_bound_ones_are_advertised() -> None:
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)
     assert parsed(listeners="PLAINTEXT://127.0.0.1:9092") == [(endpoint, endpoint)]
+
+
+def test_all_interfaces_are_listened_on_where_another_address_is_advertised() -> None:
+    ((bound, reported),) = parsed(
+        listeners="PLAINTEXT://0.0.0.0:9092", advertised_listeners="PLAINTEXT://k.example:9092"
+    )
+    assert (bound.host, reported.host) == ("0.0.0.0", "k.example")
 
 
 def test_an_empty_host_listens_everywhere_and_tells_the_hosts_name() -> None:
@@ -78,13 +86,27 @@ def test_each_listener_is_reported_under_its_own_address_whatever_the_order() ->
             {"listeners": "PLAINTEXT://h:1", "advertised_listeners": "SSL://h:1"},
             "PLAINTEXT is missing from advertised.listeners",
         ),
+        ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised as 0.0.0.0, which stands for all interfaces"),
+        ({"listeners": "PLAINTEXT://[0::0]:1"}, "advertised as 0::0, which stands for all interfaces"),
+        (
+            {"listeners": "PLAINTEXT://:1", "advertised_listeners": "PLAINTEXT://[::]:1"},
+            "set advertised.listeners to the address that clients connect to",
+        ),
+        (
+            {"listeners": "PLAINTEXT://h:1,plaintext://h:2"},
+            "listeners has two listeners with the name PLAINTEXT: give one of them another name",
+        ),
+        (
+            {"advertised_listeners": "PLAINTEXT://h:1,PLAINTEXT://i:1"},
+            "advertised.listeners has two listeners with the name PLAINTEXT",
+        ),
         ({"listener_security_protocol_map": "PLAINTEXT"}, "has 'PLAINTEXT'; write it as NAME:PROTOCOL"),
     ],
 )
 def test_listeners_that_cannot_be_are_reported_with_what_to_change(
     settings: dict[str, str], reason: str
 ) -> None:
-    with pytest.raises(StartupError, match=reason.replace(".", r"\.")):
+    with pytest.raises(StartupError, match=re.escape(reason)):
         parsed(**settings)
 
 
