@@ -96,7 +96,7 @@ NETWORK: Final = (
         "listeners",
         LIST,
         "PLAINTEXT://:9092",
-        "Addresses to listen on, as NAME://host:port; an empty host means all interfaces.",
+        "Addresses to listen on, as NAME://host:port; an empty host means all interfaces, of IPv4 and IPv6.",
     ),
     Setting(
         "advertised.listeners",

@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -17,6 +17,7 @@ from mainstem_broker.cluster.znodes import Endpoint
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.errors import StartupError
 from mainstem_broker.runtime.disk_reads import DiskReads
+from mainstem_broker.security.authorizer import normalized_host
 from mainstem_broker.security.principals import ANONYMOUS, Principal
 from mainstem_broker.server.connection import Connection, Handle
 from mainstem_broker.server.connection_limits import ConnectionLimits, takes_reserve
@@ -211,7 +212,7 @@ class Listener:
                 logger.warning("connection not accepted", reason=str(error))
                 self._pause_accepting(ACCEPT_RETRY_S)
                 return
-            address: str = peer[0]
+            address = normalized_host(peer[0])
             exceeded: str | None
             if not self._is_between_brokers and takes_reserve(connected.fileno(), self._descriptors_max):
                 exceeded = "the limit of open files (ulimit -n)"
@@ -299,14 +300,19 @@ class Listener:
 
 
 def _bind(endpoint: Endpoint) -> socket.socket:
-    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setblocking(False)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((endpoint.host, endpoint.port))
+        family, address = _place_of(endpoint)
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setblocking(False)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and not endpoint.host:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
     except OSError as error:
-        bound.close()
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
                 f"Port {endpoint.port} is taken: stop what listens there, or change listeners."
@@ -315,3 +321,15 @@ def _bind(endpoint: Endpoint) -> socket.socket:
             f"Cannot listen on {endpoint.host}:{endpoint.port} ({error.strerror or error}): change listeners."
         ) from error
     return bound
+
+
+def _place_of(endpoint: Endpoint) -> tuple[int, Any]:
+    """The family of addresses, and the address as `bind` takes it. Raises OSError for an unknown name."""
+    if not endpoint.host and socket.has_dualstack_ipv6():
+        return socket.AF_INET6, ("::", endpoint.port)  # takes connections of IPv4, too
+    found = socket.getaddrinfo(
+        endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    # A name that has both, such as localhost, stands for its IPv4 address, as in Java.
+    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    return family, address
