@@ -215,7 +215,12 @@ class Broker:
             self._peer_security,
         )
         self._maintenance = Maintenance(
-            self.context, self._logs, self._listeners, self._cluster_changes, self._tls_contexts()
+            self.context,
+            self._logs,
+            self._listeners,
+            self._cluster_changes,
+            self._tls_contexts(),
+            limits,
         )
         self._times: dict[int, RequestTimes] = {}
         self._loop_lag = LoopLag()
@@ -249,6 +254,7 @@ class Broker:
         await asyncio.shield(self._loading)
         await self._cluster_changes.open()
         await self._maintenance.refresh_keys()  # a client whose token is refused does not try again
+        await self._maintenance.look_up_hosts()
         self._lease.begin_listening()
         for listener in self._listeners:
             listener.listen()
