@@ -18,6 +18,7 @@ from mainstem_broker.config.topic_settings import (
     TopicConfig,
     topic_setting,
 )
+from mainstem_broker.config.unserved_protection import require_no_unserved_protection
 from mainstem_broker.errors import InvalidSetting
 
 _SERVED_GROUP_SETTINGS: Final = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
@@ -75,7 +76,8 @@ class BrokerConfig:
 
         Raises:
             InvalidSetting: a known setting's value does not fit, or a required one is missing.
-                Unknown names are kept aside in `unknown`, as Kafka only warns of them.
+                Unknown names are kept aside in `unknown`, as Kafka only warns of them; but see
+                `unserved_protection.py`.
         """
         self.static = dict(static)
         self.dynamic = dict(dynamic or {})
@@ -87,6 +89,7 @@ class BrokerConfig:
                 self.unknown.append(name)
             else:
                 replace(overridden, name=name).parse(self.static[name])
+        require_no_unserved_protection({name: self.static[name] for name in self.unknown})
         self.values: dict[str, Value | None] = {}
         for name, setting in BROKER_SETTINGS.items():
             text, source = self._text_and_source(name)

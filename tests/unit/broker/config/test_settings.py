@@ -282,6 +282,63 @@ def test_unknown_settings_are_kept_aside() -> None:
     assert BrokerConfig(REQUIRED | {"zz": "1", "node.id": "2"}).unknown == ["node.id", "zz"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("zookeeper.set.acl", "true"),
+        ("zookeeper.ssl.client.enable", "TRUE"),
+        ("authorizer.zookeeper.url", "other:2181"),
+        ("principal.builder.class", "org.example.Principals"),
+        ("listener.name.clients.principal.builder.class", "org.example.Principals"),
+        ("create.topic.policy.class.name", "org.example.Policy"),
+        ("alter.config.policy.class.name", "org.example.Policy"),
+        ("listener.name.clients.plain.sasl.server.callback.handler.class", "org.example.Ldap"),
+        ("listener.name.clients.oauthbearer.sasl.oauthbearer.jwt.validator.class", "org.example.Validator"),
+        ("listener.name.clients.ssl.engine.factory.class", "org.example.Engine"),
+        ("listener.name.clients.plain.connections.max.reauth.ms", "3600000"),
+        ("client.quota.callback.class", "org.example.Quotas"),
+    ],
+)
+def test_a_setting_that_protects_and_is_not_served_is_refused(name: str, value: str) -> None:
+    """R38"""
+    with pytest.raises(InvalidSetting, match=rf"^{re.escape(name)} is not served here: .+\. Remove it"):
+        BrokerConfig(REQUIRED | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("zookeeper.set.acl", "False"),
+        ("listener.name.clients.plain.connections.max.reauth.ms", "0"),
+        ("create.topic.policy.class.name", ""),
+        (
+            "principal.builder.class",
+            "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+        ),
+        (
+            "listener.name.clients.oauthbearer.sasl.server.callback.handler.class",
+            "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
+        ),
+        ("sasl.login.callback.handler.class", "org.example.Login"),
+        ("metric.reporters", "org.example.Reporter"),
+    ],
+)
+def test_what_kafka_does_by_itself_or_what_protects_nothing_is_only_unknown(name: str, value: str) -> None:
+    assert BrokerConfig(REQUIRED | {name: value}).unknown == [name]
+
+
+def test_settings_of_tokens_may_be_given_for_their_mechanism() -> None:
+    """As in Kafka. A broker that ignored it would accept tokens that are meant for others."""
+    name = "sasl.oauthbearer.expected.audience"
+    prefix = "listener.name.clients."
+    settings = BrokerConfig(
+        REQUIRED | {name: "any", f"{prefix}{name}": "clients", f"{prefix}oauthbearer.{name}": "kafka"}
+    )
+    assert settings.unknown == []
+    assert settings.listener("CLIENTS").items(name) == ["kafka"]
+    assert settings.listener("OTHERS").items(name) == ["any"]
+
+
 # --- Properties ---
 
 
