@@ -51,7 +51,7 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "SettingsOverridden": "BrokerCluster: others have set defaults that differ from `brokers.config`.",
     "SettingsRefused": "BrokerCluster: the brokers refused values of `brokers.config`; nothing was changed.",
     "SettingsReplaced": "BrokerCluster: names in `brokers.config` that the operator sets to other values.",
-    "SettingsUnknown": "BrokerCluster: brokers ignore names in `brokers.config` that they do not know.",
+    "SettingsUnknown": "BrokerCluster: names in `brokers.config` that brokers do not know, and do not get.",
     "Stable": (
         "BrokerCluster: everything is as in the manifest but for what other conditions say, and nothing is in"
         " progress."

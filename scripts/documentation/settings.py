@@ -16,6 +16,9 @@ _BROKER: Final = """# Broker settings
 Settings have the names and units of Apache Kafka. *update* says when a change takes effect: `read-only`
 settings are read when the broker starts; `cluster-wide` settings can be changed while brokers run, for one
 broker or for all (`mainstem config set --all-brokers NAME=VALUE`).
+
+A broker logs a warning for an unknown setting and ignores it, as Kafka does. It does not start with a setting
+of Kafka that protects the cluster and is not served here, such as `zookeeper.set.acl`.
 """
 _TOPIC: Final = """# Topic settings
 

@@ -173,7 +173,7 @@ def settings_of(cluster: ClusterSpec, broker: int, placement: Placement) -> dict
     """The settings of one broker; `${env:NAME}` is filled in by the broker when it starts."""
     host = names.pod_host(cluster.name, cluster.namespace, names.BROKER, broker)
     security, external = cluster.security, cluster.external
-    settings = _common_settings(cluster, cluster.brokers.config, placement)
+    settings = _common_settings(cluster, _known_settings(cluster), placement)
     inside = {"INTERNAL": names.CLIENT_PORT}
     if security is not None:
         inside = {_BROKERS_LISTENER: names.BROKERS_PORT}
@@ -325,15 +325,24 @@ def _secrets(cluster: ClusterSpec) -> dict[str, str]:
 def config_hash(cluster: ClusterSpec, placement: Placement) -> str:
     """Changes when running brokers have to be restarted for their settings.
 
-    Those that they take while they run are not in it, but for what is ours where the manifest names none, nor
-    those that they would ignore. Racks are not in it, since nodes come and go: which rack a broker runs with,
-    it says itself. Nor are node ports, of which each broker has its own: see `brokers_at_other_ports`.
+    Those that they take while they run are not in it, but for what is ours where the manifest names none.
+    Racks are not in it, since nodes come and go: which rack a broker runs with, it says itself. Nor are node
+    ports, of which each broker has its own: see `brokers_at_other_ports`.
     """
     outside = [] if cluster.external is None else [cluster.external.host]
-    config = cluster.brokers.config
-    ignored = unknown_settings(config)
-    heeded = {name: value for name, value in settings_at_start(config).items() if name not in ignored}
+    heeded = settings_at_start(_known_settings(cluster))
     return digest([_common_settings(cluster, heeded, placement), outside])
+
+
+def _known_settings(cluster: ClusterSpec) -> dict[str, str]:
+    """The settings of the manifest that are in the brokers' files.
+
+    With some that they do not know brokers would not start, which would show when a node is lost and not when
+    the manifest is applied.
+    """
+    config = cluster.brokers.config
+    unknown = unknown_settings(config)
+    return {name: value for name, value in config.items() if name not in unknown}
 
 
 def brokers_at_other_ports(

@@ -427,8 +427,8 @@ def ignored_settings(cluster: ClusterSpec) -> Condition | None:
     if not unknown:
         return None
     text = (
-        "Brokers of this version ignore settings of brokers.config that they do not know, and are not"
-        f" restarted for them: {', '.join(unknown[:10])}. Correct the names, or remove them."
+        "Brokers of this version do not know some settings of brokers.config, which are left out of their"
+        f" files: {', '.join(unknown[:10])}. Correct the names, or remove them."
     )
     return Condition("SettingsUnknown", True, "Ignored", text)
 

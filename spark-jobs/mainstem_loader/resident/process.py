@@ -9,6 +9,7 @@ or a load that never ends.
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 import time
@@ -281,6 +282,17 @@ def loading_with(executor: TaskExecutor) -> Load:
     return load
 
 
+class _PageServer(ThreadingHTTPServer):
+    """Listens on all interfaces, of IPv6 and of IPv4, where the machine has both."""
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
 @contextmanager
 def serve_pages(port: int, page: Callable[[], Mapping[str, object]]) -> Iterator[int]:
     """Serve /status, the page, and /healthz, which answers while the process runs. Yields the port, which is
@@ -302,7 +314,7 @@ def serve_pages(port: int, page: Callable[[], Mapping[str, object]]) -> Iterator
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the parent's name
             """Requests are not logged: they come every few seconds."""
 
-    with ThreadingHTTPServer(("", port), Pages) as server:
+    with _PageServer(("", port), Pages) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield server.server_address[1]

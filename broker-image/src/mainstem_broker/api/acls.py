@@ -172,8 +172,9 @@ def _created(creation: Any) -> Acl:
         raise InvalidRequest(f"The only resource of type Cluster is '{CLUSTER_NAME}'.")
     if not is_storable(name):
         raise InvalidRequest(
-            "A resource's name in a rule must not be empty, '.' or '..', and has neither '/' nor control"
-            " characters: use a rule for the prefix before them."
+            "A resource's name in a rule must not be empty, '.' or '..', and has no '/', no control"
+            " characters, none for private use (U+E000 to U+F8FF) and none from U+FFF0 on, such as emoji: use"
+            " a rule for the prefix before them."
         )
     kind, colon, user = principal.partition(":")
     if not kind or not colon or not user:

@@ -60,8 +60,9 @@ def is_storable(name: str) -> bool:
 
 
 def _is_refused(code: int) -> bool:
-    """The characters that ZooKeeper refuses in paths (PathUtils.validatePath)."""
-    return code <= 0x1F or 0x7F <= code <= 0x9F or 0xD800 <= code <= 0xF8FF or 0xFFF0 <= code <= 0xFFFF
+    """The characters that ZooKeeper refuses in paths (PathUtils.validatePath). Those beyond U+FFFF are two
+    surrogates to it."""
+    return code <= 0x1F or 0x7F <= code <= 0x9F or 0xD800 <= code <= 0xF8FF or code >= 0xFFF0
 
 
 def encode_rules(rules: Iterable[Rule]) -> bytes:

@@ -187,7 +187,7 @@ class BrokerRegistration:
             "port": first.port,
             "jmx_port": -1,
             "timestamp": str(timestamp_ms),
-            "endpoints": [f"{e.listener}://{e.host}:{e.port}" for e in self.endpoints],
+            "endpoints": [_url(endpoint) for endpoint in self.endpoints],
             "listener_security_protocol_map": {e.listener: e.security_protocol for e in self.endpoints},
             "features": {},
         }
@@ -216,6 +216,12 @@ class BrokerRegistration:
             leaving=bool(body.get("leaving", False)),
             first_incarnation=body.get("first_incarnation"),
         )
+
+
+def _url(endpoint: Endpoint) -> str:
+    """As Kafka writes it, and tools read it: an IPv6 address has brackets."""
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{endpoint.listener}://{host}:{endpoint.port}"
 
 
 @dataclass(frozen=True, slots=True)

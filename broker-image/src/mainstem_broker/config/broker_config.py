@@ -18,6 +18,7 @@ from mainstem_broker.config.topic_settings import (
     TopicConfig,
     topic_setting,
 )
+from mainstem_broker.config.unserved_protection import require_no_unserved_protection
 from mainstem_broker.errors import InvalidSetting
 
 _SERVED_GROUP_SETTINGS: Final = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
@@ -75,7 +76,8 @@ class BrokerConfig:
 
         Raises:
             InvalidSetting: a known setting's value does not fit, or a required one is missing.
-                Unknown names are kept aside in `unknown`, as Kafka only warns of them.
+                Unknown names are kept aside in `unknown`, as Kafka only warns of them; but see
+                `unserved_protection.py`.
         """
         self.static = dict(static)
         self.dynamic = dict(dynamic or {})
@@ -87,6 +89,7 @@ class BrokerConfig:
                 self.unknown.append(name)
             else:
                 replace(overridden, name=name).parse(self.static[name])
+        require_no_unserved_protection({name: self.static[name] for name in self.unknown})
         self.values: dict[str, Value | None] = {}
         for name, setting in BROKER_SETTINGS.items():
             text, source = self._text_and_source(name)
@@ -154,6 +157,15 @@ class BrokerConfig:
     def listener(self, name: str) -> ListenerConfig:
         """The settings as the listener of that name has them."""
         return ListenerConfig(self.static, name)
+
+    @property
+    def log_directories(self) -> list[str]:
+        """The folders that hold partitions, without repetition. Raises InvalidSetting if there is none."""
+        name = "log.dir" if self.values["log.dirs"] is None else "log.dirs"
+        folders = dict.fromkeys(folder for folder in self.string(name).split(",") if folder)
+        if not folders:
+            raise InvalidSetting(f"{name} names no directory: add one to the properties file.")
+        return list(folders)
 
     @property
     def reads_by_rack(self) -> bool:

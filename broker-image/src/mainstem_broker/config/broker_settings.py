@@ -30,6 +30,8 @@ RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareR
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 """As Apache Kafka names them: operators know these values."""
 
+_LIMIT_OF_HOST: Final = r"\s*[][0-9A-Za-z_.:-]+:[0-9]+\s*"
+
 CLUSTER: Final = (
     Setting(
         "broker.id",
@@ -96,7 +98,7 @@ NETWORK: Final = (
         "listeners",
         LIST,
         "PLAINTEXT://:9092",
-        "Addresses to listen on, as NAME://host:port; an empty host means all interfaces.",
+        "Addresses to listen on, as NAME://host:port; an empty host means all interfaces, of IPv4 and IPv6.",
     ),
     Setting(
         "advertised.listeners",
@@ -176,8 +178,9 @@ NETWORK: Final = (
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        "Limits of single addresses in place of max.connections.per.ip: ADDRESS:COUNT,ADDRESS:COUNT.",
-        pattern=r"(\s*[0-9A-Fa-f.:]+:[0-9]+\s*(,\s*[0-9A-Fa-f.:]+:[0-9]+\s*)*)?",
+        "Limits of single addresses or hosts in place of max.connections.per.ip: HOST:COUNT,HOST:COUNT. The"
+        " addresses of a host are looked up once.",
+        pattern=rf"({_LIMIT_OF_HOST}(,{_LIMIT_OF_HOST})*)?",
         dynamic="cluster-wide",
     ),
     Setting(
@@ -319,7 +322,10 @@ REPLICATION: Final = (
 )
 
 LOGS: Final = (
-    Setting("log.dirs", LIST, "/tmp/mainstem-logs", "Folders that hold partitions, comma separated."),
+    Setting(
+        "log.dirs", LIST, None, "Folders that hold partitions, comma separated; those of log.dir if unset."
+    ),
+    Setting("log.dir", LIST, "/tmp/mainstem-logs", "Folders that hold partitions, where log.dirs is unset."),
     Setting(
         "log.retention.check.interval.ms",
         LONG,

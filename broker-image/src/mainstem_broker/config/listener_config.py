@@ -9,6 +9,8 @@ from mainstem_broker.config.security_settings import LISTENER_SETTINGS, MECHANIS
 from mainstem_broker.config.setting import Setting, Value
 
 PREFIX: Final = "listener.name."
+_TOKENS: Final = "OAUTHBEARER"
+_OF_TOKENS: Final = "sasl.oauthbearer."
 
 
 class ListenerConfig:
@@ -27,6 +29,8 @@ class ListenerConfig:
     def value(self, name: str, mechanism: str | None = None) -> Value | None:
         setting = LISTENER_SETTINGS[name]
         keys = [self._prefix + name, name]
+        if name.startswith(_OF_TOKENS):
+            mechanism = _TOKENS
         if mechanism is not None:
             keys.insert(0, f"{self._prefix}{mechanism.lower()}.{name}")
         for key in keys:
@@ -58,6 +62,7 @@ def overridden_setting(name: str) -> Setting | None:
         return None
     _, _, rest = name.removeprefix(PREFIX).partition(".")
     first, _, after = rest.partition(".")
-    if first.upper() in MECHANISMS and after == "sasl.jaas.config":
-        return LISTENER_SETTINGS[after]
+    is_of_tokens = first.upper() == _TOKENS and after.startswith(_OF_TOKENS)
+    if first.upper() in MECHANISMS and (after == "sasl.jaas.config" or is_of_tokens):
+        return LISTENER_SETTINGS.get(after)
     return LISTENER_SETTINGS.get(rest)

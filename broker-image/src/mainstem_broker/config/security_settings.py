@@ -1,7 +1,8 @@
 """How clients and brokers prove who they are, and how their connections are encrypted.
 
 Each of these settings may be given for one listener, as `listener.name.X.NAME` with the listener's name in
-lower case, and `sasl.jaas.config` for one mechanism of it, as `listener.name.X.MECHANISM.sasl.jaas.config`.
+lower case. `sasl.jaas.config` may be given for one mechanism of it, as
+`listener.name.X.MECHANISM.sasl.jaas.config`, and so may `sasl.oauthbearer.*`, with the mechanism oauthbearer.
 They are read when the broker starts; files that they name are read again when they change.
 """
 

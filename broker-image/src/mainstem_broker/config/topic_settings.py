@@ -111,7 +111,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = table(
         INT64_MAX,
         "Time after which the log is synced; the kernel decides by default.",
         minimum=0,
-        fallbacks=(("log.flush.interval.ms", 1),),
+        fallbacks=(("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
     ),
     Setting(
         "follower.replication.throttled.replicas",

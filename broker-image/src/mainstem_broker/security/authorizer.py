@@ -248,6 +248,14 @@ def normalized_host(host: str) -> str:
     return str(address)
 
 
+def is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_super_users(text: str) -> frozenset[str]:
     """The principals in `super.users`, which semicolons separate, as names of certificates have commas."""
     return frozenset(name.strip() for name in text.split(";") if name.strip())

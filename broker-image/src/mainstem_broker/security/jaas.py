@@ -15,14 +15,29 @@ _END: Final = re.compile(r"\s*;\s*$")
 
 
 def parse_jaas(text: str, setting: str) -> Mapping[str, str]:
-    """The options of a login module. Its name is ignored: the setting's name determines the mechanism.
+    r"""The options of a login module. Its name is ignored: the setting's name determines the mechanism.
+
+    Quotes may be escaped, as in `name=\"value\"`: Java drops that backslash in a file of properties, and
+    `properties_format.py` keeps it.
 
     Raises:
         InvalidSetting: it is not of that form. The message contains none of it.
     """
+    options = _options_of(text)
+    if options is None:
+        options = _options_of(text.replace('\\"', '"'))
+    if options is None:
+        raise InvalidSetting(
+            f'{setting} cannot be read: write it as MODULE required name="value" ...; with the semicolon.'
+        )
+    return options
+
+
+def _options_of(text: str) -> Mapping[str, str] | None:
+    """None if the text is not of the form."""
     head = _HEAD.match(text)
     if head is None:
-        raise _invalid(setting)
+        return None
     options: dict[str, str] = {}
     position = head.end()
     while (option := _OPTION.match(text, position)) is not None:
@@ -30,12 +45,4 @@ def parse_jaas(text: str, setting: str) -> Mapping[str, str]:
         quoted = double if double is not None else single
         options[name] = bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
         position = option.end()
-    if _END.match(text, position) is None:
-        raise _invalid(setting)
-    return options
-
-
-def _invalid(setting: str) -> InvalidSetting:
-    return InvalidSetting(
-        f'{setting} cannot be read: write it as MODULE required name="value" ...; with the semicolon.'
-    )
+    return None if _END.match(text, position) is None else options

@@ -51,10 +51,7 @@ def verified(token: str, keys: KeySet, rules: TokenRules, now_s: float) -> Beare
         LoginFailed: it is not signed by one of the keys, or does not say what it has to. The message says
             what is wrong, and contains nothing of the token.
     """
-    try:
-        claims = jwt.decode(token, keys, algorithms=ALGORITHMS).claims
-    except (JoseError, ValueError, TypeError, KeyError) as error:
-        raise LoginFailed(f"The token is not signed by a known key ({type(error).__name__}).") from None
+    claims = _claims(token, keys)
     expires_s = _time(claims, "exp")
     if expires_s is None or expires_s + rules.clock_skew_s <= now_s:
         raise LoginFailed("The token has expired, or has no expiry.")
@@ -103,15 +100,13 @@ class OAuthServer(Exchange):
         return b""
 
 
-def key_id_of(token: str) -> str | None:
-    """The id of the key that a token says it is signed by; None if it says nothing."""
-    head = token.partition(".")[0]
+def is_signed(token: str, keys: KeySet) -> bool:
+    """Whether one of the keys has signed the token."""
     try:
-        header = json.loads(urlsafe_b64decode(head + "=" * (-len(head) % 4)))
-    except (ValueError, RecursionError):
-        return None
-    key_id = header.get("kid") if isinstance(header, dict) else None
-    return key_id if isinstance(key_id, str) else None
+        _claims(token, keys)
+    except LoginFailed:
+        return False
+    return True
 
 
 def parse_keys(text: str) -> KeySet:
@@ -133,6 +128,36 @@ def parse_keys(text: str) -> KeySet:
     if not usable:
         raise ValueError("there is no key that can be used")
     return KeySet.import_key_set({"keys": usable})
+
+
+def _claims(token: str, keys: KeySet) -> dict[str, Any]:
+    """What a token says that one of the keys has signed. It need not name the key (RFC 7515, section 4.1.4).
+
+    Raises:
+        LoginFailed: none of them has.
+    """
+    header = _header(token)
+    if "kid" in header:
+        candidates = [keys]
+    else:
+        candidates = [KeySet([key]) for key in keys if key.get("alg") in (None, header.get("alg"))]
+    reason = "no key for its algorithm"
+    for candidate in candidates:
+        try:
+            return jwt.decode(token, candidate, algorithms=ALGORITHMS).claims
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            reason = type(error).__name__
+    raise LoginFailed(f"The token is not signed by a known key ({reason}).")
+
+
+def _header(token: str) -> dict[str, Any]:
+    """Empty for one that cannot be read."""
+    head = token.partition(".")[0]
+    try:
+        header = json.loads(urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    except (ValueError, RecursionError):
+        return {}
+    return header if isinstance(header, dict) else {}
 
 
 def _time(claims: dict[str, Any], name: str) -> float | None:

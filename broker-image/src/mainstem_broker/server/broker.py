@@ -29,7 +29,6 @@ from mainstem_broker.cluster.view import Delta
 from mainstem_broker.cluster.znodes import BrokerRegistration, Endpoint
 from mainstem_broker.cluster.zookeeper import ZooKeeper
 from mainstem_broker.config.broker_config import BrokerConfig
-from mainstem_broker.errors import StartupError
 from mainstem_broker.log.deletion import unlink_all
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.quota.client_quotas import ClientQuotas
@@ -128,7 +127,7 @@ class Broker:
             )
         broker_id = config.integer("broker.id")
         self._logs = LogManager(
-            _log_directories(config),
+            [Path(folder).absolute() for folder in config.log_directories],
             broker_id=broker_id,
             recovery_threads_per_directory=self._recovery_threads,
             schedule_unlink=self._schedule_unlink,
@@ -216,7 +215,12 @@ class Broker:
             self._peer_security,
         )
         self._maintenance = Maintenance(
-            self.context, self._logs, self._listeners, self._cluster_changes, self._tls_contexts()
+            self.context,
+            self._logs,
+            self._listeners,
+            self._cluster_changes,
+            self._tls_contexts(),
+            limits,
         )
         self._times: dict[int, RequestTimes] = {}
         self._loop_lag = LoopLag()
@@ -254,6 +258,7 @@ class Broker:
         await asyncio.shield(self._loading)
         await self._cluster_changes.open()
         await self._maintenance.refresh_keys()  # a client whose token is refused does not try again
+        await self._maintenance.look_up_hosts()
         self._lease.begin_listening()
         for listener in self._listeners:
             listener.listen()
@@ -425,13 +430,6 @@ class Broker:
             task.add_done_callback(self._unlinking.discard)
 
         self._loop.call_later(delay_ms / 1000, unlink)
-
-
-def _log_directories(config: BrokerConfig) -> list[Path]:
-    names = [name.strip() for name in config.string("log.dirs").split(",") if name.strip()]
-    if not names:
-        raise StartupError("log.dirs names no directory: add one to the properties file.")
-    return [Path(name).absolute() for name in dict.fromkeys(names)]
 
 
 def _log_progress(done: int, total: int) -> None:

@@ -42,6 +42,7 @@ from mainstem_broker.protocol.wire import Frame
 from mainstem_broker.runtime.disk_reads import DiskReads
 from mainstem_broker.runtime.page_cache import NotCached, is_cached, read_cached
 from mainstem_broker.runtime.pending import Pending
+from mainstem_broker.security.authorizer import normalized_host
 from mainstem_broker.security.login import Login
 from mainstem_broker.security.principals import ANONYMOUS, Principal
 from mainstem_broker.server.client_software import UNKNOWN
@@ -807,4 +808,4 @@ def _peer_name(connected: socket.socket | TlsSocket) -> str:
         host, port = connected.getpeername()[:2]
     except OSError:
         return "gone"
-    return f"{host}:{port}"
+    return f"{normalized_host(host)}:{port}"

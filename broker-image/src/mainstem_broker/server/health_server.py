@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
@@ -60,7 +61,7 @@ class HealthServer:
                 """Probes come every few seconds: no line for each."""
 
         try:
-            self._server = ThreadingHTTPServer(("", port), Handler)
+            self._server = _Server(("", port), Handler)
         except OSError as error:
             raise StartupError(
                 f"Cannot listen on http.port {port} ({error.strerror or error}): stop what listens there, or"
@@ -123,6 +124,17 @@ class HealthServer:
         except TimeoutError:
             answer.cancel()
             raise
+
+
+class _Server(ThreadingHTTPServer):
+    """Listens on all interfaces, of IPv6 and of IPv4, where the machine has both."""
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
 
 async def _turn() -> None:

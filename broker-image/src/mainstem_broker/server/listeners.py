@@ -8,7 +8,8 @@ import resource
 import socket
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -16,6 +17,7 @@ from mainstem_broker.cluster.znodes import Endpoint
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.errors import StartupError
 from mainstem_broker.runtime.disk_reads import DiskReads
+from mainstem_broker.security.authorizer import normalized_host
 from mainstem_broker.security.principals import ANONYMOUS, Principal
 from mainstem_broker.server.connection import Connection, Handle
 from mainstem_broker.server.connection_limits import ConnectionLimits, takes_reserve
@@ -40,7 +42,8 @@ def parse_listeners(config: BrokerConfig) -> list[tuple[Endpoint, Endpoint]]:
     """(where to listen, what to advertise) for each listener of the settings.
 
     Raises:
-        StartupError: a listener cannot be read, is not advertised, or asks for a protocol not served.
+        StartupError: a listener cannot be read, is not advertised, or asks for a protocol not served; two
+            have one name; or an address for all interfaces would be advertised, which clients cannot reach.
     """
     protocols = {}
     for item in config.string("listener.security.protocol.map").split(","):
@@ -48,25 +51,28 @@ def parse_listeners(config: BrokerConfig) -> list[tuple[Endpoint, Endpoint]]:
         if not colon:
             raise StartupError(f"listener.security.protocol.map has {item!r}; write it as NAME:PROTOCOL.")
         protocols[name.upper()] = protocol.upper()
-    bound = [_parse(text, "listeners", protocols) for text in config.string("listeners").split(",")]
+    bound = _parse_all(config.string("listeners"), "listeners", protocols)
     advertised_text = config.optional_string("advertised.listeners")
-    if advertised_text is None:
-        advertised = bound
-    else:
-        advertised = [_parse(text, "advertised.listeners", protocols) for text in advertised_text.split(",")]
-    by_name = {endpoint.listener: endpoint for endpoint in advertised}
+    advertised = (
+        bound if advertised_text is None else _parse_all(advertised_text, "advertised.listeners", protocols)
+    )
     pairs = []
-    for endpoint in bound:
+    for endpoint in bound.values():
         if endpoint.security_protocol not in SECURITY_PROTOCOLS:
             raise StartupError(
                 f"The listener {endpoint.listener} asks for {endpoint.security_protocol}; only"
                 f" {', '.join(SECURITY_PROTOCOLS)} are served: change listeners or"
                 " listener.security.protocol.map."
             )
-        if endpoint.listener not in by_name:
+        if endpoint.listener not in advertised:
             raise StartupError(f"The listener {endpoint.listener} is missing from advertised.listeners.")
-        address = by_name[endpoint.listener]
+        address = advertised[endpoint.listener]
         host = address.host or socket.gethostname()
+        if _is_unspecified(host):
+            raise StartupError(
+                f"The listener {endpoint.listener} would be advertised as {host}, which stands for all"
+                " interfaces: set advertised.listeners to the address that clients connect to."
+            )
         pairs.append((endpoint, Endpoint(address.listener, address.security_protocol, host, address.port)))
     return pairs
 
@@ -85,6 +91,28 @@ def inter_broker_protocol(config: BrokerConfig, listeners: list[tuple[Endpoint, 
         f"Brokers talk to each other through the listener {name}, which is missing from listeners: add it, or"
         " set inter.broker.listener.name to one of those."
     )
+
+
+def _parse_all(text: str, setting: str, protocols: dict[str, str]) -> dict[str, Endpoint]:
+    """By the name of the listener."""
+    endpoints: dict[str, Endpoint] = {}
+    for item in text.split(","):
+        endpoint = _parse(item, setting, protocols)
+        if endpoint.listener in endpoints:
+            raise StartupError(
+                f"{setting} has two listeners with the name {endpoint.listener}: give one of them another"
+                " name, with its security protocol in listener.security.protocol.map."
+            )
+        endpoints[endpoint.listener] = endpoint
+    return endpoints
+
+
+def _is_unspecified(host: str) -> bool:
+    """Whether it is 0.0.0.0 or ::, in any form."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _parse(text: str, setting: str, protocols: dict[str, str]) -> Endpoint:
@@ -184,7 +212,7 @@ class Listener:
                 logger.warning("connection not accepted", reason=str(error))
                 self._pause_accepting(ACCEPT_RETRY_S)
                 return
-            address: str = peer[0]
+            address = normalized_host(peer[0])
             exceeded: str | None
             if not self._is_between_brokers and takes_reserve(connected.fileno(), self._descriptors_max):
                 exceeded = "the limit of open files (ulimit -n)"
@@ -272,14 +300,19 @@ class Listener:
 
 
 def _bind(endpoint: Endpoint) -> socket.socket:
-    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setblocking(False)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((endpoint.host, endpoint.port))
+        family, address = _place_of(endpoint)
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setblocking(False)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and not endpoint.host:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
     except OSError as error:
-        bound.close()
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
                 f"Port {endpoint.port} is taken: stop what listens there, or change listeners."
@@ -288,3 +321,15 @@ def _bind(endpoint: Endpoint) -> socket.socket:
             f"Cannot listen on {endpoint.host}:{endpoint.port} ({error.strerror or error}): change listeners."
         ) from error
     return bound
+
+
+def _place_of(endpoint: Endpoint) -> tuple[int, Any]:
+    """The family of addresses, and the address as `bind` takes it. Raises OSError for an unknown name."""
+    if not endpoint.host and socket.has_dualstack_ipv6():
+        return socket.AF_INET6, ("::", endpoint.port)  # takes connections of IPv4, too
+    found = socket.getaddrinfo(
+        endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    # A name that has both, such as localhost, stands for its IPv4 address, as in Java.
+    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    return family, address

@@ -1,5 +1,5 @@
 """The broker's periodic work: retention, due flushes, checkpoints, expired producers, idle connections,
-certificates that have changed.
+certificates that have changed, hosts of settings.
 
 Each kind of work is one task that wakes at its interval; what blocks on the disk runs in threads. A
 failure is logged and tried again at the next turn.
@@ -8,6 +8,7 @@ failure is logged and tried again at the next turn.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from mainstem_broker.errors import ProtocolError
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.server.cluster_changes import ClusterChanges
 from mainstem_broker.server.compaction import Compactor
+from mainstem_broker.server.connection_limits import ConnectionLimits
 from mainstem_broker.server.listeners import Listener
 from mainstem_broker.server.tls_context import TlsContext
 
@@ -27,6 +29,7 @@ FLUSH_CHECK_INTERVAL_MS: Final = 1_000
 """How often flush.ms and freshly sealed segments are looked at; the look costs no disk access."""
 IDLE_CHECK_INTERVAL_MS: Final = 10_000
 CERTIFICATE_CHECK_INTERVAL_MS: Final = 1_000
+HOST_LOOKUP_INTERVAL_MS: Final = 10_000
 TRY_AGAIN_INTERVAL_MS: Final = 1_000
 
 
@@ -40,7 +43,9 @@ class Maintenance:
         listeners: Sequence[Listener],
         news: ClusterChanges,
         tls_contexts: Sequence[TlsContext] = (),
+        limits: ConnectionLimits | None = None,
     ) -> None:
+        self._limits = limits
         self._tls_contexts = tls_contexts
         self._broker = broker
         self._cluster_changes = news
@@ -64,6 +69,7 @@ class Maintenance:
             (self._close_idle, IDLE_CHECK_INTERVAL_MS),
             (self._reload_certificates, CERTIFICATE_CHECK_INTERVAL_MS),
             (self.refresh_keys, CERTIFICATE_CHECK_INTERVAL_MS),
+            (self.look_up_hosts, HOST_LOOKUP_INTERVAL_MS),
             (self._rebalance_leaders, 1000 * config.integer("leader.imbalance.check.interval.seconds")),
             (self._try_again, TRY_AGAIN_INTERVAL_MS),
             # Half the lag, so that a follower is out after at most one and a half times it, as in Kafka.
@@ -137,6 +143,23 @@ class Maintenance:
         """Read the keys of tokens again that are due. To be called once before clients are served."""
         all_tokens = [it.tokens for it in self._listeners if it.tokens is not None]
         await asyncio.gather(*(tokens.refresh_if_due() for tokens in all_tokens))
+
+    async def look_up_hosts(self) -> None:
+        """Look up hosts of limits that are not known yet. To be called once before clients are served."""
+        if self._limits is None:
+            return
+        for host in self._limits.hosts_to_look_up():
+            try:
+                found = await asyncio.to_thread(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+            except (OSError, UnicodeError) as error:
+                logger.warning(
+                    "host not found; it has the limit of all addresses until it is",
+                    setting="max.connections.per.ip.overrides",
+                    host=host,
+                    reason=str(error),
+                )
+                continue
+            self._limits.take_addresses(host, (str(address[0]) for *_, address in found))
 
     async def _close_idle(self) -> None:
         idle_ms = self._broker.config.integer("connections.max.idle.ms")

@@ -7,6 +7,7 @@ keep what they began with. A file that cannot be used changes nothing, and is re
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ _CLIENT_AUTHENTICATION: Final = {
     "requested": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -132,15 +134,15 @@ class TlsContext:
                     " ssl.keystore.certificate.chain and ssl.keystore.key."
                 )
             pem, source = f"{key}\n{chain}\n", "ssl.keystore.key with ssl.keystore.certificate.chain"
-        with _as_file(pem) as path:
-            try:
+        try:
+            with _as_file(in_lines(pem)) as path:
                 # Without a password OpenSSL would ask the terminal for that of an encrypted key.
                 context.load_cert_chain(path, password=lambda: password)
-            except (ssl.SSLError, OSError, ValueError) as error:
-                raise StartupError(
-                    f"{source} cannot be used ({_reason(error)}): it needs a private key and its certificate"
-                    " chain in PEM, and ssl.key.password if the key is encrypted."
-                ) from None
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise StartupError(
+                f"{source} cannot be used ({_reason(error)}): it needs a private key and its certificate"
+                " chain in PEM, and ssl.key.password if the key is encrypted."
+            ) from None
 
     def _load_trust(self, context: ssl.SSLContext) -> None:
         config = self._config
@@ -160,11 +162,35 @@ class TlsContext:
                 return
             pem, source = inline, "ssl.truststore.certificates"
         try:
-            context.load_verify_locations(cadata=pem)
+            context.load_verify_locations(cadata=in_lines(pem))
         except (ssl.SSLError, ValueError) as error:
             raise StartupError(
                 f"{source} cannot be used ({_reason(error)}): it needs certificates in PEM."
             ) from None
+
+
+def in_lines(pem: str) -> str:
+    """PEM as OpenSSL reads it: each block on lines of its own, in ASCII.
+
+    Kafka's `DefaultSslEngineFactory` ignores white space in PEM, and lines that a backslash joins in a file
+    of properties have no line ends. Comments between blocks may have any characters.
+
+    Raises:
+        ValueError: a block is cut off. OpenSSL would not see one that has no lines.
+    """
+    lines, count = _BLOCK.subn(_block_in_lines, pem)
+    if count != pem.count("-----BEGIN "):
+        raise ValueError("a block has no end")
+    return lines.encode("ascii", "replace").decode()
+
+
+def _block_in_lines(block: re.Match[str]) -> str:
+    label, body = block.groups()
+    if ":" not in body:  # otherwise it begins with headers, each on a line (RFC 1421)
+        digits = "".join(body.split())
+        lines = (digits[start : start + 64] for start in range(0, len(digits), 64))
+        body = "\n{}\n".format("\n".join(lines))
+    return f"\n-----BEGIN {label}-----{body}-----END {label}-----\n"
 
 
 def openssl_name(suite: str) -> str:
@@ -197,10 +223,9 @@ def _signature_of(path: Path) -> tuple[int, int, int] | None:
 def _read(path: Path, setting: str) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(PEM_BYTES_MAX).decode("ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not PEM"
-        raise StartupError(f"{setting} ({path}) cannot be read: {reason}.") from None
+            return file.read(PEM_BYTES_MAX).decode("ascii", "replace")
+    except OSError as error:
+        raise StartupError(f"{setting} ({path}) cannot be read: {error.strerror}.") from None
 
 
 @contextmanager

@@ -209,10 +209,10 @@ class _Handshake:
 
     def _peer(self) -> str:
         try:
-            host, port = self._socket.getpeername()[:2]
+            port = self._socket.getpeername()[1]
         except OSError:
-            return f"{self.address}:0"
-        return f"{host}:{port}"
+            port = 0
+        return f"{self.address}:{port}"
 
 
 def _reason(error: ssl.SSLError) -> str:

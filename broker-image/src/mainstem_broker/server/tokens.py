@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from time import monotonic, time
 from typing import Final
@@ -15,14 +16,14 @@ from joserfc.jwk import KeySet
 from mainstem_broker.config.listener_config import ListenerConfig
 from mainstem_broker.errors import StartupError
 from mainstem_broker.security.exchanges import LoginFailed
-from mainstem_broker.security.oauth import OAuthServer, TokenRules, key_id_of, parse_keys
+from mainstem_broker.security.oauth import OAuthServer, TokenRules, is_signed, parse_keys
 
 logger = structlog.get_logger(__name__)
 
 ANSWER_S_MAX: Final = 10.0
 KEYS_BYTES_MAX: Final = 1024 * 1024
 REFRESH_S_MIN: Final = 10.0
-"""Between two looks because of a token with an unknown key: anyone may send one."""
+"""Between two looks because of a token that no known key has signed: anyone may send one."""
 _SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
 
 
@@ -51,7 +52,6 @@ class Tokens:
         )
         self._refresh_s = config.integer("sasl.oauthbearer.jwks.endpoint.refresh.ms") / 1000
         self._keys: KeySet | None = None
-        self._key_ids: frozenset[str] = frozenset()
         self._text = ""
         self._read_s = -self._refresh_s
         self._is_wanted = False
@@ -60,16 +60,16 @@ class Tokens:
         return OAuthServer(self.keys_for, self._rules, time)
 
     def keys_for(self, token: str) -> KeySet:
-        """The present keys. If the token's is not among them, they are read again soon, for the next try.
+        """The present keys. If none of them has signed the token, they are read again soon, for the next try.
 
         Raises:
             LoginFailed: there are none yet.
         """
-        key_id = key_id_of(token)
-        if self._keys is None or (key_id is not None and key_id not in self._key_ids):
-            self._is_wanted = True
         if self._keys is None:
+            self._is_wanted = True
             raise LoginFailed("The issuer's keys have not been read yet.")
+        if not is_signed(token, self._keys):
+            self._is_wanted = True
         return self._keys
 
     async def refresh_if_due(self) -> None:
@@ -85,14 +85,13 @@ class Tokens:
                 return
             self._text = text
             keys = parse_keys(text)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException, RecursionError) as error:
             self._is_wanted = self._is_wanted or self._keys is None
             logger.warning(
                 "keys of tokens not read; the previous ones are kept", url=self._url, reason=str(error)
             )
             return
         self._keys = keys
-        self._key_ids = frozenset(key.kid for key in keys.keys if key.kid is not None)
         logger.info("keys of tokens read", url=self._url, count=len(keys.keys))
 
 

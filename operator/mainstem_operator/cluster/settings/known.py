@@ -72,10 +72,12 @@ KNOWN_SETTINGS: Final = frozenset(
         "log.cleaner.min.compaction.lag.ms",
         "log.cleaner.threads",
         "log.cleanup.policy",
+        "log.dir",
         "log.dirs",
         "log.flush.interval.messages",
         "log.flush.interval.ms",
         "log.flush.offset.checkpoint.interval.ms",
+        "log.flush.scheduler.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
         "log.index.interval.bytes",
         "log.index.size.max.bytes",
@@ -191,10 +193,11 @@ KNOWN_SETTINGS: Final = frozenset(
 is misspelled is reported before any of them is restarted for it."""
 
 _OF_ONE_LISTENER: Final = "listener.name."  # before a setting, for the listener that follows
+_OF_ONE_MECHANISM: Final = ("sasl.jaas.config", "sasl.oauthbearer.")
 
 
 def unknown_settings(names: Iterable[str]) -> list[str]:
-    """Those that brokers of this version do not know. They log a warning, and ignore them, as Kafka does."""
+    """Those that brokers of this version do not know: they would ignore them, or not start with them."""
     return sorted(name for name in names if not KNOWN_SETTINGS & _meant(name))
 
 
@@ -202,5 +205,6 @@ def _meant(name: str) -> set[str]:
     """What a name may be of: for one listener, `listener.name.X.NAME` or `listener.name.X.MECHANISM.NAME`."""
     if not name.startswith(_OF_ONE_LISTENER):
         return {name}
-    parts = name.removeprefix(_OF_ONE_LISTENER).split(".")
-    return {".".join(parts[1:]), ".".join(parts[2:])}
+    _, _, rest = name.removeprefix(_OF_ONE_LISTENER).partition(".")
+    _, _, after = rest.partition(".")
+    return {rest, after} if after.startswith(_OF_ONE_MECHANISM) else {rest}

@@ -54,6 +54,7 @@ LIVE_SETTINGS: Final = frozenset(
         "log.cleanup.policy",
         "log.flush.interval.messages",
         "log.flush.interval.ms",
+        "log.flush.scheduler.interval.ms",
         "log.index.interval.bytes",
         "log.index.size.max.bytes",
         "log.local.retention.bytes",

@@ -46,12 +46,14 @@ def test_paths_and_rules_are_apache_kafkas() -> None:
     assert b'"DescribeConfigs"' in encode_rules(every)
 
 
-@pytest.mark.parametrize("name", ["a", "*", "a b", "ü", "..."])
+@pytest.mark.parametrize("name", ["a", "*", "a b", "ü", "...", "\uffef"])
 def test_names_that_a_node_can_have(name: str) -> None:
     assert is_storable(name)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\x00", "a\n", "\x7f", "\ue000"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "a\x00", "a\n", "\x7f", "\ue000", "\uffff", "\U0001f680"]
+)
 def test_names_that_no_node_can_have(name: str) -> None:
     assert not is_storable(name)
 

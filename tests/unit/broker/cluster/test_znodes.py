@@ -46,6 +46,7 @@ def test_a_broker_registers_in_version_5() -> None:
         (
             Endpoint("PLAINTEXT", "PLAINTEXT", "10.0.0.1", 9092),
             Endpoint("EXTERNAL", "SSL", "k.example", 9093),
+            Endpoint("OTHER", "SSL", "2001:db8::1", 9094),
         ),
         "rack-a",
     )
@@ -55,8 +56,8 @@ def test_a_broker_registers_in_version_5() -> None:
         "port": 9092,
         "jmx_port": -1,
         "timestamp": "1700000000000",
-        "endpoints": ["PLAINTEXT://10.0.0.1:9092", "EXTERNAL://k.example:9093"],
-        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT", "EXTERNAL": "SSL"},
+        "endpoints": ["PLAINTEXT://10.0.0.1:9092", "EXTERNAL://k.example:9093", "OTHER://[2001:db8::1]:9094"],
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT", "EXTERNAL": "SSL", "OTHER": "SSL"},
         "features": {},
         "rack": "rack-a",
     }

@@ -164,6 +164,44 @@ def test_retention_falls_back_from_the_finest_unit_to_the_coarsest(
     assert settings.topic({"retention.ms": "77"}).retention_ms == 77
 
 
+@pytest.mark.parametrize(
+    ("static", "flush_ms"),
+    [
+        ({}, 2**63 - 1),
+        ({"log_flush_scheduler_interval_ms": "3000"}, 3_000),
+        ({"log_flush_scheduler_interval_ms": "3000", "log_flush_interval_ms": "1000"}, 1_000),
+    ],
+)
+def test_a_log_is_flushed_as_often_as_the_scheduler_without_an_interval_of_its_own(
+    static: dict[str, str], flush_ms: int
+) -> None:
+    assert config(**static).topic({}).flush_ms == flush_ms
+
+
+@pytest.mark.parametrize(
+    ("static", "folders"),
+    [
+        ({}, [BROKER_SETTINGS["log.dir"].default]),
+        ({"log_dir": "/a"}, ["/a"]),
+        ({"log_dir": "/a, /b"}, ["/a", "/b"]),
+        ({"log_dir": "/a", "log_dirs": "/b"}, ["/b"]),
+        ({"log_dirs": "/b,/a, /b"}, ["/b", "/a"]),
+    ],
+)
+def test_logs_are_in_the_folders_of_log_dir_where_log_dirs_is_unset(
+    static: dict[str, str], folders: list[str]
+) -> None:
+    settings = config(**static)
+    assert (settings.log_directories, settings.unknown) == (folders, [])
+
+
+@pytest.mark.parametrize("name", ["log.dir", "log.dirs"])
+@pytest.mark.parametrize("folders", ["", " , "])
+def test_a_broker_without_a_data_directory_says_so(name: str, folders: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"^{name} names no directory: add one"):
+        _ = BrokerConfig(REQUIRED | {name: folders}).log_directories
+
+
 def test_segment_age_falls_back_to_hours_as_well() -> None:
     settings = config(log_roll_hours="5", log_roll_jitter_hours="1")
     topic = settings.topic({})
@@ -242,6 +280,63 @@ def test_a_required_setting_that_is_missing_is_named(name: str) -> None:
 
 def test_unknown_settings_are_kept_aside() -> None:
     assert BrokerConfig(REQUIRED | {"zz": "1", "node.id": "2"}).unknown == ["node.id", "zz"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("zookeeper.set.acl", "true"),
+        ("zookeeper.ssl.client.enable", "TRUE"),
+        ("authorizer.zookeeper.url", "other:2181"),
+        ("principal.builder.class", "org.example.Principals"),
+        ("listener.name.clients.principal.builder.class", "org.example.Principals"),
+        ("create.topic.policy.class.name", "org.example.Policy"),
+        ("alter.config.policy.class.name", "org.example.Policy"),
+        ("listener.name.clients.plain.sasl.server.callback.handler.class", "org.example.Ldap"),
+        ("listener.name.clients.oauthbearer.sasl.oauthbearer.jwt.validator.class", "org.example.Validator"),
+        ("listener.name.clients.ssl.engine.factory.class", "org.example.Engine"),
+        ("listener.name.clients.plain.connections.max.reauth.ms", "3600000"),
+        ("client.quota.callback.class", "org.example.Quotas"),
+    ],
+)
+def test_a_setting_that_protects_and_is_not_served_is_refused(name: str, value: str) -> None:
+    """R38"""
+    with pytest.raises(InvalidSetting, match=rf"^{re.escape(name)} is not served here: .+\. Remove it"):
+        BrokerConfig(REQUIRED | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("zookeeper.set.acl", "False"),
+        ("listener.name.clients.plain.connections.max.reauth.ms", "0"),
+        ("create.topic.policy.class.name", ""),
+        (
+            "principal.builder.class",
+            "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+        ),
+        (
+            "listener.name.clients.oauthbearer.sasl.server.callback.handler.class",
+            "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
+        ),
+        ("sasl.login.callback.handler.class", "org.example.Login"),
+        ("metric.reporters", "org.example.Reporter"),
+    ],
+)
+def test_what_kafka_does_by_itself_or_what_protects_nothing_is_only_unknown(name: str, value: str) -> None:
+    assert BrokerConfig(REQUIRED | {name: value}).unknown == [name]
+
+
+def test_settings_of_tokens_may_be_given_for_their_mechanism() -> None:
+    """As in Kafka. A broker that ignored it would accept tokens that are meant for others."""
+    name = "sasl.oauthbearer.expected.audience"
+    prefix = "listener.name.clients."
+    settings = BrokerConfig(
+        REQUIRED | {name: "any", f"{prefix}{name}": "clients", f"{prefix}oauthbearer.{name}": "kafka"}
+    )
+    assert settings.unknown == []
+    assert settings.listener("CLIENTS").items(name) == ["kafka"]
+    assert settings.listener("OTHERS").items(name) == ["any"]
 
 
 # --- Properties ---

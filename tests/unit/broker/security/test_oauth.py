@@ -13,7 +13,7 @@ from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
 
 from mainstem_broker.security.exchanges import LoginFailed
 from mainstem_broker.security.login import Login
-from mainstem_broker.security.oauth import OAuthServer, TokenRules, key_id_of, parse_keys, verified
+from mainstem_broker.security.oauth import OAuthServer, TokenRules, is_signed, parse_keys, verified
 
 NOW_S = 1_800_000_000.0
 KEY = ECKey.generate_key("P-256", {"kid": "one"}, auto_kid=False)
@@ -140,7 +140,7 @@ def test_arbitrary_messages_log_nobody_in(data: bytes) -> None:
 
 @given(st.text(alphabet=st.characters(codec="ascii"), max_size=60))
 def test_arbitrary_tokens_are_refused(text: str) -> None:
-    key_id_of(text)
+    assert not is_signed(text, KEYS)
     with pytest.raises(LoginFailed):
         verified(text, KEYS, RULES, NOW_S)
 
@@ -159,7 +159,43 @@ def test_keys_of_unknown_kinds_are_left_out() -> None:
     parsed = parse_keys(json.dumps({"keys": keys}))
     assert isinstance(parsed, KeySet)
     assert {key.kid for key in parsed.keys} == {"one", "two"}
-    assert key_id_of(token()) == "one"
+    assert is_signed(token(), parsed)
+
+
+RSA = RSAKey.generate_key(2048, {"kid": "rsa"}, auto_kid=False)
+
+
+def key_set(*keys: tuple[Any, dict[str, str]]) -> KeySet:
+    """Keys with further members of theirs."""
+    return parse_keys(json.dumps({"keys": [key.as_dict(private=False) | more for key, more in keys]}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_accepted"),
+    [
+        (key_set((KEY, {"use": "sig"})), True),
+        (key_set((OTHER, {"kid": "old"}), (KEY, {"kid": "new"})), True),
+        (key_set((RSA, {"use": "enc"}), (KEY, {"use": "sig"})), True),
+        (key_set((RSA, {}), (KEY, {"alg": "ES256"})), True),
+        (key_set((KEY, {"use": "enc"}), (RSA, {})), False),
+        (key_set((KEY, {"alg": "ES384"}), (RSA, {})), False),
+        (key_set((OTHER, {}), (RSA, {})), False),
+    ],
+    ids=["alone", "rotated", "beside-enc", "by-alg", "enc", "another-alg", "others"],
+)
+def test_a_token_need_not_name_its_key(keys: KeySet, is_accepted: bool) -> None:
+    """RFC 7515, section 4.1.4: kid is optional. Issuers have several keys while they change them."""
+    nameless = jwt.encode({"alg": "ES256"}, CLAIMS, KEY, algorithms=["ES256"])
+    assert is_signed(nameless, keys) == is_accepted
+    if is_accepted:
+        assert verified(nameless, keys, RULES, NOW_S).user == "alice"
+    else:
+        with pytest.raises(LoginFailed, match="not signed by a known key"):
+            verified(nameless, keys, RULES, NOW_S)
+
+
+def test_a_token_that_names_a_key_is_of_that_one() -> None:
+    assert not is_signed(token(), key_set((OTHER, {}), (KEY, {"kid": "two"})))
 
 
 def test_a_token_that_is_accepted_though_it_has_expired_begins_no_session_without_end() -> None:

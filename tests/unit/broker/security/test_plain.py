@@ -80,5 +80,21 @@ def test_jaas_that_cannot_be_read_is_refused_without_quoting_it(text: str) -> No
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"M required username=\"admin\" password=\"se cret\";",
+        r'M required username="admin" password="se cret";',
+        r"M required username='admin' password='se\ cret';",
+    ],
+)
+def test_quotes_may_be_escaped_as_javas_files_of_properties_allow(text: str) -> None:
+    assert parse_jaas(text, "x") == {"username": "admin", "password": "se cret"}
+
+
+def test_an_escaped_quote_within_quotes_is_part_of_the_value() -> None:
+    assert parse_jaas(r'M required password="a=\"b\"";', "x") == {"password": 'a="b"'}
+
+
 def test_a_module_without_options_has_none() -> None:
     assert parse_jaas("Module required;", "x") == {}

@@ -240,11 +240,3 @@ async def test_a_broker_without_zookeeper_says_so_and_can_be_stopped(tmp_path: P
     with pytest.raises(StartupError, match="ZooKeeper did not answer"):
         async with running(tmp_path, "127.0.0.1:1", settings=settings):
             raise AssertionError("it must not start")
-
-
-@pytest.mark.parametrize("directories", ["", " , "])
-async def test_a_broker_without_a_data_directory_says_so(
-    tmp_path: Path, servers: str, directories: str
-) -> None:
-    with pytest.raises(StartupError, match=r"log\.dirs names no directory"):
-        Broker(config(tmp_path, servers, settings={"log.dirs": directories}))

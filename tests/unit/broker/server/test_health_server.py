@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,14 +21,16 @@ from tests.unit.broker.server.test_broker import config, create, running
 from mainstem_broker.errors import StartupError
 from mainstem_broker.server import health_server
 from mainstem_broker.server.broker import Broker
-from mainstem_broker.server.health import Phase
+from mainstem_broker.server.health import Health, Phase
+from mainstem_broker.server.health_server import HealthServer
+from mainstem_broker.server.metrics import Metrics
 
 pytestmark = pytest.mark.processes
 
 
-def fetch(port: int, path: str) -> tuple[int, bytes]:
+def fetch(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as refusal:
         return refusal.code, refusal.read()
@@ -115,3 +119,14 @@ async def test_a_port_that_is_taken_is_reported_before_anything_is_touched(
     async with running(tmp_path, servers, settings={"http.port": str(port)}):
         with pytest.raises(StartupError, match=f"http.port {port}"):
             Broker(config(tmp_path, servers, 2, {"http.port": str(port)}))
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_probes_reach_it_by_ipv4_and_by_ipv6(host: str) -> None:
+    server = HealthServer(0, Mock(spec=Health), Mock(spec=Metrics))
+    server.start()
+    try:
+        assert await asyncio.to_thread(fetch, server.port, "/livez", host) == (200, b'{"alive": true}\n')
+    finally:
+        await asyncio.to_thread(server.close)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -36,6 +37,13 @@ def parsed(**settings: str) -> list[tuple[Endpoint, Endpoint]]:
 def test_without_advertised_listeners_the_bound_ones_are_advertised() -> None:
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)
     assert parsed(listeners="PLAINTEXT://127.0.0.1:9092") == [(endpoint, endpoint)]
+
+
+def test_all_interfaces_are_listened_on_where_another_address_is_advertised() -> None:
+    ((bound, reported),) = parsed(
+        listeners="PLAINTEXT://0.0.0.0:9092", advertised_listeners="PLAINTEXT://k.example:9092"
+    )
+    assert (bound.host, reported.host) == ("0.0.0.0", "k.example")
 
 
 def test_an_empty_host_listens_everywhere_and_tells_the_hosts_name() -> None:
@@ -78,13 +86,27 @@ def test_each_listener_is_reported_under_its_own_address_whatever_the_order() ->
             {"listeners": "PLAINTEXT://h:1", "advertised_listeners": "SSL://h:1"},
             "PLAINTEXT is missing from advertised.listeners",
         ),
+        ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised as 0.0.0.0, which stands for all interfaces"),
+        ({"listeners": "PLAINTEXT://[0::0]:1"}, "advertised as 0::0, which stands for all interfaces"),
+        (
+            {"listeners": "PLAINTEXT://:1", "advertised_listeners": "PLAINTEXT://[::]:1"},
+            "set advertised.listeners to the address that clients connect to",
+        ),
+        (
+            {"listeners": "PLAINTEXT://h:1,plaintext://h:2"},
+            "listeners has two listeners with the name PLAINTEXT: give one of them another name",
+        ),
+        (
+            {"advertised_listeners": "PLAINTEXT://h:1,PLAINTEXT://i:1"},
+            "advertised.listeners has two listeners with the name PLAINTEXT",
+        ),
         ({"listener_security_protocol_map": "PLAINTEXT"}, "has 'PLAINTEXT'; write it as NAME:PROTOCOL"),
     ],
 )
 def test_listeners_that_cannot_be_are_reported_with_what_to_change(
     settings: dict[str, str], reason: str
 ) -> None:
-    with pytest.raises(StartupError, match=reason.replace(".", r"\.")):
+    with pytest.raises(StartupError, match=re.escape(reason)):
         parsed(**settings)
 
 
@@ -116,10 +138,47 @@ async def test_an_address_that_is_not_ours_is_reported_with_the_reason(host: str
         Listener(Endpoint("PLAINTEXT", "PLAINTEXT", host, 0), OPTIONS, unlimited(), DiskReads())
 
 
+both_families = pytest.mark.skipif(
+    not socket.has_dualstack_ipv6(), reason="this machine has no sockets that take both IPv4 and IPv6"
+)
+V4 = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
+V6 = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
+
+
+@both_families
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_an_empty_host_takes_clients_of_ipv4_and_ipv6_under_their_own_addresses(address: str) -> None:
+    overrides = {"max.connections.per.ip.overrides": f"{address}:1"}
+    with Listening(limits(**overrides), host="") as listening:
+        assert await listening.ask("echo x", address) == b"x"
+        (connection,) = listening.listener.connections
+        assert connection.peer.rpartition(":")[0] == address
+        assert await listening.ask("echo y", address) == b"", "the limit of its address holds"
+
+
+async def test_an_empty_host_takes_clients_of_ipv4_where_the_machine_has_no_ipv6(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with Listening(host="") as listening:
+        assert await listening.ask("echo x", "127.0.0.1") == b"x"
+
+
+@both_families
+@pytest.mark.parametrize(("found", "address"), [([V6], "::1"), ([V6, V4], "127.0.0.1")])
+def test_a_name_that_has_only_an_ipv6_address_stands_for_it(
+    found: list[object], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    bound = module._bind(Endpoint("PLAINTEXT", "PLAINTEXT", "k.example", 0))
+    with bound:
+        assert bound.getsockname()[0] == address
+
+
 # --- Accepting ---
 
 
-def limits(**settings: int) -> ConnectionLimits:
+def limits(**settings: int | str) -> ConnectionLimits:
     """Underscores stand for dots."""
     static = {"broker.id": "1", "zookeeper.connect": "z:2181"}
     config = BrokerConfig(static | {name.replace("_", "."): str(value) for name, value in settings.items()})
@@ -137,10 +196,11 @@ class Listening:
         limits: ConnectionLimits | None = None,
         options: SocketOptions = OPTIONS,
         *,
+        host: str = "127.0.0.1",
         is_between_brokers: bool = False,
     ) -> None:
         self.listener = Listener(
-            Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0),
+            Endpoint("PLAINTEXT", "PLAINTEXT", host, 0),
             options,
             limits or unlimited(),
             DiskReads(),
@@ -159,9 +219,10 @@ class Listening:
         for writer in self._writers:
             writer.close()
 
-    async def ask(self, text: str) -> bytes:
+    async def ask(self, text: str, host: str | None = None) -> bytes:
         """Connect, ask, and read until an answer or the end has come; the connection stays open."""
-        reader, self.writer = await asyncio.open_connection(*self.address)
+        own_host, port = self.address[:2]
+        reader, self.writer = await asyncio.open_connection(host or own_host, port)
         self._writers.append(self.writer)
         self.writer.write(frame_of(text.encode()))
         try:

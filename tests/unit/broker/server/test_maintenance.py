@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from mainstem_broker.errors import StorageError
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.server import maintenance as module
 from mainstem_broker.server.cluster_changes import ClusterChanges
+from mainstem_broker.server.connection_limits import ConnectionLimits
 from mainstem_broker.server.listeners import Listener
 from mainstem_broker.server.maintenance import Maintenance
 
@@ -174,3 +176,29 @@ async def test_connections_are_never_idle_for_too_long_where_the_setting_says_so
     upkeep, idle = upkeep_of(broker)
     await upkeep._close_idle()
     assert idle.told == []
+
+
+async def test_hosts_of_limits_are_looked_up_until_they_are_found(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = broker.context.config.with_dynamic({}, {"max.connections.per.ip.overrides": "k.example:0"})
+    connections = ConnectionLimits(lambda: named)
+    news = ClusterChanges(broker.context, broker.replicas.logs)
+    at_end(news._worker._threads.shutdown)
+    upkeep = Maintenance(broker.context, broker.replicas.logs, [], news, limits=connections)
+
+    def is_missing(*_: object, **__: object) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", is_missing)
+    with capture_logs() as logs:
+        await upkeep.look_up_hosts()
+    assert [(entry["host"], entry["reason"]) for entry in logs] == [
+        ("k.example", "[Errno -2] Name or service not known")
+    ]
+    assert connections.open("10.0.0.1") is None
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    await upkeep.look_up_hosts()
+    assert connections.open("10.0.0.1") == "max.connections.per.ip"

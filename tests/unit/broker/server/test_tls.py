@@ -8,7 +8,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -660,7 +660,54 @@ def test_settings_that_cannot_be_used_are_named(
     assert reason in str(raised.value)
 
 
-def test_an_encrypted_key_needs_its_password_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+def in_one_line(pem: str) -> str:
+    return pem.replace("\n", " ")
+
+
+def by_form(form: Callable[[str], str]) -> dict[str, str]:
+    """Settings with all keys and certificates in that form."""
+    key, _, chain = SERVER.partition("-----BEGIN CERTIFICATE")
+    own = {"ssl.keystore.key": key, "ssl.keystore.certificate.chain": "-----BEGIN CERTIFICATE" + chain}
+    trust = {"ssl.truststore.certificates": AUTHORITY.trust + OTHER_AUTHORITY.trust}
+    return {name: form(pem) for name, pem in (own | trust).items()}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        in_one_line,
+        lambda pem: pem.replace("\n", ""),
+        lambda pem: pem.replace("\n", "\r\n    "),
+        lambda pem: f"# Autorit\u00e9: \u2014\n{pem}\n# Fin \u2014",
+        lambda pem: f"Bag Attributes\n    friendlyName: x{pem}",
+    ],
+    ids=["spaces", "nothing", "indented", "comments-beyond-ascii", "attributes"],
+)
+def test_pem_may_have_any_white_space_and_text_between_its_blocks(
+    tmp_path: Path, form: Callable[[str], str]
+) -> None:
+    """As in Kafka's DefaultSslEngineFactory. Lines that a backslash joins have no line ends."""
+    settings = by_form(form)
+    in_files = {}
+    for name, text in (("keystore", form(SERVER)), ("truststore", settings["ssl.truststore.certificates"])):
+        in_files[f"ssl.{name}.location"] = str(tmp_path / name)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for given in (settings, in_files):
+        security = security_of(config_of({**given, "ssl.client.auth": "required"}))
+        assert security.tls is not None
+        assert security.tls.context.cert_store_stats()["x509_ca"] == 2
+
+
+def test_a_certificate_that_is_cut_off_or_damaged_is_refused() -> None:
+    settings = by_form(in_one_line)
+    trust = settings["ssl.truststore.certificates"]
+    for damaged in (trust[:-40], trust.replace("MII", "M\u00c9I", 1)):
+        with pytest.raises(StartupError, match=r"ssl\.truststore\.certificates cannot be used"):
+            security_of(config_of({**settings, "ssl.truststore.certificates": damaged}))
+
+
+@pytest.mark.parametrize("key_format", ["PKCS8", "TraditionalOpenSSL"])  # the second one has headers
+def test_an_encrypted_key_needs_its_password_and_nobody_is_asked_for_it(key_format: str) -> None:
     from cryptography.hazmat.primitives import serialization
 
     key, _, chain = SERVER.partition("-----BEGIN CERTIFICATE")
@@ -668,7 +715,7 @@ def test_an_encrypted_key_needs_its_password_and_nobody_is_asked_for_it(tmp_path
         serialization.load_pem_private_key(key.encode(), None)
         .private_bytes(
             serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
+            getattr(serialization.PrivateFormat, key_format),
             serialization.BestAvailableEncryption(b"secret"),
         )
         .decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -312,6 +313,9 @@ def test_the_page_is_served(running: Running) -> None:
             assert json.load(answer) == {"error": "", "topics": {}}
         with urllib.request.urlopen(f"{base}/healthz") as answer:
             assert answer.read() == b"ok"
+        if socket.has_dualstack_ipv6():
+            with urllib.request.urlopen(f"http://[::1]:{port}/healthz") as answer:
+                assert answer.read() == b"ok"
 
 
 def test_a_load_reads_no_more_than_its_turn() -> None:

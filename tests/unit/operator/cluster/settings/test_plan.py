@@ -67,6 +67,7 @@ def test_known_are_the_settings_of_the_brokers_own_table() -> None:
 
 
 PLAIN = "listener.name.outside.plain"
+TOKENS = "listener.name.outside.oauthbearer.sasl.oauthbearer.expected.audience"
 
 
 def test_a_setting_that_brokers_do_not_know_is_named_in_a_condition() -> None:
@@ -79,10 +80,20 @@ def test_a_setting_that_brokers_do_not_know_is_named_in_a_condition() -> None:
     (message,) = unknown({"log.retention.houres": "7", "log.retention.ms": "7"})
     assert "log.retention.houres" in message
     assert "log.retention.ms" not in message
-    known = ("log.retention.ms", "listener.name.outside.max.connections", f"{PLAIN}.sasl.jaas.config")
+    known = ("log.retention.ms", "listener.name.outside.max.connections", f"{PLAIN}.sasl.jaas.config", TOKENS)
     assert unknown(dict.fromkeys(known, "7")) == []
     (message,) = unknown({"listener.name.outside.max.conections": "7", f"{PLAIN}.sasl.jas.config": "7"})
     assert "listener.name.outside.max.conections, " in message
+
+
+@pytest.mark.parametrize(
+    "name", ["log.retention.houres", "zookeeper.set.acl", f"{PLAIN}.connections.max.reauth.ms"]
+)
+def test_a_setting_that_brokers_do_not_know_is_not_in_their_files(name: str) -> None:
+    """R25: with some of them a broker does not start, which nobody would see before its node is lost."""
+    unknown, plain = configured({"num.partitions": 7, name: "true"}), configured({"num.partitions": 7})
+    assert settings_of(unknown, 0, NOWHERE) == settings_of(plain, 0, NOWHERE)
+    assert config_hash(unknown, NOWHERE) == config_hash(plain, NOWHERE)
 
 
 def test_a_wrong_value_that_would_let_nobody_in_is_not_on_all_brokers_at_once() -> None:
