@@ -21,6 +21,10 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "AutoCreateEnabled": (
         "BrokerCluster: `auto.create.topics.enable` is on, so a deleted topic returns with its next client."
     ),
+    "CertificatesEnding": (
+        "BrokerCluster: a certificate of its brokers or of the operator ends soon and is not renewed. While"
+        " it is false, the message says until when they are valid."
+    ),
     "ClaimsDeleting": "BrokerCluster: claims were deleted that pods still hold; the data goes with the pods.",
     "CoordinationHealthy": "BrokerCluster: all ZooKeeper servers serve.",
     "ExecutorsIgnored": "Topic: loads have no executors, since the warehouse is a volume.",

@@ -75,6 +75,11 @@ def issue(
     return _pair(key, certificate)
 
 
+def hosts_in(pair: KeyPair) -> set[str]:
+    """The names and addresses in the certificate, addresses in their usual form."""
+    return _hosts(_certificate(pair))
+
+
 def authority_is_usable(authority: KeyPair | None) -> bool:
     """Whether it can be read, and key and certificate belong together."""
     return authority is not None and _belong_together(authority)

@@ -5,6 +5,7 @@ Read `reconcile` as a table of contents.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,10 @@ from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.objects import annotations_of, decisions_in
+from mainstem_operator.api.objects import annotations_of, decisions_in, identity_of, key_of
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
-from mainstem_operator.certificates.apply import NotUsable, put_certificates
+from mainstem_operator.certificates.apply import NotUsable, put_certificates, renew_certificates
 from mainstem_operator.cluster.broker_manifests import (
     ADVERTISED_LISTENERS,
     Placement,
@@ -71,7 +72,7 @@ from mainstem_operator.cluster.settings.plan import (
     plan_settings,
     plan_unset,
 )
-from mainstem_operator.cluster.status import Work, cluster_status, ignored_settings
+from mainstem_operator.cluster.status import Work, certificate_conditions, cluster_status, ignored_settings
 from mainstem_operator.cluster.throttles.limited_moves import is_note_of
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
 from mainstem_operator.kubernetes.client import ForeignObject, Refused, whose
@@ -105,6 +106,7 @@ async def reconcile_cluster(context: Context, manifest: Object) -> float | None:
             manifest,
             Condition("Ready", False, "InvalidSpec", str(error)),
             Condition("Stable", False, "InvalidSpec", str(error)),
+            *await _renew_certificates(context, manifest),
         )
         return None
     if cluster.identity.deleting:  # what belongs to it goes with it, by its owner references
@@ -114,6 +116,39 @@ async def reconcile_cluster(context: Context, manifest: Object) -> float | None:
             )
         return None
     return await _Pass(context, manifest, cluster).reconcile()
+
+
+async def _renew_certificates(context: Context, manifest: Object) -> tuple[Condition, ...]:
+    """Renew the certificates that are due though the manifest is not followed, unless an annotation forbids
+    changes; the condition that says when they end.
+    """
+    held_by = _held_by(manifest)
+    may_write = not held_by and await context.may_act()
+    try:
+        expiry = await renew_certificates(context.kube, identity_of(manifest), may_write=may_write)
+    except Refused as error:
+        if not error.by_content:
+            raise
+        logger.warning("certificates not read", key=key_of(manifest), error=str(error))
+        return ()
+    return _report_certificates(context, manifest, expiry)
+
+
+def _report_certificates(
+    context: Context, manifest: Object, expiry: dt.datetime | None
+) -> tuple[Condition, ...]:
+    """Set the gauge of the certificates' end; the condition that says so."""
+    context.metrics.set_certificate_expiry(*key_of(manifest), expiry)
+    return certificate_conditions(expiry, dt.datetime.now(dt.UTC), _held_by(manifest))
+
+
+def _held_by(manifest: Object) -> str:
+    """The annotation that forbids changes, also if its value is not understood; empty without one."""
+    annotations = annotations_of(manifest)
+    for name in (names.PAUSE, names.PLAN_ONLY):
+        if annotations.get(name, "").strip().lower() not in ("", "false"):
+            return name
+    return ""
 
 
 class _Pass:
@@ -131,12 +166,14 @@ class _Pass:
         self._planned_templates: set[str] = set()
         self._users_in_the_way = ""
         self._authorities = ""  # how far their replacement is
+        self._certificates: tuple[Condition, ...] = ()
         self._leftover = ""  # why something that is not wanted any more is still there
 
     async def reconcile(self) -> float | None:
         look = await self._look()
         self._cluster = self._with_restart_of_before()
         if self._cluster.paused:
+            self._certificates = await _renew_certificates(self._context, self._manifest)
             return await self._finish_early(look.snapshot, Work())
         if words := await self._take_security_step(look.snapshot):
             return await self._refused(look.snapshot, words)
@@ -299,20 +336,28 @@ class _Pass:
 
     async def _put_certificates(self, snapshot: Snapshot) -> str:
         """Create and renew keys and certificates before pods need them; answers why that cannot be."""
-        if self._cluster.security is None or self._cluster.plan_only or not await self._context.may_act():
+        if self._cluster.security is None:
+            self._context.metrics.set_certificate_expiry(*key_of(self._manifest), None)
+            return ""
+        if self._cluster.plan_only or not await self._context.may_act():
+            self._certificates = await _renew_certificates(self._context, self._manifest)
             return ""
         addresses = {pod.host for pod in snapshot.brokers.pods.values() if pod.host}
         try:
-            self._authorities = await put_certificates(
+            self._authorities, expiry = await put_certificates(
                 self._kube, self._cluster, self._cluster.security, addresses, self._context.cluster_domain
             )
         except NotUsable as error:
-            return str(error)
+            words = str(error)
         except Refused as error:
             if not error.by_content:
                 raise
-            return f"Kubernetes refuses a Secret with keys or certificates: {error}"
-        return ""
+            words = f"Kubernetes refuses a Secret with keys or certificates: {error}"
+        else:
+            self._certificates = _report_certificates(self._context, self._manifest, expiry)
+            return ""
+        self._certificates = await _renew_certificates(self._context, self._manifest)
+        return words
 
     def _replicas(self, snapshot: Snapshot) -> int:
         """As many brokers as are wanted, or as there are if those are more, or if nothing is to be done."""
@@ -601,6 +646,7 @@ class _Pass:
     # --- The status ---
 
     async def _refused(self, snapshot: Snapshot, sentence: str) -> float:
+        self._certificates = await _renew_certificates(self._context, self._manifest)
         await self._finish_early(snapshot, Work(refused=sentence))
         return _BUSY_SECONDS if self._moves.is_noted else _REFUSED_SECONDS
 
@@ -610,6 +656,7 @@ class _Pass:
         return await self._finish(snapshot, work)
 
     async def _finish(self, snapshot: Snapshot, work: Work) -> float | None:
+        work = replace(work, certificates=self._certificates)
         status = cluster_status(self._cluster, snapshot, work, self._manifest.get("status"))
         await self._context.put_status(self._manifest, status)
         self._context.watch_progress(self._manifest, status, self._cluster.stuck_after_seconds, snapshot.now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +15,18 @@ from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator.played_context import brought_up
 
 from mainstem_operator.api.secret_data import decoded, encoded
-from mainstem_operator.certificates.issuing import KeyPair, is_issued, issue, new_authority
+from mainstem_operator.api.timestamps import written
+from mainstem_operator.certificates.issuing import (
+    SERVER_DAYS,
+    KeyPair,
+    expiry_of,
+    hosts_in,
+    is_issued,
+    issue,
+    new_authority,
+)
 from mainstem_operator.certificates.plan import data_of as data_of_pair
+from mainstem_operator.certificates.plan import pair_in
 
 SECRETS = {
     "events-broker-tls",
@@ -37,6 +48,19 @@ def secured(**spec: Any) -> Manifest:
             **spec,
         },
     )
+
+
+def aged(kubernetes: Kubernetes, days: float) -> str:
+    """Replace the brokers' certificate by one that is so old; the new one, in PEM."""
+    authority = pair_in(data_of(kubernetes, "events-cluster-authority"))
+    present = pair_in(data_of(kubernetes, "events-broker-tls"))
+    assert authority is not None
+    assert present is not None
+    then = dt.datetime.now(dt.UTC) - dt.timedelta(days=days)
+    old = issue(authority, "mainstem-broker", hosts_in(present), SERVER_DAYS, then)
+    secret = kubernetes.get("secrets", "events-broker-tls")
+    kubernetes.apply({**secret, "data": {**secret["data"], **encoded(data_of_pair(old))}})
+    return old.certificate
 
 
 def data_of(kubernetes: Kubernetes, name: str) -> dict[str, str]:
@@ -187,6 +211,72 @@ async def test_a_cluster_that_clients_could_not_follow_is_left_as_it_is(operator
     condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
     assert "put {name: internal, port: 9092" in condition["message"]
     assert (filed(kubernetes), uids(kubernetes)) == (before, pods)
+
+
+FOREIGN = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "events-broker", "namespace": "default"},
+    "spec": {"podSelector": {}},
+}
+OUTSIDE = {"name": "outside", "port": 9094, "type": "nodeport", "host": "kafka.example.org"}
+ELSEWHERE = {**OUTSIDE, "host": "elsewhere.example.org"}
+
+
+def refused(kubernetes: Kubernetes) -> None:
+    """Have each pass end at an object of others, with a manifest that asks for another host."""
+    kubernetes.delete("networkpolicies", "events-broker")
+    kubernetes.apply(FOREIGN)
+    kubernetes.apply(changed(ELSEWHERE))
+
+
+def without_secret(kubernetes: Kubernetes) -> None:
+    kubernetes.apply(changed(ELSEWHERE, tls={"secretName": "missing"}))
+
+
+def invalid(kubernetes: Kubernetes) -> None:
+    kubernetes.apply(changed({**OUTSIDE, "port": 9091}))
+
+
+@pytest.mark.parametrize("spoil", [refused, without_secret, invalid])
+@with_operator
+async def test_what_is_due_is_renewed_whatever_else_of_the_manifest_is_refused(
+    operator: RunningOperator, spoil: Callable[[Kubernetes], None]
+) -> None:
+    """R38: with the hosts that it has, not with those of the refused manifest."""
+    kubernetes = await brought_up(operator, changed(OUTSIDE))
+    condition = await operator.condition("brokerclusters", "events", "CertificatesEnding", "False", "NotDue")
+    assert condition["message"].startswith("They are valid until ")
+    old = aged(kubernetes, days=65)
+    hosts = hosts_in(KeyPair("", old))
+    assert "kafka.example.org" in hosts
+    spoil(kubernetes)
+    await operator.until(lambda: data_of(kubernetes, "events-broker-tls")["tls.crt"] != old, "a renewal")
+    await operator.condition("brokerclusters", "events", "CertificatesEnding", "False", "NotDue")
+    renewed, authority = pair_in(data_of(kubernetes, "events-broker-tls")), data_of(kubernetes, "events-ca")
+    assert renewed is not None
+    assert is_issued(renewed, KeyPair("", authority["ca.crt"]), "mainstem-broker", hosts)
+    assert hosts_in(renewed) == hosts
+    assert data_of(kubernetes, "events-broker-tls").keys() >= {"ca.crt", "clients-ca.crt"}
+
+
+@pytest.mark.parametrize("annotation", ["mainstem.dev/pause-reconciliation", "mainstem.dev/plan-only"])
+@with_operator
+async def test_where_nothing_may_be_changed_the_status_says_when_certificates_end(
+    operator: RunningOperator, annotation: str
+) -> None:
+    """R38, R25."""
+    kubernetes = await brought_up(operator, changed(OUTSIDE))
+    old = aged(kubernetes, days=65)
+    kubernetes.annotate("brokerclusters", "events", {annotation: "true"})
+    condition = await operator.condition("brokerclusters", "events", "CertificatesEnding", "True")
+    assert condition["reason"] == "NotRenewed"
+    assert f"because of the annotation {annotation}: remove it" in condition["message"]
+    assert f"From {written(expiry_of(KeyPair('', old)))} on" in condition["message"]
+    assert data_of(kubernetes, "events-broker-tls")["tls.crt"] == old
+    kubernetes.annotate("brokerclusters", "events", {annotation: None})
+    await operator.condition("brokerclusters", "events", "CertificatesEnding", "False", "NotDue")
+    assert data_of(kubernetes, "events-broker-tls")["tls.crt"] != old
 
 
 @with_operator
