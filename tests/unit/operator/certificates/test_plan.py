@@ -193,6 +193,13 @@ def test_a_new_node_has_a_new_certificate_issued_and_one_that_goes_does_not() ->
     assert planned(outside, both, "10.0.0.2") == both
 
 
+@pytest.mark.parametrize("host", ["2001:db8::1", "2001:DB8::1", "2001:0db8:0:0::0001", "Kafka.example.org"])
+def test_a_host_counts_in_whatever_spelling_the_manifest_has_it(host: str) -> None:
+    outside = secured(type="nodeport", host=host)
+    first = planned(outside, {})
+    assert planned(outside, first, days=1) == first
+
+
 def test_keys_that_cannot_be_read_or_are_of_another_authority_are_replaced() -> None:
     for damaged in (
         {"tls.crt": "nonsense"},
