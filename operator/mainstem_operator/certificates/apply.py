@@ -33,7 +33,7 @@ from mainstem_operator.snapshot import belongs_to, is_orphan
 
 logger = structlog.get_logger(__name__)
 
-_OWN_CERTIFICATE: Final = (KEY_FILE, CERTIFICATE_FILE, TRUST_FILE)
+_CERTIFICATE: Final = (KEY_FILE, CERTIFICATE_FILE)
 
 
 class NotUsable(Exception):
@@ -161,17 +161,21 @@ def _secret(cluster: Identity, name: str, data: SecretData) -> Manifest:
 
 
 async def _trust_of(kube: Kube, cluster: ClusterSpec, name: str) -> str:
+    """`ca.crt` of the certificate that the manifest names; empty if it has none, as those that cert-manager
+    gets from an ACME issuer do not: every system trusts their authorities.
+    """
     live = await kube.get("v1", "Secret", cluster.namespace, name)
     if live is None:
         raise NotUsable(f"spec.tls.secretName names the Secret {name}, which does not exist: create it.")
     data = decoded(live)
-    missing = [file for file in _OWN_CERTIFICATE if not data.get(file)]
+    missing = [file for file in _CERTIFICATE if not data.get(file)]
     if missing:
         raise NotUsable(
             f"The Secret {name} of spec.tls.secretName has no {missing[0]}: it needs"
-            f" {', '.join(_OWN_CERTIFICATE)}, as cert-manager writes them."
+            f" {' and '.join(_CERTIFICATE)}, as cert-manager writes them, and {TRUST_FILE} unless clients"
+            " trust its authority without it."
         )
-    return data[TRUST_FILE]
+    return data.get(TRUST_FILE, "")
 
 
 def require_owner(live: Object, uid: str, owner: str, made_for: Mapping[str, str]) -> None:
@@ -245,7 +249,7 @@ async def secret_of(kube: Kube, cluster: Identity, name: str) -> dict[str, str]:
 
 def client_properties(secret: Mapping[str, str]) -> dict[str, str] | None:
     """The settings with which the operator connects, of what its Secret holds; None if a part is missing."""
-    if any(not secret.get(file) for file in _OWN_CERTIFICATE):
+    if any(not secret.get(file) for file in (*_CERTIFICATE, TRUST_FILE)):
         return None
     return {
         "security.protocol": "SSL",

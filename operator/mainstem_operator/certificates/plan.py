@@ -84,7 +84,8 @@ def plan_certificates(
 
     Args:
         present: the Secrets that exist, by name.
-        clients_trust: `ca.crt` of the certificate that the manifest names; None if it names none.
+        clients_trust: `ca.crt` of the certificate that the manifest names, empty if that has none; None if
+            the manifest names no certificate.
         cluster_domain: as for `hosts_of`.
     """
     replacement = cluster.authority_replacement

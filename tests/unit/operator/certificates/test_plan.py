@@ -222,9 +222,10 @@ def test_users_and_brokers_have_different_authorities() -> None:
 
 
 def test_a_certificate_of_the_users_own_is_the_one_that_clients_trust() -> None:
-    result = plan_certificates(secured(), FIRST, "their authority", (), NOW)
-    assert result[TRUSTED] == {"ca.crt": "their authority"}
-    assert result[BROKERS] == FIRST[BROKERS]  # brokers talk to each other with ours
+    for trust in ("their authority", ""):
+        result = plan_certificates(secured(), FIRST, trust, (), NOW)
+        assert result[TRUSTED] == {"ca.crt": trust}
+        assert result[BROKERS] == FIRST[BROKERS]  # brokers talk to each other with ours
 
 
 def test_no_text_form_shows_a_key() -> None:

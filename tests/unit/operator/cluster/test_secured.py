@@ -114,7 +114,7 @@ async def test_keys_that_are_lost_are_made_anew_and_no_broker_is_restarted(opera
 async def test_a_certificate_that_is_not_there_is_waited_for(operator: RunningOperator) -> None:
     """Its pods could not start."""
     kubernetes = operator.kubernetes
-    kubernetes.apply(secured(tls={"secretName": "from-cert-manager"}))
+    kubernetes.apply(changed({"name": "tls", "port": 9093}, tls={"secretName": "from-cert-manager"}))
     condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
     assert "from-cert-manager, which does not exist" in condition["message"]
     assert kubernetes.find("statefulsets") == []
@@ -130,6 +130,10 @@ async def test_a_certificate_that_is_not_there_is_waited_for(operator: RunningOp
     kubernetes.annotate("brokerclusters", "events", {"example.com/look": "again"})
     await operator.condition("brokerclusters", "events", "Stable", "True")
     assert data_of(kubernetes, "events-ca") == {"ca.crt": "theirs"}
+    del kubernetes.get("secrets", "from-cert-manager")["data"]["ca.crt"]  # as of an ACME issuer
+    kubernetes.annotate("brokerclusters", "events", {"example.com/look": "without"})
+    await operator.until(lambda: data_of(kubernetes, "events-ca") == {"ca.crt": ""}, "nothing to trust")
+    await operator.condition("brokerclusters", "events", "Stable", "True")
 
 
 @with_operator
