@@ -80,7 +80,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "SettingsChanged": "Settings took effect without a restart.",
     "TopicKept": "A Topic was deleted and its topic was not; the message has the reason.",
     "TopicRecreated": "The topic of a Topic had been deleted by others and was created again.",
-    "UserKept": "A User was deleted while no broker answered, and its user stays in the brokers.",
+    "UserKept": "A User was deleted, and what brokers have of its user stays; the message has the reason.",
 }
 """What each event says."""
 

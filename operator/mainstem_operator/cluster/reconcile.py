@@ -17,7 +17,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.objects import annotations_of, decisions_in, identity_of, key_of
+from mainstem_operator.api.objects import annotations_of, decisions_in, identity_of, key_of, removed_users
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
 from mainstem_operator.certificates.apply import NotUsable, put_certificates, renew_certificates
@@ -51,6 +51,7 @@ from mainstem_operator.cluster.rolling_restart import (
 from mainstem_operator.cluster.security_steps import (
     Step,
     at_step,
+    gone_users,
     plan_step,
     refusal,
     step_filed,
@@ -327,11 +328,37 @@ class _Pass:
         if there == Step.LENIENT and wanted == Step.AUTHORIZED:
             users = await self._kube.find(names.API_VERSION, "User", self._cluster.namespace)
             self._users_in_the_way = users_in_the_way(self._cluster.name, users)
+        if there is not None and there >= Step.LENIENT and wanted == Step.AUTHORIZED:
+            self._users_in_the_way = self._users_in_the_way or await self._remove_acls_of_gone_users()
         step = plan_step(wanted, there, running, self._users_in_the_way)
         if step not in (there, wanted) and not self._cluster.plan_only and await self._context.may_act():
             text = f"Its listeners and rights change by rolling restarts. The next step is {step.name}."
             await self._context.event(self._manifest, "ChangingSecurity", text)
         self._cluster = at_step(self._cluster, step)
+        return ""
+
+    async def _remove_acls_of_gone_users(self) -> str:
+        """Remove the ACLs of Users that were deleted while ACLs did not count, before they count again;
+        answers why that is not done yet.
+        """
+        noted = removed_users(self._manifest)
+        if not noted:
+            return ""
+        users = await self._kube.find(names.API_VERSION, "User", self._cluster.namespace)
+        gone = gone_users(self._cluster.name, noted, users)
+        text = f"The ACLs of deleted Users are removed before ACLs are required: {', '.join(gone[:5])}."
+        if self._cluster.plan_only or not await self._context.may_act():
+            return text
+        try:
+            requests = self._brokers.users()
+            acls = await requests.acls() if gone else {}
+            for user in gone:
+                if user in acls:
+                    await requests.remove_acls(user, acls[user])
+        except (BrokersRefused, BrokersUnreachable) as error:
+            return f"{text} {error}"
+        # Another User may have been noted since: then it is refused, and the next look goes on.
+        await self._kube.annotate(self._manifest, {names.REMOVED_USERS: None}, unchanged=True)
         return ""
 
     async def _put_certificates(self, snapshot: Snapshot) -> str:

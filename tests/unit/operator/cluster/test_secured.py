@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -13,9 +13,12 @@ from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator.played_context import brought_up
+from tests.unit.operator.played_users import PlayedUsers
 
 from mainstem_operator.api.secret_data import decoded, encoded
 from mainstem_operator.api.timestamps import written
+from mainstem_operator.api.users import AclRule
+from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.certificates.issuing import (
     SERVER_DAYS,
     KeyPair,
@@ -281,6 +284,53 @@ async def test_where_nothing_may_be_changed_the_status_says_when_certificates_en
     kubernetes.annotate("brokerclusters", "events", {annotation: None})
     await operator.condition("brokerclusters", "events", "CertificatesEnding", "False", "NotDue")
     assert data_of(kubernetes, "events-broker-tls")["tls.crt"] != old
+
+
+READ = AclRule("topic", "clicks", False, "read", True, "*")
+
+
+class UsersOfBrokers(PlayedUsers):
+    """Brokers show ACLs only where their files have an authorizer."""
+
+    def __init__(self, kubernetes: Kubernetes) -> None:
+        super().__init__()
+        self._kubernetes = kubernetes
+        self.removed_at: list[str | None] = []
+
+    async def acls(self) -> dict[str, frozenset[AclRule]]:
+        self.acls_refusal = "" if "authorizer.class.name" in filed(self._kubernetes) else "SECURITY_DISABLED"
+        return await super().acls()
+
+    async def remove_acls(self, user: str, rules: Collection[AclRule]) -> None:
+        self.removed_at.append(filed(self._kubernetes).get("authorizer.dry.run"))
+        await super().remove_acls(user, rules)
+
+
+@with_operator
+async def test_acls_of_a_user_that_was_deleted_while_they_did_not_count_go_before_they_count_again(
+    operator: RunningOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R38: a certificate that was issued to it would have all its rights again."""
+    users = UsersOfBrokers(operator.kubernetes)
+    users.rules = {"alice": {READ}, "carol": {READ}}
+    monkeypatch.setattr(Brokers, "users", lambda _: users)
+    kubernetes = await brought_up(operator, changed({"name": "tls", "port": 9093}))
+    acls = [{"resource": "topic", "name": "clicks", "operations": ["read"]}]
+    kubernetes.apply(resource("User", "alice", {"clusterRef": {"name": "events"}, "acls": acls}))
+    await operator.condition("users", "alice", "Ready", "False", "NoAuthorization")
+    kubernetes.delete("users", "alice")
+    await operator.until(lambda: kubernetes.find("users") == [], "the end of the deletion")
+    annotations = kubernetes.get("brokerclusters", "events")["metadata"]["annotations"]
+    assert annotations["mainstem.dev/removed-users"] == "alice"
+    assert users.rules == {"alice": {READ}, "carol": {READ}}
+    kubernetes.apply(secured())
+    await operator.until(lambda: users.rules["alice"] == set(), "no ACLs of alice")
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert "authorizer.dry.run" not in filed(kubernetes)
+    assert users.removed_at == ["true"], "while they were only recorded"
+    assert users.rules == {"alice": set(), "carol": {READ}}, "no User stood for carol"
+    annotations = kubernetes.get("brokerclusters", "events")["metadata"]["annotations"]
+    assert "mainstem.dev/removed-users" not in annotations
 
 
 @with_operator
