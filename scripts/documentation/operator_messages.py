@@ -21,6 +21,10 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "AutoCreateEnabled": (
         "BrokerCluster: `auto.create.topics.enable` is on, so a deleted topic returns with its next client."
     ),
+    "CertificatesEnding": (
+        "BrokerCluster: a certificate of its brokers or of the operator ends soon and is not renewed. While"
+        " it is false, the message says until when they are valid."
+    ),
     "ClaimsDeleting": "BrokerCluster: claims were deleted that pods still hold; the data goes with the pods.",
     "CoordinationHealthy": "BrokerCluster: all ZooKeeper servers serve.",
     "ExecutorsIgnored": "Topic: loads have no executors, since the warehouse is a volume.",
@@ -76,7 +80,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "SettingsChanged": "Settings took effect without a restart.",
     "TopicKept": "A Topic was deleted and its topic was not; the message has the reason.",
     "TopicRecreated": "The topic of a Topic had been deleted by others and was created again.",
-    "UserKept": "A User was deleted while no broker answered, and its user stays in the brokers.",
+    "UserKept": "A User was deleted, and what brokers have of its user stays; the message has the reason.",
 }
 """What each event says."""
 

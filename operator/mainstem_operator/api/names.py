@@ -62,6 +62,9 @@ TEMPLATE_HASH: Final = (
 )
 RESTART_DONE: Final = f"{GROUP}/restart-request"  # the value of RESTART that a pod started with
 PASSWORD_SET: Final = f"{GROUP}/password-set"  # on a User's Secret: which of its passwords brokers have
+REMOVED_USERS: Final = (
+    f"{GROUP}/removed-users"  # on a BrokerCluster: deleted Users whose ACLs are to go before ACLs count again
+)
 SECURITY_STEP: Final = (
     f"{GROUP}/security-step"  # how secured a broker's pod started, see cluster/security_steps.py
 )

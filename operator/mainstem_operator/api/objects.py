@@ -86,6 +86,11 @@ def annotated(manifest: Object, name: str, default: bool = False) -> bool:
     return default if not text else text == "true"
 
 
+def removed_users(cluster: Object) -> frozenset[str]:
+    """The Users that were deleted while the BrokerCluster had no authorization, as noted there."""
+    return frozenset(filter(None, annotations_of(cluster).get(names.REMOVED_USERS, "").split(",")))
+
+
 def adopted_secrets(manifest: Object) -> frozenset[str]:
     """The uids of the Secrets without an owner whose keys and passwords the object is to take over.
 

@@ -9,6 +9,8 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+import structlog
+
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import Object
@@ -19,14 +21,19 @@ from mainstem_operator.certificates.plan import (
     CERTIFICATE_FILE,
     KEY_FILE,
     TRUST_FILE,
+    first_expiry,
+    is_due,
     plan_certificates,
+    plan_renewals,
     replacement_under_way,
 )
-from mainstem_operator.kubernetes.client import Kube, whose
-from mainstem_operator.kubernetes.manifests import manifest
+from mainstem_operator.kubernetes.client import Kube, Refused, whose
+from mainstem_operator.kubernetes.manifests import Manifest, owner_reference
 from mainstem_operator.snapshot import belongs_to, is_orphan
 
-_OWN_CERTIFICATE: Final = (KEY_FILE, CERTIFICATE_FILE, TRUST_FILE)
+logger = structlog.get_logger(__name__)
+
+_CERTIFICATE: Final = (KEY_FILE, CERTIFICATE_FILE)
 
 
 class NotUsable(Exception):
@@ -39,8 +46,9 @@ async def put_certificates(
     security: Security,
     node_addresses: Collection[str],
     cluster_domain: str = names.CLUSTER_DOMAIN,
-) -> str:
-    """Create or renew the Secrets where that is due; how far a replacement of authorities is, if any.
+) -> tuple[str, dt.datetime | None]:
+    """Create or renew the Secrets where that is due; how far a replacement of authorities is, if any, and
+    when the first certificate of brokers and operator ends.
 
     Args:
         cluster_domain: in which Kubernetes' DNS has the names of Services.
@@ -86,28 +94,88 @@ async def put_certificates(
     )
     for name, data in planned.items():
         # An authority is written before what it issues. A Secret that has changed meanwhile is not written.
-        secret = manifest("v1", "Secret", cluster, names.BROKER, name, type="Opaque", data=encoded(data))
+        secret = _secret(cluster.identity, name, data)
         live = present.get(name)
         if live is None:
             await kube.create(secret)  # fails if another replica of the operator was faster
         elif needs_write(live, data):
             await kube.apply(secret, live, unchanged=True)
     authority = planned[names.cluster_authority(cluster.name)]
-    return replacement_under_way(authority, cluster.authority_replacement.overlap)
+    under_way = replacement_under_way(authority, cluster.authority_replacement.overlap)
+    return under_way, first_expiry(cluster.name, planned)
+
+
+async def renew_certificates(kube: Kube, cluster: Identity, *, may_write: bool) -> dt.datetime | None:
+    """Renew the certificates of brokers and operator that are due, where the manifest cannot be followed or
+    is not valid; when the first of them ends, None if there are none.
+
+    What the manifest asks for has no part in it: a certificate for hosts of a refused manifest would cut off
+    the clients of those that brokers have.
+
+    Args:
+        may_write: whether to renew. Otherwise they are only read.
+
+    Raises:
+        Refused: Kubernetes refuses to show a Secret, or does not answer.
+    """
+    present: dict[str, Object] = {}
+    for name in (names.broker_certificate(cluster.name), names.operator_certificate(cluster.name)):
+        live = await kube.get("v1", "Secret", cluster.namespace, name)
+        if live is None or not is_owned(live, cluster.uid):
+            break  # without the brokers' one, there is none of the operator
+        present[name] = live
+    data = {name: decoded(live) for name, live in present.items()}
+    expiry, now = first_expiry(cluster.name, data), dt.datetime.now(dt.UTC)
+    if not may_write or expiry is None or not is_due(expiry, now):
+        return expiry
+    authority = names.cluster_authority(cluster.name)
+    live = await kube.get("v1", "Secret", cluster.namespace, authority)
+    if live is None or not is_owned(live, cluster.uid):
+        return expiry
+    for name, renewal in plan_renewals(cluster.name, {**data, authority: decoded(live)}, now).items():
+        try:
+            await kube.apply(_secret(cluster, name, renewal), present[name], unchanged=True)
+        except Refused as error:
+            if not error.by_content:
+                raise
+            logger.warning("certificate not renewed", secret=name, error=str(error))
+        else:
+            data[name] = renewal
+    return first_expiry(cluster.name, data)
+
+
+def _secret(cluster: Identity, name: str, data: SecretData) -> Manifest:
+    """It belongs to the BrokerCluster, and goes with it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": cluster.namespace,
+            "labels": names.labels(cluster.name, names.BROKER),
+            "ownerReferences": [owner_reference(cluster)],
+        },
+        "type": "Opaque",
+        "data": encoded(data),
+    }
 
 
 async def _trust_of(kube: Kube, cluster: ClusterSpec, name: str) -> str:
+    """`ca.crt` of the certificate that the manifest names; empty if it has none, as those that cert-manager
+    gets from an ACME issuer do not: every system trusts their authorities.
+    """
     live = await kube.get("v1", "Secret", cluster.namespace, name)
     if live is None:
         raise NotUsable(f"spec.tls.secretName names the Secret {name}, which does not exist: create it.")
     data = decoded(live)
-    missing = [file for file in _OWN_CERTIFICATE if not data.get(file)]
+    missing = [file for file in _CERTIFICATE if not data.get(file)]
     if missing:
         raise NotUsable(
             f"The Secret {name} of spec.tls.secretName has no {missing[0]}: it needs"
-            f" {', '.join(_OWN_CERTIFICATE)}, as cert-manager writes them."
+            f" {' and '.join(_CERTIFICATE)}, as cert-manager writes them, and {TRUST_FILE} unless clients"
+            " trust its authority without it."
         )
-    return data[TRUST_FILE]
+    return data.get(TRUST_FILE, "")
 
 
 def require_owner(live: Object, uid: str, owner: str, made_for: Mapping[str, str]) -> None:
@@ -181,7 +249,7 @@ async def secret_of(kube: Kube, cluster: Identity, name: str) -> dict[str, str]:
 
 def client_properties(secret: Mapping[str, str]) -> dict[str, str] | None:
     """The settings with which the operator connects, of what its Secret holds; None if a part is missing."""
-    if any(not secret.get(file) for file in _OWN_CERTIFICATE):
+    if any(not secret.get(file) for file in (*_CERTIFICATE, TRUST_FILE)):
         return None
     return {
         "security.protocol": "SSL",

@@ -75,6 +75,11 @@ def issue(
     return _pair(key, certificate)
 
 
+def hosts_in(pair: KeyPair) -> set[str]:
+    """The names and addresses in the certificate, addresses in their usual form."""
+    return _hosts(_certificate(pair))
+
+
 def authority_is_usable(authority: KeyPair | None) -> bool:
     """Whether it can be read, and key and certificate belong together."""
     return authority is not None and _belong_together(authority)
@@ -102,7 +107,9 @@ def is_issued(pair: KeyPair | None, authority: KeyPair, common_name: str, hosts:
         certificate.verify_directly_issued_by(_certificate(authority))
     except (ValueError, TypeError, InvalidSignature):
         return False
-    return _common_name(certificate) == common_name and set(hosts) <= _hosts(certificate)
+    # An address has several spellings, and the certificate has the address.
+    wanted = {str(_general_name(host).value) for host in hosts}
+    return _common_name(certificate) == common_name and wanted <= _hosts(certificate)
 
 
 def _authority(key: ec.EllipticCurvePrivateKey, common_name: str, now: dt.datetime) -> KeyPair:

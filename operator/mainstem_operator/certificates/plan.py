@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
 from mainstem_operator.api import names
@@ -29,6 +30,8 @@ from mainstem_operator.certificates.issuing import (
     KeyPair,
     authority_is_usable,
     expires_within,
+    expiry_of,
+    hosts_in,
     is_issued,
     issue,
     new_authority,
@@ -81,7 +84,8 @@ def plan_certificates(
 
     Args:
         present: the Secrets that exist, by name.
-        clients_trust: `ca.crt` of the certificate that the manifest names; None if it names none.
+        clients_trust: `ca.crt` of the certificate that the manifest names, empty if that has none; None if
+            the manifest names no certificate.
         cluster_domain: as for `hosts_of`.
     """
     replacement = cluster.authority_replacement
@@ -200,6 +204,55 @@ def plan_server(
     ):
         return present
     return issue(authority, common_name, hosts, SERVER_DAYS, now)
+
+
+def plan_renewals(
+    cluster: str, present: Mapping[str, SecretData], now: dt.datetime
+) -> dict[str, dict[str, str]]:
+    """What the Secrets of brokers and operator are to hold whose certificates are due, by name, whatever the
+    manifest says now: a new key and certificate of the same authority, with the same hosts.
+
+    Args:
+        present: those of the Secrets that exist, and that of the brokers' authority, by name.
+    """
+    authority = pair_in(present.get(names.cluster_authority(cluster)))
+    if authority is None or not authority_is_usable(authority):
+        return {}
+    renewals = {}
+    for name, user in _users_of_certificates(cluster).items():
+        data = present.get(name, {})
+        pair = pair_in(data)
+        if pair is not None and is_issued(pair, authority, user, ()):
+            planned = plan_server(pair, authority, user, hosts_in(pair), now)
+            if planned != pair:
+                renewals[name] = {**data, **data_of(planned)}
+    return renewals
+
+
+def first_expiry(cluster: str, present: Mapping[str, SecretData]) -> dt.datetime | None:
+    """When the first of the certificates of brokers and operator ends; None if there are none that can be
+    read.
+    """
+    ends = []
+    for name in _users_of_certificates(cluster):
+        pair = pair_in(present.get(name))
+        if pair is not None:
+            with suppress(ValueError):
+                ends.append(expiry_of(pair))
+    return min(ends, default=None)
+
+
+def is_due(expiry: dt.datetime, now: dt.datetime) -> bool:
+    """Whether a certificate of brokers or operator that ends then is to be renewed."""
+    return expiry - now < dt.timedelta(days=SERVER_RENEWAL_DAYS)
+
+
+def _users_of_certificates(cluster: str) -> dict[str, str]:
+    """Who the certificates in Secrets are for, by the names of these."""
+    return {
+        names.broker_certificate(cluster): BROKER_USER,
+        names.operator_certificate(cluster): OPERATOR_USER,
+    }
 
 
 def pair_in(data: SecretData | None) -> KeyPair | None:

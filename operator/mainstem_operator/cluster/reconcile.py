@@ -5,6 +5,7 @@ Read `reconcile` as a table of contents.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,10 @@ from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.conditions import Condition
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.objects import annotations_of, decisions_in
+from mainstem_operator.api.objects import annotations_of, decisions_in, identity_of, key_of, removed_users
 from mainstem_operator.brokers.admin import Brokers
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
-from mainstem_operator.certificates.apply import NotUsable, put_certificates
+from mainstem_operator.certificates.apply import NotUsable, put_certificates, renew_certificates
 from mainstem_operator.cluster.broker_manifests import (
     ADVERTISED_LISTENERS,
     Placement,
@@ -50,6 +51,7 @@ from mainstem_operator.cluster.rolling_restart import (
 from mainstem_operator.cluster.security_steps import (
     Step,
     at_step,
+    gone_users,
     plan_step,
     refusal,
     step_filed,
@@ -71,7 +73,7 @@ from mainstem_operator.cluster.settings.plan import (
     plan_settings,
     plan_unset,
 )
-from mainstem_operator.cluster.status import Work, cluster_status, ignored_settings
+from mainstem_operator.cluster.status import Work, certificate_conditions, cluster_status, ignored_settings
 from mainstem_operator.cluster.throttles.limited_moves import is_note_of
 from mainstem_operator.cluster.zookeeper_manifests import zookeeper_manifests
 from mainstem_operator.kubernetes.client import ForeignObject, Refused, whose
@@ -105,6 +107,7 @@ async def reconcile_cluster(context: Context, manifest: Object) -> float | None:
             manifest,
             Condition("Ready", False, "InvalidSpec", str(error)),
             Condition("Stable", False, "InvalidSpec", str(error)),
+            *await _renew_certificates(context, manifest),
         )
         return None
     if cluster.identity.deleting:  # what belongs to it goes with it, by its owner references
@@ -114,6 +117,39 @@ async def reconcile_cluster(context: Context, manifest: Object) -> float | None:
             )
         return None
     return await _Pass(context, manifest, cluster).reconcile()
+
+
+async def _renew_certificates(context: Context, manifest: Object) -> tuple[Condition, ...]:
+    """Renew the certificates that are due though the manifest is not followed, unless an annotation forbids
+    changes; the condition that says when they end.
+    """
+    held_by = _held_by(manifest)
+    may_write = not held_by and await context.may_act()
+    try:
+        expiry = await renew_certificates(context.kube, identity_of(manifest), may_write=may_write)
+    except Refused as error:
+        if not error.by_content:
+            raise
+        logger.warning("certificates not read", key=key_of(manifest), error=str(error))
+        return ()
+    return _report_certificates(context, manifest, expiry)
+
+
+def _report_certificates(
+    context: Context, manifest: Object, expiry: dt.datetime | None
+) -> tuple[Condition, ...]:
+    """Set the gauge of the certificates' end; the condition that says so."""
+    context.metrics.set_certificate_expiry(*key_of(manifest), expiry)
+    return certificate_conditions(expiry, dt.datetime.now(dt.UTC), _held_by(manifest))
+
+
+def _held_by(manifest: Object) -> str:
+    """The annotation that forbids changes, also if its value is not understood; empty without one."""
+    annotations = annotations_of(manifest)
+    for name in (names.PAUSE, names.PLAN_ONLY):
+        if annotations.get(name, "").strip().lower() not in ("", "false"):
+            return name
+    return ""
 
 
 class _Pass:
@@ -131,12 +167,14 @@ class _Pass:
         self._planned_templates: set[str] = set()
         self._users_in_the_way = ""
         self._authorities = ""  # how far their replacement is
+        self._certificates: tuple[Condition, ...] = ()
         self._leftover = ""  # why something that is not wanted any more is still there
 
     async def reconcile(self) -> float | None:
         look = await self._look()
         self._cluster = self._with_restart_of_before()
         if self._cluster.paused:
+            self._certificates = await _renew_certificates(self._context, self._manifest)
             return await self._finish_early(look.snapshot, Work())
         if words := await self._take_security_step(look.snapshot):
             return await self._refused(look.snapshot, words)
@@ -290,6 +328,8 @@ class _Pass:
         if there == Step.LENIENT and wanted == Step.AUTHORIZED:
             users = await self._kube.find(names.API_VERSION, "User", self._cluster.namespace)
             self._users_in_the_way = users_in_the_way(self._cluster.name, users)
+        if there is not None and there >= Step.LENIENT and wanted == Step.AUTHORIZED:
+            self._users_in_the_way = self._users_in_the_way or await self._remove_acls_of_gone_users()
         step = plan_step(wanted, there, running, self._users_in_the_way)
         if step not in (there, wanted) and not self._cluster.plan_only and await self._context.may_act():
             text = f"Its listeners and rights change by rolling restarts. The next step is {step.name}."
@@ -297,22 +337,54 @@ class _Pass:
         self._cluster = at_step(self._cluster, step)
         return ""
 
+    async def _remove_acls_of_gone_users(self) -> str:
+        """Remove the ACLs of Users that were deleted while ACLs did not count, before they count again;
+        answers why that is not done yet.
+        """
+        noted = removed_users(self._manifest)
+        if not noted:
+            return ""
+        users = await self._kube.find(names.API_VERSION, "User", self._cluster.namespace)
+        gone = gone_users(self._cluster.name, noted, users)
+        text = f"The ACLs of deleted Users are removed before ACLs are required: {', '.join(gone[:5])}."
+        if self._cluster.plan_only or not await self._context.may_act():
+            return text
+        try:
+            requests = self._brokers.users()
+            acls = await requests.acls() if gone else {}
+            for user in gone:
+                if user in acls:
+                    await requests.remove_acls(user, acls[user])
+        except (BrokersRefused, BrokersUnreachable) as error:
+            return f"{text} {error}"
+        # Another User may have been noted since: then it is refused, and the next look goes on.
+        await self._kube.annotate(self._manifest, {names.REMOVED_USERS: None}, unchanged=True)
+        return ""
+
     async def _put_certificates(self, snapshot: Snapshot) -> str:
         """Create and renew keys and certificates before pods need them; answers why that cannot be."""
-        if self._cluster.security is None or self._cluster.plan_only or not await self._context.may_act():
+        if self._cluster.security is None:
+            self._context.metrics.set_certificate_expiry(*key_of(self._manifest), None)
+            return ""
+        if self._cluster.plan_only or not await self._context.may_act():
+            self._certificates = await _renew_certificates(self._context, self._manifest)
             return ""
         addresses = {pod.host for pod in snapshot.brokers.pods.values() if pod.host}
         try:
-            self._authorities = await put_certificates(
+            self._authorities, expiry = await put_certificates(
                 self._kube, self._cluster, self._cluster.security, addresses, self._context.cluster_domain
             )
         except NotUsable as error:
-            return str(error)
+            words = str(error)
         except Refused as error:
             if not error.by_content:
                 raise
-            return f"Kubernetes refuses a Secret with keys or certificates: {error}"
-        return ""
+            words = f"Kubernetes refuses a Secret with keys or certificates: {error}"
+        else:
+            self._certificates = _report_certificates(self._context, self._manifest, expiry)
+            return ""
+        self._certificates = await _renew_certificates(self._context, self._manifest)
+        return words
 
     def _replicas(self, snapshot: Snapshot) -> int:
         """As many brokers as are wanted, or as there are if those are more, or if nothing is to be done."""
@@ -601,6 +673,7 @@ class _Pass:
     # --- The status ---
 
     async def _refused(self, snapshot: Snapshot, sentence: str) -> float:
+        self._certificates = await _renew_certificates(self._context, self._manifest)
         await self._finish_early(snapshot, Work(refused=sentence))
         return _BUSY_SECONDS if self._moves.is_noted else _REFUSED_SECONDS
 
@@ -610,6 +683,7 @@ class _Pass:
         return await self._finish(snapshot, work)
 
     async def _finish(self, snapshot: Snapshot, work: Work) -> float | None:
+        work = replace(work, certificates=self._certificates)
         status = cluster_status(self._cluster, snapshot, work, self._manifest.get("status"))
         await self._context.put_status(self._manifest, status)
         self._context.watch_progress(self._manifest, status, self._cluster.stuck_after_seconds, snapshot.now)

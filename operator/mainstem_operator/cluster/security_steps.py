@@ -201,6 +201,18 @@ def users_in_the_way(cluster: str, users: Collection[Object]) -> str:
     return f"ACLs are required once all Users are ready; these are not: {listed}."
 
 
+def gone_users(cluster: str, noted: Collection[str], users: Collection[Object]) -> list[str]:
+    """Those of the noted names that no User of the BrokerCluster has, or one that is being deleted. The ACLs
+    of one that was created again are those of its manifest.
+    """
+    present = {
+        user["metadata"]["name"]
+        for user in users
+        if text_in(user, "clusterRef", "name") == cluster and not user["metadata"].get("deletionTimestamp")
+    }
+    return sorted(set(noted) - present)
+
+
 def _is_ready(user: Object) -> bool:
     observed = (user.get("status") or {}).get("observedGeneration")
     return observed == user["metadata"].get("generation") and _holds(user, "Ready")

@@ -6,6 +6,7 @@ nothing left to do. One sick broker makes a BrokerCluster unhealthy, not unready
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +17,7 @@ from mainstem_operator.api.conditions import Condition, merged, pruned
 from mainstem_operator.api.fields import Object
 from mainstem_operator.api.setting_values import same_value
 from mainstem_operator.api.timestamps import written
+from mainstem_operator.certificates.plan import is_due
 from mainstem_operator.cluster.broker_manifests import replaced_settings
 from mainstem_operator.cluster.disks import LostVolume
 from mainstem_operator.cluster.moves import Drain
@@ -37,7 +39,7 @@ class Work:
 
     `unresizable` says why volumes can't have the requested size, `waiting` what else is waited for, `refused`
     why Kubernetes does not take the manifest, and `outside` where clients outside reach the brokers.
-    `authorities` says how far their replacement is.
+    `authorities` says how far their replacement is, and `certificates` whether any ends soon.
     `no_keys` says which Secret with keys or certificates cannot be used, so that nothing else is done.
     `not_moved` says which moves of a drain were refused, and `rates_of_others` are throttles that count
     instead of the limit. `not_taken` says which step Kubernetes has refused.
@@ -55,6 +57,7 @@ class Work:
     refused: str = ""
     no_keys: str = ""
     authorities: str = ""
+    certificates: tuple[Condition, ...] = ()
     not_moved: str = ""
     not_taken: str = ""
     rates_of_others: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +74,7 @@ def cluster_conditions(
         _progressing(cluster, snapshot, work),
         _stable(cluster, snapshot, work),
         Condition("Paused", cluster.paused, "Annotated" if cluster.paused else "NotPaused"),
+        *work.certificates,
         *_warnings(cluster, snapshot, work),
     ]
 
@@ -419,6 +423,31 @@ def _warnings(cluster: ClusterSpec, snapshot: Snapshot, work: Work) -> list[Cond
         text = "auto.create.topics.enable is on: a topic that is deleted comes back with its next client."
         warnings.append(Condition("AutoCreateEnabled", True, "Configured", text))
     return warnings
+
+
+def certificate_conditions(
+    expiry: dt.datetime | None, now: dt.datetime, held_by: str
+) -> tuple[Condition, ...]:
+    """The condition that says when certificates end that are not renewed; none without certificates.
+
+    Args:
+        expiry: when the first of them ends.
+        held_by: the annotation that keeps the operator from renewals; empty if none does.
+    """
+    if expiry is None:
+        return ()
+    if not is_due(expiry, now):
+        return (Condition("CertificatesEnding", False, "NotDue", f"They are valid until {written(expiry)}."),)
+    why = (
+        f"because of the annotation {held_by}: remove it, if only for some minutes."
+        if held_by
+        else "and the log of the operator says why."
+    )
+    text = (
+        "A certificate of the brokers or of the operator is not renewed. From"
+        f" {written(expiry)} on, connections over TLS fail. The operator does not renew it, {why}"
+    )
+    return (Condition("CertificatesEnding", True, "NotRenewed", text),)
 
 
 def ignored_settings(cluster: ClusterSpec) -> Condition | None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, Images, PodSettings, Storage
+from mainstem_operator.api.objects import Identity
 
 Manifest = dict[str, Any]
 
@@ -51,18 +52,19 @@ def manifest(
             "name": name,
             "namespace": cluster.namespace,
             "labels": names.labels(cluster.name, component),
-            "ownerReferences": [owner(cluster)],
+            "ownerReferences": [owner_reference(cluster.identity)],
         },
         **body,
     }
 
 
-def owner(cluster: ClusterSpec) -> Manifest:
+def owner_reference(cluster: Identity) -> Manifest:
+    """The reference that makes an object go with a BrokerCluster."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": "BrokerCluster",
         "name": cluster.name,
-        "uid": cluster.identity.uid,
+        "uid": cluster.uid,
         "controller": True,
         "blockOwnerDeletion": True,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Collection, Mapping
 from typing import get_args
 
@@ -61,6 +62,12 @@ class Metrics:
             ["namespace", "cluster"],
             registry=self.registry,
         )
+        self.certificate_expiry = Gauge(
+            "mainstem_certificate_expiry_timestamp_seconds",
+            "When the first certificate that the operator has issued to brokers or itself ends.",
+            ["namespace", "cluster"],
+            registry=self.registry,
+        )
         self.loaded_up_to = Gauge(
             "mainstem_topic_loaded_up_to_timestamp_seconds",
             "The time up to which all records of a Topic are in its table.",
@@ -84,6 +91,13 @@ class Metrics:
         self.leading = Gauge(
             "mainstem_operator_leading", "1 in the replica that acts.", registry=self.registry
         )
+
+    def set_certificate_expiry(self, namespace: str, cluster: str, expiry: dt.datetime | None) -> None:
+        """When the first certificate of a BrokerCluster ends; None if it has none."""
+        if expiry is None:
+            _remove(self.certificate_expiry, namespace, cluster)
+        else:
+            self.certificate_expiry.labels(namespace, cluster).set(expiry.timestamp())
 
     def set_freshness(
         self,
@@ -127,6 +141,7 @@ class Metrics:
             _remove(self.last_success, kind, namespace, cluster)
         _remove(self.stuck, namespace, cluster)
         _remove(self.brokers_ready, namespace, cluster)
+        _remove(self.certificate_expiry, namespace, cluster)
         self.set_freshness(namespace, cluster, {})
         self.set_rejecting(namespace, cluster, {})
 

@@ -159,13 +159,13 @@ def secret_with(
 
     Args:
         servers: the addresses of the listener.
-        trust: the certificates of the brokers' authority.
+        trust: the certificates of the brokers' authority; empty if clients trust it as their systems do.
         login: the password, or the key and its certificate.
     """
     common = {"bootstrap.servers": servers, "security.protocol": listener.protocol}
     java, librdkafka = dict(common), dict(common)
     values = {"username": spec.user, "bootstrap.servers": servers}
-    if listener.tls:
+    if listener.tls and trust:
         values["ca.crt"] = trust
         java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": f"{MOUNT_PATH}/ca.crt"}
         librdkafka["ssl.ca.location"] = f"{MOUNT_PATH}/ca.crt"

@@ -12,7 +12,7 @@ from mainstem_operator.api import names
 from mainstem_operator.api.clusters import ClusterSpec, cluster_of
 from mainstem_operator.api.conditions import Condition, absence_of
 from mainstem_operator.api.fields import InvalidSpec, Object
-from mainstem_operator.api.objects import key_of
+from mainstem_operator.api.objects import key_of, removed_users
 from mainstem_operator.api.timestamps import moment, written
 from mainstem_operator.api.users import AclRule, UserSpec, user_of
 from mainstem_operator.brokers.errors import BrokersRefused, BrokersUnreachable
@@ -205,6 +205,8 @@ class _Batch:
     async def _bring_about(self, manifest: Object, spec: UserSpec, observed: UserSeen) -> None:
         if spec.identity.deleting:
             if names.USER_FINALIZER in spec.identity.finalizers:
+                if observed.acls is None:
+                    await self._note_removal(manifest, spec.user)
                 await carry_out(self._requests, spec.user, plan_removal(observed), None)
                 await _release(self._context, manifest)
             await self._context.say_deleting(manifest)
@@ -233,6 +235,26 @@ class _Batch:
             now = dt.datetime.now(dt.UTC)
             status = user_status(spec, problem, login, manifest.get("status"), now)
             await self._context.put_status(manifest, status)
+
+    async def _note_removal(self, manifest: Object, user: str) -> None:
+        """Note at the BrokerCluster that ACLs of a user are to go: brokers without authorization keep those
+        that they have, and neither show nor change them.
+        """
+        kube, name = self._context.kube, self._cluster.name
+        cluster = await kube.get(names.API_VERSION, "BrokerCluster", self._cluster.namespace, name)
+        if cluster is None or user in removed_users(cluster):
+            return
+        noted = ",".join(sorted({*removed_users(cluster), user}))
+        try:
+            await kube.annotate(cluster, {names.REMOVED_USERS: noted}, unchanged=True)
+        except Refused as error:
+            if not error.by_content:
+                raise
+            text = (
+                f"The ACLs that the user may have are kept, and count once the BrokerCluster {name} has"
+                f" spec.authorization, since Kubernetes refuses to note the user there: {error}"
+            )
+            await self._context.event(manifest, "UserKept", text, warning=True)
 
     async def _say(self, manifest: Object, spec: UserSpec, error: Exception) -> None:
         """Say what was refused of one User; it holds up no other one."""

@@ -15,8 +15,22 @@ from tests.unit.operator.snapshots import NOW, cluster
 
 from mainstem_operator.api.clusters import ClusterSpec
 from mainstem_operator.api.fields import InvalidSpec
-from mainstem_operator.certificates.issuing import AUTHORITY_DAYS, SERVER_DAYS, KeyPair, expiry_of, is_issued
-from mainstem_operator.certificates.plan import hosts_of, pair_in, plan_certificates, replacement_under_way
+from mainstem_operator.certificates.issuing import (
+    AUTHORITY_DAYS,
+    SERVER_DAYS,
+    KeyPair,
+    expiry_of,
+    hosts_in,
+    is_issued,
+)
+from mainstem_operator.certificates.plan import (
+    first_expiry,
+    hosts_of,
+    pair_in,
+    plan_certificates,
+    plan_renewals,
+    replacement_under_way,
+)
 
 PEM = Encoding.PEM
 AUTHORITY, CLIENTS = "events-cluster-authority", "events-clients-authority"
@@ -106,6 +120,28 @@ def test_certificates_are_renewed_a_month_before_they_end_and_authorities_stay()
         assert expiry_of(pair(later[name])) > expiry_of(pair(FIRST[name]))
 
 
+def test_without_a_manifest_certificates_are_renewed_with_the_hosts_that_they_have() -> None:
+    days = dt.timedelta(days=SERVER_DAYS - 29)
+    renewals = plan_renewals("events", FIRST, NOW + days)
+    assert renewals.keys() == {BROKERS, OPERATOR}
+    for name, data in renewals.items():
+        assert hosts_in(pair(data)) == hosts_in(pair(FIRST[name]))
+        assert expiry_of(pair(data)) == NOW + days + dt.timedelta(days=SERVER_DAYS)
+        assert {**data, "tls.key": "", "tls.crt": ""} == {**FIRST[name], "tls.key": "", "tls.crt": ""}
+    assert plan_renewals("events", FIRST, NOW + days - dt.timedelta(days=2)) == {}
+    for other in (planned(secured(), {})[AUTHORITY], dict[str, str]()):
+        assert plan_renewals("events", {**FIRST, AUTHORITY: other}, NOW + days) == {}, "not what it issued"
+
+
+def test_the_first_certificate_that_ends_is_the_one_that_counts() -> None:
+    later = planned(secured(), FIRST, days=1)
+    later[BROKERS] = planned(secured(type="nodeport"), later, "10.0.0.1", days=1)[BROKERS]
+    assert first_expiry("events", later) == expiry_of(pair(FIRST[OPERATOR]))
+    spoilt = {**later, OPERATOR: {"tls.key": "?", "tls.crt": "?"}}
+    assert first_expiry("events", spoilt) == expiry_of(pair(later[BROKERS]))
+    assert first_expiry("events", {}) is None
+
+
 def test_an_authority_is_renewed_with_its_key_so_that_nobody_notices() -> None:
     """What the old certificate vouched for, the new one does, and the other way round."""
     days = AUTHORITY_DAYS - 100
@@ -157,6 +193,13 @@ def test_a_new_node_has_a_new_certificate_issued_and_one_that_goes_does_not() ->
     assert planned(outside, both, "10.0.0.2") == both
 
 
+@pytest.mark.parametrize("host", ["2001:db8::1", "2001:DB8::1", "2001:0db8:0:0::0001", "Kafka.example.org"])
+def test_a_host_counts_in_whatever_spelling_the_manifest_has_it(host: str) -> None:
+    outside = secured(type="nodeport", host=host)
+    first = planned(outside, {})
+    assert planned(outside, first, days=1) == first
+
+
 def test_keys_that_cannot_be_read_or_are_of_another_authority_are_replaced() -> None:
     for damaged in (
         {"tls.crt": "nonsense"},
@@ -179,9 +222,10 @@ def test_users_and_brokers_have_different_authorities() -> None:
 
 
 def test_a_certificate_of_the_users_own_is_the_one_that_clients_trust() -> None:
-    result = plan_certificates(secured(), FIRST, "their authority", (), NOW)
-    assert result[TRUSTED] == {"ca.crt": "their authority"}
-    assert result[BROKERS] == FIRST[BROKERS]  # brokers talk to each other with ours
+    for trust in ("their authority", ""):
+        result = plan_certificates(secured(), FIRST, trust, (), NOW)
+        assert result[TRUSTED] == {"ca.crt": trust}
+        assert result[BROKERS] == FIRST[BROKERS]  # brokers talk to each other with ours
 
 
 def test_no_text_form_shows_a_key() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import re
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -12,10 +13,23 @@ from tests.support.fake_kubernetes import Kubernetes, Manifest
 from tests.support.manifests import resource
 from tests.support.running_operator import RunningOperator, with_operator
 from tests.unit.operator.played_context import brought_up
+from tests.unit.operator.played_users import PlayedUsers
 
 from mainstem_operator.api.secret_data import decoded, encoded
-from mainstem_operator.certificates.issuing import KeyPair, is_issued, issue, new_authority
+from mainstem_operator.api.timestamps import written
+from mainstem_operator.api.users import AclRule
+from mainstem_operator.brokers.admin import Brokers
+from mainstem_operator.certificates.issuing import (
+    SERVER_DAYS,
+    KeyPair,
+    expiry_of,
+    hosts_in,
+    is_issued,
+    issue,
+    new_authority,
+)
 from mainstem_operator.certificates.plan import data_of as data_of_pair
+from mainstem_operator.certificates.plan import pair_in
 
 SECRETS = {
     "events-broker-tls",
@@ -37,6 +51,19 @@ def secured(**spec: Any) -> Manifest:
             **spec,
         },
     )
+
+
+def aged(kubernetes: Kubernetes, days: float) -> str:
+    """Replace the brokers' certificate by one that is so old; the new one, in PEM."""
+    authority = pair_in(data_of(kubernetes, "events-cluster-authority"))
+    present = pair_in(data_of(kubernetes, "events-broker-tls"))
+    assert authority is not None
+    assert present is not None
+    then = dt.datetime.now(dt.UTC) - dt.timedelta(days=days)
+    old = issue(authority, "mainstem-broker", hosts_in(present), SERVER_DAYS, then)
+    secret = kubernetes.get("secrets", "events-broker-tls")
+    kubernetes.apply({**secret, "data": {**secret["data"], **encoded(data_of_pair(old))}})
+    return old.certificate
 
 
 def data_of(kubernetes: Kubernetes, name: str) -> dict[str, str]:
@@ -90,7 +117,7 @@ async def test_keys_that_are_lost_are_made_anew_and_no_broker_is_restarted(opera
 async def test_a_certificate_that_is_not_there_is_waited_for(operator: RunningOperator) -> None:
     """Its pods could not start."""
     kubernetes = operator.kubernetes
-    kubernetes.apply(secured(tls={"secretName": "from-cert-manager"}))
+    kubernetes.apply(changed({"name": "tls", "port": 9093}, tls={"secretName": "from-cert-manager"}))
     condition = await operator.condition("brokerclusters", "events", "Stable", "False", "SecretNotUsable")
     assert "from-cert-manager, which does not exist" in condition["message"]
     assert kubernetes.find("statefulsets") == []
@@ -106,6 +133,10 @@ async def test_a_certificate_that_is_not_there_is_waited_for(operator: RunningOp
     kubernetes.annotate("brokerclusters", "events", {"example.com/look": "again"})
     await operator.condition("brokerclusters", "events", "Stable", "True")
     assert data_of(kubernetes, "events-ca") == {"ca.crt": "theirs"}
+    del kubernetes.get("secrets", "from-cert-manager")["data"]["ca.crt"]  # as of an ACME issuer
+    kubernetes.annotate("brokerclusters", "events", {"example.com/look": "without"})
+    await operator.until(lambda: data_of(kubernetes, "events-ca") == {"ca.crt": ""}, "nothing to trust")
+    await operator.condition("brokerclusters", "events", "Stable", "True")
 
 
 @with_operator
@@ -187,6 +218,119 @@ async def test_a_cluster_that_clients_could_not_follow_is_left_as_it_is(operator
     condition = await operator.condition("brokerclusters", "events", "Stable", "False", "Refused")
     assert "put {name: internal, port: 9092" in condition["message"]
     assert (filed(kubernetes), uids(kubernetes)) == (before, pods)
+
+
+FOREIGN = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "events-broker", "namespace": "default"},
+    "spec": {"podSelector": {}},
+}
+OUTSIDE = {"name": "outside", "port": 9094, "type": "nodeport", "host": "kafka.example.org"}
+ELSEWHERE = {**OUTSIDE, "host": "elsewhere.example.org"}
+
+
+def refused(kubernetes: Kubernetes) -> None:
+    """Have each pass end at an object of others, with a manifest that asks for another host."""
+    kubernetes.delete("networkpolicies", "events-broker")
+    kubernetes.apply(FOREIGN)
+    kubernetes.apply(changed(ELSEWHERE))
+
+
+def without_secret(kubernetes: Kubernetes) -> None:
+    kubernetes.apply(changed(ELSEWHERE, tls={"secretName": "missing"}))
+
+
+def invalid(kubernetes: Kubernetes) -> None:
+    kubernetes.apply(changed({**OUTSIDE, "port": 9091}))
+
+
+@pytest.mark.parametrize("spoil", [refused, without_secret, invalid])
+@with_operator
+async def test_what_is_due_is_renewed_whatever_else_of_the_manifest_is_refused(
+    operator: RunningOperator, spoil: Callable[[Kubernetes], None]
+) -> None:
+    """R38: with the hosts that it has, not with those of the refused manifest."""
+    kubernetes = await brought_up(operator, changed(OUTSIDE))
+    condition = await operator.condition("brokerclusters", "events", "CertificatesEnding", "False", "NotDue")
+    assert condition["message"].startswith("They are valid until ")
+    old = aged(kubernetes, days=65)
+    hosts = hosts_in(KeyPair("", old))
+    assert "kafka.example.org" in hosts
+    spoil(kubernetes)
+    await operator.until(lambda: data_of(kubernetes, "events-broker-tls")["tls.crt"] != old, "a renewal")
+    await operator.condition("brokerclusters", "events", "CertificatesEnding", "False", "NotDue")
+    renewed, authority = pair_in(data_of(kubernetes, "events-broker-tls")), data_of(kubernetes, "events-ca")
+    assert renewed is not None
+    assert is_issued(renewed, KeyPair("", authority["ca.crt"]), "mainstem-broker", hosts)
+    assert hosts_in(renewed) == hosts
+    assert data_of(kubernetes, "events-broker-tls").keys() >= {"ca.crt", "clients-ca.crt"}
+
+
+@pytest.mark.parametrize("annotation", ["mainstem.dev/pause-reconciliation", "mainstem.dev/plan-only"])
+@with_operator
+async def test_where_nothing_may_be_changed_the_status_says_when_certificates_end(
+    operator: RunningOperator, annotation: str
+) -> None:
+    """R38, R25."""
+    kubernetes = await brought_up(operator, changed(OUTSIDE))
+    old = aged(kubernetes, days=65)
+    kubernetes.annotate("brokerclusters", "events", {annotation: "true"})
+    condition = await operator.condition("brokerclusters", "events", "CertificatesEnding", "True")
+    assert condition["reason"] == "NotRenewed"
+    assert f"because of the annotation {annotation}: remove it" in condition["message"]
+    assert f"From {written(expiry_of(KeyPair('', old)))} on" in condition["message"]
+    assert data_of(kubernetes, "events-broker-tls")["tls.crt"] == old
+    kubernetes.annotate("brokerclusters", "events", {annotation: None})
+    await operator.condition("brokerclusters", "events", "CertificatesEnding", "False", "NotDue")
+    assert data_of(kubernetes, "events-broker-tls")["tls.crt"] != old
+
+
+READ = AclRule("topic", "clicks", False, "read", True, "*")
+
+
+class UsersOfBrokers(PlayedUsers):
+    """Brokers show ACLs only where their files have an authorizer."""
+
+    def __init__(self, kubernetes: Kubernetes) -> None:
+        super().__init__()
+        self._kubernetes = kubernetes
+        self.removed_at: list[str | None] = []
+
+    async def acls(self) -> dict[str, frozenset[AclRule]]:
+        self.acls_refusal = "" if "authorizer.class.name" in filed(self._kubernetes) else "SECURITY_DISABLED"
+        return await super().acls()
+
+    async def remove_acls(self, user: str, rules: Collection[AclRule]) -> None:
+        self.removed_at.append(filed(self._kubernetes).get("authorizer.dry.run"))
+        await super().remove_acls(user, rules)
+
+
+@with_operator
+async def test_acls_of_a_user_that_was_deleted_while_they_did_not_count_go_before_they_count_again(
+    operator: RunningOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R38: a certificate that was issued to it would have all its rights again."""
+    users = UsersOfBrokers(operator.kubernetes)
+    users.rules = {"alice": {READ}, "carol": {READ}}
+    monkeypatch.setattr(Brokers, "users", lambda _: users)
+    kubernetes = await brought_up(operator, changed({"name": "tls", "port": 9093}))
+    acls = [{"resource": "topic", "name": "clicks", "operations": ["read"]}]
+    kubernetes.apply(resource("User", "alice", {"clusterRef": {"name": "events"}, "acls": acls}))
+    await operator.condition("users", "alice", "Ready", "False", "NoAuthorization")
+    kubernetes.delete("users", "alice")
+    await operator.until(lambda: kubernetes.find("users") == [], "the end of the deletion")
+    annotations = kubernetes.get("brokerclusters", "events")["metadata"]["annotations"]
+    assert annotations["mainstem.dev/removed-users"] == "alice"
+    assert users.rules == {"alice": {READ}, "carol": {READ}}
+    kubernetes.apply(secured())
+    await operator.until(lambda: users.rules["alice"] == set(), "no ACLs of alice")
+    await operator.condition("brokerclusters", "events", "Stable", "True")
+    assert "authorizer.dry.run" not in filed(kubernetes)
+    assert users.removed_at == ["true"], "while they were only recorded"
+    assert users.rules == {"alice": set(), "carol": {READ}}, "no User stood for carol"
+    annotations = kubernetes.get("brokerclusters", "events")["metadata"]["annotations"]
+    assert "mainstem.dev/removed-users" not in annotations
 
 
 @with_operator

@@ -14,6 +14,7 @@ from mainstem_operator.cluster.broker_manifests import Placement, settings_of
 from mainstem_operator.cluster.security_steps import (
     Step,
     at_step,
+    gone_users,
     plan_step,
     refusal,
     step_filed,
@@ -149,6 +150,12 @@ def test_users_that_are_not_ready_are_named() -> None:
     assert text.endswith("these are not: bob, dave (paused).")
     assert users_in_the_way("others", [unready]) == ""
     assert users_in_the_way("events", [user("bob", "False", deletionTimestamp="now")]) == ""
+
+
+def test_the_acls_of_a_deleted_user_go_unless_there_is_a_new_one_of_its_name() -> None:
+    users = [user("alice", "False"), user("bob", "True", deletionTimestamp="now")]
+    assert gone_users("events", {"alice", "bob", "carol"}, users) == ["bob", "carol"]
+    assert gone_users("others", {"alice"}, users) == ["alice"]
 
 
 @pytest.mark.parametrize(

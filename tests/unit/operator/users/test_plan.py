@@ -169,6 +169,17 @@ def test_the_secret_has_settings_for_stock_clients() -> None:
     assert result["ca.crt"] == "TRUST"
 
 
+def test_where_clients_trust_the_brokers_as_their_systems_do_the_secret_names_no_certificates() -> None:
+    """As with a certificate of an ACME issuer: cert-manager knows no `ca.crt` for it."""
+    listener = listener_for(user(), secured())
+    assert listener is not None
+    result = secret_with(user(), listener, "a:1", "", "pass-word_1")
+    assert "ca.crt" not in result
+    for text in (result["librdkafka.properties"], result["java.properties"]):
+        assert properties(text)["security.protocol"] == "SASL_SSL"
+        assert not [name for name in properties(text) if name.startswith("ssl.")]
+
+
 def test_a_user_with_a_certificate_gets_its_key_and_no_password() -> None:
     spec = user(authentication={"type": "tls"})
     authority = new_authority("Mainstem users", NOW)

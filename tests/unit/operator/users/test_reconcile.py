@@ -240,6 +240,32 @@ async def test_a_user_that_goes_without_its_password_and_acls_says_so(
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["user kept"]
 
 
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_user_that_goes_where_brokers_show_no_acls_is_noted_or_says_that_they_are_kept(
+    played: Scene, refused: bool
+) -> None:
+    """R38: they would count again with authorization."""
+    assert played.cluster is not None
+    played.cluster = {**played.cluster, "spec": {**played.cluster["spec"]}}
+    del played.cluster["spec"]["authorization"]
+    for name in ("bob", "alice"):
+        played.kubernetes.apply(user(name))
+    await played.settle()
+    for name in ("bob", "alice"):
+        played.kubernetes.delete("users", name)
+    if refused:
+        played.kubernetes.fails = lambda method, key, _: (
+            403 if (method, key[0]) == ("PATCH", "brokerclusters") else 0
+        )
+    await played.look()
+    assert played.kubernetes.find("users") == []
+    annotations = played.kubernetes.get("brokerclusters", "events")["metadata"].get("annotations", {})
+    assert annotations == ({} if refused else {names.REMOVED_USERS: "alice,bob"})
+    events = [event["message"] for event in played.kubernetes.find("events")]
+    assert len(events) == (2 if refused else 0)
+    assert all(text.startswith("The ACLs that the user may have are kept, and count") for text in events)
+
+
 async def test_a_password_that_is_not_there_is_reported(played: Scene) -> None:
     played.kubernetes.apply(user(authentication={"passwordFrom": {"name": "mine"}}))
     assert await played.settle() is not None
