@@ -9,7 +9,7 @@ text is a valid schema, apart from its default values. Those are judged as Java'
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -191,8 +191,9 @@ def _repeated(names: Sequence[str]) -> str | None:
 def _validate(value: Any, known_names: dict[str, Any], place: str) -> None:
     try:
         # Defaults are the business of `check_new`: fastavro's rules are others than Java's, and another
-        # registry may have stored a schema without looking at them.
-        fastavro.parse_schema(_without_defaults(value), named_schemas=known_names)
+        # registry may have stored a schema without looking at them. Logical types that are not valid, such as
+        # a decimal whose scale is above its precision, are ignored (specification, "Logical Types").
+        fastavro.parse_schema(_without(("default", "logicalType"), value), named_schemas=known_names)
     except UnknownType as error:
         raise invalid_schema(f"{place}the type {error.name!r} is not defined.") from None
     except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -201,11 +202,11 @@ def _validate(value: Any, known_names: dict[str, Any], place: str) -> None:
         raise invalid_schema(f"{place}{reason or type(error).__name__}.") from None
 
 
-def _without_defaults(node: Any) -> Any:
+def _without(attributes: Collection[str], node: Any) -> Any:
     if isinstance(node, list):
-        return [_without_defaults(item) for item in node]
+        return [_without(attributes, item) for item in node]
     if isinstance(node, dict):
-        return {key: _without_defaults(value) for key, value in node.items() if key != "default"}
+        return {key: _without(attributes, value) for key, value in node.items() if key not in attributes}
     return node
 
 

@@ -216,6 +216,20 @@ def test_a_new_schema_that_javas_library_reads_is_taken(value: Any) -> None:
     avro.check_new(parse(value))
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"precision": 64, "scale": -127}, {"precision": 2, "scale": 3}, {"precision": "10"}, {"precision": 0},
+        {"precision": 20, "type": "fixed", "name": "F", "size": 2},
+    ],
+)  # fmt: skip
+def test_a_logical_type_that_is_not_valid_is_ignored(attributes: dict[str, Any]) -> None:
+    """Specification 1.12, "Logical Types". Java's library and other registries take such a schema."""
+    schema = parse({"type": "bytes", "logicalType": "decimal", **attributes})
+    avro.check_new(schema)
+    assert schema.root.kind == attributes.get("type", "bytes")
+
+
 FIXED = {"type": "fixed", "name": "F", "size": 2}
 PART = record({"name": "a", "type": "int"}, {"name": "b", "type": "string", "default": "z"}, name="Part")
 JAVA_ACCEPTS: tuple[tuple[Any, str], ...] = (
