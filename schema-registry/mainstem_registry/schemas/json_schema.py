@@ -24,14 +24,6 @@ from mainstem_registry.schemas.limits import Steps, check_shape, dump_json, load
 from mainstem_registry.whole_numbers import is_whole_number
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
-ANNOTATIONS: Final = frozenset(
-    (
-        "$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "title",
-        "description", "default", "examples", "readOnly", "writeOnly", "deprecated", "format",
-        "contentEncoding", "contentMediaType", "contentSchema",
-    )
-)  # fmt: skip
-"""Keywords that reject no document. (`format` is one by default.)"""
 OLD_DRAFTS: Final = (
     "http://json-schema.org/draft-04/",
     "http://json-schema.org/draft-06/",
@@ -49,6 +41,17 @@ COMPARED: Final = frozenset(
     )
 )  # fmt: skip
 DYNAMIC_REFERENCES: Final = ("$dynamicRef", "$recursiveRef")
+UNCOMPARED: Final = frozenset(
+    (
+        "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependencies",
+        "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties",
+        *DYNAMIC_REFERENCES,
+    )
+)  # fmt: skip
+RESTRICTIONS: Final = COMPARED | UNCOMPARED
+"""Keywords that can reject a document. All others are annotations, those of which JSON Schema knows nothing
+included (2020-12, 6.5): `title`, `format` by default, `connect.index` of Kafka Connect, `x-...` of OpenAPI.
+"""
 _IN_PLACE: Final = (
     "$ref", *DYNAMIC_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas",
 )  # fmt: skip
@@ -296,7 +299,7 @@ class _Comparison:
             return False
         own = {key: value for key, value in ours.items() if key not in ("$ref", "allOf", "anyOf", "oneOf")}
         self._made.append(own)
-        if all(key in ANNOTATIONS for key in own):
+        if not RESTRICTIONS & own.keys():
             return True
         noted = len(self._problems)
         if self._compare_own(reader, writer, own, theirs, path):
@@ -398,7 +401,7 @@ class _Comparison:
             )
         included = True
         for key in ours:
-            if key in COMPARED or key in ANNOTATIONS:
+            if key not in UNCOMPARED:
                 continue
             in_context = [
                 _Place(_with_context(place.node, key), place.base)
@@ -521,7 +524,7 @@ class _Comparison:
 
 
 def _only(node: Mapping[str, Any], keyword: str) -> bool:
-    return all(key == keyword or key in ANNOTATIONS for key in node)
+    return node.keys() & RESTRICTIONS == {keyword}
 
 
 def _with_context(node: Mapping[str, Any], keyword: str) -> dict[str, Any]:

@@ -98,6 +98,10 @@ TABLE: dict[str, tuple[Any, Any, bool]] = {
     ),
     "all of several": ({"allOf": [INTEGER, {"minimum": 0}]}, {**INTEGER, "minimum": 5}, True),
     "descriptions do not count": ({**STRING, "title": "b"}, {**STRING, "title": "a"}, True),
+    "nor do keywords of others": ({**STRING, "x-owner": "me", "connect.index": 1}, STRING, True),
+    "nor those of others that change": (
+        closed({"a": {**STRING, "connect.index": 1}}), closed({"a": {**STRING, "connect.index": 2}}), True,
+    ),
 }  # fmt: skip
 
 
