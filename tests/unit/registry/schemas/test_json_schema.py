@@ -26,6 +26,98 @@ def closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 INTEGER, NUMBER, STRING = {"type": "integer"}, {"type": "number"}, {"type": "string"}
+
+
+def event(kind: Any, **properties: Any) -> dict[str, Any]:
+    """An open object that says of which kind it is."""
+    return {"type": "object", "properties": {"kind": {"const": kind}, **properties}, "required": ["kind"]}
+
+
+def referring(*names: str, **definitions: Any) -> dict[str, Any]:
+    return {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in names], "$defs": definitions}
+
+
+A, B, WIDER_A = event("a", x=INTEGER), event("b"), event("a", x=NUMBER)
+OPEN_A = {"type": "object", "properties": {"a": INTEGER}}
+OPEN_B = {"type": "object", "properties": {"b": INTEGER}}
+UNIONS: dict[str, tuple[Any, Any, bool]] = {
+    "a union is the same, whatever is beside it": (
+        {**referring("A", "B", A=OPEN_A, B=OPEN_B), "title": "b"},
+        referring("A", "B", A=OPEN_A, B=OPEN_B),
+        True,
+    ),
+    "and whatever describes its branches": (
+        referring("A", "B", A={**OPEN_A, "title": "b"}, B=OPEN_B),
+        referring("A", "B", A=OPEN_A, B=OPEN_B),
+        True,
+    ),
+    "and in another order": ({"oneOf": [OPEN_B, OPEN_A]}, {"oneOf": [OPEN_A, OPEN_B]}, True),
+    "a type beside it does not matter": (
+        {**referring("A", "B", "C", A=A, B=B, C=event("c")), "type": "object"},
+        {**referring("A", "B", A=A, B=B), "type": "object"},
+        True,
+    ),
+    "a kind may be added": (
+        referring("A", "B", "C", A=A, B=B, C=event("c")), referring("A", "B", A=A, B=B), True,
+    ),
+    "none may be removed": (referring("A", A=A), referring("A", "B", A=A, B=B), False),
+    "kinds may have listed values": (
+        {"oneOf": [event("a"), {**B, "properties": {"kind": {"enum": ["b", "c"]}}}]}, event("a"), True,
+    ),
+    "that none shares": (
+        {"oneOf": [event("a"), {**B, "properties": {"kind": {"enum": ["a", "b"]}}}]}, event("a"), False,
+    ),
+    "1 is 1.0": ({"oneOf": [event(1), event(1.0)]}, event(1), False),
+    "and not true": ({"oneOf": [event(1), event(True)]}, event(1), True),
+    "one branch may accept more": ({"oneOf": [WIDER_A, B]}, {"oneOf": [A, B]}, True),
+    "but not less": ({"oneOf": [A, B]}, {"oneOf": [WIDER_A, B]}, False),
+    "without a kind, more of one is more of two": (
+        {"oneOf": [{"type": "object", "properties": {"a": NUMBER}}, OPEN_B]},
+        {"oneOf": [OPEN_A, OPEN_B]},
+        False,
+    ),
+    "it is enough that the writer requires the kind": (
+        {"oneOf": [{**A, "required": []}, {**B, "required": []}]}, A, True,
+    ),
+    "a kind that neither requires tells nothing apart": (
+        {"oneOf": [{**A, "required": []}, {**B, "required": []}]}, {**A, "required": []}, False,
+    ),
+    "nor one of what may be no object": (
+        {"oneOf": [{"properties": A["properties"], "required": ["kind"]}, {**B, "type": ["object", "null"]}]},
+        {"type": ["object", "null"], "properties": A["properties"], "required": ["kind"]},
+        False,
+    ),
+    "objects are apart by a property that the other forbids": (
+        {"oneOf": [closed({"a": NUMBER}, required=["a"]), closed({"b": NUMBER}, required=["b"])]},
+        {"oneOf": [closed({"a": INTEGER}, required=["a"]), closed({"b": INTEGER}, required=["b"])]},
+        True,
+    ),
+    "unless a pattern allows it": (
+        {"oneOf": [closed({"a": INTEGER}, required=["a"]), closed({}, patternProperties={"^a": INTEGER})]},
+        closed({"a": INTEGER}, required=["a"]),
+        False,
+    ),
+    "kinds are found in what is combined and referred to": (
+        {
+            "oneOf": [{"allOf": [{"$ref": "#/$defs/A"}, {"title": "a"}]}, {"oneOf": [B, event("c")]}],
+            "$defs": {"A": WIDER_A},
+        },
+        A,
+        True,
+    ),
+    "a union in a property, beside another one that is new": (
+        closed({"e": {"oneOf": [A, B]}, "x": STRING}), closed({"e": {"oneOf": [A, B]}}), True,
+    ),
+    "a branch that only a wrapper surrounds": (
+        {"allOf": [{"$ref": "#/$defs/U"}], "$defs": {"U": {"oneOf": [WIDER_A, B]}}},
+        {"allOf": [{"$ref": "#/$defs/U"}], "$defs": {"U": {"oneOf": [A, B]}}},
+        True,
+    ),
+    "branches of anyOf are not apart": ({"oneOf": [OPEN_B, OPEN_A]}, {"anyOf": [OPEN_A, OPEN_B]}, False),
+    "a union of unions": (
+        {"oneOf": [A, B, event("c")]}, {"oneOf": [{"oneOf": [A, B]}, event("c")]}, True,
+    ),
+}  # fmt: skip
 TABLE: dict[str, tuple[Any, Any, bool]] = {
     "anything is accepted by everything's schema": ({}, INTEGER, True),
     "true is everything": (True, STRING, True),
@@ -110,6 +202,14 @@ def test_inclusion(reader: Any, writer: Any, expected: bool) -> None:
     assert reads(reader, writer) == expected
 
 
+@pytest.mark.parametrize(("reader", "writer", "expected"), UNIONS.values(), ids=list(UNIONS))
+def test_a_document_that_a_branch_of_the_writer_accepts_is_one_of_exactly_one_of_the_reader(
+    reader: Any, writer: Any, expected: bool
+) -> None:
+    assert reads(reader, writer) == expected
+    assert reads(writer, writer)
+
+
 REFERRING: dict[str, Any] = {
     "not": {"not": {"$ref": "#/$defs/x"}},
     "not, further inside": {"not": {"properties": {"default": {"items": {"$ref": "#/$defs/y"}}}}},
@@ -134,12 +234,15 @@ def test_a_keyword_that_is_not_compared_is_the_same_only_if_what_it_refers_to_is
 
 
 def test_what_refers_to_itself_in_a_keyword_that_is_not_compared_ends() -> None:
-    def tree(title: str) -> dict[str, Any]:
-        node = {"title": title, "not": {"properties": {"next": {"$ref": "#/$defs/n"}}, "required": ["next"]}}
+    def tree(title: str, **more: Any) -> dict[str, Any]:
+        next_node = {"properties": {"next": {"$ref": "#/$defs/n"}}, "required": ["next"]}
+        node = {"title": title, "not": next_node, **more}
         return {"$ref": "#/$defs/n", "$defs": {"n": node}, "title": title}
 
     assert reads(tree("a"), tree("a"))
-    assert not reads(tree("a"), tree("b"))
+    assert reads(tree("a"), tree("b"))
+    assert not reads(tree("a", minProperties=1), tree("b"))
+    assert not reads(tree("a"), tree("b", minProperties=1))
 
 
 def test_a_reference_of_an_old_draft_may_stand_beside_its_definitions() -> None:
@@ -156,6 +259,7 @@ def test_recursive_schemas_end() -> None:
     with_value = closed({"children": {"type": "array", "items": {"$ref": "#"}}, "value": INTEGER})
     assert reads(with_value, tree)
     assert not reads(tree, with_value)
+    assert reads({"properties": {"next": {"$ref": "#"}}}, {}), "every document has a finite depth"
 
 
 @pytest.mark.parametrize(
@@ -239,6 +343,7 @@ constraints = st.fixed_dictionaries(
             ["null", "boolean", "integer", "number", "string", "array", "object", ["string", "null"]]
         ),
         "enum": st.lists(scalars, min_size=1, max_size=3),
+        "const": scalars,
         "minimum": st.integers(-2, 2),
         "exclusiveMaximum": st.integers(-2, 2),
         "minLength": st.integers(0, 2),
@@ -291,6 +396,41 @@ def test_what_is_judged_compatible_accepts_all_that_the_other_accepts(
         for document in samples:
             if jsonschema.Draft202012Validator(old).is_valid(document):
                 assert jsonschema.Draft202012Validator(new).is_valid(document)
+
+
+kinds = st.sampled_from([1, 1.0, True, "a", "b"])
+events = st.builds(
+    lambda kind, properties, more: {"type": "object", "properties": {"x": kind, **properties}, **more},
+    st.one_of(
+        kinds.map(lambda kind: {"const": kind}), st.lists(kinds, min_size=1).map(lambda of: {"enum": of})
+    ),
+    st.dictionaries(st.sampled_from("yz"), st.sampled_from([INTEGER, NUMBER, {}, False]), max_size=1),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "required": st.lists(st.sampled_from("xyz"), unique=True),
+            "additionalProperties": st.sampled_from([False, False, INTEGER]),
+        },
+    ),
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(events, st.one_of(st.none(), events)), min_size=1, max_size=3),
+    st.lists(events, max_size=2),
+    st.sampled_from(["oneOf", "anyOf"]),
+    st.lists(st.dictionaries(st.sampled_from("xyz"), kinds, max_size=3), min_size=8, max_size=8),
+)
+def test_exactly_one_branch_of_a_union_of_objects_accepts_what_the_writer_accepts(
+    branches: list[tuple[Any, Any]], added: list[Any], union: str, samples: list[Any]
+) -> None:
+    writer = {union: [one for one, _ in branches]}
+    reader = {"oneOf": [changed or one for one, changed in branches] + added}
+    if reads(reader, writer):
+        for document in samples:
+            if jsonschema.Draft202012Validator(writer).is_valid(document):
+                assert jsonschema.Draft202012Validator(reader).is_valid(document)
 
 
 def _changed(schema: Any, chance: random.Random) -> Any:
