@@ -590,7 +590,8 @@ class _Comparison:
             )
         for name in our_properties.keys() | their_properties.keys():
             ours_here = our_properties.get(name, our_rest)
-            theirs_here = their_properties.get(name, their_rest)
+            # A property that the writer does not list may be one of its patterns' instead of the rest.
+            theirs_here = their_properties.get(name, True if their_patterns else their_rest)
             included &= self.includes(
                 reader.at(ours_here), writer.at(theirs_here), f"{path}/properties/{name}"
             )

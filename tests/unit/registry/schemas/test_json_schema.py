@@ -147,6 +147,9 @@ TABLE: dict[str, tuple[Any, Any, bool]] = {
     ),
     "a property may become optional": (closed({"x": INTEGER}), closed({"x": INTEGER}, required=["x"]), True),
     "properties by their schemas": (closed({"x": NUMBER}), closed({"x": INTEGER}), True),
+    "a property may have been one of a pattern": (
+        closed({"x": INTEGER}, patternProperties={"^x": {}}), closed({}, patternProperties={"^x": {}}), False,
+    ),
     "items by their schemas": (
         {"type": "array", "items": INTEGER}, {"type": "array", "items": NUMBER}, False,
     ),
@@ -363,6 +366,7 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             {},
             optional={
                 "properties": st.dictionaries(st.sampled_from("xyz"), inner, max_size=2),
+                "patternProperties": st.dictionaries(st.sampled_from(["x", "y|z"]), inner, max_size=1),
                 "additionalProperties": st.one_of(st.booleans(), inner),
                 "items": inner,
                 "anyOf": st.lists(inner, min_size=1, max_size=2),
