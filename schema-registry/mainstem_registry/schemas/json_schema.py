@@ -11,10 +11,11 @@ Drafts 4, 6, 7, 2019-09 and 2020-12; without `$schema`, 2020-12 with 7's `items`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 import jsonschema
 from jsonschema.validators import validator_for
@@ -24,8 +25,9 @@ from mainstem_registry.schemas.limits import Steps, check_shape, dump_json, load
 from mainstem_registry.whole_numbers import is_whole_number
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
+DRAFT_4: Final = "http://json-schema.org/draft-04/"
 OLD_DRAFTS: Final = (
-    "http://json-schema.org/draft-04/",
+    DRAFT_4,
     "http://json-schema.org/draft-06/",
     "http://json-schema.org/draft-07/",
 )
@@ -34,6 +36,16 @@ UNIONS: Final = ("anyOf", "oneOf")
 COMBINATIONS: Final = frozenset(("$ref", "allOf", *UNIONS))
 APART_DEPTH_MAX: Final = 10
 """Of properties and unions in which two schemas are searched for what tells their documents apart."""
+METASCHEMAS: Final[Mapping[str, Any]] = {
+    "http://json-schema.org/draft-04/schema": jsonschema.Draft4Validator.META_SCHEMA,
+    "http://json-schema.org/draft-06/schema": jsonschema.Draft6Validator.META_SCHEMA,
+    "http://json-schema.org/draft-07/schema": jsonschema.Draft7Validator.META_SCHEMA,
+}
+"""Schemas of schemas, which need no reference. Those of newer drafts consist of several documents, with
+dynamic references, and are not here.
+"""
+DATA: Final = frozenset(("enum", "const", "default", "examples"))
+"""Keywords whose values are no schemas, whatever they look like."""
 LOWER_BOUNDS: Final = ("minLength", "minItems", "minProperties")
 UPPER_BOUNDS: Final = ("maxLength", "maxItems", "maxProperties")
 COMPARED: Final = frozenset(
@@ -56,6 +68,7 @@ RESTRICTIONS: Final = COMPARED | UNCOMPARED
 """Keywords that can reject a document. All others are annotations, those of which JSON Schema knows nothing
 included (2020-12, 6.5): `title`, `format` by default, `connect.index` of Kafka Connect, `x-...` of OpenAPI.
 """
+SCHEMA_KEYWORDS: Final = RESTRICTIONS | {"$defs", "definitions"}
 _IN_PLACE: Final = (
     "$ref", *DYNAMIC_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas",
 )  # fmt: skip
@@ -112,22 +125,64 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> JsonSchema:
     Raises:
         RegistryError: it is not valid.
     """
-    root = load_json(text)
-    documents: dict[str, Any] = {name: load_json(reference) for name, reference in references}
-    check_shape([root, *documents.values()])
-    for name, document in [*documents.items(), ("", root)]:
+    named = {name: load_json(reference) for name, reference in references} | {"": load_json(text)}
+    check_shape(list(named.values()))
+    for name, document in named.items():
         _validate(document, f"the reference {name!r}: " if name else "")
-    for document in [*documents.values(), root]:
-        if isinstance(document, dict) and isinstance(document.get("$id", document.get("id")), str):
-            documents.setdefault(str(document.get("$id", document.get("id"))).rstrip("#"), document)
-    if isinstance(root, dict) and str(root.get("$schema", "")).startswith(OLD_DRAFTS):
-        root = _references_alone(root)
-    documents[""] = root
-    for name, document in list(documents.items()):
+    targets = {target.partition("#")[0] for document in named.values() for target in _references(document)}
+    for name in METASCHEMAS.keys() & targets - named.keys():
+        named[name] = deepcopy(METASCHEMAS[name])
+    documents = _located(named)
+    for name, document in documents.items():
         for reference in _references(document):
             _resolve(documents, name, reference)
     value = load_json(text)
-    return JsonSchema(dump_json(value), dump_json(value, sort=True), root, documents)
+    return JsonSchema(dump_json(value), dump_json(value, sort=True), documents[""], documents)
+
+
+def _draft(document: Any) -> str:
+    return str(document.get("$schema", "")) if isinstance(document, dict) else ""
+
+
+def _located(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The documents, and the schemas in them that have an identifier of their own, by name and identifier.
+    Each `$ref` is written such that it names one of these or a part of its document (2020-12, 8.2.1, 9.3).
+
+    Raises:
+        RegistryError: different schemas have one identifier.
+    """
+    documents: dict[str, Any] = {}
+    bases: dict[str, str] = {}
+    for name, document in named.items():
+        draft = _draft(document) or _draft(named[""])
+        documents[name] = _references_alone(document) if draft.startswith(OLD_DRAFTS) else document
+        if draft.startswith(DRAFT_4):
+            for node, _ in _schemas(documents[name], name):
+                if isinstance(node.get("id"), str):
+                    node["$id"] = node.pop("id")
+    for name, document in named.items():
+        identifier = document.get("$id", document.get("id")) if isinstance(document, dict) else None
+        if isinstance(identifier, str):
+            documents.setdefault(identifier.rstrip("#"), documents[name])
+    for name in named:
+        for node, base in _schemas(documents[name], name, is_known=SCHEMA_KEYWORDS.__contains__):
+            is_first = name not in bases
+            bases.setdefault(name, base)
+            if not is_first and not _identifier(node):
+                continue
+            other = documents.setdefault(base, node)
+            if not is_first and dump_json(other, sort=True) != dump_json(node, sort=True):
+                raise invalid_schema(f"two different schemas have the identifier {base!r}.")
+    for name in named:
+        for node, base in _schemas(documents[name], name):
+            if not isinstance(node.get("$ref"), str):
+                continue
+            target, separator, fragment = node["$ref"].partition("#")
+            places = (target, _joined(base, target)) if target else (base,)
+            place = next((place for place in places if place in documents), None)
+            if place is not None and (target or base != bases[name]):
+                node["$ref"] = f"{place}{separator}{fragment}"
+    return documents
 
 
 def _validate(document: Any, place: str) -> None:
@@ -138,7 +193,7 @@ def _validate(document: Any, place: str) -> None:
         raise invalid_schema(f"{place}$schema must be a string.")
     default = jsonschema.Draft202012Validator if draft is None else None
     validator = validator_for(document, default=default) if draft is not None else default
-    if validator is None:
+    if validator is None or validator is jsonschema.Draft3Validator:
         raise invalid_schema(f"{place}the draft {draft!r} is not supported.")
     if draft is None and isinstance(document, dict) and isinstance(document.get("items"), list):
         validator = jsonschema.Draft7Validator
@@ -156,23 +211,44 @@ def _references_alone(node: Any) -> Any:
     return [_references_alone(item) for item in node] if isinstance(node, list) else node
 
 
+def _schemas(
+    document: Any, base: str, *, is_known: Callable[[str], bool] = lambda _: True
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """All schemas in a document, each with the identifier by which its `$ref`s are resolved; the document
+    first. `base` is the document's, unless it has its own. Only the keywords that are known have schemas.
+    """
+    pending = [(document, base, False)]
+    while pending:
+        node, base, is_by_name = pending.pop()
+        if isinstance(node, list):
+            pending.extend((item, base, False) for item in node)
+        elif isinstance(node, dict):
+            if not is_by_name:
+                base = _joined(base, _identifier(node))
+                yield node, base
+            pending.extend(
+                (value, base, key in SCHEMAS_BY_NAME and not is_by_name)
+                for key, value in node.items()
+                if is_by_name or (key not in DATA and is_known(key))
+            )
+
+
+def _identifier(node: Mapping[str, Any]) -> str:
+    """What a schema is named by; empty if it is not. A fragment alone is an anchor of older drafts."""
+    identifier = node.get("$id")
+    return identifier.partition("#")[0] if isinstance(identifier, str) else ""
+
+
+def _joined(base: str, reference: str) -> str:
+    try:
+        return urljoin(base, reference) if reference else base
+    except ValueError:  # of an address that is none
+        return reference
+
+
 def _references(document: Any) -> list[str]:
     """The values of all `$ref` in a schema, or a part of one."""
-    references: list[str] = []
-    pending = [(document, False)]
-    while pending:
-        node, is_by_name = pending.pop()
-        if isinstance(node, dict):
-            if isinstance(node.get("$ref"), str):
-                references.append(node["$ref"])
-            pending.extend(
-                (value, key in SCHEMAS_BY_NAME and not is_by_name)
-                for key, value in node.items()
-                if is_by_name or key not in ("enum", "const", "default")
-            )
-        elif isinstance(node, list):
-            pending.extend((item, False) for item in node)
-    return references
+    return [node["$ref"] for node, _ in _schemas(document, "") if isinstance(node.get("$ref"), str)]
 
 
 def _resolve(documents: Mapping[str, Any], base: str, reference: str) -> _Place:
@@ -199,19 +275,19 @@ def _resolve(documents: Mapping[str, Any], base: str, reference: str) -> _Place:
             node = node[int(key)]
         else:
             raise invalid_schema(f"the $ref {reference!r} does not name a part of its document.")
+    if not isinstance(node, (dict, bool)):
+        raise invalid_schema(f"the $ref {reference!r} does not name a schema.")
     return _Place(node, name, documents)
 
 
 def _anchor(document: Any, anchor: str) -> Any:
-    pending = [document]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            if node.get("$anchor") == anchor or node.get("$id") == f"#{anchor}":
-                return node
-            pending.extend(node.values())
-        elif isinstance(node, list):
-            pending.extend(node)
+    """The schema with an anchor; None if there is none. Those of schemas with identifiers are their own."""
+    bases: list[str] = []
+    for node, base in _schemas(document, ""):
+        bases.append(base)
+        names = node.get("$anchor"), node.get("$dynamicAnchor")
+        if base == bases[0] and (anchor in names or node.get("$id") == f"#{anchor}"):
+            return node
     return None
 
 
@@ -615,7 +691,7 @@ def _meaning(node: Any, *, is_by_name: bool = False) -> Any:
         if key in ("enum", "const") and not is_by_name
         else _meaning(value, is_by_name=key in SCHEMAS_BY_NAME and not is_by_name)
         for key, value in node.items()
-        if is_by_name or key in RESTRICTIONS or key in ("$schema", "$id", "id")
+        if is_by_name or key in RESTRICTIONS or key in ("$schema", "$id")
     }
 
 

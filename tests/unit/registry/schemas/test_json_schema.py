@@ -276,8 +276,13 @@ def test_recursive_schemas_end() -> None:
         ('{"$schema": 3}', "must be a string"),
         ('{"allOf":[' * 200 + "{}" + "]}" * 200, "deeper"),
         ('{"pattern": "("}', "Invalid schema"),
+        ('{"$ref": "#/title", "title": "a"}', "does not name a schema"),
+        ('{"$schema": "http://json-schema.org/draft-03/schema#"}', "is not supported"),
+        ('{"$defs": {"a": {"$id": "u"}, "b": {"$id": "u", "type": "null"}}}', "two different schemas"),
+        ('{"$ref": "#a", "$defs": {"x": {"$id": "u", "$anchor": "a"}}}', "does not name a part"),
+        ('{"$ref": "http://[x", "$id": "http://["}', "not among its references"),
     ],
-    ids=range(8),
+    ids=range(13),
 )
 def test_texts_that_are_no_schema_are_refused_with_a_reason(text: str, reason: str) -> None:
     with pytest.raises(RegistryError, match=reason) as refused:
@@ -327,6 +332,53 @@ def test_references_are_found_by_name() -> None:
     schema = json_schema.parse('{"$ref": "part.json"}', [("part.json", '{"type": "integer"}')])
     assert not schema.problems_reading(json_schema.parse('{"type": "integer"}', ()), Steps())
     assert schema.problems_reading(json_schema.parse('{"type": "string"}', ()), Steps())
+
+
+DRAFT_4, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 7))
+ROOT = "https://example.com/root.json"
+
+
+N = {"type": "T"}
+DEFS = {"$defs": {"n": {"$anchor": "n", **N}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$id": ROOT, "$ref": "a.json", "$defs": {"A": {"$id": "a.json", "$ref": "#/$defs/n", **DEFS}}},
+        {"$id": ROOT, "$ref": "https://example.com/a.json", "$defs": {"A": {"$id": "a.json", **N}}},
+        {"$ref": "a.json#n", "$defs": {"A": {"$id": "a.json", **DEFS}}},
+        {"$ref": "d/a", "$defs": {"A": {"$id": "d/a", "$ref": "b"}, "B": {"$id": "d/b", **N}}},
+        {"$schema": DRAFT_7, "$ref": "a#n", "definitions": {"A": {"$id": "a", "items": {"$id": "#n", **N}}}},
+        {"$schema": DRAFT_4, "$ref": "a.json", "definitions": {"A": {"id": "a.json", **N}}},
+        {"$id": ROOT, "$ref": "root.json#/$defs/A", "$defs": {"A": N}},
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_a_schema_with_an_identifier_is_the_base_of_its_references_and_anchors(schema: Any) -> None:
+    """JSON Schema 2020-12, 8.2.1 and 9.3."""
+    text = json.dumps(schema)
+    wide, narrow = (json_schema.parse(text.replace('"T"', f'"{name}"'), ()) for name in ("number", "integer"))
+    assert not wide.problems_reading(narrow, Steps())
+    assert narrow.problems_reading(wide, Steps())
+
+
+def test_what_is_beside_a_reference_in_a_referenced_schema_of_an_old_draft_does_not_count() -> None:
+    part = {"$schema": DRAFT_7, "$ref": "#/definitions/n", "definitions": {"n": NUMBER}, "maximum": 5}
+    writer = json_schema.parse('{"$ref": "part.json"}', [("part.json", json.dumps(part))])
+    reader = json_schema.parse('{"type": "number", "maximum": 5}', ())
+    assert reader.problems_reading(writer, Steps())
+
+
+def test_a_schema_of_schemas_needs_no_reference() -> None:
+    schema = {"$schema": DRAFT_7, "properties": {"a": {"$ref": DRAFT_7}}}
+    assert reads({**schema, "title": "b"}, schema)
+    assert not reads(schema, {})
+
+
+def test_what_an_unknown_keyword_contains_has_no_identifier() -> None:
+    schema = {"$id": ROOT, "x-example": {"$id": ROOT, "examples": [{"$ref": "none.json"}]}, **INTEGER}
+    assert reads(INTEGER, schema)
 
 
 scalars = st.one_of(
