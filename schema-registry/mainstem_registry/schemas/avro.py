@@ -9,7 +9,7 @@ text is a valid schema, apart from its default values. Those are judged as Java'
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,18 +35,21 @@ JAVA_NUMBER: Final = re.compile(
 )
 """What `Double.valueOf` takes, but for hexadecimal numbers."""
 
-KEY_ORDER: Final = (
-    "type",
-    "name",
-    "namespace",
-    "doc",
-    "aliases",
-    "fields",
-    "symbols",
-    "size",
-    "items",
-    "values",
+WRITTEN: Final[Mapping[str, Sequence[str]]] = {
+    "record": ("doc", "fields"),
+    "error": ("doc", "fields"),
+    "enum": ("doc", "symbols", "default"),
+    "fixed": ("doc", "size"),
+    "array": ("items",),
+    "map": ("values",),
+}
+"""Kinds of types to their attributes after the name, in the order in which Java's library writes them."""
+NAMED: Final = ("record", "error", "enum", "fixed")
+RESERVED: Final = frozenset(
+    ("type", "name", "namespace", "doc", "fields", "symbols", "size", "items", "values", "aliases")
 )
+"""Attributes that mean nothing where they are not written. All others are properties, which are kept."""
+FIELD_ATTRIBUTES: Final = ("name", "type", "doc", "default", "order", "aliases")
 
 
 @dataclass(slots=True, eq=False)
@@ -84,14 +87,14 @@ class AvroSchema:
     """A valid schema."""
 
     canonical: str
-    """The text without white space: what is stored, and compared by lookups."""
+    """The text that Java's library 1.12 writes (`Schema.toString`): what is stored."""
     normalized: str
-    """The same for all texts that differ only in the order of attributes or the way a name is written."""
+    """The same for all texts that differ only in the order of properties or the way a name is written."""
+    identity: str
+    """The same for all texts with one normalized text, wherever the types are defined: in the text itself or
+    in a reference.
+    """
     root: AvroType
-
-    @property
-    def identity(self) -> str:
-        return self.canonical
 
     def problems_reading(self, writer: AvroSchema, steps: Steps) -> list[str]:
         """Why this schema cannot read what `writer` wrote; empty if it can."""
@@ -117,7 +120,10 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> AvroSchema:
     _validate(value, known_to_fastavro, "")
     try:
         root = _build(value, "", defined)
-        return AvroSchema(dump_json(_simplified(value)), dump_json(_normalized(value, "")), root)
+        canonical = _canonical(value, "")
+        normalized = _normalized(canonical, "")
+        others = [_normalized(_canonical(reference, ""), "") for _, reference in loaded]
+        return AvroSchema(dump_json(canonical), dump_json(normalized), _identity(normalized, others), root)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         # fastavro takes a few texts that the specification does not allow, such as a record without fields.
         raise invalid_schema(f"an attribute is missing or of the wrong type: {error}.") from None
@@ -191,8 +197,9 @@ def _repeated(names: Sequence[str]) -> str | None:
 def _validate(value: Any, known_names: dict[str, Any], place: str) -> None:
     try:
         # Defaults are the business of `check_new`: fastavro's rules are others than Java's, and another
-        # registry may have stored a schema without looking at them.
-        fastavro.parse_schema(_without_defaults(value), named_schemas=known_names)
+        # registry may have stored a schema without looking at them. Logical types that are not valid, such as
+        # a decimal whose scale is above its precision, are ignored (specification, "Logical Types").
+        fastavro.parse_schema(_without(("default", "logicalType"), value), named_schemas=known_names)
     except UnknownType as error:
         raise invalid_schema(f"{place}the type {error.name!r} is not defined.") from None
     except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -201,11 +208,11 @@ def _validate(value: Any, known_names: dict[str, Any], place: str) -> None:
         raise invalid_schema(f"{place}{reason or type(error).__name__}.") from None
 
 
-def _without_defaults(node: Any) -> Any:
+def _without(attributes: Collection[str], node: Any) -> Any:
     if isinstance(node, list):
-        return [_without_defaults(item) for item in node]
+        return [_without(attributes, item) for item in node]
     if isinstance(node, dict):
-        return {key: _without_defaults(value) for key, value in node.items() if key != "default"}
+        return {key: _without(attributes, value) for key, value in node.items() if key not in attributes}
     return node
 
 
@@ -246,7 +253,7 @@ def _build(node: Any, namespace: str, defined: _Defined) -> AvroType:
     if isinstance(node, list):
         return AvroType("union", parts=[_build(branch, namespace, defined) for branch in node])
     kind = node["type"]
-    if not isinstance(kind, str) or kind not in ("record", "error", "enum", "fixed", "array", "map"):
+    if not isinstance(kind, str) or kind not in WRITTEN:
         return _build(kind, namespace, defined)
     if kind in ("array", "map"):
         element = node["items" if kind == "array" else "values"]
@@ -346,49 +353,80 @@ class _Default:
         )
 
 
-def _simplified(node: Any) -> Any:
-    """The same schema; {"type": "string"} is written "string", as Avro's Java library does."""
+def _canonical(node: Any, namespace: str) -> Any:
+    """A valid schema as Java's library writes it (`Schema.toString`): attributes in one order, without those
+    that mean nothing where they stand, and without a namespace that is the one around it.
+    """
     if isinstance(node, list):
-        return [_simplified(branch) for branch in node]
+        return [_canonical(branch, namespace) for branch in node]
     if not isinstance(node, dict):
-        return node
-    if len(node) == 1 and isinstance(node.get("type"), str):
-        return node["type"]
-    simple = dict(node)
-    for key in ("items", "values"):
-        if key in simple:
-            simple[key] = _simplified(simple[key])
-    if isinstance(simple.get("type"), (list, dict)):
-        simple["type"] = _simplified(simple["type"])
-    if isinstance(simple.get("fields"), list):
-        simple["fields"] = [
-            item | {"type": _simplified(item["type"])} if isinstance(item, dict) and "type" in item else item
-            for item in simple["fields"]
-        ]
-    return simple
+        return _relative(node, namespace)
+    kind = node["type"]
+    if isinstance(kind, list | dict):
+        # fastavro takes a type in a type, which the specification does not have.
+        return node | {"type": _canonical(kind, namespace)}
+    if kind not in PRIMITIVES and kind not in WRITTEN:
+        return _relative(kind, namespace)
+    written: dict[str, Any] = {"type": kind}
+    inner = namespace
+    if kind in NAMED:
+        full_name = _own_name(node, namespace)
+        inner = _namespace_of(full_name)
+        written["name"] = full_name.rpartition(".")[2]
+        if inner != namespace:
+            written["namespace"] = inner
+    for key in WRITTEN.get(kind, ()):
+        match key:
+            case "items" | "values":
+                written[key] = _canonical(node[key], inner)
+            case "fields":
+                written[key] = [_canonical_field(item, inner) for item in node[key]]
+            case "doc" | "default" if not isinstance(node.get(key), str):
+                pass  # Java ignores it
+            case _:
+                written[key] = node[key]
+    unwritten = RESERVED | {"default"} if kind == "enum" else RESERVED
+    written |= {key: value for key, value in node.items() if key not in unwritten}
+    if kind in NAMED and node.get("aliases"):
+        written["aliases"] = [_relative(_full_name(alias, inner), inner) for alias in node["aliases"]]
+    return written if len(written) > 1 else kind
+
+
+def _canonical_field(item: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    written = {key: item[key] for key in FIELD_ATTRIBUTES if key in item}
+    written["type"] = _canonical(item["type"], namespace)
+    if not isinstance(item.get("doc"), str):
+        written.pop("doc", None)
+    if str(item.get("order", "ascending")).lower() == "ascending":
+        written.pop("order", None)
+    if not item.get("aliases"):
+        written.pop("aliases", None)
+    return written | {key: value for key, value in item.items() if key not in FIELD_ATTRIBUTES}
+
+
+def _relative(name: Any, namespace: str) -> Any:
+    """A name as it is written in a namespace, which it leaves out if it is its own."""
+    inside, _, simple = str(name).rpartition(".")
+    is_own = inside == namespace and simple not in PRIMITIVES and simple not in WRITTEN
+    return simple if is_own else name
 
 
 def _normalized(node: Any, namespace: str) -> Any:
-    """With full names, attributes in one order, and no attributes that say what is the default."""
+    """A canonical schema with full names, and with properties and aliases in one order."""
     if isinstance(node, str):
         return node if node in PRIMITIVES else _full_name(node, namespace)
     if isinstance(node, list):
         return [_normalized(branch, namespace) for branch in node]
-    if not isinstance(node, dict):
-        return node  # of an attribute that means nothing here, such as the items of an int
-    simple = _simplified(node)
-    if not isinstance(simple, dict):
-        return _normalized(simple, namespace)
-    attributes = dict(simple)
+    attributes = dict(node)
     inner = namespace
-    if "name" in attributes and attributes.get("type") in ("record", "error", "enum", "fixed"):
-        full_name = _own_name(attributes, namespace)
-        inner = _namespace_of(full_name)
-        attributes["name"] = full_name
-        attributes.pop("namespace", None)
-        if attributes.get("aliases"):
+    if attributes["type"] in NAMED:
+        attributes["name"] = _own_name(attributes, namespace)
+        inner = _namespace_of(attributes["name"])
+        if inner or not namespace:  # else the name would be in the namespace around it
+            attributes.pop("namespace", None)
+        if "aliases" in attributes:
             attributes["aliases"] = sorted(_full_name(alias, inner) for alias in attributes["aliases"])
-    if isinstance(attributes.get("type"), (list, dict)):
+    if isinstance(attributes["type"], list | dict):
         attributes["type"] = _normalized(attributes["type"], inner)
     for key in ("items", "values"):
         if key in attributes:
@@ -401,10 +439,53 @@ def _normalized(node: Any, namespace: str) -> Any:
 
 
 def _ordered(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    first = {key: attributes[key] for key in KEY_ORDER if key in attributes and key != "type"}
-    rest = {key: attributes[key] for key in sorted(attributes) if key not in KEY_ORDER and key != "order"}
-    order = {} if attributes.get("order", "ascending") == "ascending" else {"order": attributes["order"]}
-    return {"type": attributes["type"]} | first | rest | order
+    """The attributes in their order, then the properties in that of the alphabet."""
+    known = {key: value for key, value in attributes.items() if key in RESERVED or key in FIELD_ATTRIBUTES}
+    return known | {key: attributes[key] for key in sorted(attributes) if key not in known}
+
+
+def _identity(root: Any, references: Sequence[Any]) -> str:
+    """Normalized schemas as one text: the names in place of all named types, and what the names stand for."""
+    definitions: dict[str, tuple[Any, set[str]]] = {}
+    uses: set[str] = set()
+    for reference in references:
+        _flattened(reference, definitions, set())
+    flat = _flattened(root, definitions, uses)
+    reached: dict[str, Any] = {}
+    pending = list(uses)
+    while pending:
+        name = pending.pop()
+        if name in definitions and name not in reached:
+            reached[name], inner_uses = definitions[name]
+            pending.extend(inner_uses)
+    return dump_json([flat, reached], sort=True)
+
+
+def _flattened(node: Any, definitions: dict[str, tuple[Any, set[str]]], uses: set[str]) -> Any:
+    """A normalized schema without definitions inside: `definitions` gains them, each with the names that it
+    uses, and `uses` the names that the schema itself does.
+    """
+    if isinstance(node, list):
+        return [_flattened(branch, definitions, uses) for branch in node]
+    if not isinstance(node, dict):
+        uses.add(node)
+        return node
+    is_named = node["type"] in NAMED
+    used = set[str]() if is_named else uses
+    flat = {
+        key: _flattened(value, definitions, used) if key in ("type", "items", "values") else value
+        for key, value in node.items()
+        if key != "namespace" or not is_named  # names are full
+    }
+    if "fields" in flat:
+        flat["fields"] = [
+            item | {"type": _flattened(item["type"], definitions, used)} for item in flat["fields"]
+        ]
+    if not is_named:
+        return flat
+    definitions[node["name"]] = flat, used
+    uses.add(node["name"])
+    return node["name"]
 
 
 class _Comparison:

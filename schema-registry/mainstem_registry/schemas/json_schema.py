@@ -11,10 +11,11 @@ Drafts 4, 6, 7, 2019-09 and 2020-12; without `$schema`, 2020-12 with 7's `items`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 import jsonschema
 from jsonschema.validators import validator_for
@@ -24,20 +25,27 @@ from mainstem_registry.schemas.limits import Steps, check_shape, dump_json, load
 from mainstem_registry.whole_numbers import is_whole_number
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
-ANNOTATIONS: Final = frozenset(
-    (
-        "$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "title",
-        "description", "default", "examples", "readOnly", "writeOnly", "deprecated", "format",
-        "contentEncoding", "contentMediaType", "contentSchema",
-    )
-)  # fmt: skip
-"""Keywords that reject no document. (`format` is one by default.)"""
+DRAFT_4: Final = "http://json-schema.org/draft-04/"
 OLD_DRAFTS: Final = (
-    "http://json-schema.org/draft-04/",
+    DRAFT_4,
     "http://json-schema.org/draft-06/",
     "http://json-schema.org/draft-07/",
 )
 """In these, what stands beside a `$ref` does not count, except definitions."""
+UNIONS: Final = ("anyOf", "oneOf")
+COMBINATIONS: Final = frozenset(("$ref", "allOf", *UNIONS))
+APART_DEPTH_MAX: Final = 10
+"""Of properties and unions in which two schemas are searched for what tells their documents apart."""
+METASCHEMAS: Final[Mapping[str, Any]] = {
+    "http://json-schema.org/draft-04/schema": jsonschema.Draft4Validator.META_SCHEMA,
+    "http://json-schema.org/draft-06/schema": jsonschema.Draft6Validator.META_SCHEMA,
+    "http://json-schema.org/draft-07/schema": jsonschema.Draft7Validator.META_SCHEMA,
+}
+"""Schemas of schemas, which need no reference. Those of newer drafts consist of several documents, with
+dynamic references, and are not here.
+"""
+DATA: Final = frozenset(("enum", "const", "default", "examples"))
+"""Keywords whose values are no schemas, whatever they look like."""
 LOWER_BOUNDS: Final = ("minLength", "minItems", "minProperties")
 UPPER_BOUNDS: Final = ("maxLength", "maxItems", "maxProperties")
 COMPARED: Final = frozenset(
@@ -49,6 +57,18 @@ COMPARED: Final = frozenset(
     )
 )  # fmt: skip
 DYNAMIC_REFERENCES: Final = ("$dynamicRef", "$recursiveRef")
+UNCOMPARED: Final = frozenset(
+    (
+        "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependencies",
+        "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties",
+        *DYNAMIC_REFERENCES,
+    )
+)  # fmt: skip
+RESTRICTIONS: Final = COMPARED | UNCOMPARED
+"""Keywords that can reject a document. All others are annotations, those of which JSON Schema knows nothing
+included (2020-12, 6.5): `title`, `format` by default, `connect.index` of Kafka Connect, `x-...` of OpenAPI.
+"""
+SCHEMA_KEYWORDS: Final = RESTRICTIONS | {"$defs", "definitions"}
 _IN_PLACE: Final = (
     "$ref", *DYNAMIC_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas",
 )  # fmt: skip
@@ -90,9 +110,12 @@ class JsonSchema:
         if dump_json(self.documents, sort=True) == dump_json(writer.documents, sort=True):
             return []
         problems: list[str] = []
-        _Comparison(self.documents, writer.documents, problems, steps).includes(
-            _Place(self.root, ""), _Place(writer.root, ""), "#"
-        )
+        reader_place = _Place(self.root, "", self.documents)
+        writer_place = _Place(writer.root, "", writer.documents)
+        try:
+            _Comparison(problems, steps).includes(reader_place, writer_place, "#")
+        except RecursionError:
+            raise invalid_schema("its references are too deep to be compared with others.") from None
         return problems
 
 
@@ -102,22 +125,64 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> JsonSchema:
     Raises:
         RegistryError: it is not valid.
     """
-    root = load_json(text)
-    documents: dict[str, Any] = {name: load_json(reference) for name, reference in references}
-    check_shape([root, *documents.values()])
-    for name, document in [*documents.items(), ("", root)]:
+    named = {name: load_json(reference) for name, reference in references} | {"": load_json(text)}
+    check_shape(list(named.values()))
+    for name, document in named.items():
         _validate(document, f"the reference {name!r}: " if name else "")
-    for document in [*documents.values(), root]:
-        if isinstance(document, dict) and isinstance(document.get("$id", document.get("id")), str):
-            documents.setdefault(str(document.get("$id", document.get("id"))).rstrip("#"), document)
-    if isinstance(root, dict) and str(root.get("$schema", "")).startswith(OLD_DRAFTS):
-        root = _references_alone(root)
-    documents[""] = root
-    for name, document in list(documents.items()):
+    targets = {target.partition("#")[0] for document in named.values() for target in _references(document)}
+    for name in METASCHEMAS.keys() & targets - named.keys():
+        named[name] = deepcopy(METASCHEMAS[name])
+    documents = _located(named)
+    for name, document in documents.items():
         for reference in _references(document):
             _resolve(documents, name, reference)
     value = load_json(text)
-    return JsonSchema(dump_json(value), dump_json(value, sort=True), root, documents)
+    return JsonSchema(dump_json(value), dump_json(value, sort=True), documents[""], documents)
+
+
+def _draft(document: Any) -> str:
+    return str(document.get("$schema", "")) if isinstance(document, dict) else ""
+
+
+def _located(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The documents, and the schemas in them that have an identifier of their own, by name and identifier.
+    Each `$ref` is written such that it names one of these or a part of its document (2020-12, 8.2.1, 9.3).
+
+    Raises:
+        RegistryError: different schemas have one identifier.
+    """
+    documents: dict[str, Any] = {}
+    bases: dict[str, str] = {}
+    for name, document in named.items():
+        draft = _draft(document) or _draft(named[""])
+        documents[name] = _references_alone(document) if draft.startswith(OLD_DRAFTS) else document
+        if draft.startswith(DRAFT_4):
+            for node, _ in _schemas(documents[name], name):
+                if isinstance(node.get("id"), str):
+                    node["$id"] = node.pop("id")
+    for name, document in named.items():
+        identifier = document.get("$id", document.get("id")) if isinstance(document, dict) else None
+        if isinstance(identifier, str):
+            documents.setdefault(identifier.rstrip("#"), documents[name])
+    for name in named:
+        for node, base in _schemas(documents[name], name, is_known=SCHEMA_KEYWORDS.__contains__):
+            is_first = name not in bases
+            bases.setdefault(name, base)
+            if not is_first and not _identifier(node):
+                continue
+            other = documents.setdefault(base, node)
+            if not is_first and dump_json(other, sort=True) != dump_json(node, sort=True):
+                raise invalid_schema(f"two different schemas have the identifier {base!r}.")
+    for name in named:
+        for node, base in _schemas(documents[name], name):
+            if not isinstance(node.get("$ref"), str):
+                continue
+            target, separator, fragment = node["$ref"].partition("#")
+            places = (target, _joined(base, target)) if target else (base,)
+            place = next((place for place in places if place in documents), None)
+            if place is not None and (target or base != bases[name]):
+                node["$ref"] = f"{place}{separator}{fragment}"
+    return documents
 
 
 def _validate(document: Any, place: str) -> None:
@@ -128,7 +193,7 @@ def _validate(document: Any, place: str) -> None:
         raise invalid_schema(f"{place}$schema must be a string.")
     default = jsonschema.Draft202012Validator if draft is None else None
     validator = validator_for(document, default=default) if draft is not None else default
-    if validator is None:
+    if validator is None or validator is jsonschema.Draft3Validator:
         raise invalid_schema(f"{place}the draft {draft!r} is not supported.")
     if draft is None and isinstance(document, dict) and isinstance(document.get("items"), list):
         validator = jsonschema.Draft7Validator
@@ -146,23 +211,44 @@ def _references_alone(node: Any) -> Any:
     return [_references_alone(item) for item in node] if isinstance(node, list) else node
 
 
+def _schemas(
+    document: Any, base: str, *, is_known: Callable[[str], bool] = lambda _: True
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """All schemas in a document, each with the identifier by which its `$ref`s are resolved; the document
+    first. `base` is the document's, unless it has its own. Only the keywords that are known have schemas.
+    """
+    pending = [(document, base, False)]
+    while pending:
+        node, base, is_by_name = pending.pop()
+        if isinstance(node, list):
+            pending.extend((item, base, False) for item in node)
+        elif isinstance(node, dict):
+            if not is_by_name:
+                base = _joined(base, _identifier(node))
+                yield node, base
+            pending.extend(
+                (value, base, key in SCHEMAS_BY_NAME and not is_by_name)
+                for key, value in node.items()
+                if is_by_name or (key not in DATA and is_known(key))
+            )
+
+
+def _identifier(node: Mapping[str, Any]) -> str:
+    """What a schema is named by; empty if it is not. A fragment alone is an anchor of older drafts."""
+    identifier = node.get("$id")
+    return identifier.partition("#")[0] if isinstance(identifier, str) else ""
+
+
+def _joined(base: str, reference: str) -> str:
+    try:
+        return urljoin(base, reference) if reference else base
+    except ValueError:  # of an address that is none
+        return reference
+
+
 def _references(document: Any) -> list[str]:
     """The values of all `$ref` in a schema, or a part of one."""
-    references: list[str] = []
-    pending = [(document, False)]
-    while pending:
-        node, is_by_name = pending.pop()
-        if isinstance(node, dict):
-            if isinstance(node.get("$ref"), str):
-                references.append(node["$ref"])
-            pending.extend(
-                (value, key in SCHEMAS_BY_NAME and not is_by_name)
-                for key, value in node.items()
-                if is_by_name or key not in ("enum", "const", "default")
-            )
-        elif isinstance(node, list):
-            pending.extend((item, False) for item in node)
-    return references
+    return [node["$ref"] for node, _ in _schemas(document, "") if isinstance(node.get("$ref"), str)]
 
 
 def _resolve(documents: Mapping[str, Any], base: str, reference: str) -> _Place:
@@ -180,7 +266,7 @@ def _resolve(documents: Mapping[str, Any], base: str, reference: str) -> _Place:
         anchored = _anchor(node, pointer)
         if anchored is None:
             raise invalid_schema(f"the $ref {reference!r} does not name a part of its document.")
-        return _Place(anchored, name)
+        return _Place(anchored, name, documents)
     for token in pointer.split("/")[1:]:
         key = unquote(token).replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and key in node:
@@ -189,19 +275,19 @@ def _resolve(documents: Mapping[str, Any], base: str, reference: str) -> _Place:
             node = node[int(key)]
         else:
             raise invalid_schema(f"the $ref {reference!r} does not name a part of its document.")
-    return _Place(node, name)
+    if not isinstance(node, (dict, bool)):
+        raise invalid_schema(f"the $ref {reference!r} does not name a schema.")
+    return _Place(node, name, documents)
 
 
 def _anchor(document: Any, anchor: str) -> Any:
-    pending = [document]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            if node.get("$anchor") == anchor or node.get("$id") == f"#{anchor}":
-                return node
-            pending.extend(node.values())
-        elif isinstance(node, list):
-            pending.extend(node)
+    """The schema with an anchor; None if there is none. Those of schemas with identifiers are their own."""
+    bases: list[str] = []
+    for node, base in _schemas(document, ""):
+        bases.append(base)
+        names = node.get("$anchor"), node.get("$dynamicAnchor")
+        if base == bases[0] and (anchor in names or node.get("$id") == f"#{anchor}"):
+            return node
     return None
 
 
@@ -211,32 +297,38 @@ class _Place:
 
     node: Any
     base: str
+    documents: Mapping[str, Any]
+
+    def at(self, node: Any) -> _Place:
+        """A part of this schema."""
+        return _Place(node, self.base, self.documents)
+
+    def named(self, reference: str) -> _Place:
+        """The schema that a `$ref` of this one names."""
+        return _resolve(self.documents, self.base, reference)
 
 
 class _Comparison:
     """Whether a reader's schema accepts all that a writer's accepts; adds the reasons why not.
 
-    A pair of schemas that is met again inside itself is taken for included, as documents are finite.
+    A pair of schemas that is met again inside itself is taken for included, as documents are finite. Either
+    of two schemas may be the reader of a pair: which documents the branches of a `oneOf` share is decided by
+    comparing both ways.
     """
 
-    def __init__(
-        self, reader: Mapping[str, Any], writer: Mapping[str, Any], problems: list[str], steps: Steps
-    ) -> None:
-        self._reader_documents = reader
-        self._writer_documents = writer
+    def __init__(self, problems: list[str], steps: Steps) -> None:
         self._problems = problems
         self._steps = steps
         self._judged: dict[tuple[int, int], bool] = {}
-        self._same: set[tuple[str, str, str]] = set()
-        """References that name the same, as `_is_same` means it: the documents of both, and the `$ref`."""
-        self._made: list[dict[str, Any]] = []
-        """Parts of schemas that are made here: `_judged` goes by identity, so they live as long."""
+        self._same: set[tuple[int, int]] = set()
+        """Schemas that references name and that are the same, as `_is_same` means it."""
+        self._made: dict[tuple[int, str], dict[str, Any]] = {}
+        """Parts of schemas, by their schema and kind: `_judged` goes by identity, so each is made once."""
+        self._allowed: dict[int, set[str]] = {}
 
     def includes(self, reader: _Place, writer: _Place, path: str) -> bool:
         self._steps.take()
         pair = id(reader.node), id(writer.node)
-        if not isinstance(reader.node, dict) or not isinstance(writer.node, dict):
-            return self._compare(reader, writer, path)
         if pair in self._judged:
             return self._judged[pair]
         begun = len(self._judged)
@@ -258,6 +350,13 @@ class _Comparison:
         self._problems.append(f"at {path}: {reason}")
         return False
 
+    def _part(self, node: dict[str, Any], kind: str, keywords: Collection[str]) -> dict[str, Any]:
+        """The keywords of a schema that are among these: the same object each time."""
+        if node.keys() <= set(keywords):
+            return node
+        made = {key: value for key, value in node.items() if key in keywords}
+        return self._made.setdefault((id(node), kind), made)
+
     def _compare(self, reader: _Place, writer: _Place, path: str) -> bool:
         if reader.node is True or reader.node == {} or writer.node is False:
             return True
@@ -265,117 +364,178 @@ class _Comparison:
             return self._refuse(path, "the reader's schema accepts nothing")
         ours: dict[str, Any] = reader.node
         theirs: dict[str, Any] = writer.node if isinstance(writer.node, dict) else {}
-        if "$ref" in theirs and _only(theirs, "$ref"):
-            return self.includes(reader, _resolve(self._writer_documents, writer.base, theirs["$ref"]), path)
-        for union in ("anyOf", "oneOf"):
-            # The writer's documents are those of its branches, restricted by what stands beside them; so each
-            # branch that is included settles it.
-            if union in theirs and _only(theirs, union):
-                branches = [_Place(branch, writer.base) for branch in theirs[union]]
-                included = True
-                for branch in branches:
-                    included &= self.includes(reader, branch, f"{path}/{union}")
-                return included
-        return self._compare_keywords(reader, writer, ours, theirs, path)
-
-    def _compare_keywords(
-        self, reader: _Place, writer: _Place, ours: dict[str, Any], theirs: dict[str, Any], path: str
-    ) -> bool:
+        if _only(theirs, "$ref"):
+            return self.includes(reader, writer.named(theirs["$ref"]), path)
+        if _only(theirs, "allOf") and len(theirs["allOf"]) == 1:
+            return self.includes(reader, writer.at(theirs["allOf"][0]), path)
+        # The reader accepts what all its parts accept: what it refers to, its unions, and its own keywords.
         included = True
         if "$ref" in ours:
-            included &= self.includes(
-                _resolve(self._reader_documents, reader.base, ours["$ref"]), writer, path
-            )
+            included &= self.includes(reader.named(ours["$ref"]), writer, path)
         for branch in ours.get("allOf", ()):
-            included &= self.includes(_Place(branch, reader.base), writer, f"{path}/allOf")
-        for union in ("anyOf", "oneOf"):
+            included &= self.includes(reader.at(branch), writer, f"{path}/allOf")
+        for union in UNIONS:
             if union in ours:
                 included &= self._in_a_branch(reader, writer, union, path)
-        # A part that refers to another, or combines others, accepts at most what one of those accepts.
         if not included:
             return False
-        own = {key: value for key, value in ours.items() if key not in ("$ref", "allOf", "anyOf", "oneOf")}
-        self._made.append(own)
-        if all(key in ANNOTATIONS for key in own):
+        own = self._part(ours, "own", ours.keys() - COMBINATIONS)
+        if not RESTRICTIONS & own.keys():
             return True
+        alone = reader.at(own)
+        for union in UNIONS:
+            # The writer's documents are those of its branches, so each branch that is included settles it.
+            if _only(theirs, union):
+                for branch in theirs[union]:
+                    included &= self.includes(alone, writer.at(branch), f"{path}/{union}")
+                return included
         noted = len(self._problems)
         if self._compare_own(reader, writer, own, theirs, path):
             return True
-        narrower = [_Place(branch, writer.base) for branch in theirs.get("allOf", ())]
+        # A part that refers to another, or combines others, accepts at most what one of those accepts.
+        narrower = [writer.at(branch) for branch in theirs.get("allOf", ())]
         if "$ref" in theirs:
-            narrower.append(_resolve(self._writer_documents, writer.base, theirs["$ref"]))
-        alone = _Place(own, reader.base)
+            narrower.append(writer.named(theirs["$ref"]))
         if any(self._tries(alone, place) for place in narrower):
             del self._problems[noted:]
             return True
         return False
 
     def _in_a_branch(self, reader: _Place, writer: _Place, union: str, path: str) -> bool:
-        ours = reader.node[union]
-        theirs = writer.node.get(union) if isinstance(writer.node, dict) else None
-        is_same = theirs is not None and dump_json(ours, sort=True) == dump_json(theirs, sort=True)
-        if is_same and not _references(ours):
+        """Whether the reader's union accepts all that the writer accepts."""
+        alone = reader.at(self._part(reader.node, union, (union,)))
+        branches = [reader.at(branch) for branch in reader.node[union]]
+        theirs = writer.node if isinstance(writer.node, dict) else {}
+        problem = ""
+        for their_union in UNIONS:
+            if their_union not in theirs:
+                continue
+            if their_union == union and self._is_same(
+                reader.at(reader.node[union]), writer.at(theirs[union])
+            ):
+                return True
+            written = [writer.at(branch) for branch in theirs[their_union]]
+            for branch in written:
+                # What one branch of the writer's oneOf accepts, the others reject.
+                rivals = [other for other in written if other is not branch] if their_union == "oneOf" else []
+                problem = self._misfit(union, branches, branch, rivals)
+                if problem and not self._tries(alone, branch):  # it may be a union itself
+                    break
+            else:
+                return True
+        if not any(_only(theirs, their_union) for their_union in UNIONS):
+            problem = self._misfit(union, branches, writer, [])
+        return not problem or self._refuse(path, problem)
+
+    def _misfit(
+        self, union: str, branches: Sequence[_Place], writer: _Place, rivals: Sequence[_Place]
+    ) -> str:
+        """Why the branches of a reader's union may not accept what the writer accepts and its rivals reject;
+        empty if they do.
+        """
+        if union == "oneOf":
+            left = [branch for branch in branches if not self._are_apart(branch, writer)]
+            if len(left) > 1:
+                left = [branch for branch in left if not any(self._tries(rival, branch) for rival in rivals)]
+            if len(left) > 1:
+                return "more than one branch of the reader's oneOf may accept a document"
+            # With none left, a branch that fits says that the writer accepts nothing.
+            branches = left or branches
+        if any(self._tries(branch, writer) for branch in branches):
+            return ""
+        return f"no branch of the reader's {union} accepts all that the writer accepts"
+
+    def _are_apart(self, one: _Place, other: _Place, depth: int = 0) -> bool:
+        """Whether no document is accepted by both: their types, listed values or those of a property that
+        one of them requires exclude each other.
+        """
+        self._steps.take()
+        shared = self._types(one) & self._types(other)
+        if not shared:
             return True
-        fitting = [branch for branch in ours if self._tries(_Place(branch, reader.base), writer)]
-        if not fitting:
-            return self._refuse(
-                path, f"no branch of the reader's {union} accepts all that the writer accepts"
-            )
-        if union == "anyOf":
-            return True
-        # Exactly one branch of oneOf may accept a document: the others must be of other types.
-        others = [branch for branch in ours if branch is not fitting[0]]
-        allowed = self._types(writer, self._writer_documents)
-        if any(
-            allowed & self._types(_Place(branch, reader.base), self._reader_documents) for branch in others
-        ):
-            return self._refuse(path, "more than one branch of the reader's oneOf may accept a document")
-        return True
+        if depth > APART_DEPTH_MAX:
+            return False
+        parts, other_parts = self._parts(one), self._parts(other)
+        for mine, opposite in ((parts, other), (other_parts, one)):
+            for part in mine:
+                for union in UNIONS:
+                    if union in part.node and all(
+                        self._are_apart(part.at(branch), opposite, depth + 1) for branch in part.node[union]
+                    ):
+                        return True
+        pairs = [(part, other_part) for part in parts for other_part in other_parts]
+        for part, other_part in pairs:
+            values, other_values = _values(part.node), _values(other_part.node)
+            if values is None or other_values is None:
+                continue
+            if {*map(_comparable, values)}.isdisjoint(map(_comparable, other_values)):
+                return True
+        if shared != {"object"}:
+            return False
+        required = {name for part in (*parts, *other_parts) for name in part.node.get("required", ())}
+        return any(
+            self._are_apart(_property(part, name), _property(other_part, name), depth + 1)
+            for name in required
+            for part, other_part in pairs
+        )
+
+    def _parts(self, place: _Place) -> list[_Place]:
+        """A schema and what it refers to and combines: all of them accept what it accepts."""
+        parts: dict[int, _Place] = {}
+        pending = [place]
+        while pending:
+            part = pending.pop()
+            if not isinstance(part.node, dict) or id(part.node) in parts:
+                continue
+            self._steps.take()
+            parts[id(part.node)] = part
+            pending += [part.at(branch) for branch in part.node.get("allOf", ())]
+            if "$ref" in part.node:
+                pending.append(part.named(part.node["$ref"]))
+        return list(parts.values())
 
     def _is_same(self, reader: _Place, writer: _Place) -> bool:
-        """Whether two parts of schemas are equal, and so is all that they refer to. What a dynamic reference
-        names depends on the documents around it, so none is the same.
+        """Whether two parts of schemas restrict documents by the same words, and so does all that they refer
+        to. What a dynamic reference names depends on the documents around it, so none is the same.
         """
         pending = [(reader, writer)]
         met = set(self._same)
         while pending:
             ours, theirs = pending.pop()
-            text = dump_json(ours.node, sort=True)
+            meaning = _meaning(ours.node)
+            text = dump_json(meaning, sort=True)
             self._steps.take(1 + len(text) // TEXT_PER_STEP)
-            if text != dump_json(theirs.node, sort=True):
+            if text != dump_json(_meaning(theirs.node), sort=True):
                 return False
             if any(f'"{keyword}"' in text for keyword in DYNAMIC_REFERENCES):
                 return False
-            for reference in _references(ours.node):
-                if (place := (ours.base, theirs.base, reference)) not in met:
-                    met.add(place)
-                    pending.append(
-                        (
-                            _resolve(self._reader_documents, ours.base, reference),
-                            _resolve(self._writer_documents, theirs.base, reference),
-                        )
-                    )
+            for reference in _references(meaning):
+                named = ours.named(reference), theirs.named(reference)
+                if (pair := (id(named[0].node), id(named[1].node))) not in met:
+                    met.add(pair)
+                    pending.append(named)
         self._same = met
         return True
 
-    def _types(self, place: _Place, documents: Mapping[str, Any], depth: int = 0) -> set[str]:
+    def _types(self, place: _Place) -> set[str]:
         """A superset of the types of the documents that a schema accepts; "number" includes "integer"."""
         node = place.node
         if node is False:
             return set()
-        if not isinstance(node, dict) or depth > 20:
+        if not isinstance(node, dict):
             return set(TYPES)
-        types = _declared_types(node)
-        if "$ref" in node:
-            types &= self._types(_resolve(documents, place.base, node["$ref"]), documents, depth + 1)
-        for union in ("anyOf", "oneOf"):
-            if union in node:
-                types &= set().union(
-                    *(self._types(_Place(branch, place.base), documents, depth + 1) for branch in node[union])
-                )
-        for branch in node.get("allOf", ()):
-            types &= self._types(_Place(branch, place.base), documents, depth + 1)
-        return types
+        if id(node) not in self._allowed:
+            self._allowed[id(node)] = set(TYPES)  # while it is looked for, and refers to itself
+            types = _declared_types(node)
+            if "$ref" in node:
+                types &= self._types(place.named(node["$ref"]))
+            for union in UNIONS:
+                if union in node:
+                    types &= set().union(*(self._types(place.at(branch)) for branch in node[union]))
+            for branch in node.get("allOf", ()):
+                types &= self._types(place.at(branch))
+            self._allowed[id(node)] = types
+        return self._allowed[id(node)]
 
     def _compare_own(
         self, reader: _Place, writer: _Place, ours: dict[str, Any], theirs: dict[str, Any], path: str
@@ -388,7 +548,7 @@ class _Comparison:
             ours: of the reader.
             path: names the place in problems.
         """
-        types = self._types(writer, self._writer_documents)
+        types = self._types(writer)
         if not types:
             return True
         excess = types - _declared_types(ours)
@@ -398,12 +558,9 @@ class _Comparison:
             )
         included = True
         for key in ours:
-            if key in COMPARED or key in ANNOTATIONS:
+            if key not in UNCOMPARED:
                 continue
-            in_context = [
-                _Place(_with_context(place.node, key), place.base)
-                for place in (reader, _Place(theirs, writer.base))
-            ]
+            in_context = [place.at(_with_context(place.node, key)) for place in (reader, writer.at(theirs))]
             if not self._is_same(*in_context):
                 included = self._refuse(
                     path,
@@ -419,10 +576,10 @@ class _Comparison:
         return included
 
     def _compare_values(self, ours: dict[str, Any], theirs: dict[str, Any], path: str) -> bool:
-        allowed = _values(ours)
+        allowed = _texts(_values(ours))
         if allowed is None:
             return True
-        written = _values(theirs)
+        written = _texts(_values(theirs))
         if written is None:
             return self._refuse(path, "the reader accepts only listed values, the writer others, too")
         missing = [value for value in written if value not in allowed]
@@ -477,11 +634,9 @@ class _Comparison:
             ours_here = our_first[position] if position < len(our_first) else our_rest
             theirs_here = their_first[position] if position < len(their_first) else their_rest
             included &= self.includes(
-                _Place(ours_here, reader.base), _Place(theirs_here, writer.base), f"{path}/items/{position}"
+                reader.at(ours_here), writer.at(theirs_here), f"{path}/items/{position}"
             )
-        return included & self.includes(
-            _Place(our_rest, reader.base), _Place(their_rest, writer.base), f"{path}/items"
-        )
+        return included & self.includes(reader.at(our_rest), writer.at(their_rest), f"{path}/items")
 
     def _compare_properties(
         self, reader: _Place, writer: _Place, ours: dict[str, Any], theirs: dict[str, Any], path: str
@@ -497,7 +652,7 @@ class _Comparison:
         if missing:
             included = self._refuse(path, f"the reader requires {', '.join(missing)}, the writer does not")
         if "propertyNames" in ours and not self._is_same(
-            _Place(ours["propertyNames"], reader.base), _Place(theirs.get("propertyNames"), writer.base)
+            reader.at(ours["propertyNames"]), writer.at(theirs.get("propertyNames"))
         ):
             included = self._refuse(path, "the reader's propertyNames is not the writer's")
         if (our_patterns or their_patterns) and our_patterns.keys() != their_patterns.keys():
@@ -505,23 +660,39 @@ class _Comparison:
             return self._refuse(path, "the patternProperties of both are not the same")
         for pattern in our_patterns:
             included &= self.includes(
-                _Place(our_patterns[pattern], reader.base),
-                _Place(their_patterns[pattern], writer.base),
+                reader.at(our_patterns[pattern]),
+                writer.at(their_patterns[pattern]),
                 f"{path}/patternProperties/{pattern}",
             )
         for name in our_properties.keys() | their_properties.keys():
             ours_here = our_properties.get(name, our_rest)
-            theirs_here = their_properties.get(name, their_rest)
+            # A property that the writer does not list may be one of its patterns' instead of the rest.
+            theirs_here = their_properties.get(name, True if their_patterns else their_rest)
             included &= self.includes(
-                _Place(ours_here, reader.base), _Place(theirs_here, writer.base), f"{path}/properties/{name}"
+                reader.at(ours_here), writer.at(theirs_here), f"{path}/properties/{name}"
             )
         return included & self.includes(
-            _Place(our_rest, reader.base), _Place(their_rest, writer.base), f"{path}/additionalProperties"
+            reader.at(our_rest), writer.at(their_rest), f"{path}/additionalProperties"
         )
 
 
 def _only(node: Mapping[str, Any], keyword: str) -> bool:
-    return all(key == keyword or key in ANNOTATIONS for key in node)
+    return node.keys() & RESTRICTIONS == {keyword}
+
+
+def _meaning(node: Any, *, is_by_name: bool = False) -> Any:
+    """A schema without annotations, but for what `$ref`s are resolved by."""
+    if isinstance(node, list):
+        return [_meaning(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: value
+        if key in ("enum", "const") and not is_by_name
+        else _meaning(value, is_by_name=key in SCHEMAS_BY_NAME and not is_by_name)
+        for key, value in node.items()
+        if is_by_name or key in RESTRICTIONS or key in ("$schema", "$id")
+    }
 
 
 def _with_context(node: Mapping[str, Any], keyword: str) -> dict[str, Any]:
@@ -564,10 +735,37 @@ def _type_of(value: Any) -> str:
     return "object"
 
 
-def _values(node: Mapping[str, Any]) -> list[str] | None:
-    """The values that `enum` and `const` leave, as JSON; None for all."""
-    values = [node["const"]] if "const" in node else node.get("enum")
+def _values(node: Mapping[str, Any]) -> list[Any] | None:
+    """The values that `enum` and `const` leave; None for all."""
+    listed: list[Any] | None = node.get("enum")
+    if "const" not in node:
+        return listed
+    value = node["const"]
+    return [value] if listed is None or _comparable(value) in map(_comparable, listed) else []
+
+
+def _texts(values: list[Any] | None) -> list[str] | None:
     return None if values is None else [dump_json(value, sort=True) for value in values]
+
+
+def _comparable(value: Any) -> Any:
+    """What equals in Python what JSON Schema calls equal: 1 is 1.0, and not true."""
+    match value:
+        case bool():
+            return ("boolean", value)
+        case list():
+            return ("array", *map(_comparable, value))
+        case dict():
+            return ("object", frozenset((name, _comparable(item)) for name, item in value.items()))
+    return value
+
+
+def _property(place: _Place, name: str) -> _Place:
+    """What a schema says of a property; everything where a pattern may say it."""
+    node = place.node
+    if name in node.get("properties", {}):
+        return place.at(node["properties"][name])
+    return place.at(True if "patternProperties" in node else node.get("additionalProperties", True))
 
 
 def _bound(node: Mapping[str, Any], inclusive: str, exclusive: str, side: int) -> tuple[float, bool]:

@@ -242,12 +242,19 @@ def _without_unknown_logical_types(node: Any) -> Any:
     logical, kind = plain.get("logicalType"), plain.get("type")
     if logical is None:
         return plain
-    is_known = isinstance(kind, str) and ((kind, logical) in _LOGICAL_TYPES or _is_decimal(plain))
+    is_known = (
+        isinstance(kind, str)
+        and isinstance(logical, str)
+        and ((kind, logical) in _LOGICAL_TYPES or _is_decimal(plain))
+    )
     return plain if is_known else {key: value for key, value in plain.items() if key != "logicalType"}
 
 
 def _is_decimal(node: Mapping[str, Any]) -> bool:
+    """Whether a type is a decimal that has a column. Others are ignored, as the specification says."""
     precision, scale = node.get("precision"), node.get("scale", 0)
+    # 16 bytes hold 38 digits; a schema may name a size of any number.
+    bits = 8 * min(node["size"], 16) - 1 if node.get("type") == "fixed" else 127
     return (
         node.get("logicalType") == "decimal"
         and node.get("type") in ("bytes", "fixed")
@@ -255,6 +262,7 @@ def _is_decimal(node: Mapping[str, Any]) -> bool:
         and isinstance(scale, int)
         and 0 < precision <= DECIMAL_DIGITS_MAX
         and 0 <= scale <= precision
+        and 10**precision <= 2**bits
     )
 
 

@@ -132,6 +132,31 @@ def test_a_lookup_parses_each_version_of_a_subject_once(monkeypatch: pytest.Monk
     assert len(parsed) == count + 2 * len(unknown)
 
 
+def test_a_schema_that_a_java_client_writes_in_its_own_way_is_the_same_version() -> None:
+    """Its text has the attributes in another order, and types where the stored one has references to them.
+
+    As in Confluent's registry (`lookUpSchemaUnderSubject`), a text with references is another version.
+    """
+    state = RegistryState()
+    register(
+        state, "address", SchemaText("AVRO", '{"namespace":"n","name":"Address","type":"record","fields":[]}')
+    )
+    fields = '"fields":[{"name":"home","type":TYPE},{"name":"work","type":"n.Address"}]'
+    named = '{"name":"Person","type":"record",' + fields.replace("TYPE", '"n.Address"') + "}"
+    references = (Reference("n.Address", "address", 1),)
+    person = register(state, "person", SchemaText("AVRO", named, references))
+    address = '{"type":"record","name":"Address","namespace":"n","fields":[]}'
+    inlined = SchemaText("AVRO", '{"type":"record","name":"Person",' + fields.replace("TYPE", address) + "}")
+    other = SchemaText("AVRO", inlined.text.replace('"namespace"', '"doc":"other","namespace"'))
+    for same in (inlined, SchemaText("AVRO", person.schema.text, references)):
+        assert register(state, "person", same) == person
+        request = SchemaRequest(same)
+        assert operations.look_up(state, "person", request, normalize=False, deleted=False) == person
+    assert register(state, "person", other).number == 2
+    first = register(state, "inlined", inlined)
+    assert register(state, "inlined", SchemaText("AVRO", named, references)).number == first.number + 1
+
+
 ADDRESS = 'syntax = "proto3"; package shop; message Address { string city = 1; }'
 ORDER = 'syntax = "proto3"; package shop; import "shop/address.proto"; message Order { Address home = 1; }'
 

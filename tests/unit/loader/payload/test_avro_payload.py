@@ -243,6 +243,19 @@ def test_a_value_of_a_union_is_in_the_member_of_its_type(types: list[Any], branc
     assert (name, dict(found) if branch == "map" else found) == (branch, value)
 
 
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        {**MONEY, "precision": 64, "scale": -127}, {**MONEY, "scale": 4}, {**MONEY, "precision": "3"},
+        {**MONEY, "type": "fixed", "name": "F", "size": 1}, {"type": "bytes", "logicalType": ["decimal"]},
+    ],
+)  # fmt: skip
+def test_a_logical_type_that_is_not_valid_is_ignored(invalid: dict[str, Any]) -> None:
+    """Specification 1.12, "Logical Types": the values are those of the type that is stored."""
+    (stored,) = parse_writer_schema(json.dumps(record(("x", invalid)))).root.parts
+    assert (stored.kind, stored.arrow) == (invalid["type"], pa.binary())
+
+
 def named(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
     return {**record(*fields), "name": name}
 

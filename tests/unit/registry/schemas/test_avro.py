@@ -125,6 +125,8 @@ def test_any_json_is_a_schema_or_refused(value: Any) -> None:
         assert not schema.problems_reading(schema, Steps())
         assert avro.parse(schema.canonical, ()).canonical == schema.canonical
         assert avro.parse(schema.normalized, ()).normalized == schema.normalized
+        for text in (schema.canonical, schema.normalized):
+            assert avro.parse(text, ()).identity == schema.identity
 
 
 def linked(**extra: Any) -> dict[str, Any]:
@@ -214,6 +216,20 @@ def test_a_new_schema_is_one_that_javas_library_reads(value: Any, reason: str) -
 )
 def test_a_new_schema_that_javas_library_reads_is_taken(value: Any) -> None:
     avro.check_new(parse(value))
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"precision": 64, "scale": -127}, {"precision": 2, "scale": 3}, {"precision": "10"}, {"precision": 0},
+        {"precision": 20, "type": "fixed", "name": "F", "size": 2},
+    ],
+)  # fmt: skip
+def test_a_logical_type_that_is_not_valid_is_ignored(attributes: dict[str, Any]) -> None:
+    """Specification 1.12, "Logical Types". Java's library and other registries take such a schema."""
+    schema = parse({"type": "bytes", "logicalType": "decimal", **attributes})
+    avro.check_new(schema)
+    assert schema.root.kind == attributes.get("type", "bytes")
 
 
 FIXED = {"type": "fixed", "name": "F", "size": 2}
@@ -325,13 +341,81 @@ def test_a_comparison_that_would_take_too_long_ends() -> None:
         )
 
 
-def test_canonical_texts_keep_the_order_and_normalized_ones_do_not() -> None:
-    first = avro.parse('{ "name": "n.A", "type": "record", "fields": [] }', ())
-    second = avro.parse('{"type":"record","namespace":"n","name":"A","fields":[]}', ())
-    assert first.canonical == '{"name":"n.A","type":"record","fields":[]}'
-    assert first.canonical != second.canonical
-    assert first.normalized == second.normalized
-    assert avro.parse('{"type": "string"}', ()).canonical == '"string"'
+USER = '{"type":"record","name":"User","namespace":"n","fields":[{"name":"x","type":"int","default":1}]}'
+JAVA_WRITES: tuple[tuple[str, str], ...] = (
+    (USER, USER),
+    (
+        '{"namespace":"n","name":"User","fields":[{"type":"int","default":1,"name":"x"}],"type":"record"}',
+        USER,
+    ),
+    ('{"type":"record","name":"n.User","fields":[{"name":"x","type":{"type":"int"},"default":1}]}', USER),
+    ('{"type": "string"}', '"string"'),
+    ('{"type":"string","doc":"x"}', '"string"'),
+    (
+        '{"type":"bytes","scale":2,"precision":4,"logicalType":"decimal"}',
+        '{"type":"bytes","scale":2,"precision":4,"logicalType":"decimal"}',
+    ),
+    (
+        '{"doc":"no","default":[],"items":{"type":"map","values":{"type":"int"}},"type":"array"}',
+        '{"type":"array","items":{"type":"map","values":"int"},"default":[]}',
+    ),
+    (
+        '{"p":{"b":1,"a":2},"aliases":["B","o.C"],"name":"n.A","type":"record","doc":null,"fields":['
+        '{"name":"e","type":{"default":"X","symbols":["X"],"name":"E","type":"enum","aliases":["n.F"],"doc":"d"}},'
+        '{"name":"f","type":{"size":3,"name":"o.Fx","type":"fixed","doc":"d"},"order":"ascending","aliases":[]},'
+        '{"name":"g","type":"n.E","q":1,"aliases":["h"],"order":"ignore","doc":"d"},{"name":"i","type":"o.Fx"}]}',
+        '{"type":"record","name":"A","namespace":"n","fields":['
+        '{"name":"e","type":{"type":"enum","name":"E","doc":"d","symbols":["X"],"default":"X","aliases":["F"]}},'
+        '{"name":"f","type":{"type":"fixed","name":"Fx","namespace":"o","doc":"d","size":3}},'
+        '{"name":"g","type":"E","doc":"d","order":"ignore","aliases":["h"],"q":1},{"name":"i","type":"o.Fx"}],'
+        '"p":{"b":1,"a":2},"aliases":["B","o.C"]}',
+    ),
+    (
+        '{"type":"record","name":"n.A","fields":[{"name":"x","type":{"type":"record","name":"int","fields":[]}},'
+        '{"name":"y","type":"n.int"},'
+        '{"name":"z","type":{"type":"fixed","size":1,"name":"F","namespace":""}}]}',
+        '{"type":"record","name":"A","namespace":"n","fields":['
+        '{"name":"x","type":{"type":"record","name":"int","fields":[]}},{"name":"y","type":"n.int"},'
+        '{"name":"z","type":{"type":"fixed","name":"F","namespace":"","size":1}}]}',
+    ),
+)
+"""Texts, and what Apache Avro for Java 1.12.1 makes of them (`Schema.Parser.parse(text).toString()`)."""
+
+
+@pytest.mark.parametrize(("text", "written"), JAVA_WRITES, ids=range(len(JAVA_WRITES)))
+def test_the_canonical_text_is_the_one_that_javas_library_writes(text: str, written: str) -> None:
+    """Its clients send this text, whatever the order of the file that they have read."""
+    schema = avro.parse(text, ())
+    assert schema.canonical == written
+    for same in (written, schema.normalized):
+        assert avro.parse(same, ()).identity == schema.identity
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        USER.replace("User", "Usher"), USER.replace(":1", ":2"), USER.replace('"n"', '"m"'),
+        USER.replace("int", "long"), USER.replace('"x"', '"y"'),
+        USER.replace('"fields"', '"doc":"d","fields"'),
+    ],
+)  # fmt: skip
+def test_a_schema_that_differs_in_more_is_another_one(other: str) -> None:
+    assert avro.parse(other, ()).identity != avro.parse(USER, ()).identity
+
+
+def test_where_a_type_is_defined_does_not_matter() -> None:
+    """Unless a type that the schema uses is another one. Of types that it does not use, none matters."""
+    part, unused = record(X, name="Part", namespace="n"), record(name="Unused", namespace="n")
+    line = record(
+        {"name": "part", "type": part}, {"name": "unused", "type": unused}, name="Line", namespace="n"
+    )
+    order = record({"name": "a", "type": "n.Part"}, {"name": "b", "type": "n.Part"})
+    inlined = record({"name": "a", "type": part}, {"name": "b", "type": "n.Part"})
+    by_reference = avro.parse(json.dumps(order), [("n.Part", json.dumps(part))])
+    inside_another = avro.parse(json.dumps(order), [("n.Line", json.dumps(line))])
+    assert by_reference.identity == inside_another.identity == parse(inlined).identity
+    wider = record({**X, "type": "long"}, name="Part", namespace="n")
+    assert avro.parse(json.dumps(order), [("n.Part", json.dumps(wider))]).identity != parse(inlined).identity
 
 
 def test_references_define_names() -> None:

@@ -26,6 +26,98 @@ def closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 INTEGER, NUMBER, STRING = {"type": "integer"}, {"type": "number"}, {"type": "string"}
+
+
+def event(kind: Any, **properties: Any) -> dict[str, Any]:
+    """An open object that says of which kind it is."""
+    return {"type": "object", "properties": {"kind": {"const": kind}, **properties}, "required": ["kind"]}
+
+
+def referring(*names: str, **definitions: Any) -> dict[str, Any]:
+    return {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in names], "$defs": definitions}
+
+
+A, B, WIDER_A = event("a", x=INTEGER), event("b"), event("a", x=NUMBER)
+OPEN_A = {"type": "object", "properties": {"a": INTEGER}}
+OPEN_B = {"type": "object", "properties": {"b": INTEGER}}
+UNIONS: dict[str, tuple[Any, Any, bool]] = {
+    "a union is the same, whatever is beside it": (
+        {**referring("A", "B", A=OPEN_A, B=OPEN_B), "title": "b"},
+        referring("A", "B", A=OPEN_A, B=OPEN_B),
+        True,
+    ),
+    "and whatever describes its branches": (
+        referring("A", "B", A={**OPEN_A, "title": "b"}, B=OPEN_B),
+        referring("A", "B", A=OPEN_A, B=OPEN_B),
+        True,
+    ),
+    "and in another order": ({"oneOf": [OPEN_B, OPEN_A]}, {"oneOf": [OPEN_A, OPEN_B]}, True),
+    "a type beside it does not matter": (
+        {**referring("A", "B", "C", A=A, B=B, C=event("c")), "type": "object"},
+        {**referring("A", "B", A=A, B=B), "type": "object"},
+        True,
+    ),
+    "a kind may be added": (
+        referring("A", "B", "C", A=A, B=B, C=event("c")), referring("A", "B", A=A, B=B), True,
+    ),
+    "none may be removed": (referring("A", A=A), referring("A", "B", A=A, B=B), False),
+    "kinds may have listed values": (
+        {"oneOf": [event("a"), {**B, "properties": {"kind": {"enum": ["b", "c"]}}}]}, event("a"), True,
+    ),
+    "that none shares": (
+        {"oneOf": [event("a"), {**B, "properties": {"kind": {"enum": ["a", "b"]}}}]}, event("a"), False,
+    ),
+    "1 is 1.0": ({"oneOf": [event(1), event(1.0)]}, event(1), False),
+    "and not true": ({"oneOf": [event(1), event(True)]}, event(1), True),
+    "one branch may accept more": ({"oneOf": [WIDER_A, B]}, {"oneOf": [A, B]}, True),
+    "but not less": ({"oneOf": [A, B]}, {"oneOf": [WIDER_A, B]}, False),
+    "without a kind, more of one is more of two": (
+        {"oneOf": [{"type": "object", "properties": {"a": NUMBER}}, OPEN_B]},
+        {"oneOf": [OPEN_A, OPEN_B]},
+        False,
+    ),
+    "it is enough that the writer requires the kind": (
+        {"oneOf": [{**A, "required": []}, {**B, "required": []}]}, A, True,
+    ),
+    "a kind that neither requires tells nothing apart": (
+        {"oneOf": [{**A, "required": []}, {**B, "required": []}]}, {**A, "required": []}, False,
+    ),
+    "nor one of what may be no object": (
+        {"oneOf": [{"properties": A["properties"], "required": ["kind"]}, {**B, "type": ["object", "null"]}]},
+        {"type": ["object", "null"], "properties": A["properties"], "required": ["kind"]},
+        False,
+    ),
+    "objects are apart by a property that the other forbids": (
+        {"oneOf": [closed({"a": NUMBER}, required=["a"]), closed({"b": NUMBER}, required=["b"])]},
+        {"oneOf": [closed({"a": INTEGER}, required=["a"]), closed({"b": INTEGER}, required=["b"])]},
+        True,
+    ),
+    "unless a pattern allows it": (
+        {"oneOf": [closed({"a": INTEGER}, required=["a"]), closed({}, patternProperties={"^a": INTEGER})]},
+        closed({"a": INTEGER}, required=["a"]),
+        False,
+    ),
+    "kinds are found in what is combined and referred to": (
+        {
+            "oneOf": [{"allOf": [{"$ref": "#/$defs/A"}, {"title": "a"}]}, {"oneOf": [B, event("c")]}],
+            "$defs": {"A": WIDER_A},
+        },
+        A,
+        True,
+    ),
+    "a union in a property, beside another one that is new": (
+        closed({"e": {"oneOf": [A, B]}, "x": STRING}), closed({"e": {"oneOf": [A, B]}}), True,
+    ),
+    "a branch that only a wrapper surrounds": (
+        {"allOf": [{"$ref": "#/$defs/U"}], "$defs": {"U": {"oneOf": [WIDER_A, B]}}},
+        {"allOf": [{"$ref": "#/$defs/U"}], "$defs": {"U": {"oneOf": [A, B]}}},
+        True,
+    ),
+    "branches of anyOf are not apart": ({"oneOf": [OPEN_B, OPEN_A]}, {"anyOf": [OPEN_A, OPEN_B]}, False),
+    "a union of unions": (
+        {"oneOf": [A, B, event("c")]}, {"oneOf": [{"oneOf": [A, B]}, event("c")]}, True,
+    ),
+}  # fmt: skip
 TABLE: dict[str, tuple[Any, Any, bool]] = {
     "anything is accepted by everything's schema": ({}, INTEGER, True),
     "true is everything": (True, STRING, True),
@@ -55,6 +147,9 @@ TABLE: dict[str, tuple[Any, Any, bool]] = {
     ),
     "a property may become optional": (closed({"x": INTEGER}), closed({"x": INTEGER}, required=["x"]), True),
     "properties by their schemas": (closed({"x": NUMBER}), closed({"x": INTEGER}), True),
+    "a property may have been one of a pattern": (
+        closed({"x": INTEGER}, patternProperties={"^x": {}}), closed({}, patternProperties={"^x": {}}), False,
+    ),
     "items by their schemas": (
         {"type": "array", "items": INTEGER}, {"type": "array", "items": NUMBER}, False,
     ),
@@ -98,12 +193,24 @@ TABLE: dict[str, tuple[Any, Any, bool]] = {
     ),
     "all of several": ({"allOf": [INTEGER, {"minimum": 0}]}, {**INTEGER, "minimum": 5}, True),
     "descriptions do not count": ({**STRING, "title": "b"}, {**STRING, "title": "a"}, True),
+    "nor do keywords of others": ({**STRING, "x-owner": "me", "connect.index": 1}, STRING, True),
+    "nor those of others that change": (
+        closed({"a": {**STRING, "connect.index": 1}}), closed({"a": {**STRING, "connect.index": 2}}), True,
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("reader", "writer", "expected"), TABLE.values(), ids=list(TABLE))
 def test_inclusion(reader: Any, writer: Any, expected: bool) -> None:
     assert reads(reader, writer) == expected
+
+
+@pytest.mark.parametrize(("reader", "writer", "expected"), UNIONS.values(), ids=list(UNIONS))
+def test_a_document_that_a_branch_of_the_writer_accepts_is_one_of_exactly_one_of_the_reader(
+    reader: Any, writer: Any, expected: bool
+) -> None:
+    assert reads(reader, writer) == expected
+    assert reads(writer, writer)
 
 
 REFERRING: dict[str, Any] = {
@@ -130,12 +237,15 @@ def test_a_keyword_that_is_not_compared_is_the_same_only_if_what_it_refers_to_is
 
 
 def test_what_refers_to_itself_in_a_keyword_that_is_not_compared_ends() -> None:
-    def tree(title: str) -> dict[str, Any]:
-        node = {"title": title, "not": {"properties": {"next": {"$ref": "#/$defs/n"}}, "required": ["next"]}}
+    def tree(title: str, **more: Any) -> dict[str, Any]:
+        next_node = {"properties": {"next": {"$ref": "#/$defs/n"}}, "required": ["next"]}
+        node = {"title": title, "not": next_node, **more}
         return {"$ref": "#/$defs/n", "$defs": {"n": node}, "title": title}
 
     assert reads(tree("a"), tree("a"))
-    assert not reads(tree("a"), tree("b"))
+    assert reads(tree("a"), tree("b"))
+    assert not reads(tree("a", minProperties=1), tree("b"))
+    assert not reads(tree("a"), tree("b", minProperties=1))
 
 
 def test_a_reference_of_an_old_draft_may_stand_beside_its_definitions() -> None:
@@ -152,6 +262,7 @@ def test_recursive_schemas_end() -> None:
     with_value = closed({"children": {"type": "array", "items": {"$ref": "#"}}, "value": INTEGER})
     assert reads(with_value, tree)
     assert not reads(tree, with_value)
+    assert reads({"properties": {"next": {"$ref": "#"}}}, {}), "every document has a finite depth"
 
 
 @pytest.mark.parametrize(
@@ -165,8 +276,13 @@ def test_recursive_schemas_end() -> None:
         ('{"$schema": 3}', "must be a string"),
         ('{"allOf":[' * 200 + "{}" + "]}" * 200, "deeper"),
         ('{"pattern": "("}', "Invalid schema"),
+        ('{"$ref": "#/title", "title": "a"}', "does not name a schema"),
+        ('{"$schema": "http://json-schema.org/draft-03/schema#"}', "is not supported"),
+        ('{"$defs": {"a": {"$id": "u"}, "b": {"$id": "u", "type": "null"}}}', "two different schemas"),
+        ('{"$ref": "#a", "$defs": {"x": {"$id": "u", "$anchor": "a"}}}', "does not name a part"),
+        ('{"$ref": "http://[x", "$id": "http://["}', "not among its references"),
     ],
-    ids=range(8),
+    ids=range(13),
 )
 def test_texts_that_are_no_schema_are_refused_with_a_reason(text: str, reason: str) -> None:
     with pytest.raises(RegistryError, match=reason) as refused:
@@ -218,6 +334,53 @@ def test_references_are_found_by_name() -> None:
     assert schema.problems_reading(json_schema.parse('{"type": "string"}', ()), Steps())
 
 
+DRAFT_4, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 7))
+ROOT = "https://example.com/root.json"
+
+
+N = {"type": "T"}
+DEFS = {"$defs": {"n": {"$anchor": "n", **N}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$id": ROOT, "$ref": "a.json", "$defs": {"A": {"$id": "a.json", "$ref": "#/$defs/n", **DEFS}}},
+        {"$id": ROOT, "$ref": "https://example.com/a.json", "$defs": {"A": {"$id": "a.json", **N}}},
+        {"$ref": "a.json#n", "$defs": {"A": {"$id": "a.json", **DEFS}}},
+        {"$ref": "d/a", "$defs": {"A": {"$id": "d/a", "$ref": "b"}, "B": {"$id": "d/b", **N}}},
+        {"$schema": DRAFT_7, "$ref": "a#n", "definitions": {"A": {"$id": "a", "items": {"$id": "#n", **N}}}},
+        {"$schema": DRAFT_4, "$ref": "a.json", "definitions": {"A": {"id": "a.json", **N}}},
+        {"$id": ROOT, "$ref": "root.json#/$defs/A", "$defs": {"A": N}},
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_a_schema_with_an_identifier_is_the_base_of_its_references_and_anchors(schema: Any) -> None:
+    """JSON Schema 2020-12, 8.2.1 and 9.3."""
+    text = json.dumps(schema)
+    wide, narrow = (json_schema.parse(text.replace('"T"', f'"{name}"'), ()) for name in ("number", "integer"))
+    assert not wide.problems_reading(narrow, Steps())
+    assert narrow.problems_reading(wide, Steps())
+
+
+def test_what_is_beside_a_reference_in_a_referenced_schema_of_an_old_draft_does_not_count() -> None:
+    part = {"$schema": DRAFT_7, "$ref": "#/definitions/n", "definitions": {"n": NUMBER}, "maximum": 5}
+    writer = json_schema.parse('{"$ref": "part.json"}', [("part.json", json.dumps(part))])
+    reader = json_schema.parse('{"type": "number", "maximum": 5}', ())
+    assert reader.problems_reading(writer, Steps())
+
+
+def test_a_schema_of_schemas_needs_no_reference() -> None:
+    schema = {"$schema": DRAFT_7, "properties": {"a": {"$ref": DRAFT_7}}}
+    assert reads({**schema, "title": "b"}, schema)
+    assert not reads(schema, {})
+
+
+def test_what_an_unknown_keyword_contains_has_no_identifier() -> None:
+    schema = {"$id": ROOT, "x-example": {"$id": ROOT, "examples": [{"$ref": "none.json"}]}, **INTEGER}
+    assert reads(INTEGER, schema)
+
+
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([0.5, -1.5]), st.text("ab", max_size=3)
 )
@@ -235,6 +398,7 @@ constraints = st.fixed_dictionaries(
             ["null", "boolean", "integer", "number", "string", "array", "object", ["string", "null"]]
         ),
         "enum": st.lists(scalars, min_size=1, max_size=3),
+        "const": scalars,
         "minimum": st.integers(-2, 2),
         "exclusiveMaximum": st.integers(-2, 2),
         "minLength": st.integers(0, 2),
@@ -254,6 +418,7 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             {},
             optional={
                 "properties": st.dictionaries(st.sampled_from("xyz"), inner, max_size=2),
+                "patternProperties": st.dictionaries(st.sampled_from(["x", "y|z"]), inner, max_size=1),
                 "additionalProperties": st.one_of(st.booleans(), inner),
                 "items": inner,
                 "anyOf": st.lists(inner, min_size=1, max_size=2),
@@ -287,6 +452,41 @@ def test_what_is_judged_compatible_accepts_all_that_the_other_accepts(
         for document in samples:
             if jsonschema.Draft202012Validator(old).is_valid(document):
                 assert jsonschema.Draft202012Validator(new).is_valid(document)
+
+
+kinds = st.sampled_from([1, 1.0, True, "a", "b"])
+events = st.builds(
+    lambda kind, properties, more: {"type": "object", "properties": {"x": kind, **properties}, **more},
+    st.one_of(
+        kinds.map(lambda kind: {"const": kind}), st.lists(kinds, min_size=1).map(lambda of: {"enum": of})
+    ),
+    st.dictionaries(st.sampled_from("yz"), st.sampled_from([INTEGER, NUMBER, {}, False]), max_size=1),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "required": st.lists(st.sampled_from("xyz"), unique=True),
+            "additionalProperties": st.sampled_from([False, False, INTEGER]),
+        },
+    ),
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(events, st.one_of(st.none(), events)), min_size=1, max_size=3),
+    st.lists(events, max_size=2),
+    st.sampled_from(["oneOf", "anyOf"]),
+    st.lists(st.dictionaries(st.sampled_from("xyz"), kinds, max_size=3), min_size=8, max_size=8),
+)
+def test_exactly_one_branch_of_a_union_of_objects_accepts_what_the_writer_accepts(
+    branches: list[tuple[Any, Any]], added: list[Any], union: str, samples: list[Any]
+) -> None:
+    writer = {union: [one for one, _ in branches]}
+    reader = {"oneOf": [changed or one for one, changed in branches] + added}
+    if reads(reader, writer):
+        for document in samples:
+            if jsonschema.Draft202012Validator(writer).is_valid(document):
+                assert jsonschema.Draft202012Validator(reader).is_valid(document)
 
 
 def _changed(schema: Any, chance: random.Random) -> Any:
