@@ -21,6 +21,7 @@ the column `value`. Pure.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,10 +123,10 @@ def parse_writer_schema(text: str, references: Sequence[str] = ()) -> WriterSche
     builder = _Builder()
     try:
         for reference in references:
-            value = _without_unknown_logical_types(json.loads(reference))
+            value = _reduced(json.loads(reference))
             fastavro.parse_schema(value, named_schemas=named_schemas)
             builder.build(value, "", 1)
-        value = _without_unknown_logical_types(json.loads(text))
+        value = _reduced(json.loads(text))
         parsed = fastavro.parse_schema(value, named_schemas=named_schemas)
         return WriterSchema(builder.build(value, "", 1), parsed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -229,16 +230,17 @@ def _may_be_empty(avro_type: AvroType) -> bool:
     return False
 
 
-def _without_unknown_logical_types(node: Any) -> Any:
-    """The schema with those logical types alone that have columns: fastavro converts many others."""
+def _reduced(node: Any) -> Any:
+    """The schema without what no value depends on.
+
+    It has those logical types alone that have columns, as fastavro converts many others. Defaults are for
+    readers of records without the field. Registries store invalid ones, which fastavro refuses.
+    """
     if isinstance(node, list):
-        return [_without_unknown_logical_types(item) for item in node]
+        return [_reduced(item) for item in node]
     if not isinstance(node, dict):
         return node
-    plain = {
-        key: value if key == "default" else _without_unknown_logical_types(value)
-        for key, value in node.items()
-    }
+    plain = {key: _reduced(value) for key, value in node.items() if key != "default"}
     logical, kind = plain.get("logicalType"), plain.get("type")
     if logical is None:
         return plain
@@ -247,6 +249,7 @@ def _without_unknown_logical_types(node: Any) -> Any:
 
 
 def _is_decimal(node: Mapping[str, Any]) -> bool:
+    """Whether it is a valid decimal. The specification says to ignore an invalid one."""
     precision, scale = node.get("precision"), node.get("scale", 0)
     return (
         node.get("logicalType") == "decimal"
@@ -255,7 +258,13 @@ def _is_decimal(node: Mapping[str, Any]) -> bool:
         and isinstance(scale, int)
         and 0 < precision <= DECIMAL_DIGITS_MAX
         and 0 <= scale <= precision
+        and (node["type"] == "bytes" or _fits_in(precision, node.get("size")))
     )
+
+
+def _fits_in(digits: int, size: Any) -> bool:
+    """Whether `size` bytes hold any number of so many digits, with its sign."""
+    return isinstance(size, int) and digits <= (8 * size - 1) * math.log10(2)
 
 
 def _struct_of(names: Sequence[str], parts: Sequence[AvroType]) -> pa.DataType:

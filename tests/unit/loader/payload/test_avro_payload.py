@@ -24,6 +24,7 @@ from mainstem_loader.payload.avro_payload import AvroPayload
 from mainstem_loader.payload.avro_schema import WriterSchema, parse_writer_schema
 from mainstem_loader.payload.readers import ParsedPayload
 from mainstem_loader.table.delta import delta_schema
+from mainstem_registry.schemas.schema import PARSERS
 
 Schemas = dict[int, Any]
 
@@ -211,6 +212,38 @@ def test_a_recursive_type_is_a_column_of_json() -> None:
     (row,) = parsed.columns.to_pylist()
     assert row["x"] == 1
     assert json.loads(row["next"]) == {"x": 2, "next": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        (["null", "int"], "null"),
+        ("string", None),
+        ("int", 2**31),
+        ({"type": "array", "items": "int"}, {}),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, 7),
+        ({"type": "record", "name": "Inner", "fields": [{"name": "y", "type": "int", "default": "1"}]}, []),
+    ],
+)
+def test_an_invalid_default_changes_no_record(kind: Any, default: object) -> None:
+    """Schema registries store such defaults, and a writer's schema does not use them."""
+    schema = record(("x", kind))
+    schema["fields"][0]["default"] = default
+    text = json.dumps(schema)
+    assert PARSERS["AVRO"](text, ())
+    assert parse_writer_schema(text).root.names == ["x"]
+    assert parse_writer_schema('"R"', [text]).root.names == ["x"]
+    assert parse({1: schema}, b"\0\0\0\0\1\0").dead == []
+
+
+@pytest.mark.parametrize(("precision", "is_decimal"), [(2, True), (3, False)])
+def test_a_decimal_with_more_digits_than_its_bytes_hold_is_its_underlying_type(
+    precision: int, is_decimal: bool
+) -> None:
+    """Avro's specification has implementations ignore an invalid logical type."""
+    fixed = {"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal", "precision": precision}
+    parsed = parse({1: record(("x", fixed))}, b"\0\0\0\0\1\7")
+    assert parsed.columns.to_pylist() == [{"x": Decimal(7) if is_decimal else b"\7"}]
 
 
 AT = datetime(2026, 11, 23, 8, tzinfo=UTC)
