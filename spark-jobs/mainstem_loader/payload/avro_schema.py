@@ -35,6 +35,8 @@ from mainstem_loader.columns import TIMESTAMP_TYPE, TYPE_DEPTH_MAX, ColumnError
 
 VALUE_FIELD: Final = "value"
 DECIMAL_DIGITS_MAX: Final = 38
+PARTS_MAX: Final = 10_000
+"""Fields of a schema with all inside of them. Records that use others twice double them at each level."""
 
 _ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
     "null": pa.null(),
@@ -117,18 +119,18 @@ def parse_writer_schema(text: str, references: Sequence[str] = ()) -> WriterSche
     """A schema from its text and the texts of what it references, in order of dependence.
 
     Raises:
-        ColumnError: it is not valid, or has more levels than a column can have.
+        ColumnError: it is not valid, or has more levels or fields than columns can have.
     """
     named_schemas: dict[str, Any] = {}
-    builder = _Builder()
+    named: dict[str, Any] = {}
     try:
         for reference in references:
             value = _reduced(json.loads(reference))
             fastavro.parse_schema(value, named_schemas=named_schemas)
-            builder.build(value, "", 1)
+            _Builder(named).build(value, "", 1)
         value = _reduced(json.loads(text))
         parsed = fastavro.parse_schema(value, named_schemas=named_schemas)
-        return WriterSchema(builder.build(value, "", 1), parsed)
+        return WriterSchema(_Builder(named).build(value, "", 1), parsed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ColumnError(f"the schema cannot be read: {error}") from error
     except fastavro.schema.SchemaParseException as error:
@@ -137,10 +139,13 @@ def parse_writer_schema(text: str, references: Sequence[str] = ()) -> WriterSche
 
 @dataclass(slots=True)
 class _Builder:
-    """Builds types; `_open` holds the named types that are not complete yet."""
+    """Builds the types of one text. `_named` gains those that have names, for later texts; `_open` holds the
+    named types that are not complete yet.
+    """
 
-    _named: dict[str, Any] = field(default_factory=dict)
+    _named: dict[str, Any]
     _open: set[str] = field(default_factory=set)
+    _parts: int = 0
 
     def build(self, node: Any, namespace: str, depth: int) -> AvroType:
         if depth > TYPE_DEPTH_MAX:
@@ -185,10 +190,13 @@ class _Builder:
         full_name = name if "." in name or not own_namespace else f"{own_namespace}.{name}"
         self._named[full_name] = (node, namespace)
         if node["type"] == "enum":
-            return AvroType("enum", pa.string(), name=full_name, symbols=tuple(node["symbols"]))
+            return AvroType("enum", pa.string(), name=full_name, symbols=node["symbols"])
         if node["type"] == "fixed":
             fixed = AvroType("fixed", pa.binary(), name=full_name, size=int(node["size"]))
             return _with_logical_type(fixed, node)
+        self._parts += len(node["fields"])
+        if self._parts > PARTS_MAX:
+            raise ColumnError(f"it has more than {PARTS_MAX} fields with all records inside of it")
         inner = full_name.rpartition(".")[0]
         self._open.add(full_name)
         names = [str(item["name"]) for item in node["fields"]]

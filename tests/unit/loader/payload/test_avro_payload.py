@@ -330,6 +330,16 @@ def test_an_array_whose_items_take_no_bytes_cannot_exhaust_memory() -> None:
     assert "take no bytes" in parsed.dead[0][1]
 
 
+def test_records_that_double_at_each_level_are_refused_at_once() -> None:
+    kind: Any = "int"
+    for level in range(28):
+        # The second mention is the name alone, so the text grows by one line a level.
+        second = kind if level == 0 else kind["name"]
+        kind = named(f"L{level}", ("a", kind), ("b", second))
+    with pytest.raises(ColumnError, match="more than 10000 fields"):
+        parse_writer_schema(json.dumps(kind))
+
+
 def test_a_long_array_is_decoded_too() -> None:
     schema = record(("x", {"type": "array", "items": "int"}))
     values = [{"x": list(range(500))}, {"x": []}, {"x": [7]}]
