@@ -124,7 +124,7 @@ class SchemaSource:
 
     def _read_protobuf(self, schema_id: int) -> ProtobufSchema:
         # Loads of other formats do not wait for its libraries.
-        from mainstem_loader.payload.protobuf_schema import parse_schema
+        from mainstem_loader.payload.protobuf_schema import NoDescriptorError, parse_schema
 
         what = f"the id {schema_id} of a schema"
         answer = self._get(f"/schemas/ids/{schema_id}?format=serialized", what)
@@ -136,6 +136,12 @@ class SchemaSource:
         self._add_references(answer, texts, names, "&format=serialized")
         try:
             return parse_schema(str(answer["schema"]), list(names.items()))
+        except NoDescriptorError as error:
+            raise RegistryUnreachableError(
+                f"The schema registry at {self._url} does not give the descriptor of Protobuf schema"
+                f" {schema_id} (format=serialized): use a registry or a version of it that does, then load"
+                " again. Nothing of this run was loaded."
+            ) from error
         except ColumnError as error:
             raise ColumnError(f"schema {schema_id}: {error}") from error
 

@@ -139,6 +139,19 @@ def test_a_registry_that_is_down_fails_the_load_and_the_next_one_loads_everythin
     assert [row["n"] for row in loads.rows("n")] == [1, 2]
 
 
+def test_a_registry_without_descriptors_fails_the_load_and_commits_nothing(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R28: the registry passes over format=serialized, and nothing is wrong with the records."""
+    loads = Loads(cluster, tmp_path)
+    loads.send(b"\0\0\0\0\1\0\x08\1")
+    text = 'syntax = "proto3"; message M { int32 n = 1; }'
+    play_registry(monkeypatch, [(200, {"schema": text, "schemaType": "PROTOBUF"})])
+    with pytest.raises(RegistryUnreachableError, match="does not give the descriptor"):
+        loads.load(payload=PayloadFormat.PROTOBUF, schema_registry="http://registry")
+    assert loads.files() == set()
+
+
 @pytest.mark.parametrize(
     "properties",
     [{"basic.auth.user.info": "hunter2"}, {"schema.registry.ssl.ca.location": "/none"}],
