@@ -51,6 +51,19 @@ _PASSING_STATUSES: Final = (
 T = TypeVar("T")
 
 
+def check_registry_url(url: str) -> None:
+    """Refuse a login in the URL of a registry: URLs are in command lines, resources and messages.
+
+    Raises:
+        SettingsError: there may be one. The message does not show the URL.
+    """
+    if "@" in url:
+        raise SettingsError(
+            "The URL of the schema registry contains a login; leave it out, and name it by the client"
+            f" property {USER_INFO}."
+        )
+
+
 def check_registry_properties(properties: Mapping[str, str]) -> None:
     """Refuse client properties by which requests to a registry would fail later.
 

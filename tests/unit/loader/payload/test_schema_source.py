@@ -222,3 +222,17 @@ def test_a_load_is_refused_before_it_reads_if_a_property_cannot_be_used(properti
         settings.check()
     assert "hunter2" not in str(refused.value)
     assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize("host", ["registry:8081", "registry"])
+def test_a_login_in_the_url_of_the_registry_is_refused_and_not_shown(host: str) -> None:
+    settings = LoadSettings(
+        "127.0.0.1:1",
+        "orders",
+        "warehouse",
+        payload=PayloadFormat.AVRO,
+        schema_registry=f"https://ann:hunter2@{host}",
+    )
+    with pytest.raises(SettingsError, match=r"the client property basic\.auth\.user\.info") as refused:
+        settings.check()
+    assert "hunter2" not in str(refused.value)
