@@ -56,6 +56,12 @@ _LOGICAL_TYPES: Final[Mapping[tuple[str, str], pa.DataType]] = {
     ("long", "timestamp-micros"): TIMESTAMP_TYPE,
 }
 
+BRANCH: Final = "branch"
+MARKED_KINDS: Final = ("int", "float")
+"""Python has one type for these and for long and double. As branches of a union they have the logical type
+BRANCH, by which a reader tells them apart.
+"""
+
 
 @dataclass(slots=True, eq=False)
 class AvroType:
@@ -125,10 +131,10 @@ def parse_writer_schema(text: str, references: Sequence[str] = ()) -> WriterSche
     named: dict[str, Any] = {}
     try:
         for reference in references:
-            value = _reduced(json.loads(reference))
+            value = _reduced_type(json.loads(reference))
             fastavro.parse_schema(value, named_schemas=named_schemas)
             _Builder(named).build(value, "", 1)
-        value = _reduced(json.loads(text))
+        value = _reduced_type(json.loads(text))
         parsed = fastavro.parse_schema(value, named_schemas=named_schemas)
         return WriterSchema(_Builder(named).build(value, "", 1), parsed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -238,6 +244,18 @@ def _may_be_empty(avro_type: AvroType) -> bool:
     return False
 
 
+def _reduced_type(node: Any) -> Any:
+    """A type for fastavro: reduced, and the branches of a union marked that it would read alike."""
+    reduced = _reduced(node)
+    return [_marked(branch) for branch in reduced] if isinstance(reduced, list) else reduced
+
+
+def _marked(branch: Any) -> Any:
+    node = branch if isinstance(branch, dict) else {"type": branch}
+    is_marked = node.get("type") in MARKED_KINDS and "logicalType" not in node
+    return {**node, "logicalType": BRANCH} if is_marked else branch
+
+
 def _reduced(node: Any) -> Any:
     """The schema without what no value depends on.
 
@@ -248,7 +266,11 @@ def _reduced(node: Any) -> Any:
         return [_reduced(item) for item in node]
     if not isinstance(node, dict):
         return node
-    plain = {key: _reduced(value) for key, value in node.items() if key != "default"}
+    plain = {
+        key: _reduced_type(value) if key in ("type", "items", "values") else _reduced(value)
+        for key, value in node.items()
+        if key != "default"
+    }
     logical, kind = plain.get("logicalType"), plain.get("type")
     if logical is None:
         return plain

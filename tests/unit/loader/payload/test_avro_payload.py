@@ -267,6 +267,13 @@ ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
         ([DATE, "long"], "long", 5),
         ([DATE, "string"], "int", AT.date()),
         (["string", MONEY], "bytes", Decimal(7)),
+        (["int", "long"], "int", 5),
+        (["int", "long"], "long", 5),
+        ([{"type": "int", "doc": "d"}, "long"], "long", 1 << 40),
+        ([{"type": "int", "doc": "d"}, "long"], "int", 5),
+        (["double", {"type": "float"}], "float", 0.5),
+        (["double", {"type": "float"}], "double", 1e300),
+        (["int", "long", "float", "double"], "double", 2.0),
     ],
 )
 def test_a_value_of_a_union_is_in_the_member_of_its_type(types: list[Any], branch: str, value: Any) -> None:
@@ -274,6 +281,16 @@ def test_a_value_of_a_union_is_in_the_member_of_its_type(types: list[Any], branc
     parsed = parse({1: schema}, encoded(schema, {"u": (branch, value)}))
     ((name, found),) = [(name, one) for name, one in parsed.columns.to_pylist()[0]["u"].items() if one]
     assert (name, dict(found) if branch == "map" else found) == (branch, value)
+
+
+def test_the_number_of_a_union_is_one_in_json_too() -> None:
+    union = ["int", "long", "float", "double"]
+    schema = record(("o", {**TWICE, "fields": [{"name": name, "type": union} for name in ("a", "A")]}))
+    value = {"o": {"a": ("int", 5), "A": ("float", float("nan"))}}
+    assert row_of(parse({1: schema}, encoded(schema, value))) == {"o": '{"a": 5, "A": "NaN"}'}
+    symbols = {"type": "enum", "name": "E", "symbols": ["int", "float"]}
+    parsed = parse({1: record(("e", symbols))}, encoded(record(("e", symbols)), {"e": "float"}))
+    assert parsed.columns.to_pylist() == [{"e": "float"}]
 
 
 def named(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
