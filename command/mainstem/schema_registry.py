@@ -60,10 +60,15 @@ class SchemaRegistry:
         """The registry at `url`, by the client properties for its login and its certificate.
 
         Raises:
-            BadInput: the URL is none, or a property cannot be used. The message does not show what may be a
-                password.
+            BadInput: the URL is none or contains a login, or a property cannot be used. The message does not
+                show what may be a password.
         """
         self.url = url.rstrip("/")
+        if "@" in self.url:
+            raise BadInput(
+                "The URL of the schema registry contains a login; leave it out, and name it by the client"
+                f" property {USER_INFO}."
+            )
         if not _is_url(self.url):
             raise BadInput(
                 f"{url!r} is not the URL of a schema registry: write http://host:port or https://host:port."

@@ -5,7 +5,7 @@ Every table has, beside its payload columns:
     day         date       partition column: the day of the event, UTC
     _partition  integer    with `_offset` and `_topic_id` identifies a record; `_topic_partition` in Iceberg
     _offset     long
-    _timestamp  timestamp  of the record, UTC, as the producer or the broker set it
+    _timestamp  timestamp  of the record, UTC, as the producer or the broker set it; null if neither did
     _key        binary     null for a record without key
     _topic_id   string     of the topic, so that one that is created anew under an old name can be told apart
     _run        string     the run that committed the row; the log has the run's offsets and counts

@@ -32,7 +32,7 @@ from mainstem_loader.errors import (
 from mainstem_loader.kafka.batches import wire_bytes_per_offset
 from mainstem_loader.kafka.delete_records import delete_records_before
 from mainstem_loader.kafka.fetch import IsolationLevel, TopicReader
-from mainstem_loader.kafka.range_reader import oldest_time_ms
+from mainstem_loader.kafka.range_reader import has_timestamp, oldest_time_ms
 from mainstem_loader.payload.rows import PayloadSettings
 from mainstem_loader.produce_rows import produce_rows
 from mainstem_loader.ranges import (
@@ -374,7 +374,8 @@ class _Load:
         """Delete records that are in the table, or dead letters, and older than the topic is to keep them.
 
         Retention that waits for loads leaves all deletion to this, but for a limit of size. A rewind may have
-        set the offsets back since the last commit, or be about to: the newest snapshot decides.
+        set the offsets back since the last commit, or be about to: the newest snapshot decides. Records
+        without a timestamp are as old as the next record that has one, and stay until there is one.
         """
         after_ms, topic_id = self._settings.delete_loaded_after_ms, self._topic_id
         if after_ms is None:
@@ -387,16 +388,26 @@ class _Load:
                     bounds = reader.offsets()
                     young = reader.offsets_at(int(time.time() * 1000) - after_ms)
 
-                def ends() -> Mapping[int, int]:
-                    self.table.reload()
-                    kept_from = {part: self.table.kept_from(topic_id, part) for part in bounds}
-                    return deletable_ends(bounds, young, kept_from)
-
-                done = delete_records_before(brokers, settings.topic, topic_id, ends)
+                    old = self._loaded_ends(topic_id, bounds, young)
+                    timed = {part: end for part, end in old.items() if has_timestamp(reader, part, end - 1)}
+                if len(timed) < len(old):
+                    self.totals.warnings.append(_of_unknown_age(sorted(old.keys() - timed.keys())))
+                kept = {part: timed.get(part, earliest) for part, (earliest, _) in bounds.items()}
+                done = delete_records_before(
+                    brokers, settings.topic, topic_id, lambda: self._loaded_ends(topic_id, bounds, kept)
+                )
                 self.totals.offsets_deleted = sum(end - bounds[part][0] for part, end in done.items())
             except LoaderError as error:
                 # The records are loaded; the next load deletes them.
                 self.totals.warnings.append(f"Loaded records were not deleted from the topic: {error}")
+
+    def _loaded_ends(
+        self, topic_id: str, bounds: Mapping[int, tuple[int, int]], young: Mapping[int, int | None]
+    ) -> dict[int, int]:
+        """See `deletable_ends`, by the newest snapshot."""
+        self.table.reload()
+        kept_from = {part: self.table.kept_from(topic_id, part) for part in bounds}
+        return deletable_ends(bounds, young, kept_from)
 
     def _sweep(self) -> None:
         hours = self._settings.sweep_after_hours
@@ -419,6 +430,16 @@ def _hanging(topic: str, position_of: Mapping[int, int]) -> str:
         f"Topic {topic} has records that cannot be loaded, because a transaction has been open for more than"
         f" {HANGING_AFTER_MS // 60_000} minutes, from {where}{more} on. Find out whether it hangs with"
         f" `mainstem transaction find-hanging {topic}`, which shows how to abort it."
+    )
+
+
+def _of_unknown_age(partitions: Sequence[int]) -> str:
+    """A warning about loaded records that stay in the topic."""
+    shown = ", ".join(map(str, partitions[:_PARTITIONS_SHOWN_MAX]))
+    more = ", ..." if len(partitions) > _PARTITIONS_SHOWN_MAX else ""
+    return (
+        "Loaded records were not deleted from the topic where the last of them has no timestamp, so that"
+        f" their age is not known (partitions: {shown}{more})."
     )
 
 

@@ -12,7 +12,7 @@ from mainstem_loader.kafka.client_security import ClientProperties, check_client
 from mainstem_loader.kafka.fetch import IsolationLevel
 from mainstem_loader.payload.event_time import PLAUSIBLE_DAY_MIN, TimeUnit
 from mainstem_loader.payload.readers import PayloadFormat
-from mainstem_loader.payload.schema_source import check_registry_properties
+from mainstem_loader.payload.schema_source import check_registry_properties, check_registry_url
 from mainstem_loader.ranges import GapPolicy
 from mainstem_loader.spark.executor_pods import ExecutorPods
 from mainstem_loader.table.dead_letters import DEAD_LETTER_TABLE
@@ -34,7 +34,8 @@ class LoadSettings:
         dead_letter_table: where records go that cannot be read; a Delta table, whatever `catalog` says.
         catalog: of the Iceberg table that is loaded into; None for a Delta table.
         payload: how values become columns.
-        schema_registry: the URL of the registry that knows the schemas; needed for Avro and JSON Schema.
+        schema_registry: the URL, without a login, of the registry that knows the schemas; needed by formats
+            whose values have ids.
         columns: payload fields whose type is given, such as `{"sent": pa.timestamp("us", "UTC")}`; only for
             JSON.
         event_time_field: the payload field that says when the event happened, see `event_time`; only for
@@ -99,6 +100,8 @@ class LoadSettings:
         """
         check_client_properties(self.client_properties)
         check_registry_properties(self.client_properties)
+        if self.schema_registry:
+            check_registry_url(self.schema_registry)
         if self.catalog is not None:
             self.catalog.check(Folder.of(self.warehouse))
         if self.payload is PayloadFormat.RAW and (self.columns or self.event_time_field is not None):

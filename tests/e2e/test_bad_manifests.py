@@ -224,6 +224,7 @@ BY_RULE: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("Topic", _SCHEDULE, "0 0 * * 7", "the day of the week"),
     ("Topic", _SCHEDULE, "0 0 * * monday", "the day of the week"),
     ("Topic", "spec.warehouse.schemaRegistry", "registry:8081", "a schema registry is named by its URL"),
+    ("Topic", "spec.warehouse.schemaRegistry", "http://ann:pw@registry:8081", "by its URL without a login"),
     ("Topic", "spec.warehouse.timeZone", "Local", "the IANA database"),
     ("Topic", "spec.warehouse.timeZone", "+01:00", "the IANA database"),
     ("Topic", "spec.warehouse.columns[price]", "money", "a column's type is"),

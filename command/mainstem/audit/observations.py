@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mainstem.audit.counts import (
     AUDIT_TOPIC,
@@ -26,6 +27,7 @@ from mainstem.audit.counts import (
 from mainstem.audit.verdicts import LoadedCounts, Observations, StoredCounts
 from mainstem_loader.columns import TableFormat, partition_column
 from mainstem_loader.errors import TopicUnknownError
+from mainstem_loader.kafka.batches import NO_TIMESTAMP_MS
 from mainstem_loader.kafka.fetch import IsolationLevel, TopicReader
 from mainstem_loader.kafka.leaders import BrokerSettings
 from mainstem_loader.kafka.range_reader import read_range
@@ -36,10 +38,10 @@ from mainstem_loader.table.query import iceberg_tables, query, tables
 
 FETCH_BYTES: Final = 16 * 1024 * 1024
 
-# Microseconds to windows, for DataFusion and for DuckDB.
-_WINDOW_OF_ROW: Final = {
-    TableFormat.DELTA: f'cast(cast("_timestamp" as bigint) / {WINDOW_MS * 1000} as bigint)',
-    TableFormat.ICEBERG: f'epoch_us("_timestamp") // {WINDOW_MS * 1000}',
+# For DataFusion and for DuckDB.
+_MICROSECONDS_OF_ROW: Final = {
+    TableFormat.DELTA: 'cast("_timestamp" as bigint)',
+    TableFormat.ICEBERG: 'epoch_us("_timestamp")',
 }
 
 
@@ -167,7 +169,7 @@ def _count_partition(
     settled: int,
     stored: dict[int, StoredCounts],
 ) -> _PartitionRead:
-    """Add the records of a partition to `stored`."""
+    """Add the records of a partition to `stored`; those without a timestamp are in no window."""
     newest_ms = first_ms = -1
     has_aborted = False
 
@@ -175,7 +177,10 @@ def _count_partition(
         nonlocal has_aborted
         for part in read_range(reader, partition, start, end, FETCH_BYTES):
             has_aborted = has_aborted or part.has_aborted
-            yield from part.records.blocks
+            for block in part.records.blocks:
+                timed = block.filter(pc.not_equal(block.column("timestamp_ms"), pa.scalar(NO_TIMESTAMP_MS)))
+                if timed.num_rows:
+                    yield timed
 
     for block in blocks():
         times_ms = block.column("timestamp_ms").to_numpy()
@@ -216,18 +221,20 @@ def _loaded(
     dead_letter_table: str,
 ) -> dict[int, LoadedCounts]:
     """The rows and dead letters of the topic, by window, up to the offsets `settled_of`: a load that commits
-    while the log is read adds rows beyond them. Those below `starts` are no longer in the log.
+    while the log is read adds rows beyond them. Those below `starts` are no longer in the log. Rows without a
+    timestamp, which earlier versions of the loader have with that of -1 ms, are in no window.
     """
     name = table.name
     if catalog is not None and name not in iceberg_tables(warehouse, catalog):
         name = f"{catalog.namespace}.{name}"  # A Delta table has the name, too.
-    window = _WINDOW_OF_ROW[table.format]
+    time_us = _MICROSECONDS_OF_ROW[table.format]
     partition_name = partition_column(table.format)
     of_rows = _of_topic(partition_name, topic_id, settled_of)
     rows = _counts(
         warehouse,
-        f'select {window} w, count(*) n, {_expired(partition_name, starts)} x from "{_quoted(name, chr(34))}"'
-        f" where {of_rows} group by 1",
+        f"select {_window(time_us, WINDOW_MS * 1000)} w, count(*) n, {_expired(partition_name, starts)} x"
+        f' from "{_quoted(name, chr(34))}"'
+        f" where {of_rows} and {time_us} <> {NO_TIMESTAMP_MS * 1000} group by 1",
         catalog,
     )
     dead: dict[int, tuple[int, int]] = {}
@@ -235,12 +242,11 @@ def _loaded(
         of_table = f"table_name = '{_quoted(table.unique_name, chr(39))}'"
         partition_name = partition_column(TableFormat.DELTA)
         of_letters = _of_topic(partition_name, topic_id, settled_of)
-        # Integers or not, as engines differ in what a division of them is.
-        window = f"cast((timestamp_ms - timestamp_ms % {WINDOW_MS}) / {WINDOW_MS} as bigint)"
         dead = _counts(
             warehouse,
-            f"select {window} w, count(*) n, {_expired(partition_name, starts)} x"
-            f' from "{_quoted(dead_letter_table, chr(34))}" where {of_letters} and {of_table} group by 1',
+            f"select {_window('timestamp_ms', WINDOW_MS)} w, count(*) n, {_expired(partition_name, starts)} x"
+            f' from "{_quoted(dead_letter_table, chr(34))}" where {of_letters} and {of_table}'
+            f" and timestamp_ms <> {NO_TIMESTAMP_MS} group by 1",
             None,
         )
     counts: dict[int, LoadedCounts] = {}
@@ -248,6 +254,11 @@ def _loaded(
         (loaded, expired), (rejected, expired_dead) = (of.get(window_ms, (0, 0)) for of in (rows, dead))
         counts[window_ms] = LoadedCounts(loaded, rejected, expired + expired_dead)
     return counts
+
+
+def _window(time: str, length: int) -> str:
+    """The window of a time; integers or not, as engines differ in what a division of them is."""
+    return f"cast(({time} - {time} % {length}) / {length} as bigint)"
 
 
 def _expired(partition_name: str, starts: Mapping[int, int]) -> str:

@@ -30,6 +30,8 @@ from mainstem_loader.errors import CorruptBatchError
 from mainstem_loader.kafka.fetch import AbortedTransaction
 
 HEADER_BYTES: Final = 61
+NO_TIMESTAMP_MS: Final = -1
+"""The timestamp of a record without one (KIP-32)."""
 _LENGTH_AT: Final = 8
 _COUNTED_FROM: Final = 12
 _CRC_FROM: Final = 21

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from mainstem_loader.errors import BrokerUnreachableError
-from mainstem_loader.kafka.batches import Source, oldest_timestamp_ms
+from mainstem_loader.kafka.batches import NO_TIMESTAMP_MS, Source, oldest_timestamp_ms, scan_batches
 from mainstem_loader.kafka.connection import RESPONSE_BYTES_MAX
 from mainstem_loader.kafka.decode import DecodedRecords, decode_records
 from mainstem_loader.kafka.fetch import TopicReader
@@ -92,3 +93,10 @@ def oldest_time_ms(reader: TopicReader, partition: int, offset: int) -> int | No
     fetched = reader.fetch(partition, offset, 1)
     time_ms = oldest_timestamp_ms(fetched.records, Source(reader.topic, partition), offset)
     return None if time_ms is None or time_ms < 0 else time_ms
+
+
+def has_timestamp(reader: TopicReader, partition: int, offset: int) -> bool:
+    """Whether the batch that holds an offset has timestamps. Markers of transactions have."""
+    fetched = reader.fetch(partition, offset, 1)
+    batches = scan_batches(fetched.records, Source(reader.topic, partition), offset)
+    return any(batch.max_timestamp_ms != NO_TIMESTAMP_MS for batch in islice(batches, 1))

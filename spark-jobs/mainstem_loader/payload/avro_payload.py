@@ -21,7 +21,7 @@ from mainstem_loader.arrow_arrays import Array, Int64s, fields_of, null_flags, o
 from mainstem_loader.columns import ColumnError, Columns
 from mainstem_loader.exact_numbers import rounds
 from mainstem_loader.payload.avro_columns import ColumnDecoder, is_supported
-from mainstem_loader.payload.avro_schema import VALUE_FIELD, AvroType, WriterSchema
+from mainstem_loader.payload.avro_schema import BRANCH, VALUE_FIELD, AvroType, WriterSchema
 from mainstem_loader.payload.readers import ParsedPayload
 from mainstem_loader.payload.schema_ids import IdentifiedValues, ids_in_order, split_ids
 from mainstem_loader.payload.settled_columns import ROW, SettledColumns, json_text
@@ -31,16 +31,29 @@ SchemaOf = Callable[[int], WriterSchema]
 
 ONE_BY_ONE_MAX: Final = 64
 """Values that are decoded one by one rather than divided further."""
-# What fastavro makes of values, by their logical type or, without one, by their type.
+
+
+class _Int(int):
+    """An int that is a branch of a union."""
+
+
+class _Float(float):
+    """A float that is a branch of a union."""
+
+
+fastavro.read.LOGICAL_READERS[f"int-{BRANCH}"] = lambda value, *_: _Int(value)
+fastavro.read.LOGICAL_READERS[f"float-{BRANCH}"] = lambda value, *_: _Float(value)
+
+# What fastavro makes of the branches of unions, by their logical type or, without one, by their type.
 _PYTHON_TYPES: Final[Mapping[str, type]] = {
     "date": date,
     "timestamp-millis": datetime,
     "timestamp-micros": datetime,
     "decimal": Decimal,
     "boolean": bool,
-    "int": int,
+    "int": _Int,
     "long": int,
-    "float": float,
+    "float": _Float,
     "double": float,
     "bytes": bytes,
     "string": str,

@@ -21,6 +21,7 @@ the column `value`. Pure.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from mainstem_loader.columns import TIMESTAMP_TYPE, TYPE_DEPTH_MAX, ColumnError
 
 VALUE_FIELD: Final = "value"
 DECIMAL_DIGITS_MAX: Final = 38
+PARTS_MAX: Final = 10_000
+"""Fields of a schema with all inside of them. Records that use others twice double them at each level."""
 
 _ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
     "null": pa.null(),
@@ -52,6 +55,12 @@ _LOGICAL_TYPES: Final[Mapping[tuple[str, str], pa.DataType]] = {
     ("long", "timestamp-millis"): TIMESTAMP_TYPE,
     ("long", "timestamp-micros"): TIMESTAMP_TYPE,
 }
+
+BRANCH: Final = "branch"
+MARKED_KINDS: Final = ("int", "float")
+"""Python has one type for these and for long and double. As branches of a union they have the logical type
+BRANCH, by which a reader tells them apart.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,18 +125,18 @@ def parse_writer_schema(text: str, references: Sequence[str] = ()) -> WriterSche
     """A schema from its text and the texts of what it references, in order of dependence.
 
     Raises:
-        ColumnError: it is not valid, or has more levels than a column can have.
+        ColumnError: it is not valid, or has more levels or fields than columns can have.
     """
     named_schemas: dict[str, Any] = {}
-    builder = _Builder()
+    named: dict[str, Any] = {}
     try:
         for reference in references:
-            value = _without_unknown_logical_types(json.loads(reference))
+            value = _reduced_type(json.loads(reference))
             fastavro.parse_schema(value, named_schemas=named_schemas)
-            builder.build(value, "", 1)
-        value = _without_unknown_logical_types(json.loads(text))
+            _Builder(named).build(value, "", 1)
+        value = _reduced_type(json.loads(text))
         parsed = fastavro.parse_schema(value, named_schemas=named_schemas)
-        return WriterSchema(builder.build(value, "", 1), parsed)
+        return WriterSchema(_Builder(named).build(value, "", 1), parsed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ColumnError(f"the schema cannot be read: {error}") from error
     except fastavro.schema.SchemaParseException as error:
@@ -136,10 +145,13 @@ def parse_writer_schema(text: str, references: Sequence[str] = ()) -> WriterSche
 
 @dataclass(slots=True)
 class _Builder:
-    """Builds types; `_open` holds the named types that are not complete yet."""
+    """Builds the types of one text. `_named` gains those that have names, for later texts; `_open` holds the
+    named types that are not complete yet.
+    """
 
-    _named: dict[str, Any] = field(default_factory=dict)
+    _named: dict[str, Any]
     _open: set[str] = field(default_factory=set)
+    _parts: int = 0
 
     def build(self, node: Any, namespace: str, depth: int) -> AvroType:
         if depth > TYPE_DEPTH_MAX:
@@ -184,10 +196,13 @@ class _Builder:
         full_name = name if "." in name or not own_namespace else f"{own_namespace}.{name}"
         self._named[full_name] = (node, namespace)
         if node["type"] == "enum":
-            return AvroType("enum", pa.string(), name=full_name, symbols=tuple(node["symbols"]))
+            return AvroType("enum", pa.string(), name=full_name, symbols=node["symbols"])
         if node["type"] == "fixed":
             fixed = AvroType("fixed", pa.binary(), name=full_name, size=int(node["size"]))
             return _with_logical_type(fixed, node)
+        self._parts += len(node["fields"])
+        if self._parts > PARTS_MAX:
+            raise ColumnError(f"it has more than {PARTS_MAX} fields with all records inside of it")
         inner = full_name.rpartition(".")[0]
         self._open.add(full_name)
         names = [str(item["name"]) for item in node["fields"]]
@@ -229,15 +244,32 @@ def _may_be_empty(avro_type: AvroType) -> bool:
     return False
 
 
-def _without_unknown_logical_types(node: Any) -> Any:
-    """The schema with those logical types alone that have columns: fastavro converts many others."""
+def _reduced_type(node: Any) -> Any:
+    """A type for fastavro: reduced, and the branches of a union marked that it would read alike."""
+    reduced = _reduced(node)
+    return [_marked(branch) for branch in reduced] if isinstance(reduced, list) else reduced
+
+
+def _marked(branch: Any) -> Any:
+    node = branch if isinstance(branch, dict) else {"type": branch}
+    is_marked = node.get("type") in MARKED_KINDS and "logicalType" not in node
+    return {**node, "logicalType": BRANCH} if is_marked else branch
+
+
+def _reduced(node: Any) -> Any:
+    """The schema without what no value depends on.
+
+    It has those logical types alone that have columns, as fastavro converts many others. Defaults are for
+    readers of records without the field. Registries store invalid ones, which fastavro refuses.
+    """
     if isinstance(node, list):
-        return [_without_unknown_logical_types(item) for item in node]
+        return [_reduced(item) for item in node]
     if not isinstance(node, dict):
         return node
     plain = {
-        key: value if key == "default" else _without_unknown_logical_types(value)
+        key: _reduced_type(value) if key in ("type", "items", "values") else _reduced(value)
         for key, value in node.items()
+        if key != "default"
     }
     logical, kind = plain.get("logicalType"), plain.get("type")
     if logical is None:
@@ -251,10 +283,8 @@ def _without_unknown_logical_types(node: Any) -> Any:
 
 
 def _is_decimal(node: Mapping[str, Any]) -> bool:
-    """Whether a type is a decimal that has a column. Others are ignored, as the specification says."""
+    """Whether a type is a decimal that has a column. The specification says to ignore an invalid one."""
     precision, scale = node.get("precision"), node.get("scale", 0)
-    # 16 bytes hold 38 digits; a schema may name a size of any number.
-    bits = 8 * min(node["size"], 16) - 1 if node.get("type") == "fixed" else 127
     return (
         node.get("logicalType") == "decimal"
         and node.get("type") in ("bytes", "fixed")
@@ -262,8 +292,13 @@ def _is_decimal(node: Mapping[str, Any]) -> bool:
         and isinstance(scale, int)
         and 0 < precision <= DECIMAL_DIGITS_MAX
         and 0 <= scale <= precision
-        and 10**precision <= 2**bits
+        and (node["type"] == "bytes" or _fits_in(precision, node.get("size")))
     )
+
+
+def _fits_in(digits: int, size: Any) -> bool:
+    """Whether `size` bytes hold any number of so many digits, with its sign."""
+    return isinstance(size, int) and digits <= (8 * size - 1) * math.log10(2)
 
 
 def _struct_of(names: Sequence[str], parts: Sequence[AvroType]) -> pa.DataType:

@@ -4,7 +4,8 @@ An event's time is its record's timestamp, or a field of its payload: an ISO 860
 an offset, or a number of a declared unit since 1970, milliseconds by default, also as a string of its digits
 (eight digits are a date). A record whose field is missing
 or is not a time is rejected; a tombstone has no payload, so its record's timestamp counts. Times outside of
-the years 1 to 9999 cannot be stored.
+the years 1 to 9999 cannot be stored. A record without a timestamp, which has -1 in its place (KIP-32), is of
+the day 1969-12-31 where the timestamp counts.
 
 A field that is a time of an implausible day is rejected, too: epoch seconds that are read as milliseconds
 would otherwise make partitions in January 1970.

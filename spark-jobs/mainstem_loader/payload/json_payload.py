@@ -530,7 +530,8 @@ def _check_times(field: str, values: Array | ChunkedArray, column_type: pa.DataT
     if pa.types.is_date(column_type) or pa.types.is_timestamp(column_type):
         is_date = pa.types.is_date(column_type)
         numbers = values.cast(pa.int32() if is_date else pa.int64())
-        least, greatest = pc.min_max(numbers).as_py().values()
+        bounds = pc.min_max(numbers)
+        least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
         least_of_all, greatest_of_all = (
             (DAYS_MIN, DAYS_MAX) if is_date else (MICROSECONDS_MIN, MICROSECONDS_MAX)
         )

@@ -164,6 +164,10 @@ class MessageType:
     is_entry: bool = False
 
 
+class NoDescriptorError(Exception):
+    """A text is not the descriptor of a file."""
+
+
 class ProtobufSchema:
     """A file of messages by which records were written."""
 
@@ -208,7 +212,8 @@ def parse_schema(text: str, references: Sequence[tuple[str, str]]) -> ProtobufSc
         references: (import, descriptor) of what it imports, what is imported before what imports.
 
     Raises:
-        ColumnError: they are no descriptors, or contradict each other.
+        NoDescriptorError: one of the texts is none.
+        ColumnError: they contradict each other.
     """
     pool = DescriptorPool()
     added: set[str] = set()
@@ -232,7 +237,7 @@ def parse_schema(text: str, references: Sequence[tuple[str, str]]) -> ProtobufSc
             pool.Add(file)
         return ProtobufSchema(pool.FindFileByName(root))
     except (binascii.Error, DecodeError):
-        raise ColumnError("the schema registry did not answer with the descriptor of a file") from None
+        raise NoDescriptorError from None
     except (TypeError, ValueError, KeyError) as error:
         raise ColumnError(f"the schema is not valid: {str(error).strip()[:200]}") from None
 

@@ -7,19 +7,22 @@ The login and the authorities come from client properties, with the names of Con
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from mainstem_loader.columns import ColumnError
 from mainstem_loader.errors import RegistryUnreachableError, SettingsError
 from mainstem_loader.payload.avro_schema import WriterSchema, parse_writer_schema
+from mainstem_loader.whole_numbers import is_whole_number
 
 if TYPE_CHECKING:
     from mainstem_loader.payload.protobuf_schema import ProtobufSchema
@@ -27,11 +30,38 @@ if TYPE_CHECKING:
 TRIES: Final = 5
 RETRY_S: Final = 1.0
 TIMEOUT_S: Final = 20.0
+RETRY_AFTER_S_MAX: Final = 30.0
+"""How long a registry may have a load wait before it tries again."""
 REFERENCES_MAX: Final = 200
+UNUSABLE_IDS_MAX: Final = 500
+"""Ids without a usable schema that are looked up. Values without ids may begin with a zero byte, too, each
+with another number after it, and a request for each of them would take hours.
+"""
 USER_INFO: Final = "basic.auth.user.info"
 AUTHORITIES: Final = "schema.registry.ssl.ca.location"
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json"
+_UNKNOWN_CODES: Final = (40401, 40402, 40403)
+"""Confluent's error codes of a subject, version or schema that does not exist."""
+_PASSING_STATUSES: Final = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_EARLY,
+    HTTPStatus.TOO_MANY_REQUESTS,
+)
+T = TypeVar("T")
+
+
+def check_registry_url(url: str) -> None:
+    """Refuse a login in the URL of a registry: URLs are in command lines, resources and messages.
+
+    Raises:
+        SettingsError: there may be one. The message does not show the URL.
+    """
+    if "@" in url:
+        raise SettingsError(
+            "The URL of the schema registry contains a login; leave it out, and name it by the client"
+            f" property {USER_INFO}."
+        )
 
 
 def check_registry_properties(properties: Mapping[str, str]) -> None:
@@ -69,23 +99,17 @@ class SchemaSource:
         self._schemas: dict[int, WriterSchema | ColumnError] = {}
         self._json_verdicts: dict[int, ColumnError | None] = {}
         self._protobuf_schemas: dict[int, ProtobufSchema | ColumnError] = {}
+        self._unusable_ids = 0
 
     def writer_schema(self, schema_id: int) -> WriterSchema:
         """The Avro schema of an id.
 
         Raises:
-            ColumnError: the registry does not know the id, or it is none of an Avro schema that can be read.
+            ColumnError: the registry does not know the id, it is none of an Avro schema that can be read, or
+                it was not looked up (UNUSABLE_IDS_MAX).
             RegistryUnreachableError: the registry does not answer.
         """
-        if schema_id not in self._schemas:
-            try:
-                self._schemas[schema_id] = self._read(schema_id)
-            except ColumnError as error:
-                self._schemas[schema_id] = error
-        schema = self._schemas[schema_id]
-        if isinstance(schema, ColumnError):
-            raise schema
-        return schema
+        return self._looked_up(self._schemas, schema_id, self._read)
 
     def check_json(self, schema_id: int) -> None:
         """See that an id is of a JSON Schema.
@@ -93,18 +117,7 @@ class SchemaSource:
         Raises:
             ColumnError, RegistryUnreachableError: as of `writer_schema`.
         """
-        if schema_id not in self._json_verdicts:
-            try:
-                answer = self._get(f"/schemas/ids/{schema_id}", f"the id {schema_id} of a schema")
-                schema_type = answer.get("schemaType", "AVRO")
-                verdict = None
-                if schema_type != "JSON":
-                    verdict = ColumnError(f"schema {schema_id} is {schema_type}, not JSON")
-            except ColumnError as error:
-                verdict = error
-            self._json_verdicts[schema_id] = verdict
-        if (refusal := self._json_verdicts[schema_id]) is not None:
-            raise refusal
+        self._looked_up(self._json_verdicts, schema_id, self._check_json)
 
     def protobuf_schema(self, schema_id: int) -> ProtobufSchema:
         """The Protobuf schema of an id.
@@ -112,19 +125,34 @@ class SchemaSource:
         Raises:
             ColumnError, RegistryUnreachableError: as of `writer_schema`.
         """
-        if schema_id not in self._protobuf_schemas:
+        return self._looked_up(self._protobuf_schemas, schema_id, self._read_protobuf)
+
+    def _looked_up(self, schemas: dict[int, T | ColumnError], schema_id: int, read: Callable[[int], T]) -> T:
+        if schema_id not in schemas:
+            if self._unusable_ids >= UNUSABLE_IDS_MAX:
+                raise ColumnError(
+                    f"the id {schema_id} of a schema was not looked up, as there is no usable schema for"
+                    f" {UNUSABLE_IDS_MAX} others; the values may have no ids"
+                )
             try:
-                self._protobuf_schemas[schema_id] = self._read_protobuf(schema_id)
+                schemas[schema_id] = read(schema_id)
             except ColumnError as error:
-                self._protobuf_schemas[schema_id] = error
-        schema = self._protobuf_schemas[schema_id]
+                schemas[schema_id] = error
+                self._unusable_ids += 1
+        schema = schemas[schema_id]
         if isinstance(schema, ColumnError):
             raise schema
         return schema
 
+    def _check_json(self, schema_id: int) -> None:
+        answer = self._get(f"/schemas/ids/{schema_id}", f"the id {schema_id} of a schema")
+        schema_type = answer.get("schemaType", "AVRO")
+        if schema_type != "JSON":
+            raise ColumnError(f"schema {schema_id} is {schema_type}, not JSON")
+
     def _read_protobuf(self, schema_id: int) -> ProtobufSchema:
         # Loads of other formats do not wait for its libraries.
-        from mainstem_loader.payload.protobuf_schema import parse_schema
+        from mainstem_loader.payload.protobuf_schema import NoDescriptorError, parse_schema
 
         what = f"the id {schema_id} of a schema"
         answer = self._get(f"/schemas/ids/{schema_id}?format=serialized", what)
@@ -136,6 +164,12 @@ class SchemaSource:
         self._add_references(answer, texts, names, "&format=serialized")
         try:
             return parse_schema(str(answer["schema"]), list(names.items()))
+        except NoDescriptorError as error:
+            raise RegistryUnreachableError(
+                f"The schema registry at {self._url} does not give the descriptor of Protobuf schema"
+                f" {schema_id} (format=serialized): use a registry or a version of it that does, then load"
+                " again. Nothing of this run was loaded."
+            ) from error
         except ColumnError as error:
             raise ColumnError(f"schema {schema_id}: {error}") from error
 
@@ -170,44 +204,60 @@ class SchemaSource:
             names.setdefault(str(reference["name"]), texts[place])
 
     def _get(self, path: str, what: str) -> Any:
-        reason = ""
+        reason, wait_s = "", RETRY_S
         for attempt in range(TRIES):
             if attempt:
-                time.sleep(RETRY_S)
-            request = urllib.request.Request(self._url + path, headers={"Accept": _ACCEPT})
-            if self._user_info is not None:
-                # Not sent on to where an answer redirects.
-                encoded = base64.b64encode(self._user_info.encode()).decode()
-                request.add_unredirected_header("Authorization", f"Basic {encoded}")
+                time.sleep(wait_s)
+            wait_s = RETRY_S
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:
-                    content = json.loads(answer.read())
-                if isinstance(content, dict) and "schema" in content:
-                    return content
-                reason = "it did not answer with a schema"
-            except urllib.error.HTTPError as error:
-                if error.code == 404 and _is_registrys(error.read()):
-                    raise ColumnError(f"the schema registry does not know {what}") from error
-                reason = f"status {error.code}"
-                if error.code == 401:
-                    reason = f"it refuses the login; correct {USER_INFO} in the file of client properties"
-                if error.code < 500:
-                    break
-            except (OSError, ValueError) as error:
+                status, retry_after, body = self._request(path)
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 cause = getattr(error, "reason", error)
-                reason = str(cause)
+                reason = str(cause) or type(cause).__name__
                 if isinstance(cause, ssl.SSLCertVerificationError):
                     reason += f"; {AUTHORITIES} in the file of client properties names whom to trust"
                     break
+                continue
+            content = _object_of(body)
+            if status == HTTPStatus.OK:
+                if "schema" in content:
+                    return content
+                reason = "it did not answer with a schema"
+                continue
+            # The 404 of any web server says nothing.
+            if status == HTTPStatus.NOT_FOUND and content.get("error_code") in _UNKNOWN_CODES:
+                raise ColumnError(f"the schema registry does not know {what}")
+            reason = f"status {status}"
+            if status == HTTPStatus.UNAUTHORIZED:
+                reason = f"it refuses the login; correct {USER_INFO} in the file of client properties"
+            if status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _PASSING_STATUSES:
+                break
+            if is_whole_number(retry_after):
+                wait_s = min(float(retry_after), RETRY_AFTER_S_MAX)
         raise RegistryUnreachableError(
             f"The schema registry at {self._url} cannot be asked for {what} ({reason}): check its address and"
             " that it runs, then load again. Nothing of this run was loaded."
         )
 
+    def _request(self, path: str) -> tuple[int, str, bytes]:
+        """The status, the header `Retry-After` of a refusal (RFC 9110) and the body of an answer."""
+        request = urllib.request.Request(self._url + path, headers={"Accept": _ACCEPT})
+        if self._user_info is not None:
+            # Not sent on to where an answer redirects.
+            encoded = base64.b64encode(self._user_info.encode()).decode()
+            request.add_unredirected_header("Authorization", f"Basic {encoded}")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:
+                return HTTPStatus.OK, "", answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers.get("Retry-After", ""), error.read()
 
-def _is_registrys(body: bytes) -> bool:
-    """Whether a 404 says that a schema does not exist; that of any web server says nothing."""
+
+def _object_of(body: bytes) -> dict[str, Any]:
+    """A JSON object; an empty one for anything else."""
     try:
-        return json.loads(body)["error_code"] in (40401, 40402, 40403)
-    except (ValueError, KeyError, TypeError):
-        return False
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -33,6 +33,7 @@ from mainstem_loader.columns import (
     partition_column,
 )
 from mainstem_loader.errors import LoaderError
+from mainstem_loader.kafka.batches import NO_TIMESTAMP_MS
 from mainstem_loader.kafka.client_security import ClientProperties
 from mainstem_loader.kafka.fetch import EpochEnd, IsolationLevel
 from mainstem_loader.kafka.leaders import BrokerSettings
@@ -273,11 +274,12 @@ def _table(task: LoadTask, block: pa.RecordBatch, partition: int, divided: Divid
     count = len(divided.records)
     if count != block.num_rows:
         block = block.take(of_numbers(divided.records))
-    microseconds = block.column("timestamp_ms").to_numpy() * 1000
+    timestamps_ms = block.column("timestamp_ms").to_numpy()
+    microseconds = of_numbers(timestamps_ms * 1000, timestamps_ms == NO_TIMESTAMP_MS)
     arrays = {
         partition_column(task.table_format): repeated(partition, RECORD_COLUMNS[PARTITION_COLUMN], count),
         OFFSET_COLUMN: block.column("offset"),
-        TIMESTAMP_COLUMN: of_numbers(microseconds).view(TIMESTAMP_TYPE),
+        TIMESTAMP_COLUMN: microseconds.view(TIMESTAMP_TYPE),
         KEY_COLUMN: block.column("key"),
         TOPIC_ID_COLUMN: repeated(task.topic_id, RECORD_COLUMNS[TOPIC_ID_COLUMN], count),
         RUN_COLUMN: repeated(task.run_id, RECORD_COLUMNS[RUN_COLUMN], count),

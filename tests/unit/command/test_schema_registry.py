@@ -78,6 +78,12 @@ def test_what_is_no_url_of_a_registry_is_refused(url: str) -> None:
         SchemaRegistry(url)
 
 
+def test_a_login_in_the_url_is_refused_and_not_shown() -> None:
+    with pytest.raises(BadInput, match=r"the client property basic\.auth\.user\.info") as refused:
+        SchemaRegistry("http://ann:hunter2@registry:8081")
+    assert "hunter2" not in str(refused.value)
+
+
 def test_a_version_is_one_part_of_a_path() -> None:
     """Otherwise the version `1?permanent=true` would delete for good."""
     paths: list[str] = []

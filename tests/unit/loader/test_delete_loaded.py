@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.unit.loader.batch_bytes import Record
+from tests.unit.loader.batch_bytes import TRANSACTIONAL, Record, control_batch
 from tests.unit.loader.fake_cluster import DELETE_RECORDS, FETCH, LIST_OFFSETS, METADATA, NEWEST, FakeCluster
 from tests.unit.loader.test_load_topic import Loads
 
@@ -80,6 +80,40 @@ def test_records_that_a_cap_left_out_stay(loads: Loads) -> None:
     loads.send(*({"n": n} for n in range(10)))
     assert loads.load(delete_loaded_after_ms=0, max_records=4).loaded == 4
     assert starts(loads) == [4, 0]
+
+
+OLD, NONE, YOUNG = "old", "none", "young"
+
+
+@pytest.mark.parametrize(
+    ("times", "start"),
+    [
+        ((NONE, NONE), 0),
+        ((OLD, NONE), 0),
+        ((NONE, OLD), 2),
+        ((OLD, NONE, OLD), 3),
+        ((NONE, YOUNG), 0),
+        ((NONE, OLD, YOUNG), 2),
+    ],
+)
+def test_records_without_a_timestamp_are_as_old_as_the_next_one_that_has_one(
+    loads: Loads, times: tuple[str, ...], start: int
+) -> None:
+    """KIP-32. Without a later record nothing says that they are old."""
+    ms_of = {OLD: now_ms() - 3 * HOUR_MS, NONE: -1, YOUNG: now_ms()}
+    for name in times:
+        loads.send({"n": 0}, time_ms=ms_of[name])
+    report = loads.load(delete_loaded_after_ms=2 * HOUR_MS)
+    assert (report.loaded, report.offsets_deleted) == (len(times), start)
+    assert starts(loads) == [start, 0]
+    assert [warning.endswith("(partitions: 0).") for warning in report.warnings] == [True] * (start == 0)
+
+
+def test_a_marker_of_a_transaction_has_a_timestamp(loads: Loads) -> None:
+    loads.send({"n": 0}, time_ms=-1, attributes=TRANSACTIONAL, producer_id=5)
+    loads.topic.partitions[0].add(control_batch(1, 5, commit=True))
+    report = loads.load(delete_loaded_after_ms=2 * HOUR_MS)
+    assert (report.loaded, report.warnings, starts(loads)) == (1, (), [2, 0])
 
 
 def test_a_failed_load_deletes_nothing(loads: Loads) -> None:

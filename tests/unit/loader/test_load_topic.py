@@ -140,6 +140,19 @@ def test_a_table_with_the_longest_name_of_a_topic_has_dead_letters(loads: Loads)
     assert [letter["value"] for letter in loads.dead()] == [b"{oops"]
 
 
+def test_a_record_without_a_timestamp_has_none_and_the_day_before_1970(loads: Loads) -> None:
+    """R30, KIP-32."""
+    loads.send({"n": 1, "at": "2013-01-02"}, time_ms=-1)
+    loads.send({"n": 2, "at": "2013-01-02"})
+    report = loads.load()
+    assert report.days == ("1969-12-31", "2013-01-01")
+    assert [row["_timestamp"] for row in loads.rows("_timestamp")] == [None, datetime(2013, 1, 1, tzinfo=UTC)]
+    loads.send({"n": 3, "at": "2013-01-02"}, None, time_ms=-1)
+    assert loads.load(event_time_field="at").days == ("1969-12-31", "2013-01-02")
+    days = [str(row["day"]) for row in loads.ask('SELECT day FROM t WHERE "_timestamp" IS NULL ORDER BY day')]
+    assert days == ["1969-12-31", "1969-12-31", "2013-01-02"]
+
+
 def test_records_become_rows_with_their_place_time_and_key(loads: Loads) -> None:
     loads.send({"carrier": "UA", "delay": 2})
     loads.send({"carrier": "AA"}, partition=1, time_ms=NEW_YEAR_MS + DAY_MS)

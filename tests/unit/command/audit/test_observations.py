@@ -45,6 +45,22 @@ def test_rows_and_dead_letters_are_counted_by_window(
     assert [observed.stored[NEW_YEAR_MS + window * WINDOW_MS].settled for window in range(3)] == [3, 3, 3]
 
 
+@pytest.mark.parametrize("table_format", list(TableFormat))
+def test_records_without_a_timestamp_are_in_no_window(
+    cluster: FakeCluster, tmp_path: Path, table_format: TableFormat
+) -> None:
+    """R32, KIP-32."""
+    loads = Loads(cluster, tmp_path, table_format)
+    loads.send({"n": 1})
+    loads.send({"n": 2}, b"nonsense", time_ms=-1)
+    loads.send(b"nonsense", time_ms=-1, partition=1)
+    loads.load(max_rejected_share=1)
+    brokers = BrokerSettings(cluster.bootstrap_servers, retry_ms=300)
+    observed = observe(brokers, "t", str(tmp_path), "t", loads.catalog)
+    assert observed.loaded == {NEW_YEAR_MS: LoadedCounts(1)}
+    assert observed.stored == {NEW_YEAR_MS: StoredCounts(1, 1)}
+
+
 def test_a_table_that_is_not_there_is_none(cluster: FakeCluster, tmp_path: Path) -> None:
     Loads(cluster, tmp_path).send({"n": 1})
     brokers = BrokerSettings(cluster.bootstrap_servers, retry_ms=300)

@@ -24,6 +24,7 @@ from mainstem_loader.payload.avro_payload import AvroPayload
 from mainstem_loader.payload.avro_schema import WriterSchema, parse_writer_schema
 from mainstem_loader.payload.readers import ParsedPayload
 from mainstem_loader.table.delta import delta_schema
+from mainstem_registry.schemas.schema import PARSERS
 
 Schemas = dict[int, Any]
 
@@ -213,6 +214,38 @@ def test_a_recursive_type_is_a_column_of_json() -> None:
     assert json.loads(row["next"]) == {"x": 2, "next": None}
 
 
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        (["null", "int"], "null"),
+        ("string", None),
+        ("int", 2**31),
+        ({"type": "array", "items": "int"}, {}),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, 7),
+        ({"type": "record", "name": "Inner", "fields": [{"name": "y", "type": "int", "default": "1"}]}, []),
+    ],
+)
+def test_an_invalid_default_changes_no_record(kind: Any, default: object) -> None:
+    """Schema registries store such defaults, and a writer's schema does not use them."""
+    schema = record(("x", kind))
+    schema["fields"][0]["default"] = default
+    text = json.dumps(schema)
+    assert PARSERS["AVRO"](text, ())
+    assert parse_writer_schema(text).root.names == ["x"]
+    assert parse_writer_schema('"R"', [text]).root.names == ["x"]
+    assert parse({1: schema}, b"\0\0\0\0\1\0").dead == []
+
+
+@pytest.mark.parametrize(("precision", "is_decimal"), [(2, True), (3, False)])
+def test_a_decimal_with_more_digits_than_its_bytes_hold_is_its_underlying_type(
+    precision: int, is_decimal: bool
+) -> None:
+    """Avro's specification has implementations ignore an invalid logical type."""
+    fixed = {"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal", "precision": precision}
+    parsed = parse({1: record(("x", fixed))}, b"\0\0\0\0\1\7")
+    assert parsed.columns.to_pylist() == [{"x": Decimal(7) if is_decimal else b"\7"}]
+
+
 AT = datetime(2026, 11, 23, 8, tzinfo=UTC)
 DATE = {"type": "int", "logicalType": "date"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -234,6 +267,13 @@ ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
         ([DATE, "long"], "long", 5),
         ([DATE, "string"], "int", AT.date()),
         (["string", MONEY], "bytes", Decimal(7)),
+        (["int", "long"], "int", 5),
+        (["int", "long"], "long", 5),
+        ([{"type": "int", "doc": "d"}, "long"], "long", 1 << 40),
+        ([{"type": "int", "doc": "d"}, "long"], "int", 5),
+        (["double", {"type": "float"}], "float", 0.5),
+        (["double", {"type": "float"}], "double", 1e300),
+        (["int", "long", "float", "double"], "double", 2.0),
     ],
 )
 def test_a_value_of_a_union_is_in_the_member_of_its_type(types: list[Any], branch: str, value: Any) -> None:
@@ -254,6 +294,16 @@ def test_a_logical_type_that_is_not_valid_is_ignored(invalid: dict[str, Any]) ->
     """Specification 1.12, "Logical Types": the values are those of the type that is stored."""
     (stored,) = parse_writer_schema(json.dumps(record(("x", invalid)))).root.parts
     assert (stored.kind, stored.arrow) == (invalid["type"], pa.binary())
+
+
+def test_the_number_of_a_union_is_one_in_json_too() -> None:
+    union = ["int", "long", "float", "double"]
+    schema = record(("o", {**TWICE, "fields": [{"name": name, "type": union} for name in ("a", "A")]}))
+    value = {"o": {"a": ("int", 5), "A": ("float", float("nan"))}}
+    assert row_of(parse({1: schema}, encoded(schema, value))) == {"o": '{"a": 5, "A": "NaN"}'}
+    symbols = {"type": "enum", "name": "E", "symbols": ["int", "float"]}
+    parsed = parse({1: record(("e", symbols))}, encoded(record(("e", symbols)), {"e": "float"}))
+    assert parsed.columns.to_pylist() == [{"e": "float"}]
 
 
 def named(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
@@ -308,6 +358,16 @@ def test_an_array_whose_items_take_no_bytes_cannot_exhaust_memory() -> None:
     schema = record(("x", {"type": "array", "items": "null"}))
     parsed = parse({1: schema}, b"\0\0\0\0\1" + b"\xfe\xff\xff\xff\x7f" + b"\0")
     assert "take no bytes" in parsed.dead[0][1]
+
+
+def test_records_that_double_at_each_level_are_refused_at_once() -> None:
+    kind: Any = "int"
+    for level in range(28):
+        # The second mention is the name alone, so the text grows by one line a level.
+        second = kind if level == 0 else kind["name"]
+        kind = named(f"L{level}", ("a", kind), ("b", second))
+    with pytest.raises(ColumnError, match="more than 10000 fields"):
+        parse_writer_schema(json.dumps(kind))
 
 
 def test_a_long_array_is_decoded_too() -> None:

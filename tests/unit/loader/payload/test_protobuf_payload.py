@@ -395,9 +395,16 @@ def test_an_empty_message_and_one_without_columns_are_rows() -> None:
     assert reading.rows(b"\0\0\0\0\1\0", b"\0\0\0\0\1\0\x0a\0") == {0: {}, 1: {}}
 
 
-@pytest.mark.parametrize("text", ["no base64", "AAAA", "CgA="])
+@pytest.mark.parametrize("text", ["no base64", "AAAA"])
 def test_what_is_no_descriptor_is_refused(text: str) -> None:
+    from mainstem_loader.payload.protobuf_schema import NoDescriptorError, parse_schema
+
+    with pytest.raises(NoDescriptorError):
+        parse_schema(text, ())
+
+
+def test_a_descriptor_without_messages_makes_dead_letters() -> None:
     from mainstem_loader.payload.protobuf_schema import parse_schema
 
-    with pytest.raises(ColumnError):
-        parse_schema(text, ()).message((0,))
+    with pytest.raises(ColumnError, match="no message at"):
+        parse_schema("CgA=", ()).message((0,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import ssl
@@ -59,25 +60,42 @@ def test_a_certificate_is_verified_by_the_authorities_of_the_properties(tmp_path
             SchemaSource(registry.url, LOGIN).writer_schema(1)
 
 
-Answer = tuple[int, object] | OSError
+Answer = tuple[int, object] | Exception
 DOWN = ConnectionRefusedError(111, "Connection refused")
 A_NUMBER: Answer = (200, {"schema": '{"type":"record","name":"R","fields":[{"name":"n","type":"int"}]}'})
+CUT = http.client.IncompleteRead(b"{", 70)
 TRIES = schema_source.TRIES
 
 
-def play_registry(monkeypatch: pytest.MonkeyPatch, answers: Sequence[Answer]) -> list[str]:
-    """Let a registry give these answers, the last one for all that follow; returns the requested URLs."""
+class CutBody(io.BytesIO):
+    """A body that ends before its length."""
+
+    def read(self, _: int | None = -1) -> bytes:
+        raise CUT
+
+
+def play_registry(
+    monkeypatch: pytest.MonkeyPatch, answers: Sequence[Answer], retry_after: str = ""
+) -> list[str]:
+    """Let a registry give these answers, the last one for all that follow; refusals have the header
+    `Retry-After`. Returns the requested URLs.
+    """
     requested: list[str] = []
+    headers = Message()
+    headers["Retry-After"] = retry_after
 
     def urlopen(request: Any, **_: Any) -> io.BytesIO:
         answer = answers[min(len(requested), len(answers) - 1)]
         requested.append(request.full_url)
-        if isinstance(answer, OSError):
+        if isinstance(answer, Exception):
             raise answer
         status, content = answer
-        body = io.BytesIO(content if isinstance(content, bytes) else json.dumps(content).encode())
+        if content is CUT:
+            body: io.BytesIO = CutBody()
+        else:
+            body = io.BytesIO(content if isinstance(content, bytes) else json.dumps(content).encode())
         if status != 200:
-            raise urllib.error.HTTPError(request.full_url, status, "", Message(), body)
+            raise urllib.error.HTTPError(request.full_url, status, "", headers, body)
         return body
 
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
@@ -90,12 +108,16 @@ def play_registry(monkeypatch: pytest.MonkeyPatch, answers: Sequence[Answer]) ->
     [
         ([A_NUMBER], 1, None),
         ([DOWN, (503, b""), (200, b"starting"), A_NUMBER], 4, None),
+        ([CUT, (200, CUT), http.client.BadStatusLine("x"), A_NUMBER], 4, None),
+        ([(429, b""), (408, b""), (425, b""), A_NUMBER], 4, None),
         ([(404, {"error_code": 40403})], 1, ColumnError),
+        ([(404, CUT), A_NUMBER], 2, None),
         # That of a web server that is none, and so says nothing of the schema.
         ([(404, b"<html>")], 1, RegistryUnreachableError),
         ([(404, {"error_code": 404})], 1, RegistryUnreachableError),
         ([(403, b"")], 1, RegistryUnreachableError),
         ([(500, b"")], TRIES, RegistryUnreachableError),
+        ([(429, b"")], TRIES, RegistryUnreachableError),
         ([DOWN], TRIES, RegistryUnreachableError),
         ([(200, {"subjects": []})], TRIES, RegistryUnreachableError),
         ([(200, {"schema": "{", "schemaType": "AVRO"})], 1, ColumnError),
@@ -123,6 +145,36 @@ def test_only_the_registry_itself_says_that_a_schema_does_not_exist(
         assert len(requested) == tries
 
 
+@pytest.mark.parametrize(
+    ("retry_after", "wait_s"),
+    [("7", 7.0), ("3600", 30.0), ("", 0.0), ("-1", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0)],
+)
+def test_a_registry_that_limits_requests_says_when_to_try_again(
+    monkeypatch: pytest.MonkeyPatch, retry_after: str, wait_s: float
+) -> None:
+    """RFC 9110, section 10.2.3. A date means the usual wait, as does none."""
+    waits_s: list[float] = []
+    play_registry(monkeypatch, [(429, b""), DOWN, A_NUMBER], retry_after)
+    monkeypatch.setattr("time.sleep", waits_s.append)
+    assert SchemaSource("http://registry").writer_schema(1)
+    assert waits_s == [wait_s, 0.0]
+
+
+def test_values_without_ids_do_not_cost_a_request_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested = play_registry(monkeypatch, [A_NUMBER, (404, {"error_code": 40403})])
+    source = SchemaSource("http://registry")
+    assert source.writer_schema(1)
+    reasons: list[str] = []
+    for schema_id in range(2, 5000):
+        with pytest.raises(ColumnError) as refused:
+            source.writer_schema(schema_id)
+        reasons.append(str(refused.value))
+    assert len(requested) == 1 + schema_source.UNUSABLE_IDS_MAX
+    assert "does not know the id 501" in reasons[499]
+    assert "the id 4999 of a schema was not looked up" in reasons[-1]
+    assert source.writer_schema(1)  # known ones are usable
+
+
 def test_a_registry_that_is_down_fails_the_load_and_the_next_one_loads_everything(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +189,19 @@ def test_a_registry_that_is_down_fails_the_load_and_the_next_one_loads_everythin
     play_registry(monkeypatch, [A_NUMBER])
     assert loads.load(**avro).loaded == 2
     assert [row["n"] for row in loads.rows("n")] == [1, 2]
+
+
+def test_a_registry_without_descriptors_fails_the_load_and_commits_nothing(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R28: the registry passes over format=serialized, and nothing is wrong with the records."""
+    loads = Loads(cluster, tmp_path)
+    loads.send(b"\0\0\0\0\1\0\x08\1")
+    text = 'syntax = "proto3"; message M { int32 n = 1; }'
+    play_registry(monkeypatch, [(200, {"schema": text, "schemaType": "PROTOBUF"})])
+    with pytest.raises(RegistryUnreachableError, match="does not give the descriptor"):
+        loads.load(payload=PayloadFormat.PROTOBUF, schema_registry="http://registry")
+    assert loads.files() == set()
 
 
 @pytest.mark.parametrize(
@@ -157,3 +222,17 @@ def test_a_load_is_refused_before_it_reads_if_a_property_cannot_be_used(properti
         settings.check()
     assert "hunter2" not in str(refused.value)
     assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize("host", ["registry:8081", "registry"])
+def test_a_login_in_the_url_of_the_registry_is_refused_and_not_shown(host: str) -> None:
+    settings = LoadSettings(
+        "127.0.0.1:1",
+        "orders",
+        "warehouse",
+        payload=PayloadFormat.AVRO,
+        schema_registry=f"https://ann:hunter2@{host}",
+    )
+    with pytest.raises(SettingsError, match=r"the client property basic\.auth\.user\.info") as refused:
+        settings.check()
+    assert "hunter2" not in str(refused.value)

@@ -210,7 +210,7 @@ APART = {
     "topologyKey": "kubernetes.io/hostname",
     "labelSelector": {"matchLabels": names.pod_labels("events", names.BROKER)},
 }
-TO_NODES = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+TO_NODES: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
 FROM_OTHERS = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "noisy"}}}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": APART}]}
