@@ -34,7 +34,7 @@ class StockClient:
         self.properties: Mapping[str, str] = {}
         self._lock = threading.Lock()  # calls come from several threads
         self._admin: AdminClient | None = None
-        self._is_silent = False  # the last call found no broker
+        self._silent_calls = 0  # how many of the last calls found no broker
 
     def connect_to(self, bootstrap_servers: str, properties: Mapping[str, str]) -> None:
         """Let the next call connect there, with these settings of encryption and login."""
@@ -93,7 +93,8 @@ class StockClient:
     def forget(self, reason: str, admin: AdminClient | None = None) -> None:
         """Let the next call start from the bootstrap servers, since no broker has answered.
 
-        While none does, calls end so every half minute; only the first one is logged.
+        While none does, calls end so every half minute; only the second one is logged. One alone may have
+        been cut off by a broker that was restarted.
 
         Args:
             admin: the client that failed, which another call may have replaced already; None for any.
@@ -102,14 +103,15 @@ class StockClient:
             if self._admin is None or admin not in (None, self._admin):
                 return
             self._admin = None
-            is_known, self._is_silent = self._is_silent, True
-        if not is_known:
+            self._silent_calls += 1
+            is_news = self._silent_calls == 2
+        if is_news:
             logger.warning("no broker answers", servers=self.bootstrap_servers, reason=reason)
 
     def heard(self) -> None:
         """A broker has answered."""
         with self._lock:
-            is_news, self._is_silent = self._is_silent, False
+            is_news, self._silent_calls = self._silent_calls > 1, 0
         if is_news:
             logger.warning("brokers answer again", servers=self.bootstrap_servers)
 

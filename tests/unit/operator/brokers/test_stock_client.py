@@ -119,11 +119,24 @@ async def test_the_log_says_once_that_no_broker_answers_and_once_that_they_do_ag
 async def test_a_refusal_is_an_answer(admins: list[PlayedAdmin]) -> None:
     client = StockClient("events:9092")
     with capture_logs() as lines:
-        with pytest.raises(BrokersUnreachable):
-            await client.call(refuse_to_answer)
+        for _ in range(2):
+            with pytest.raises(BrokersUnreachable):
+                await client.call(refuse_to_answer)
         with pytest.raises(BrokersRefused):
             await client.call(refuse)
     assert [line["event"] for line in lines] == ["no broker answers", "brokers answer again"]
+
+
+async def test_one_call_that_a_restarted_broker_cut_off_is_no_silence_of_all(
+    admins: list[PlayedAdmin],
+) -> None:
+    client = StockClient("events:9092")
+    with capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(BrokersUnreachable):
+                await client.call(refuse_to_answer)
+            assert await client.call(lambda admin: admin.ask()) == "answer"
+    assert lines == []
 
 
 def refuse_to_answer(admin: PlayedAdmin) -> None:
