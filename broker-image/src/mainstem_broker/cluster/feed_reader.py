@@ -61,6 +61,11 @@ class FeedReader:
         self._on_event = on_event
         self._last_number = NOTHING_READ
 
+    @property
+    def last_number(self) -> int:
+        """The number of the last entry of the feed that was read, or -1."""
+        return self._last_number
+
     # Bound methods, which are equal each time: so a node that is read again gets no second watch.
 
     def _on_feed_changed(self) -> None:

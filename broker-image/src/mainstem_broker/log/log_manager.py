@@ -22,6 +22,7 @@ import structlog
 from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import InconsistentTopicId, StartupError, StorageError
 from mainstem_broker.log import checkpoints, data_directory
+from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.log.deletion import ScheduleUnlink, unlink_all
 from mainstem_broker.log.directory_names import parse_directory_name
 from mainstem_broker.log.files import storage_error
@@ -119,6 +120,9 @@ class LogManager:
         """Data directories that are not used any more, until the next start."""
         self.stopped_cleanly = False
         """Whether every directory was closed cleanly the last time; known after `load_all`."""
+        self.tree_position: TreePosition | None = None
+        """The position of ZooKeeper's tree that was written down last; None if none was. Known after
+        `load_all`."""
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
@@ -185,6 +189,10 @@ class LogManager:
             start_offsets.update(checkpoints.read_offsets(directory, checkpoints.LOG_START_OFFSETS))
             first_dirty_offsets.update(checkpoints.read_offsets(directory, checkpoints.FIRST_DIRTY_OFFSETS))
             self.high_watermarks.update(checkpoints.read_offsets(directory, checkpoints.HIGH_WATERMARKS))
+            # A directory that was out of use has an older one.
+            position = checkpoints.read_tree_position(directory)
+            if position is not None:
+                self.tree_position = max(position, self.tree_position or position)
         data_directory.refuse_duplicates([path for path, _ in folders])
 
         def open_log(path: Path, clean: bool) -> tuple[PartitionLog, uuid.UUID | None]:
@@ -249,7 +257,9 @@ class LogManager:
         """For work on every log: the same number of threads for each data directory."""
         return ThreadPoolExecutor(max(1, self._recovery_threads() * len(self.directories)))
 
-    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    def close(
+        self, high_watermarks: Mapping[TopicPartition, int], tree_position: TreePosition | None = None
+    ) -> None:
         """Close every log, write the checkpoints, and say that this was a clean stop, in this order.
 
         A directory with a log that could not be closed is not marked, so the next start recovers it.
@@ -270,6 +280,7 @@ class LogManager:
                 self._checkpoint(directory, checkpoints.RECOVERY_POINTS, _recovery_point)
                 self._checkpoint(directory, checkpoints.LOG_START_OFFSETS, _log_start_offset)
                 self._write_high_watermarks(directory, high_watermarks)
+                self._write_tree_position(directory, tree_position)
                 if not self.failed:
                     data_directory.mark_clean_shutdown(directory)
             except OSError as error:
@@ -382,7 +393,7 @@ class LogManager:
             self._add(log, doomed.topic_id)
 
     def set_aside(self, topic: str, partition: int) -> None:
-        """Take a log out of use that belongs to no topic; its files stay, under another name.
+        """Take a log out of use that the cluster does not know here; its files stay, under another name.
 
         Raises:
             StorageError: the disk failed; the log is still there.
@@ -392,7 +403,7 @@ class LogManager:
             kept = log.set_aside()
             self._take_out(topic, partition)
             self.high_watermarks.pop((topic, partition), None)
-            logger.warning("log of an unknown topic set aside; remove it if it is not needed", path=str(kept))
+            logger.warning("unknown log set aside; remove it if it is not needed", path=str(kept))
 
     def _add(self, log: PartitionLog, topic_id: uuid.UUID | None) -> None:
         key = log.topic, log.partition
@@ -455,6 +466,20 @@ class LogManager:
                 self._write_high_watermarks(directory, high_watermarks)
             except OSError as error:
                 raise self._checkpoint_failed(directory, error) from error
+
+    def checkpoint_tree_position(self, position: TreePosition) -> None:
+        """Write down how far ZooKeeper's tree was read. Any thread may call it. Raises StorageError."""
+        for directory in self.usable_directories:
+            try:
+                self._write_tree_position(directory, position)
+            except OSError as error:
+                raise self._checkpoint_failed(directory, error) from error
+        self.tree_position = max(position, self.tree_position or position)
+
+    def _write_tree_position(self, directory: Path, position: TreePosition | None) -> None:
+        """Write a position that is later than the one that was written: a restored tree is behind it."""
+        if position is not None and (self.tree_position is None or position > self.tree_position):
+            checkpoints.write_tree_position(directory, position)
 
     def _checkpoint_all(self, name: str, value_of: Callable[[PartitionLog], int]) -> None:
         for directory in self.usable_directories:

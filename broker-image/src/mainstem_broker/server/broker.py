@@ -248,7 +248,8 @@ class Broker:
             )
         )
         await asyncio.shield(self._loading)
-        await self._cluster_changes.open()
+        may_be_restored = self._member.may_be_restored(self._logs.tree_position)
+        await self._cluster_changes.open(may_be_restored=may_be_restored)
         await self._maintenance.refresh_keys()  # a client whose token is refused does not try again
         self._lease.begin_listening()
         for listener in self._listeners:
@@ -288,7 +289,9 @@ class Broker:
         await self._cluster_changes.stop()
         await asyncio.gather(*self._unlinking, return_exceptions=True)
         if await self._logs_are_loaded():
-            await asyncio.to_thread(self._logs.close, self._replicas.high_watermarks())
+            await asyncio.to_thread(
+                self._logs.close, self._replicas.high_watermarks(), self._member.tree_position
+            )
         else:
             self._logs.release()
         if self._health_server is not None:

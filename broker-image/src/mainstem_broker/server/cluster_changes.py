@@ -58,9 +58,12 @@ class ClusterChanges:
         self._unled: set[TopicPartition] = set()
         """Partitions that this broker could claim one day: no leader, or one that is gone (see `_claim`)."""
 
-    async def open(self) -> None:
-        """Open the replicas that the view gives to this broker, and remove the files of deleted topics."""
-        await self._remove_deleted()
+    async def open(self, *, may_be_restored: bool = False) -> None:
+        """Open the replicas that the view gives to this broker, and remove the files of deleted topics.
+
+        `may_be_restored`: the view may be older than the logs here.
+        """
+        await self._remove_deleted(may_be_restored)
         topics = self._broker.view.topics.values()
         replicas = [(topic, index) for topic in topics for index in topic.states]
         async for topic, index in in_turns(replicas):
@@ -287,11 +290,12 @@ class ClusterChanges:
             return
         self._broker.replicas.update(name, index, topic.topic_id, state, replicas, self.topic_config(name))
 
-    async def _remove_deleted(self) -> None:
+    async def _remove_deleted(self, may_be_restored: bool) -> None:
         """Drop logs of topics that were deleted, or replicas moved away, while this broker was down.
 
         A log whose topic neither exists nor is recorded as deleted is set aside and kept: it may be
-        all that is left of something that was lost elsewhere.
+        all that is left of something that was lost elsewhere. So is the log of a replica that an older view
+        gives to other brokers (KAFKA-16234): it may have been moved here since.
         """
         administration = self._broker.member.administration
         patiently = self._broker.member.with_patience
@@ -305,7 +309,10 @@ class ClusterChanges:
             if cluster_topic is not None and cluster_topic.topic_id == topic_id:
                 holders = cluster_topic.assignment.replicas.get(partition)
                 if holders is not None and self._broker.broker_id not in holders:
-                    undeleted[topic, partition] = topic_id
+                    if may_be_restored or not self._was_moved_away(cluster_topic, partition):
+                        self._logs.set_aside(topic, partition)
+                    else:
+                        undeleted[topic, partition] = topic_id
                 continue
             if topic_id in deleted:
                 undeleted[topic, partition] = topic_id
@@ -317,6 +324,12 @@ class ClusterChanges:
         for topic_id in deleted:
             if topic_id not in undeleted_topics:
                 await patiently(partial(administration.forget_deleted_topic, topic_id))
+
+    def _was_moved_away(self, topic: Topic, partition: int) -> bool:
+        """Whether a log that is left here may be from before a move: the end of one raises the leader epoch
+        above those of the logs that it removes."""
+        log, state = self._logs.get(topic.name, partition), topic.states.get(partition)
+        return log is not None and state is not None and log.epochs.latest_epoch < state.leader_epoch
 
     # --- Settings ---
 

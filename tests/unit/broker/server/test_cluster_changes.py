@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.broker.api.brokers import LocalBroker
 from tests.unit.broker.at_end import at_end
-from tests.unit.broker.log.logs import DEFAULTS
+from tests.unit.broker.log.logs import DEFAULTS, append
 from tests.unit.broker.replica.replicas import LIFE, state_of
 from tests.unit.broker.server.peers import until
 
@@ -124,6 +124,31 @@ async def test_at_the_start_logs_of_deleted_topics_go_and_those_that_nobody_know
     assert kept == "kept-0"
     assert aside.startswith("unknown-0")
     assert aside.endswith("-stray")
+
+
+@pytest.mark.parametrize(
+    ("state_epoch", "may_be_restored", "is_kept"),
+    [
+        (3, False, False),  # the end of a move has raised the epoch
+        (3, True, True),
+        (2, False, True),  # the log has records of the state's own leader, or of a later one
+        (None, False, True),
+    ],
+)
+async def test_r43_a_log_is_deleted_only_if_its_replica_was_moved_away_and_not_if_zookeeper_is_older(
+    tmp_path: Path, state_epoch: int | None, may_be_restored: bool, is_kept: bool
+) -> None:
+    """KAFKA-16234: a tree from before a move here gives the replica to brokers that have no log any more."""
+    broker = Listening(tmp_path)
+    topic_id = broker.hear_of("t", (2, 3), 2, {})
+    topic = broker.view.topics["t"]
+    topic.states = {} if state_epoch is None else {0: state_of(2, state_epoch, (2, 3))}
+    log = broker.logs.get_or_create("t", 0, topic_id, DEFAULTS, 0)
+    append(log, [b"a"], leader_epoch=2)
+    await broker.news.open(may_be_restored=may_be_restored)
+    assert not broker.logs.logs
+    await broker.stop()
+    assert any(path.name.endswith("-stray") for path in tmp_path.iterdir()) is is_kept
 
 
 async def test_partitions_topics_and_settings_follow_the_news(broker: Listening) -> None:
