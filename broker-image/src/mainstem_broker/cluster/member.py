@@ -109,6 +109,8 @@ class ClusterMember:
         """What a registration began, until it is known what was elected before it."""
         self._has_read_since = False
         self._restores = znodes.Restores()
+        self._controller_epoch = 0
+        """When the tree was loaded."""
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
@@ -230,6 +232,10 @@ class ClusterMember:
             await self._reader.load(Delta())  # nothing follows the view yet
             node = await self._zookeeper.get(znodes.RESTORES)
             self._restores = znodes.Restores() if node is None else znodes.Restores.decode(node.data)
+            self.view.restored_epoch = self._restores.controller_epoch
+            node = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
+            assert node is not None
+            self._controller_epoch = int(node.data)
 
         await self.with_patience(load)
 
@@ -241,7 +247,10 @@ class ClusterMember:
     def may_be_restored(self, known: TreePosition | None) -> bool:
         """Whether the tree that `load` read may be older than this broker's logs; `known` is the position
         that was written down beside them."""
-        if restores.is_behind(self.tree_position, known):
+        if known is not None and restores.is_behind(self.tree_position, known):
+            # For the time until the registration writes it down.
+            self.view.restored_epoch = self._controller_epoch
+            self._registration.known_restores = known.restores
             logger.warning(
                 "ZooKeeper is older than this broker's logs, as after a restore from a backup",
                 known=known,
@@ -279,6 +288,8 @@ class ClusterMember:
         self._state.begin(Work.REGISTER)
         registered = await self._registration.register()
         if registered is not None:
+            self._restores = self._registration.restores
+            self.view.restored_epoch = self._restores.controller_epoch
             self._apply(Event.REGISTERED)
             self._registered = registered
             self._has_read_since = False

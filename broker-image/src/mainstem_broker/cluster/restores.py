@@ -1,13 +1,33 @@
-"""Whether ZooKeeper's tree was restored from an older backup (R43). Pure.
+"""What is done when ZooKeeper's tree was restored from an older backup (R43). Pure.
 
-Each broker writes down beside its logs how far it has read the tree (`TreePosition`): a tree that is behind
-that is an older one. What it says of replicas, leaders and in-sync sets may be out of date, and each broker
-that starts for the first time since the restore goes by that.
+Each broker writes down beside its logs how far it has read the tree (`TreePosition`). A tree that is behind
+that is an older one. The first broker that finds it so writes this into the tree together with its
+registration, and ends all other registrations, which came from the backup or by brokers that did not know
+(`registration.py`). Then the controller holds every partition for *doubted*:
+
+- No in-sync set counts. It may lack members that joined since, and name others that left, were moved away
+  or have lost their logs. All replicas of the assignment are candidates, and each claims the end of its log.
+- The leader epoch rises above all that may have been given since the backup, which logs and clients know
+  (KIP-101, KIP-320): they compare epochs, and two leaders of one epoch could not be told apart.
+
+Then the longest log leads, as after unclean stops (`controller.py`). It has every record that was committed,
+if the last leader is among the candidates: that one's log ends in the latest epoch, and a log that is longer
+in the same epoch is a continuation. If no candidate has a log at all, nobody is elected: the logs may be
+elsewhere. Without a restore no state is doubted, and no rule differs.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from mainstem_broker.log.checkpoints import TreePosition
+from mainstem_broker.replica.lease import NO_INCARNATION
+from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
+
+RESTORED_EPOCHS: Final = 1_000_000
+"""More than may have been given since the backup: an election a second for eleven days. An int32 has room for
+two thousand restores."""
 
 
 def is_behind(tree: TreePosition, known: TreePosition | None) -> bool:
@@ -22,3 +42,35 @@ def may_be_restored(tree: TreePosition, known: TreePosition | None) -> bool:
     written down no position, as after an upgrade from a version that did not.
     """
     return known is None or is_behind(tree, known) or known.restores < tree.restores
+
+
+def is_outdated(state: PartitionState, restored_epoch: int) -> bool:
+    """Whether a state may be from before a restore, so that it has to be doubted.
+
+    `restored_epoch` is that of the controller when the restore was noticed. All leaders from before it have
+    lost their registrations then, so a state of this epoch or an earlier one has none that is valid.
+    """
+    return state.controller_epoch <= restored_epoch and not is_doubted(state)
+
+
+def doubted(state: PartitionState, replicas: tuple[int, ...]) -> PartitionState:
+    """The state to write in place of one from a backup."""
+    return replace(
+        state,
+        leader=NO_LEADER,
+        leader_epoch=state.leader_epoch + RESTORED_EPOCHS,
+        isr=replicas,
+        elr=(),
+        incarnations=dict.fromkeys(replicas, NO_INCARNATION),
+        recovering=False,
+        partition_epoch=state.partition_epoch + 1,
+    )
+
+
+def is_doubted(state: PartitionState) -> bool:
+    """Whether nobody was elected since the state was doubted."""
+    return (
+        state.leader == NO_LEADER
+        and bool(state.isr)
+        and all(state.incarnations.get(broker) == NO_INCARNATION for broker in state.isr)
+    )

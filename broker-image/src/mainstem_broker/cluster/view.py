@@ -72,6 +72,8 @@ class ClusterView:
     """Other nodes in such a format, by path."""
     unreadable_brokers: frozenset[int] = frozenset()
     """Brokers that are registered in such a format. While there are any, this broker is no controller."""
+    restored_epoch: int = -1
+    """The controller epoch up to which states may be from before a restore of ZooKeeper (`restores.py`)."""
     moving_topics: set[str] = field(default_factory=set)
     """Topics of which replicas are being moved."""
     topics_version: int = 0

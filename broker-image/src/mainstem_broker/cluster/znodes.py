@@ -29,7 +29,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from mainstem_broker.errors import NewerFormat
@@ -331,6 +331,10 @@ def decode_offline(data: bytes) -> frozenset[tuple[UUID, int]]:
     return frozenset((decode_uuid(text), index) for text, indexes in by_topic.items() for index in indexes)
 
 
+NO_LOG: Final = -1
+"""In a claim, in place of epoch and offset: the broker has no log of the partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """How far a broker's log of a partition reaches, in the incarnation in which it looked."""
@@ -339,6 +343,10 @@ class Claim:
     incarnation: int
     last_epoch: int
     log_end_offset: int
+
+    @property
+    def has_log(self) -> bool:
+        return self.log_end_offset != NO_LOG
 
     def encode(self) -> bytes:
         return _dump(
@@ -400,7 +408,8 @@ def decode_producer_id_block(data: bytes) -> range:
     return range(int(body["block_start"]), int(body["block_end"]) + 1)
 
 
-class Restores(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Restores:
     """`/mainstem/restores`: their number, and the controller epoch at the last one."""
 
     count: int = 0

@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import random
 
-from mainstem_broker.cluster.restores import is_behind, may_be_restored
+import pytest
+from tests.cluster.simulated_zookeeper import SimulatedZooKeeper
+from tests.cluster.virtual_time import run_in_virtual_time
+from tests.unit.broker.cluster.planned_clusters import (
+    CONTROLLER_EPOCH,
+    UNCLEAN_RETURN,
+    Life,
+    carry_out,
+    one_partition,
+    plan,
+    planned,
+)
+from tests.unit.broker.cluster.small_clusters import ENDPOINT, empty_server, register
+
+from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.controller import ElectionPolicy
+from mainstem_broker.cluster.elections import ElectionType, elect_on_request
+from mainstem_broker.cluster.registration import Registration
+from mainstem_broker.cluster.restores import (
+    RESTORED_EPOCHS,
+    doubted,
+    is_behind,
+    is_doubted,
+    is_outdated,
+    may_be_restored,
+)
+from mainstem_broker.cluster.view import ClusterView
+from mainstem_broker.cluster.znodes import NO_LOG, Claim
+from mainstem_broker.cluster.zookeeper import Create, Operation, ZooKeeperSession
 from mainstem_broker.log.checkpoints import TreePosition
+from mainstem_broker.replica.partition_state import NO_LEADER
 
 KNOWN = TreePosition(1, 50)
 
@@ -26,3 +56,146 @@ def test_r43_a_tree_is_older_if_it_is_behind_what_was_read_before(
 ) -> None:
     assert is_behind(tree, known) is behind
     assert may_be_restored(tree, known) is restored
+
+
+# --- Elections ---
+
+CLEAN = {1: Life(8), 2: Life(8), 3: Life(8)}
+UNCLEAN = ElectionPolicy(unclean=True)
+
+
+def restored(
+    replicas: tuple[int, ...] = (1, 2, 3), live: dict[int, Life] | None = None, *claims: Claim
+) -> ClusterView:
+    """A tree from a backup in which broker 1 led epoch 4 and 2 was in sync; all have registered since."""
+    view = one_partition(CLEAN if live is None else live, replicas, 1, (1, 2)[: len(replicas)])
+    view.restored_epoch = view.topics["t"].states[0].controller_epoch
+    view.topics["t"].claims[0] = {claim.broker_id: claim for claim in claims}
+    return view
+
+
+def test_r43_a_state_from_a_backup_is_doubted_once_and_then_trusts_nobody() -> None:
+    view = restored()
+    state = view.topics["t"].states[0]
+    assert is_outdated(state, view.restored_epoch)
+    expected = doubted(state, (1, 2, 3))
+    assert (expected.leader, expected.leader_epoch, expected.isr) == (
+        NO_LEADER,
+        state.leader_epoch + RESTORED_EPOCHS,
+        (1, 2, 3),
+    )
+    (change,) = plan(view, UNCLEAN)
+    assert change.state.controller_epoch == CONTROLLER_EPOCH
+    carry_out(view, [change])
+    assert is_doubted(view.topics["t"].states[0])
+    assert planned(view, UNCLEAN) is None, "who comes first need not have the longest log"
+
+
+def test_a_state_that_was_written_since_is_not_outdated() -> None:
+    view = restored()
+    state = view.topics["t"].states[0]
+    assert not is_outdated(state, state.controller_epoch - 1)
+    assert not is_outdated(doubted(state, (1, 2, 3)), state.controller_epoch)
+
+
+A_LOG, AN_OLDER_ONE = (9, 50), (4, 60)
+NONE = (NO_LOG, NO_LOG)
+
+
+@pytest.mark.parametrize(
+    ("claims", "leader"),
+    [
+        ({1: AN_OLDER_ONE, 2: A_LOG, 3: AN_OLDER_ONE}, 2),
+        ({1: NONE, 2: AN_OLDER_ONE, 3: A_LOG}, 3),  # not in sync at the backup
+        ({1: A_LOG, 2: A_LOG}, None),  # broker 3 may have a longer one
+        ({1: (-1, 0), 2: NONE, 3: (-1, 0)}, 1),  # without records, but in its place
+        ({1: NONE, 2: NONE, 3: NONE}, None),  # moved to other brokers since, or deleted
+    ],
+)
+def test_r43_after_a_restore_all_replicas_claim_and_the_longest_log_leads(
+    claims: dict[int, tuple[int, int]], leader: int | None
+) -> None:
+    view = restored((1, 2, 3), None, *(Claim(broker, 8, *length) for broker, length in claims.items()))
+    carry_out(view, plan(view))
+    state = planned(view)
+    if leader is None:
+        assert state is None
+        return
+    assert state is not None
+    assert (state.leader, state.isr, state.recovering) == (leader, (leader,), False)
+    assert state.leader_epoch == 4 + RESTORED_EPOCHS + 1
+
+
+def test_r43_the_new_epoch_is_above_those_of_all_logs() -> None:
+    """As after two restores, of which the second one brought back a backup from before the first."""
+    latest = 4 + 3 * RESTORED_EPOCHS
+    view = restored((1, 2), None, Claim(1, 8, 4, 10), Claim(2, 8, latest, 10))
+    carry_out(view, plan(view))
+    state = planned(view)
+    assert state is not None
+    assert (state.leader, state.leader_epoch) == (2, latest + 1)
+
+
+@pytest.mark.parametrize(("length", "leader"), [(A_LOG, 1), (NONE, None)])
+def test_r43_a_single_replica_leads_if_it_has_a_log(length: tuple[int, int], leader: int | None) -> None:
+    view = restored((1,), {1: UNCLEAN_RETURN}, Claim(1, UNCLEAN_RETURN.incarnation, *length))
+    carry_out(view, plan(view))
+    state = planned(view)
+    assert (None if state is None else state.leader) == leader
+
+
+def test_r43_an_unclean_election_by_request_takes_the_longest_log_that_is_there() -> None:
+    view = restored((1, 2, 3), {1: Life(8), 2: Life(8)}, Claim(1, 8, *NONE), Claim(2, 8, *A_LOG))
+    carry_out(view, plan(view))
+    topic = view.topics["t"]
+    state = elect_on_request(
+        ElectionType.UNCLEAN, topic.states[0], (1, 2, 3), view.brokers, UNCLEAN, topic.claims[0]
+    )
+    assert (state.leader, state.recovering) == (2, True)
+
+
+# --- The note in ZooKeeper ---
+
+
+async def registered(zookeeper: ZooKeeperSession, broker_id: int, known_restores: int | None) -> Registration:
+    async def vacate(_session: int) -> list[Operation]:
+        return []
+
+    registration = Registration(
+        zookeeper, znodes.BrokerRegistration(broker_id, (ENDPOINT,), None), 1_000, vacate
+    )
+    registration.known_restores = known_restores
+    await registration.register()
+    return registration
+
+
+def test_r43_the_first_broker_that_notices_a_restore_ends_all_that_is_from_before_it() -> None:
+    """Registrations from the backup last until their sessions run out."""
+
+    async def story() -> None:
+        server = empty_server()
+        ghost = server.open_session()
+        register(server, 3, ghost)
+        server.multi([Create(znodes.CONTROLLER, znodes.encode_controller(3, 0), ephemeral=True)], ghost)
+        running = asyncio.Event()
+        running.set()
+        sessions = [
+            SimulatedZooKeeper(server, random.Random(1), 1.0, lambda _: None, running) for _ in range(3)
+        ]
+        for session in sessions:
+            await session.start(1)
+        first = await registered(sessions[0], 1, 4)
+        assert first.restores == znodes.Restores(5, 0)
+        assert server.children(znodes.BROKER_IDS) == ["1"]
+        assert server.get(znodes.CONTROLLER) is None
+        epoch = server.get(znodes.CONTROLLER_EPOCH)
+        assert epoch is not None
+        assert epoch.data == b"1"
+
+        second = await registered(sessions[1], 2, 4)
+        assert second.restores == first.restores, "it is noted once"
+        third = await registered(sessions[2], 3, None)
+        assert third.restores == first.restores
+        assert server.children(znodes.BROKER_IDS) == ["1", "2", "3"]
+
+    run_in_virtual_time(story())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 from uuid import UUID, uuid4
@@ -17,8 +18,9 @@ from tests.unit.broker.replica.replicas import LIFE, state_of
 from tests.unit.broker.server.peers import until
 
 from mainstem_broker.cluster.controller import ElectionPolicy
+from mainstem_broker.cluster.restores import doubted
 from mainstem_broker.cluster.view import Delta
-from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint, TopicAssignment
+from mainstem_broker.cluster.znodes import NO_LOG, BrokerRegistration, Claim, Endpoint, TopicAssignment
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.config.broker_settings import BROKER_SETTINGS
@@ -569,6 +571,29 @@ async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(b
     await broker.try_again()
     await broker.news.stop()
     assert len(broker.states.claims) == 2
+
+
+async def test_r43_after_a_restore_a_replica_without_a_log_says_so_and_makes_none_until_somebody_leads(
+    broker: Listening,
+) -> None:
+    """An empty log would say that there were no records."""
+    broker.hear_of("t", (1, 2), 2, {})
+    outdated = broker.view.topics["t"].states[0]
+    broker.view.restored_epoch = outdated.controller_epoch
+    await broker.news.open(may_be_restored=True)
+    return_uncleanly(broker, 1)
+    broker.view.set_state("t", 0, doubted(outdated, (1, 2)))
+    await broker.take(Delta(brokers=True, partitions={("t", 0)}))
+    await broker.try_again()
+    await until(lambda: broker.states.claims)
+    assert broker.states.claims[0] == ("t", 0, Claim(1, 1, NO_LOG, NO_LOG))
+    assert not broker.logs.logs
+
+    return_uncleanly(broker, 1, 2)
+    elected = state_of(2, 10**7, (2,), 2, incarnations={2: 1})
+    broker.view.set_state("t", 0, replace(elected, controller_epoch=outdated.controller_epoch + 1))
+    await broker.take(Delta(partitions={("t", 0)}))
+    assert broker.partition("t").leader_epoch == 10**7
 
 
 async def test_background_work_that_fails_is_reported(tmp_path: Path) -> None:
