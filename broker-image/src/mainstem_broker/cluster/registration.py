@@ -15,6 +15,7 @@ from uuid import UUID
 import structlog
 
 from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.producer_ids import block_after_restore
 from mainstem_broker.cluster.zookeeper import (
     Conflict,
     Create,
@@ -127,6 +128,7 @@ class Registration:
         They end the present controllership, so every later controller knows of it, and the registrations of
         all other brokers: those from the backup last until their sessions have run out, and would look like
         leaders that live. A broker that lives registers anew, and has lost its leaderships (as by `fence`).
+        Producer ids go on after all that may have been given since the backup.
 
         Args:
             node: the node of the former note.
@@ -143,6 +145,11 @@ class Registration:
             else SetData(znodes.RESTORES, restores.encode(), node.version),
             SetData(znodes.CONTROLLER_EPOCH, str(restores.controller_epoch + 1).encode(), epoch.version),
         ]
+        block_node = await self._zookeeper.get(znodes.PRODUCER_ID_BLOCK)
+        if block_node is not None:
+            block = block_after_restore(znodes.decode_producer_id_block(block_node.data))
+            data = znodes.encode_producer_id_block(self._broker_id, block)
+            operations.append(SetData(znodes.PRODUCER_ID_BLOCK, data, block_node.version))
         if controller is not None:
             operations.append(Delete(znodes.CONTROLLER, controller.version))
         others = set(await self._zookeeper.children(znodes.BROKER_IDS)) - {str(self._broker_id)}

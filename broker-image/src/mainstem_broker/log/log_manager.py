@@ -349,6 +349,10 @@ class LogManager:
         self._add(log, new.topic_id)
         return True
 
+    def largest_producer_id(self) -> int:
+        """The largest producer id that a log knows, or -1."""
+        return max((max(log.producers.states, default=-1) for log in self._logs.values()), default=-1)
+
     def topic_id(self, topic: str, partition: int) -> uuid.UUID | None:
         """The topic id that the partition's log was created under; None when it has none."""
         return self._topic_ids.get((topic, partition))

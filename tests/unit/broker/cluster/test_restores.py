@@ -22,6 +22,7 @@ from tests.unit.broker.cluster.small_clusters import ENDPOINT, empty_server, reg
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.elections import ElectionType, elect_on_request
+from mainstem_broker.cluster.producer_ids import GAP_IDS
 from mainstem_broker.cluster.registration import Registration
 from mainstem_broker.cluster.restores import (
     RESTORED_EPOCHS,
@@ -191,6 +192,9 @@ def test_r43_the_first_broker_that_notices_a_restore_ends_all_that_is_from_befor
         epoch = server.get(znodes.CONTROLLER_EPOCH)
         assert epoch is not None
         assert epoch.data == b"1"
+        block = server.get(znodes.PRODUCER_ID_BLOCK)
+        assert block is not None
+        assert znodes.decode_producer_id_block(block.data).start == GAP_IDS
 
         second = await registered(sessions[1], 2, 4)
         assert second.restores == first.restores, "it is noted once"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.log.logs import DEFAULTS, NOW_MS, Stored, append, read_all, settings
+from tests.unit.broker.log.producer_logs import header
 
 from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import InconsistentTopicId, StartupError, StorageError
@@ -96,6 +97,16 @@ def test_r43_the_latest_position_of_zookeepers_tree_outlives_a_restore_of_the_tr
     assert manager.tree_position == TreePosition(0, 9), "in every directory"
     manager.close({}, TreePosition(1, 4))
     assert brokers.start(*directories).tree_position == TreePosition(1, 4)
+
+
+def test_the_largest_producer_id_is_that_of_any_log(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path)
+    assert manager.largest_producer_id() == -1
+    for partition, ids in enumerate(((), (7, 5000), (41,))):
+        log = create(manager, partition=partition)
+        for producer_id in ids:
+            log.producers.update(header(producer_id), 0, NOW_MS)
+    assert manager.largest_producer_id() == 5000
 
 
 def test_after_a_kill_logs_are_recovered_from_their_recovery_points(
