@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from tests.cluster.simulated_zookeeper import SimulatedZooKeeper
+from tests.cluster.simulated_zookeeper import SimulatedZooKeeper, ZooKeeperServer
 from tests.cluster.virtual_time import run_in_virtual_time
 from tests.unit.broker.cluster.planned_clusters import (
     CONTROLLER_EPOCH,
@@ -17,11 +17,19 @@ from tests.unit.broker.cluster.planned_clusters import (
     plan,
     planned,
 )
-from tests.unit.broker.cluster.small_clusters import ENDPOINT, empty_server, register
+from tests.unit.broker.cluster.small_clusters import (
+    ENDPOINT,
+    create_topic,
+    empty_server,
+    register,
+    session_with,
+)
 
 from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.controller import ElectionPolicy
+from mainstem_broker.cluster.controllership import Controllership
 from mainstem_broker.cluster.elections import ElectionType, elect_on_request
+from mainstem_broker.cluster.feed_reader import FeedReader
 from mainstem_broker.cluster.producer_ids import GAP_IDS
 from mainstem_broker.cluster.registration import Registration
 from mainstem_broker.cluster.restores import (
@@ -32,9 +40,10 @@ from mainstem_broker.cluster.restores import (
     is_outdated,
     may_be_restored,
 )
-from mainstem_broker.cluster.view import ClusterView
+from mainstem_broker.cluster.view import ClusterView, Delta
 from mainstem_broker.cluster.znodes import NO_LOG, Claim
 from mainstem_broker.cluster.zookeeper import Create, Operation, ZooKeeperSession
+from mainstem_broker.errors import StartupError
 from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.replica.partition_state import NO_LEADER
 
@@ -203,3 +212,40 @@ def test_r43_the_first_broker_that_notices_a_restore_ends_all_that_is_from_befor
         assert server.children(znodes.BROKER_IDS) == ["1", "2", "3"]
 
     run_in_virtual_time(story())
+
+
+# --- Brokers that were not stopped ---
+
+
+@pytest.mark.parametrize("loads", [True, False], ids=["a new session", "the same session"])
+@pytest.mark.parametrize("is_empty", [True, False], ids=["empty", "older"])
+def test_r43_a_broker_that_runs_takes_nothing_from_an_older_tree(loads: bool, is_empty: bool) -> None:
+    """What was made since the backup would seem deleted, and its logs would be."""
+
+    async def story() -> None:
+        server = empty_server()
+        fresh = server.backup()
+        add_entries(server, 2)
+        older = server.backup()
+        create_topic(server, {0: (1,)})
+        add_entries(server, 1)
+        zookeeper = await session_with(server)
+        view = ClusterView()
+        controllership = Controllership(zookeeper, 1, view, lambda _: ElectionPolicy())
+        reader = FeedReader(zookeeper, view, controllership, lambda _: None)
+        await reader.load(Delta())
+        assert (reader.last_number, list(view.topics)) == (2, ["t"])
+
+        server.restore(fresh if is_empty else older, 1.0)
+        delta = Delta()
+        for _ in range(2):
+            with pytest.raises(StartupError, match="restart this broker"):
+                await (reader.load(delta) if loads else reader.read_feed(delta))
+        assert (delta.deleted, list(view.topics)) == ([], ["t"])
+
+    run_in_virtual_time(story())
+
+
+def add_entries(server: ZooKeeperServer, count: int) -> None:
+    for _ in range(count):
+        server.multi([Create(znodes.CHANGE_PREFIX, znodes.Change().encode(), sequential=True)], 0)

@@ -179,8 +179,7 @@ def test_r43_a_replica_leads_at_no_epoch_below_those_of_its_log(tmp_path: Path) 
     partition = new_replica(tmp_path, epochs=(3, 7))
     elected = state_of(US, 2, (US, TWO), 4)
     partition.update_state(elected, REPLICAS, NOW_MS)
-    assert not partition.is_leader
-    assert partition.log.epochs.latest_epoch == 7
+    assert (partition.is_leader, partition.log.epochs.latest_epoch) == (False, 7)
     proposal = partition.propose_epoch()
     assert proposal == replace(elected, leader_epoch=8, partition_epoch=5)
     assert partition.propose_epoch() is None, "one is under way"
