@@ -9,7 +9,7 @@ from mainstem_broker.cluster.producer_ids import GAP_IDS
 
 
 @pytest.mark.parametrize("stops_cleanly", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("moves_away", [False, True], ids=["same replicas", "moved since"])
+@pytest.mark.parametrize("moves_away", [False, True], ids=["stayed", "moved"])
 def test_r43_after_a_restore_of_zookeeper_the_logs_decide_who_leads(
     moves_away: bool, stops_cleanly: bool
 ) -> None:
