@@ -16,7 +16,8 @@ from tests.cluster.simulation import PARTITIONS, TOPIC, until
 from tests.cluster.virtual_time import run_in_virtual_time
 
 from mainstem_broker.cluster.reassignment import move_of, with_moves
-from mainstem_broker.cluster.znodes import TopicAssignment
+from mainstem_broker.cluster.znodes import CONTROLLER_EPOCH, TopicAssignment
+from mainstem_broker.log.checkpoints import TreePosition
 
 SESSION_S = SESSION_TIMEOUT_MS / 1000
 BROKERS = (1, 2, 3, 4)
@@ -31,8 +32,8 @@ class Story:
 
     epochs: tuple[tuple[int, int], ...]
     """(before, after) for each partition."""
-    producer_ids: tuple[int, int]
-    """A producer id that was given before, and one that was given after."""
+    producer_ids: tuple[int, ...]
+    """All that were given, some by each broker, before and after."""
     acknowledged_since: int
 
 
@@ -71,28 +72,33 @@ async def _live(source: random.Random, moves_away: bool, stops_cleanly: bool) ->
         await _restart(brokers, ledger, source)
     await _until_some_are_acknowledged(ledger)
 
-    backup = server.backup()
+    backup, backup_position = server.backup(), brokers[1].member.tree_position
     if moves_away:
         await _move(brokers, ledger, source)
     for _ in range(source.randrange(1, 4)):
         await _restart(brokers, ledger, source)
     await _until_some_are_acknowledged(ledger)
-    producer_id: int = await brokers[1].spawn(brokers[1].member.producer_ids.take())
+    producer_ids = await _take_producer_ids(brokers)
 
-    epochs = _epochs(ledger)
-    stops = [_stop(broker, source, is_clean=stops_cleanly) for broker in brokers.values()]
-    await asyncio.gather(*stops)
-    await asyncio.sleep(SESSION_S * 2)
-    server.restore(backup, SESSION_S)
-    epoch_node = server.get("/controller_epoch")
-    assert epoch_node is not None
-    ledger.restored_epoch = int(epoch_node.data)
-    await asyncio.gather(*(_start(broker, source) for broker in brokers.values()))
-
-    await until(ledger.all_in_sync, "all to be in sync")
-    acknowledged = ledger.acknowledgements
-    await _until_some_are_acknowledged(ledger)
-    next_producer_id: int = await brokers[2].spawn(brokers[2].member.producer_ids.take())
+    for _ in range(source.choice((1, 1, 2))):  # the second time from the same backup
+        epochs = _epochs(ledger)
+        # Every few seconds they write it down: a later backup is not noticed by brokers that are killed.
+        await until(lambda: _all_are_past(brokers, backup_position), "positions to be written down")
+        stops = [_stop(broker, source, is_clean=stops_cleanly) for broker in brokers.values()]
+        await asyncio.gather(*stops)
+        await asyncio.sleep(SESSION_S * 2)
+        server.restore(backup, SESSION_S)
+        epoch_node = server.get(CONTROLLER_EPOCH)
+        assert epoch_node is not None
+        ledger.restored_epoch = int(epoch_node.data)
+        await asyncio.gather(*(_start(broker, source) for broker in brokers.values()))
+        if source.random() < 0.5:
+            await asyncio.sleep(source.random() * SESSION_S)
+            await _crash(source.choice(list(brokers.values())), source)
+        await until(ledger.all_in_sync, "all to be in sync")
+        acknowledged = ledger.acknowledgements
+        await _until_some_are_acknowledged(ledger)
+        producer_ids += await _take_producer_ids(brokers)
     for client in clients:
         client.cancel()
     await until(ledger.all_level, "the followers to have everything")
@@ -100,7 +106,7 @@ async def _live(source: random.Random, moves_away: bool, stops_cleanly: bool) ->
     ledger.check_ends()
     return Story(
         tuple(zip(epochs, _epochs(ledger), strict=True)),
-        (producer_id, next_producer_id),
+        tuple(producer_ids),
         ledger.acknowledgements - acknowledged,
     )
 
@@ -116,6 +122,14 @@ async def _until_some_are_acknowledged(ledger: Ledger) -> None:
     ledger.check()
 
 
+def _all_are_past(brokers: dict[int, SimulatedBroker], position: TreePosition) -> bool:
+    return all((broker.disks.tree_position or position) > position for broker in brokers.values())
+
+
+async def _take_producer_ids(brokers: dict[int, SimulatedBroker]) -> list[int]:
+    return [await broker.spawn(broker.member.producer_ids.take()) for broker in brokers.values()]
+
+
 async def _stop(broker: SimulatedBroker, source: random.Random, *, is_clean: bool) -> None:
     await asyncio.sleep(source.random())
     if is_clean:
@@ -126,6 +140,12 @@ async def _stop(broker: SimulatedBroker, source: random.Random, *, is_clean: boo
 
 async def _start(broker: SimulatedBroker, source: random.Random) -> None:
     await asyncio.sleep(source.choice((0.0, 0.05, 2 * SESSION_S)) * source.random())
+    await broker.start()
+
+
+async def _crash(broker: SimulatedBroker, source: random.Random) -> None:
+    await _stop(broker, source, is_clean=False)
+    await asyncio.sleep(SESSION_S * 2 * source.random())
     await broker.start()
 
 

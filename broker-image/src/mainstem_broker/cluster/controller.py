@@ -110,8 +110,8 @@ def _plan_topic(
             else:
                 yield None
             continue
-        if is_outdated(state, view.restored_epoch):
-            new: PartitionState | None = doubted(state, replicas)
+        if is_outdated(state, view.restores):
+            new: PartitionState | None = doubted(state, replicas, view.restores.count)
         else:
             # After a restore brokers come one after another, and the first one may have the oldest log.
             allowed = replace(policy, unclean=False) if is_doubted(state) else policy

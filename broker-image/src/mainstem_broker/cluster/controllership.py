@@ -85,7 +85,7 @@ class Controllership:
             # After the epoch: one that is noticed in between has raised it.
             restores = await self._zookeeper.get(znodes.RESTORES)
             if restores is not None:
-                self._view.restored_epoch = znodes.Restores.decode(restores.data).controller_epoch
+                self._view.restores = znodes.Restores.decode(restores.data)
             # Noted before, for the write may happen though its answer is lost.
             self._epoch = epoch
             self._epoch_version = epoch_node.version + 1
@@ -202,7 +202,7 @@ class Controllership:
             state = None if topic is None else topic.states.get(partition)
             if topic is None or state is None or topic.name in self._view.pending_deletions:
                 continue
-            if topic.name in self._view.stopped_topics or is_outdated(state, self._view.restored_epoch):
+            if topic.name in self._view.stopped_topics or is_outdated(state, self._view.restores):
                 continue
             try:
                 new = elect_on_request(

@@ -108,7 +108,6 @@ class ClusterMember:
         self._registered: tuple[int, int] | None = None
         """What a registration began, until it is known what was elected before it."""
         self._has_read_since = False
-        self._restores = znodes.Restores()
         self._controller_epoch = 0
         """When the tree was loaded."""
         self._wake = asyncio.Event()
@@ -231,8 +230,7 @@ class ClusterMember:
             await self._zookeeper.sync()
             await self._reader.load(Delta())  # nothing follows the view yet
             node = await self._zookeeper.get(znodes.RESTORES)
-            self._restores = znodes.Restores() if node is None else znodes.Restores.decode(node.data)
-            self.view.restored_epoch = self._restores.controller_epoch
+            self.view.restores = znodes.Restores() if node is None else znodes.Restores.decode(node.data)
             node = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
             assert node is not None
             self._controller_epoch = int(node.data)
@@ -242,21 +240,22 @@ class ClusterMember:
     @property
     def tree_position(self) -> TreePosition:
         """How far ZooKeeper's tree has been read."""
-        return TreePosition(self._restores.count, self._reader.last_number)
+        return TreePosition(self.view.restores.count, self._reader.last_number)
 
     def may_be_restored(self, known: TreePosition | None) -> bool:
         """Whether the tree that `load` read may be older than this broker's logs; `known` is the position
         that was written down beside them."""
-        if known is not None and restores.is_behind(self.tree_position, known):
-            # For the time until the registration writes it down.
-            self.view.restored_epoch = self._controller_epoch
+        found = self.tree_position
+        if known is not None and restores.is_behind(found, known):
             self._registration.known_restores = known.restores
+            # Until the registration writes it down.
+            self.view.restores = znodes.Restores(known.restores + 1, self._controller_epoch)
             logger.warning(
                 "ZooKeeper is older than this broker's logs, as after a restore from a backup",
                 known=known,
-                found=self.tree_position,
+                found=found,
             )
-        return restores.may_be_restored(self.tree_position, known)
+        return restores.may_be_restored(found, known)
 
     async def join(self, *, stopped_uncleanly: bool) -> None:
         """Register this broker and follow the cluster from now on.
@@ -288,8 +287,7 @@ class ClusterMember:
         self._state.begin(Work.REGISTER)
         registered = await self._registration.register()
         if registered is not None:
-            self._restores = self._registration.restores
-            self.view.restored_epoch = self._restores.controller_epoch
+            self.view.restores = self._registration.restores
             self._apply(Event.REGISTERED)
             self._registered = registered
             self._has_read_since = False

@@ -18,8 +18,10 @@ from typing import Final
 import structlog
 
 from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.restores import IDS_PER_RESTORE, beyond
 from mainstem_broker.cluster.zookeeper import (
     Conflict,
+    Create,
     SetData,
     ZooKeeperSession,
     ZooKeeperUnavailable,
@@ -37,8 +39,6 @@ logger = structlog.get_logger(__name__)
 BLOCK_IDS: Final = 1_000
 PREFETCH_IDS: Final = 100
 """The next block is taken when this many are left: at 90 % of a block, as Kafka does."""
-GAP_IDS: Final = 10**12
-"""More than may have been given since a backup: a thousand a second for thirty years."""
 INVENTED_IDS_MIN: Final = 2**62
 """A client may send any id. From here on they do not count, or one client could use all of them up."""
 WAIT_S_MAX: Final = 2.0
@@ -49,13 +49,13 @@ def next_block(last: range, largest_used: int = -1) -> range:
     """The block after the `last` one in ZooKeeper; `largest_used` is the largest id that logs know."""
     start = last.stop
     if start <= largest_used < INVENTED_IDS_MIN:
-        start = largest_used + GAP_IDS
+        start = largest_used + IDS_PER_RESTORE
     return _block(start)
 
 
-def block_after_restore(last: range) -> range:
+def block_after_restore(last: range, restores: int) -> range:
     """The block to write in place of the `last` one, which is from a backup; no id of it is given."""
-    return _block(last.stop + GAP_IDS)
+    return _block(beyond(last.stop, restores, IDS_PER_RESTORE))
 
 
 def _block(start: int) -> range:
@@ -131,8 +131,10 @@ class ProducerIds:
                 continue
             block = next_block(znodes.decode_producer_id_block(node.data), self.largest_used)
             data = znodes.encode_producer_id_block(self._broker_id, block)
+            # By the end of the feed brokers notice a tree from before this (`restores.py`).
+            entry = Create(znodes.CHANGE_PREFIX, znodes.Change().encode(), sequential=True)
             try:
-                await self._zookeeper.multi([SetData(path, data, node.version)])
+                await self._zookeeper.multi([SetData(path, data, node.version), entry])
             except Conflict:
                 continue  # another broker was faster
             self._next = block

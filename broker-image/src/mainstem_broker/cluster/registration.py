@@ -147,7 +147,7 @@ class Registration:
         ]
         block_node = await self._zookeeper.get(znodes.PRODUCER_ID_BLOCK)
         if block_node is not None:
-            block = block_after_restore(znodes.decode_producer_id_block(block_node.data))
+            block = block_after_restore(znodes.decode_producer_id_block(block_node.data), count)
             data = znodes.encode_producer_id_block(self._broker_id, block)
             operations.append(SetData(znodes.PRODUCER_ID_BLOCK, data, block_node.version))
         if controller is not None:

@@ -10,10 +10,12 @@ registration, and ends all other registrations, which came from the backup or by
 - The leader epoch rises above all that may have been given since the backup, which logs and clients know
   (KIP-101, KIP-320): they compare epochs, and two leaders of one epoch could not be told apart.
 
-Then the longest log leads, as after unclean stops (`controller.py`). It has every record that was committed,
-if the last leader is among the candidates: that one's log ends in the latest epoch, and a log that is longer
-in the same epoch is a continuation. If no candidate has a log at all, nobody is elected: the logs may be
-elsewhere. Without a restore no state is doubted, and no rule differs.
+Then the longest log leads, as after unclean stops (`controller.py`): that of the latest epoch in which there
+are records, and of these the one that ends last. It has every committed record if one member of the last
+in-sync set is a candidate. That one's log ends in no later epoch. Records of earlier epochs are in the log of
+the epoch's leader, and so in each log that has a record of this epoch; those of the same epoch were copied
+from one leader, in order. If no candidate has a log at all, nobody is elected: the logs may be elsewhere.
+Without a restore no state is doubted, and no rule differs.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from mainstem_broker.cluster.znodes import Restores
 from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.replica.lease import NO_INCARNATION
 from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
-RESTORED_EPOCHS: Final = 1_000_000
-"""More than may have been given since the backup: an election a second for eleven days. An int32 has room for
-two thousand restores."""
+EPOCHS_PER_RESTORE: Final = 1_000_000
+"""More than are given before the first restore, or between two of them: an election a second for eleven days.
+An int32 has room for two thousand restores."""
+IDS_PER_RESTORE: Final = 10**12
+"""Likewise of producer ids: a thousand a second for thirty years."""
 
 
 def is_behind(tree: TreePosition, known: TreePosition | None) -> bool:
@@ -44,21 +49,31 @@ def may_be_restored(tree: TreePosition, known: TreePosition | None) -> bool:
     return known is None or is_behind(tree, known) or known.restores < tree.restores
 
 
-def is_outdated(state: PartitionState, restored_epoch: int) -> bool:
+def beyond(last: int, restores: int, per_restore: int) -> int:
+    """A number above all that were given, where `last` is the last one that the backup knows of.
+
+    Each restore has a range of its own, whatever backup it goes back to: an earlier one, that went back to a
+    later backup or to the same one, has given numbers that this backup does not know of.
+    """
+    start = restores * per_restore
+    return start if last < start else last + per_restore
+
+
+def is_outdated(state: PartitionState, restores: Restores) -> bool:
     """Whether a state may be from before a restore, so that it has to be doubted.
 
-    `restored_epoch` is that of the controller when the restore was noticed. All leaders from before it have
-    lost their registrations then, so a state of this epoch or an earlier one has none that is valid.
+    All leaders from before it lost their registrations when it was noticed, so a state of that controller
+    epoch or an earlier one has none that is valid.
     """
-    return state.controller_epoch <= restored_epoch and not is_doubted(state)
+    return state.controller_epoch <= restores.controller_epoch and not is_doubted(state)
 
 
-def doubted(state: PartitionState, replicas: tuple[int, ...]) -> PartitionState:
-    """The state to write in place of one from a backup."""
+def doubted(state: PartitionState, replicas: tuple[int, ...], restores: int) -> PartitionState:
+    """The state to write in place of one from a backup; `restores` is how many there were."""
     return replace(
         state,
         leader=NO_LEADER,
-        leader_epoch=state.leader_epoch + RESTORED_EPOCHS,
+        leader_epoch=beyond(state.leader_epoch, restores, EPOCHS_PER_RESTORE),
         isr=replicas,
         elr=(),
         incarnations=dict.fromkeys(replicas, NO_INCARNATION),

@@ -293,7 +293,7 @@ class ClusterChanges:
 
     def _awaits_claims(self, state: PartitionState) -> bool:
         """Whether the logs decide who leads, as after a restore of ZooKeeper (`cluster/restores.py`)."""
-        return is_doubted(state) or is_outdated(state, self._broker.view.restored_epoch)
+        return is_doubted(state) or is_outdated(state, self._broker.view.restores)
 
     async def _remove_deleted(self, may_be_restored: bool) -> None:
         """Drop logs of topics that were deleted, or replicas moved away, while this broker was down.

@@ -12,12 +12,12 @@ from tests.unit.broker.server.peers import until
 from mainstem_broker.cluster import producer_ids, znodes
 from mainstem_broker.cluster.producer_ids import (
     BLOCK_IDS,
-    GAP_IDS,
     INVENTED_IDS_MIN,
     PREFETCH_IDS,
     ProducerIds,
     next_block,
 )
+from mainstem_broker.cluster.restores import IDS_PER_RESTORE
 from mainstem_broker.cluster.zookeeper import ZooKeeper
 from mainstem_broker.errors import CoordinatorLoadInProgress, UnknownServerError
 
@@ -33,6 +33,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ids_of(servers: str, broker_id: int = 1) -> AsyncIterator[ProducerIds]:
     zookeeper = ZooKeeper(servers, 30_000, lambda _: None)
     await zookeeper.start(120)
+    await zookeeper.ensure_paths([znodes.CHANGES])
     try:
         yield ProducerIds(zookeeper, broker_id)
     finally:
@@ -50,8 +51,8 @@ def block_in(shell: KazooClient) -> dict[str, object]:
     [
         (range(0), -1, 0),
         (range(7000, 8000), 7999, 8000),
-        (range(7000, 8000), 8000, 8000 + GAP_IDS),  # given since a backup
-        (range(0), 41, 41 + GAP_IDS),  # given by Apache Kafka
+        (range(7000, 8000), 8000, 8000 + IDS_PER_RESTORE),  # given since a backup
+        (range(0), 41, 41 + IDS_PER_RESTORE),  # given by Apache Kafka
         (range(7000, 8000), INVENTED_IDS_MIN, 8000),  # by a client
     ],
 )

@@ -30,10 +30,12 @@ from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.controllership import Controllership
 from mainstem_broker.cluster.elections import ElectionType, elect_on_request
 from mainstem_broker.cluster.feed_reader import FeedReader
-from mainstem_broker.cluster.producer_ids import GAP_IDS
+from mainstem_broker.cluster.producer_ids import ProducerIds
 from mainstem_broker.cluster.registration import Registration
 from mainstem_broker.cluster.restores import (
-    RESTORED_EPOCHS,
+    EPOCHS_PER_RESTORE,
+    IDS_PER_RESTORE,
+    beyond,
     doubted,
     is_behind,
     is_doubted,
@@ -41,7 +43,7 @@ from mainstem_broker.cluster.restores import (
     may_be_restored,
 )
 from mainstem_broker.cluster.view import ClusterView, Delta
-from mainstem_broker.cluster.znodes import NO_LOG, Claim
+from mainstem_broker.cluster.znodes import NO_LOG, Claim, Restores
 from mainstem_broker.cluster.zookeeper import Create, Operation, ZooKeeperSession
 from mainstem_broker.errors import StartupError
 from mainstem_broker.log.checkpoints import TreePosition
@@ -68,8 +70,25 @@ def test_r43_a_tree_is_older_if_it_is_behind_what_was_read_before(
     assert may_be_restored(tree, known) is restored
 
 
+def test_r43_numbers_after_a_restore_are_above_those_after_any_earlier_one() -> None:
+    """Whatever backup each one goes back to: those in between have given numbers that it does not know of."""
+    backups, largest = [7], 90
+    for restores in range(1, 8):
+        starts = [beyond(backup, restores, 100) for backup in backups]
+        assert min(starts) > largest
+        largest = max(starts) + 90
+        backups.append(largest)
+
+
+def test_r43_numbers_go_on_above_those_of_another_cluster() -> None:
+    """As the leader epochs of logs that Apache Kafka wrote."""
+    assert beyond(512, 1, 100) == 612
+
+
 # --- Elections ---
 
+FIRST_EPOCH = EPOCHS_PER_RESTORE
+"""After the first restore."""
 CLEAN = {1: Life(8), 2: Life(8), 3: Life(8)}
 UNCLEAN = ElectionPolicy(unclean=True)
 
@@ -79,7 +98,7 @@ def restored(
 ) -> ClusterView:
     """A tree from a backup in which broker 1 led epoch 4 and 2 was in sync; all have registered since."""
     view = one_partition(CLEAN if live is None else live, replicas, 1, (1, 2)[: len(replicas)])
-    view.restored_epoch = view.topics["t"].states[0].controller_epoch
+    view.restores = Restores(1, view.topics["t"].states[0].controller_epoch)
     view.topics["t"].claims[0] = {claim.broker_id: claim for claim in claims}
     return view
 
@@ -87,11 +106,11 @@ def restored(
 def test_r43_a_state_from_a_backup_is_doubted_once_and_then_trusts_nobody() -> None:
     view = restored()
     state = view.topics["t"].states[0]
-    assert is_outdated(state, view.restored_epoch)
-    expected = doubted(state, (1, 2, 3))
+    assert is_outdated(state, view.restores)
+    expected = doubted(state, (1, 2, 3), 1)
     assert (expected.leader, expected.leader_epoch, expected.isr) == (
         NO_LEADER,
-        state.leader_epoch + RESTORED_EPOCHS,
+        FIRST_EPOCH,
         (1, 2, 3),
     )
     (change,) = plan(view, UNCLEAN)
@@ -104,8 +123,8 @@ def test_r43_a_state_from_a_backup_is_doubted_once_and_then_trusts_nobody() -> N
 def test_a_state_that_was_written_since_is_not_outdated() -> None:
     view = restored()
     state = view.topics["t"].states[0]
-    assert not is_outdated(state, state.controller_epoch - 1)
-    assert not is_outdated(doubted(state, (1, 2, 3)), state.controller_epoch)
+    assert not is_outdated(state, Restores(1, state.controller_epoch - 1))
+    assert not is_outdated(doubted(state, (1, 2, 3), 1), view.restores)
 
 
 A_LOG, AN_OLDER_ONE = (9, 50), (4, 60)
@@ -133,12 +152,12 @@ def test_r43_after_a_restore_all_replicas_claim_and_the_longest_log_leads(
         return
     assert state is not None
     assert (state.leader, state.isr, state.recovering) == (leader, (leader,), False)
-    assert state.leader_epoch == 4 + RESTORED_EPOCHS + 1
+    assert state.leader_epoch == FIRST_EPOCH + 1
 
 
 def test_r43_the_new_epoch_is_above_those_of_all_logs() -> None:
-    """As after two restores, of which the second one brought back a backup from before the first."""
-    latest = 4 + 3 * RESTORED_EPOCHS
+    """As where nobody noticed an earlier restore."""
+    latest = FIRST_EPOCH + 9
     view = restored((1, 2), None, Claim(1, 8, 4, 10), Claim(2, 8, latest, 10))
     carry_out(view, plan(view))
     state = planned(view)
@@ -203,7 +222,7 @@ def test_r43_the_first_broker_that_notices_a_restore_ends_all_that_is_from_befor
         assert epoch.data == b"1"
         block = server.get(znodes.PRODUCER_ID_BLOCK)
         assert block is not None
-        assert znodes.decode_producer_id_block(block.data).start == GAP_IDS
+        assert znodes.decode_producer_id_block(block.data).start == 5 * IDS_PER_RESTORE
 
         second = await registered(sessions[1], 2, 4)
         assert second.restores == first.restores, "it is noted once"
@@ -249,3 +268,14 @@ def test_r43_a_broker_that_runs_takes_nothing_from_an_older_tree(loads: bool, is
 def add_entries(server: ZooKeeperServer, count: int) -> None:
     for _ in range(count):
         server.multi([Create(znodes.CHANGE_PREFIX, znodes.Change().encode(), sequential=True)], 0)
+
+
+def test_r43_a_block_of_producer_ids_moves_the_end_of_the_feed() -> None:
+    """Or a tree from before it could not be told from the present one."""
+
+    async def story() -> None:
+        server = empty_server()
+        assert await ProducerIds(await session_with(server), 1).take() == 0
+        assert len(server.children(znodes.CHANGES)) == 1
+
+    run_in_virtual_time(story())

@@ -20,7 +20,14 @@ from tests.unit.broker.server.peers import until
 from mainstem_broker.cluster.controller import ElectionPolicy
 from mainstem_broker.cluster.restores import doubted
 from mainstem_broker.cluster.view import Delta
-from mainstem_broker.cluster.znodes import NO_LOG, BrokerRegistration, Claim, Endpoint, TopicAssignment
+from mainstem_broker.cluster.znodes import (
+    NO_LOG,
+    BrokerRegistration,
+    Claim,
+    Endpoint,
+    Restores,
+    TopicAssignment,
+)
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.config.broker_settings import BROKER_SETTINGS
@@ -579,10 +586,10 @@ async def test_r43_after_a_restore_a_replica_without_a_log_says_so_and_makes_non
     """An empty log would say that there were no records."""
     broker.hear_of("t", (1, 2), 2, {})
     outdated = broker.view.topics["t"].states[0]
-    broker.view.restored_epoch = outdated.controller_epoch
+    broker.view.restores = Restores(1, outdated.controller_epoch)
     await broker.news.open(may_be_restored=True)
     return_uncleanly(broker, 1)
-    broker.view.set_state("t", 0, doubted(outdated, (1, 2)))
+    broker.view.set_state("t", 0, doubted(outdated, (1, 2), 1))
     await broker.take(Delta(brokers=True, partitions={("t", 0)}))
     await broker.try_again()
     await until(lambda: broker.states.claims)
