@@ -91,6 +91,8 @@ class Ledger:
         self._violations: list[Violation] = []
         """Seen where raising would only stop the broker that did it."""
         self.acknowledgements = self.reads = 0
+        self.restored_epoch = -1
+        """The controller epoch of the backup from which ZooKeeper was restored last."""
         self.leaderships_are_exclusive = True
         """Until a broker that lives is taken for dead: only acks=all is safe then."""
         server.on_write = self._written
@@ -359,6 +361,7 @@ class Ledger:
             broker
             for broker in state.isr
             if self.brokers[broker].joined
+            and state.controller_epoch > self.restored_epoch
             and self.is_unbroken(state, broker)
             and self._server.get(znodes.broker_path(broker)) is not None
             and not self.brokers[broker].is_offline(self.topic, partition)

@@ -17,6 +17,7 @@ from tests.cluster.memory_segments import Disk, MemorySegment, MemorySegments, M
 
 from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import StorageError
+from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.log.leader_epochs import EpochCache, EpochEntry
 from mainstem_broker.log.partition_log import PartitionLog
 from mainstem_broker.log.producers import Producers
@@ -161,6 +162,7 @@ class MemoryLogs:
         self.failed: set[Path] = set()
         """Directories that the broker has taken out of use, in its present life."""
         self.high_watermarks: dict[tuple[str, int], int] = {}
+        self.tree_position: TreePosition | None = None
         self._out_of_use: dict[tuple[str, int], MemoryLog] = {}
         self._doomed: dict[tuple[str, int], MemoryLog] = {}
         """Being deleted; a crash keeps them."""
@@ -194,6 +196,9 @@ class MemoryLogs:
         """Flush every directory that is in use."""
         for log in self._reachable():
             log.mark_flushed(log.flush())
+
+    def checkpoint_tree_position(self, position: TreePosition) -> None:
+        self.tree_position = max(position, self.tree_position or position)
 
     def write_down_starts(self) -> None:
         """Write the checkpoints of log start offsets."""

@@ -184,7 +184,8 @@ class SimulatedBroker:
         self._cluster_changes = ClusterChanges(self.context, cast(Any, self.disks))
         await self.member.connect()
         await self.member.load()
-        await self._cluster_changes.open()
+        may_be_restored = self.member.may_be_restored(self.disks.tree_position)
+        await self._cluster_changes.open(may_be_restored=may_be_restored)
         lease.begin_listening()
         self.listening = True
         await self.member.join(stopped_uncleanly=not self.stopped_cleanly)
@@ -212,6 +213,7 @@ class SimulatedBroker:
         await self._cluster_changes.stop()
         self.stopped_cleanly = self.disks.close()
         self.disks.high_watermarks = self.replicas.high_watermarks()
+        self.disks.checkpoint_tree_position(self.member.tree_position)
 
     def _leave_network(self) -> None:
         self.alive = self.joined = self.listening = False
@@ -236,6 +238,7 @@ class SimulatedBroker:
                 self.disks.sync()
             if self._random.random() < 0.3:
                 self.disks.high_watermarks = self.replicas.high_watermarks()
+                self.disks.checkpoint_tree_position(self.member.tree_position)
                 self.disks.write_down_starts()
             self._apply_retention()
 

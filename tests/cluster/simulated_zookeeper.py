@@ -12,6 +12,7 @@ import contextvars
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +103,21 @@ class ZooKeeperServer:
                 self.expire(session)
         for client in self._clients:
             client.server_is_back()
+
+    def backup(self) -> dict[str, Any]:
+        """The tree as it is now, for `restore`."""
+        return deepcopy(self._nodes)
+
+    def restore(self, backup: dict[str, Any], session_timeout_s: float) -> None:
+        """Replace the tree by an older one, while no client is connected.
+
+        As in ZooKeeper's snapshots, the sessions of that time are in it, and run out.
+        """
+        self._nodes = deepcopy(backup)
+        loop = asyncio.get_running_loop()
+        for session in sorted({node.owner for node in self._nodes.values()} - {0}):
+            self.sessions.add(session)
+            loop.call_later(session_timeout_s, self.expire, session, context=contextvars.Context())
 
     def open_session(self) -> int:
         session = self._next_session

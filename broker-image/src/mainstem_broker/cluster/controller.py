@@ -19,17 +19,20 @@ end of its log may be missing (KIP-903, KIP-966). The rules, in their order:
 - If all candidates are live and none is trusted (the whole set stopped uncleanly), each claims the end of
   its log, and the longest log leads: the latest epoch first, then the highest offset.
 - Otherwise, if unclean election is allowed, the first live replica leads, and the state is `recovering`.
+- A state from before a restore of ZooKeeper is doubted first (`restores.py`): all replicas are candidates,
+  none is trusted, and an unclean election is held only on request. The longest log that was claimed leads.
 - Otherwise there is no leader (-1). The sets stay as they are, because only their members have every
   acknowledged record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mainstem_broker.cluster.restores import doubted, is_doubted, is_outdated
 from mainstem_broker.cluster.view import ClusterView, Topic
-from mainstem_broker.cluster.znodes import BrokerRegistration, Claim
+from mainstem_broker.cluster.znodes import NO_LOG, BrokerRegistration, Claim
 from mainstem_broker.replica.partition_state import NO_LEADER, PartitionState
 
 Brokers = Mapping[int, BrokerRegistration]
@@ -107,7 +110,12 @@ def _plan_topic(
             else:
                 yield None
             continue
-        new = elect(state, replicas, brokers, policy, topic.claims.get(partition, {}))
+        if is_outdated(state, view.restores):
+            new: PartitionState | None = doubted(state, replicas, view.restores.count)
+        else:
+            # After a restore brokers come one after another, and the first one may have the oldest log.
+            allowed = replace(policy, unclean=False) if is_doubted(state) else policy
+            new = elect(state, replicas, brokers, allowed, topic.claims.get(partition, {}))
         if new is None:
             yield None
         else:
@@ -142,11 +150,12 @@ def elect(
             return elected(state, leader, (leader,), brokers, policy)
     longest = _longest(state, replicas, brokers, claims)
     if longest is not None:
-        return elected(state, longest, (longest,), brokers, policy)
+        return elected(_above(state, claims), longest, (longest,), brokers, policy)
     if policy.unclean:
-        live = next((broker for broker in replicas if broker in brokers), None)
-        if live is not None:
-            return replace(elected(state, live, (live,), brokers, policy), recovering=True)
+        present = [broker for broker in replicas if broker in brokers]
+        if present:
+            live = _furthest(present, _valid_claims(present, brokers, claims) if is_doubted(state) else {})
+            return replace(elected(_above(state, claims), live, (live,), brokers, policy), recovering=True)
     if state.leader == NO_LEADER:
         return None
     return replace(
@@ -191,9 +200,12 @@ def is_trusted(state: PartitionState, broker: int, brokers: Brokers) -> bool:
 
 
 def must_claim(state: PartitionState, brokers: Brokers) -> bool:
-    """Whether only the lengths of the logs can decide who leads: all candidates have stopped uncleanly."""
+    """Whether only the lengths of the logs can decide who leads: all candidates have stopped uncleanly.
+
+    Of a doubted state that is so in any case, also before all candidates are there.
+    """
     members = state.isr + state.elr
-    return (
+    return is_doubted(state) or (
         len(members) > 1
         and not has_valid_leader(state, brokers)
         and all(broker in brokers and not is_trusted(state, broker, brokers) for broker in members)
@@ -220,26 +232,45 @@ def _longest(
     state: PartitionState, replicas: tuple[int, ...], brokers: Brokers, claims: Mapping[int, Claim]
 ) -> int | None:
     members = state.isr + state.elr
-    if len(members) == 1:
+    if len(members) == 1 and not is_doubted(state):
         return members[0] if members[0] in brokers else None
     if not must_claim(state, brokers):
         return None
-    valid = {
-        broker: claims[broker]
-        for broker in members
-        if broker in claims and claims[broker].incarnation == brokers[broker].incarnation
-    }
+    valid = _valid_claims(members, brokers, claims)
     if len(valid) < len(members):
         return None
     order = {broker: place for place, broker in enumerate(replicas)}
-    return max(
-        valid,
-        key=lambda broker: (
-            valid[broker].last_epoch,
-            valid[broker].log_end_offset,
-            -order.get(broker, len(order)),
-        ),
-    )
+    furthest = _furthest(sorted(valid, key=lambda broker: order.get(broker, len(order))), valid)
+    if is_doubted(state) and not valid[furthest].has_log:
+        return None
+    return furthest
+
+
+def _valid_claims(members: Iterable[int], brokers: Brokers, claims: Mapping[int, Claim]) -> dict[int, Claim]:
+    """The claims of those that are live, in their present incarnations."""
+    return {
+        broker: claims[broker]
+        for broker in members
+        if broker in claims
+        and broker in brokers
+        and claims[broker].incarnation == brokers[broker].incarnation
+    }
+
+
+def _furthest(members: Sequence[int], claims: Mapping[int, Claim]) -> int:
+    """The one of the longest log; without claims, and among equals, the first one."""
+
+    def length(broker: int) -> tuple[int, int]:
+        claim = claims.get(broker)
+        return (NO_LOG, NO_LOG) if claim is None else (claim.last_epoch, claim.log_end_offset)
+
+    return max(members, key=length)
+
+
+def _above(state: PartitionState, claims: Mapping[int, Claim]) -> PartitionState:
+    """The state with an epoch that is not below those of the logs; without a restore of ZooKeeper none is."""
+    epochs = (claim.last_epoch for claim in claims.values())
+    return replace(state, leader_epoch=max(state.leader_epoch, *epochs, 0))
 
 
 def elected(

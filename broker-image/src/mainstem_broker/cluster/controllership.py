@@ -18,6 +18,7 @@ from mainstem_broker.cluster import znodes
 from mainstem_broker.cluster.controller import ElectionPolicy, StateChange, look_at_states
 from mainstem_broker.cluster.elections import ElectionType, elect_on_request
 from mainstem_broker.cluster.reassignment import CompletedMove, Move, plan_completions, with_moves
+from mainstem_broker.cluster.restores import is_outdated
 from mainstem_broker.cluster.view import ClusterView, Delta, Topic
 from mainstem_broker.cluster.zookeeper import (
     Check,
@@ -81,6 +82,10 @@ class Controllership:
             epoch_node = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
             assert epoch_node is not None
             epoch = int(epoch_node.data) + 1
+            # After the epoch: one that is noticed in between has raised it.
+            restores = await self._zookeeper.get(znodes.RESTORES)
+            if restores is not None:
+                self._view.restores = znodes.Restores.decode(restores.data)
             # Noted before, for the write may happen though its answer is lost.
             self._epoch = epoch
             self._epoch_version = epoch_node.version + 1
@@ -197,7 +202,7 @@ class Controllership:
             state = None if topic is None else topic.states.get(partition)
             if topic is None or state is None or topic.name in self._view.pending_deletions:
                 continue
-            if topic.name in self._view.stopped_topics:
+            if topic.name in self._view.stopped_topics or is_outdated(state, self._view.restores):
                 continue
             try:
                 new = elect_on_request(

@@ -25,7 +25,7 @@ from mainstem_broker.cluster.member_state import Event
 from mainstem_broker.cluster.reassignment import is_moving
 from mainstem_broker.cluster.view import ClusterView, Delta
 from mainstem_broker.cluster.zookeeper import ZooKeeperSession
-from mainstem_broker.errors import NewerFormat
+from mainstem_broker.errors import NewerFormat, StartupError
 from mainstem_broker.replica.partition_state import PartitionState
 from mainstem_broker.runtime.turns import in_turns
 from mainstem_broker.security.acl import Rule
@@ -61,6 +61,11 @@ class FeedReader:
         self._on_event = on_event
         self._last_number = NOTHING_READ
 
+    @property
+    def last_number(self) -> int:
+        """The number of the last entry of the feed that was read, or -1."""
+        return self._last_number
+
     # Bound methods, which are equal each time: so a node that is read again gets no second watch.
 
     def _on_feed_changed(self) -> None:
@@ -72,10 +77,22 @@ class FeedReader:
     # --- Everything ---
 
     async def load(self, delta: Delta) -> None:
-        """Read everything. The feed's end is noted first, so what changes meanwhile is read again."""
+        """Read everything. The feed's end is noted first, so what changes meanwhile is read again.
+
+        Raises:
+            StartupError: ZooKeeper was replaced by an older backup meanwhile. What was made since the backup
+                would seem deleted, and its logs would be (R43).
+        """
         zookeeper, view = self._zookeeper, self._view
-        names = await zookeeper.children(znodes.CHANGES, self._on_feed_changed)
-        last_number = max(map(znodes.change_number, names), default=NOTHING_READ)
+        last_number = await self._find_end()
+        if last_number < self._last_number:
+            await zookeeper.sync()  # this server may only lag behind the one before
+            last_number = await self._find_end()
+            if last_number < self._last_number:
+                raise StartupError(
+                    "ZooKeeper is older than what this broker has read from it, as after a restore from a"
+                    " backup: restart this broker."
+                )
         await self.read_brokers(delta)
         topic_names = await zookeeper.children(znodes.TOPICS)
         await self.read_topics(topic_names, delta)
@@ -102,14 +119,25 @@ class FeedReader:
         self._last_number = last_number
         self._controllership.look_again()
 
+    async def _find_end(self) -> int:
+        """The number of the last entry of the feed, or `NOTHING_READ`."""
+        names = await self._zookeeper.children(znodes.CHANGES, self._on_feed_changed)
+        return max(map(znodes.change_number, names), default=NOTHING_READ)
+
     # --- The feed ---
 
     async def read_feed(self, delta: Delta) -> None:
-        """Read the entries that were appended since the last call; everything, if some were trimmed."""
+        """Read the entries that were appended since the last call; everything, if some were trimmed.
+
+        Raises:
+            StartupError: as `load`.
+        """
         names = await self._zookeeper.children(znodes.CHANGES, self._on_feed_changed)
         numbers = sorted(znodes.change_number(name) for name in names)
         unread = [number for number in numbers if number > self._last_number]
-        if unread and unread[0] > self._last_number + 1:
+        has_gap = unread and unread[0] > self._last_number + 1
+        goes_back = max(numbers, default=NOTHING_READ) < self._last_number
+        if has_gap or goes_back:
             await self.load(delta)
             return
         nodes = await self._zookeeper.get_many([f"{znodes.CHANGE_PREFIX}{number:010d}" for number in unread])

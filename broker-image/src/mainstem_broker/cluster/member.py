@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
-from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster import restores, znodes
 from mainstem_broker.cluster.administration import Administration
 from mainstem_broker.cluster.controller import ElectionPolicy, may_stop
 from mainstem_broker.cluster.controllership import Controllership
@@ -42,6 +42,7 @@ from mainstem_broker.cluster.zookeeper import (
     ZooKeeperUnavailable,
 )
 from mainstem_broker.errors import RequestTimedOut, StartupError
+from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.replica.lease import LEASE_SHARE, Lease
 from mainstem_broker.security.scram_decoys import SECRET_BYTES
 
@@ -107,6 +108,8 @@ class ClusterMember:
         self._registered: tuple[int, int] | None = None
         """What a registration began, until it is known what was elected before it."""
         self._has_read_since = False
+        self._controller_epoch = 0
+        """When the tree was loaded."""
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
@@ -223,9 +226,36 @@ class ClusterMember:
 
         async def load() -> None:
             self._state.begin(Work.LOAD)
+            # A server that lags behind would look like one that was restored from an older backup.
+            await self._zookeeper.sync()
             await self._reader.load(Delta())  # nothing follows the view yet
+            node = await self._zookeeper.get(znodes.RESTORES)
+            self.view.restores = znodes.Restores() if node is None else znodes.Restores.decode(node.data)
+            node = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
+            assert node is not None
+            self._controller_epoch = int(node.data)
 
         await self.with_patience(load)
+
+    @property
+    def tree_position(self) -> TreePosition:
+        """How far ZooKeeper's tree has been read."""
+        return TreePosition(self.view.restores.count, self._reader.last_number)
+
+    def may_be_restored(self, known: TreePosition | None) -> bool:
+        """Whether the tree that `load` read may be older than this broker's logs; `known` is the position
+        that was written down beside them."""
+        found = self.tree_position
+        if known is not None and restores.is_behind(found, known):
+            self._registration.known_restores = known.restores
+            # Until the registration writes it down.
+            self.view.restores = znodes.Restores(known.restores + 1, self._controller_epoch)
+            logger.warning(
+                "ZooKeeper is older than this broker's logs, as after a restore from a backup",
+                known=known,
+                found=found,
+            )
+        return restores.may_be_restored(found, known)
 
     async def join(self, *, stopped_uncleanly: bool) -> None:
         """Register this broker and follow the cluster from now on.
@@ -257,6 +287,7 @@ class ClusterMember:
         self._state.begin(Work.REGISTER)
         registered = await self._registration.register()
         if registered is not None:
+            self.view.restores = self._registration.restores
             self._apply(Event.REGISTERED)
             self._registered = registered
             self._has_read_since = False

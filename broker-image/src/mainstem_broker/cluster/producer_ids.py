@@ -3,6 +3,11 @@
 `/latest_producer_id_block` holds the last block. A broker that needs one writes the next with the version
 it read, so no two brokers get the same. A block whose writing was not answered is left unused, and so is
 what a broker has left when it stops: there are 2^63 ids.
+
+An id that was given twice would lose records: logs take the first batch of its second owner for a repetition
+of the first one's. So a block leaves a wide gap to ids that may have been given without a trace in ZooKeeper:
+after a restore from an older backup (`restores.py`), and where logs know ids that ZooKeeper has not given, as
+those that Apache Kafka wrote.
 """
 
 from __future__ import annotations
@@ -13,8 +18,10 @@ from typing import Final
 import structlog
 
 from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.restores import IDS_PER_RESTORE, beyond
 from mainstem_broker.cluster.zookeeper import (
     Conflict,
+    Create,
     SetData,
     ZooKeeperSession,
     ZooKeeperUnavailable,
@@ -32,8 +39,29 @@ logger = structlog.get_logger(__name__)
 BLOCK_IDS: Final = 1_000
 PREFETCH_IDS: Final = 100
 """The next block is taken when this many are left: at 90 % of a block, as Kafka does."""
+INVENTED_IDS_MIN: Final = 2**62
+"""A client may send any id. From here on they do not count, or one client could use all of them up."""
 WAIT_S_MAX: Final = 2.0
 """How long a request waits for a block; clients ask again after that."""
+
+
+def next_block(last: range, largest_used: int = -1) -> range:
+    """The block after the `last` one in ZooKeeper; `largest_used` is the largest id that logs know."""
+    start = last.stop
+    if start <= largest_used < INVENTED_IDS_MIN:
+        start = largest_used + IDS_PER_RESTORE
+    return _block(start)
+
+
+def block_after_restore(last: range, restores: int) -> range:
+    """The block to write in place of the `last` one, which is from a backup; no id of it is given."""
+    return _block(beyond(last.stop, restores, IDS_PER_RESTORE))
+
+
+def _block(start: int) -> range:
+    if start > INT64_MAX - BLOCK_IDS:
+        raise UnknownServerError("The cluster has no producer ids left.")
+    return range(start, start + BLOCK_IDS)
 
 
 class ProducerIds:
@@ -46,6 +74,8 @@ class ProducerIds:
         self._left = 0
         self._next: range | None = None
         self._refill: asyncio.Task[None] | None = None
+        self.largest_used = -1
+        """The largest id that the logs of this broker knew at its start, or -1."""
 
     async def take(self) -> int:
         """An id that was never used before.
@@ -99,13 +129,12 @@ class ProducerIds:
             if node is None:
                 await self._zookeeper.ensure_paths([path])
                 continue
-            start = znodes.decode_producer_id_block(node.data).stop
-            if start > INT64_MAX - BLOCK_IDS:
-                raise UnknownServerError("The cluster has no producer ids left.")
-            block = range(start, start + BLOCK_IDS)
+            block = next_block(znodes.decode_producer_id_block(node.data), self.largest_used)
             data = znodes.encode_producer_id_block(self._broker_id, block)
+            # By the end of the feed brokers notice a tree from before this (`restores.py`).
+            entry = Create(znodes.CHANGE_PREFIX, znodes.Change().encode(), sequential=True)
             try:
-                await self._zookeeper.multi([SetData(path, data, node.version)])
+                await self._zookeeper.multi([SetData(path, data, node.version), entry])
             except Conflict:
                 continue  # another broker was faster
             self._next = block

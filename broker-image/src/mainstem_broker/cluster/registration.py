@@ -15,10 +15,12 @@ from uuid import UUID
 import structlog
 
 from mainstem_broker.cluster import znodes
+from mainstem_broker.cluster.producer_ids import block_after_restore
 from mainstem_broker.cluster.zookeeper import (
     Conflict,
     Create,
     Delete,
+    Node,
     Operation,
     SetData,
     ZooKeeperSession,
@@ -41,6 +43,10 @@ class Registration:
     ) -> None:
         """`vacate_controller` gives the writes that end the controllership of a session."""
         self.stopped_uncleanly = False
+        self.known_restores: int | None = None
+        """If ZooKeeper proved to be older than this broker's logs: how many restores it knew of before."""
+        self.restores = znodes.Restores()
+        """As ZooKeeper has them since the last registration."""
         self._incarnation = NO_INCARNATION
         """The last one that this process is known to have begun, and not lost since."""
         self._zookeeper = zookeeper
@@ -84,6 +90,8 @@ class Registration:
     async def _write(self) -> None:
         session_id = self._zookeeper.session_id
         operations: list[Operation] = []
+        node = await self._zookeeper.get(znodes.RESTORES)
+        self.restores = restores = znodes.Restores() if node is None else znodes.Restores.decode(node.data)
         existing = await self._zookeeper.get(self._path)
         if existing is not None:
             earlier = znodes.BrokerRegistration.decode(self._broker_id, existing.data, existing.czxid)
@@ -103,9 +111,50 @@ class Registration:
             # Of an earlier session, with which it would vanish later, without an event for this broker.
             operations.append(Delete(znodes.offline_path(self._broker_id), offline.version))
         operations.append(await self._next_incarnation())
+        if self.known_restores is not None and restores.count <= self.known_restores:
+            vacated = any(operation.path == znodes.CONTROLLER for operation in operations)
+            restores, writes = await self._note_restore(node, self.known_restores + 1, vacated=vacated)
+            operations += writes
         data = self._registration.encode(_now_ms())
         await self._zookeeper.multi([*operations, Create(self._path, data, ephemeral=True)])
+        self.restores = restores
         logger.info("broker registered", path=self._path, unclean=self.stopped_uncleanly)
+
+    async def _note_restore(
+        self, node: Node | None, count: int, *, vacated: bool
+    ) -> tuple[znodes.Restores, list[Operation]]:
+        """The note that ZooKeeper was restored from an older backup, and the writes that take it there.
+
+        They end the present controllership, so every later controller knows of it, and the registrations of
+        all other brokers: those from the backup last until their sessions have run out, and would look like
+        leaders that live. A broker that lives registers anew, and has lost its leaderships (as by `fence`).
+        Producer ids go on after all that may have been given since the backup.
+
+        Args:
+            node: the node of the former note.
+            count: with this restore.
+            vacated: whether the controllership ends in any case.
+        """
+        epoch = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
+        controller = None if vacated else await self._zookeeper.get(znodes.CONTROLLER)
+        assert epoch is not None
+        restores = znodes.Restores(count, int(epoch.data))
+        operations: list[Operation] = [
+            Create(znodes.RESTORES, restores.encode())
+            if node is None
+            else SetData(znodes.RESTORES, restores.encode(), node.version),
+            SetData(znodes.CONTROLLER_EPOCH, str(restores.controller_epoch + 1).encode(), epoch.version),
+        ]
+        block_node = await self._zookeeper.get(znodes.PRODUCER_ID_BLOCK)
+        if block_node is not None:
+            block = block_after_restore(znodes.decode_producer_id_block(block_node.data), count)
+            data = znodes.encode_producer_id_block(self._broker_id, block)
+            operations.append(SetData(znodes.PRODUCER_ID_BLOCK, data, block_node.version))
+        if controller is not None:
+            operations.append(Delete(znodes.CONTROLLER, controller.version))
+        others = set(await self._zookeeper.children(znodes.BROKER_IDS)) - {str(self._broker_id)}
+        operations += [Delete(f"{znodes.BROKER_IDS}/{name}") for name in sorted(others)]
+        return restores, operations
 
     async def _next_incarnation(self) -> Operation:
         """The write that begins a new incarnation, which goes with the registration.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from mainstem_broker.cluster.config_entities import DEFAULT_ENTITY
-from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, TopicAssignment
+from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Restores, TopicAssignment
 from mainstem_broker.replica.partition_state import PartitionState
 from mainstem_broker.security.acl import ResourcePattern, Rule
 from mainstem_broker.security.scram_decoys import ScramDecoys
@@ -72,6 +72,7 @@ class ClusterView:
     """Other nodes in such a format, by path."""
     unreadable_brokers: frozenset[int] = frozenset()
     """Brokers that are registered in such a format. While there are any, this broker is no controller."""
+    restores: Restores = field(default_factory=Restores)
     moving_topics: set[str] = field(default_factory=set)
     """Topics of which replicas are being moved."""
     topics_version: int = 0

@@ -14,6 +14,8 @@ The layout is that of Apache Kafka 3.9 in ZooKeeper mode, so that people and scr
 - `/mainstem/scram_secret`: 32 random bytes, of which the answers to logins of users that do not exist are
   derived (`security/scram_decoys.py`). Who can read it can tell which users exist; so can who reads
   `/config/users`.
+- `/mainstem/restores`: how often a broker has noticed that the tree was restored from an older backup, and
+  the controller epoch up to which states may be from such a backup. Absent before the first time.
 - `/mainstem/deleted_topics/ID`: a deleted topic whose files some broker still has to remove; the
   brokers strike themselves off, the last one removes the node.
 
@@ -46,6 +48,7 @@ INCARNATIONS: Final = "/mainstem/incarnations"
 OFFLINE: Final = "/mainstem/offline"
 CHANGE_PREFIX: Final = CHANGES + "/change_"
 DELETED_TOPICS: Final = "/mainstem/deleted_topics"
+RESTORES: Final = "/mainstem/restores"
 SCRAM_SECRET: Final = "/mainstem/scram_secret"
 
 STATES_PER_MULTI: Final = 300
@@ -334,6 +337,10 @@ def decode_offline(data: bytes) -> frozenset[tuple[UUID, int]]:
     return frozenset((decode_uuid(text), index) for text, indexes in by_topic.items() for index in indexes)
 
 
+NO_LOG: Final = -1
+"""In a claim, in place of epoch and offset: the broker has no log of the partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """How far a broker's log of a partition reaches, in the incarnation in which it looked."""
@@ -342,6 +349,10 @@ class Claim:
     incarnation: int
     last_epoch: int
     log_end_offset: int
+
+    @property
+    def has_log(self) -> bool:
+        return self.log_end_offset != NO_LOG
 
     def encode(self) -> bytes:
         return _dump(
@@ -401,6 +412,22 @@ def decode_producer_id_block(data: bytes) -> range:
         return range(0)
     body = _load(data, _OTHERS_VERSION)
     return range(int(body["block_start"]), int(body["block_end"]) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Restores:
+    """`/mainstem/restores`: their number, and the controller epoch at the last one."""
+
+    count: int = 0
+    controller_epoch: int = -1
+
+    def encode(self) -> bytes:
+        return _dump({"version": 1, "count": self.count, "controller_epoch": self.controller_epoch})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Restores:
+        body = _load(data, _OTHERS_VERSION)
+        return cls(body["count"], body["controller_epoch"])
 
 
 def encode_deleted_topic(topic: str, brokers: frozenset[int]) -> bytes:

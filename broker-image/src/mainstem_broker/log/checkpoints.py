@@ -8,6 +8,7 @@ A checkpoint is the version `0`, the number of entries, and one entry per line:
     cleaner-offset-checkpoint:
         `topic partition offset`
     leader-epoch-checkpoint (in a log's directory): `epoch start-offset`
+    tree-position-checkpoint: `restores change`
 Every file is written beside its place, flushed, and renamed over the old one, so a crash leaves the old or
 the new. A checkpoint that cannot be read is reported and taken for empty: the cost is a full recovery.
 """
@@ -19,7 +20,7 @@ import os
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -37,11 +38,25 @@ FIRST_DIRTY_OFFSETS: Final = "cleaner-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 OF_OFFSETS: Final = (RECOVERY_POINTS, LOG_START_OFFSETS, FIRST_DIRTY_OFFSETS, HIGH_WATERMARKS)
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+TREE_POSITION: Final = "tree-position-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 META_PROPERTIES: Final = "meta.properties"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 _VERSION: Final = "0"
+
+
+class TreePosition(NamedTuple):
+    """How far ZooKeeper's tree has been read; of two positions in one tree the later is the greater.
+
+    A tree whose position is lower than one that was read before was restored from an older backup.
+
+    - `restores`: how often that was noticed.
+    - `change`: the number of the last entry of the feed of changes, or -1.
+    """
+
+    restores: int
+    change: int
 
 
 def write_atomically(path: Path, text: str, *, flush_name: bool = True) -> None:
@@ -120,6 +135,23 @@ def parse_epochs(path: Path) -> list[EpochEntry]:
         except ValueError:
             raise ValueError(f"{line[:80]!r} is not an epoch and an offset") from None
     return entries
+
+
+def write_tree_position(directory: Path, position: TreePosition) -> None:
+    """Write the position of ZooKeeper's tree into a data directory. May raise OSError."""
+    _write(directory / TREE_POSITION, [f"{position.restores} {position.change}"])
+
+
+def read_tree_position(directory: Path) -> TreePosition | None:
+    """The position in a data directory; None when the file is missing or broken."""
+    path = directory / TREE_POSITION
+    try:
+        for line in _read(path):
+            restores, change = line.split()
+            return TreePosition(int(restores), int(change))
+    except ValueError as error:
+        _report_broken(path, error)
+    return None
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ A data directory holds one directory per log, and
     log-start-offset-checkpoint            first readable offset, per partition
     replication-offset-checkpoint          high watermark, per partition
     cleaner-offset-checkpoint              up to where it is compacted, per partition
+    tree-position-checkpoint               how far ZooKeeper's tree was read
 
 In scope: what a start and a stop do with these files. Out of scope: the checkpoints (`checkpoints`), and the
 logs of all directories (`log_manager`). Where not said otherwise, functions may raise OSError.

@@ -12,7 +12,7 @@ from mainstem_broker.whole_numbers import is_whole_number
 
 DELETED_DIRECTORY_SUFFIX: Final = "-delete"
 STRAY_DIRECTORY_SUFFIX: Final = "-stray"
-"""Of a log that belongs to no topic. It is kept until a person removes it, as in Kafka."""
+"""Of a log that the cluster does not know here. It is kept until a person removes it, as in Kafka."""
 
 _FILE_NAME_BYTES_MAX: Final = 255
 

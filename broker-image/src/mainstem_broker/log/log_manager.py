@@ -22,6 +22,7 @@ import structlog
 from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import InconsistentTopicId, StartupError, StorageError
 from mainstem_broker.log import checkpoints, data_directory
+from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.log.deletion import ScheduleUnlink, unlink_all
 from mainstem_broker.log.directory_names import parse_directory_name
 from mainstem_broker.log.files import storage_error
@@ -126,6 +127,9 @@ class LogManager:
         """The ids of topics that have logs in those, as far as this process has opened or created them."""
         self.stopped_cleanly = False
         """Whether every directory was closed cleanly the last time; known after `load_all`."""
+        self.tree_position: TreePosition | None = None
+        """The position of ZooKeeper's tree that was written down last; None if none was. Known after
+        `load_all`."""
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
@@ -187,10 +191,14 @@ class LogManager:
                 logs = data_directory.find_logs(directory)
                 for name in checkpoints.OF_OFFSETS:
                     self._checkpoints[directory, name] = checkpoints.read_offsets(directory, name)
+                position = checkpoints.read_tree_position(directory)
             except OSError as error:
                 self._leave_out(directory, storage_error(directory, "looking for logs", error))
                 continue
             folders += [(path, clean) for path in logs]
+            # A directory that was out of use has an older one.
+            if position is not None:
+                self.tree_position = max(position, self.tree_position or position)
         folders = self._without_outdated(folders, is_outdated)
         data_directory.refuse_duplicates([path for path, _ in folders])
 
@@ -280,7 +288,9 @@ class LogManager:
         """For work on every log: the same number of threads for each data directory."""
         return ThreadPoolExecutor(max(1, self._recovery_threads() * len(self.directories)))
 
-    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    def close(
+        self, high_watermarks: Mapping[TopicPartition, int], tree_position: TreePosition | None = None
+    ) -> None:
         """Close every log, write the checkpoints, and say that this was a clean stop, in this order.
 
         A directory with a log that could not be closed is not marked, so the next start recovers it.
@@ -301,6 +311,7 @@ class LogManager:
                 self._checkpoint(directory, checkpoints.RECOVERY_POINTS, _recovery_point)
                 self._checkpoint(directory, checkpoints.LOG_START_OFFSETS, _log_start_offset)
                 self._write_high_watermarks(directory, high_watermarks)
+                self._write_tree_position(directory, tree_position)
                 if not self.failed:
                     data_directory.mark_clean_shutdown(directory)
             except OSError as error:
@@ -372,6 +383,10 @@ class LogManager:
         self._add(log, new.topic_id)
         return True
 
+    def largest_producer_id(self) -> int:
+        """The largest producer id that a log knows, or -1."""
+        return max((max(log.producers.states, default=-1) for log in self._logs.values()), default=-1)
+
     def topic_id(self, topic: str, partition: int) -> uuid.UUID | None:
         """The topic id that the partition's log was created under; None when it has none."""
         return self._topic_ids.get((topic, partition))
@@ -418,7 +433,7 @@ class LogManager:
             self._add(log, doomed.topic_id)
 
     def set_aside(self, topic: str, partition: int) -> None:
-        """Take a log out of use that belongs to no topic; its files stay, under another name.
+        """Take a log out of use that the cluster does not know here; its files stay, under another name.
 
         Raises:
             StorageError: the disk failed; the log is still there.
@@ -487,6 +502,16 @@ class LogManager:
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write down these high watermarks. Any thread may call it. Raises StorageError."""
         self._in_each_directory(lambda directory: self._write_high_watermarks(directory, high_watermarks))
+
+    def checkpoint_tree_position(self, position: TreePosition) -> None:
+        """Write down how far ZooKeeper's tree was read. Any thread may call it. Raises StorageError."""
+        self._in_each_directory(lambda directory: self._write_tree_position(directory, position))
+        self.tree_position = max(position, self.tree_position or position)
+
+    def _write_tree_position(self, directory: Path, position: TreePosition | None) -> None:
+        """Write a position that is later than the one that was written: a restored tree is behind it."""
+        if position is not None and (self.tree_position is None or position > self.tree_position):
+            checkpoints.write_tree_position(directory, position)
 
     def _checkpoint_all(self, name: str, value_of: Callable[[PartitionLog], int]) -> None:
         self._in_each_directory(lambda directory: self._checkpoint(directory, name, value_of))

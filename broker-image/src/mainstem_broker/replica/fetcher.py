@@ -266,8 +266,8 @@ class Fetcher:
             self._moved[key] = None
 
     def _take(self, partition: Partition, position: FetchedFrom, answer: Fetched) -> bool:
-        """Apply an answer; False if it is an error, as after a change of the leader: the partition then
-        rests."""
+        """Apply an answer; False if it is an error, as after a change of the leader, or a divergence that
+        leaves the log as it is: the partition then rests."""
         if partition.leader_epoch != position.leader_epoch:
             self._is_stale = True  # the answer belongs to the former role, and is ignored
             return True
@@ -279,7 +279,10 @@ class Fetcher:
             elif answer.error_code != 0:
                 is_taken = False
             elif answer.diverging is not None:
+                before = partition.fetch_position()
                 partition.truncate_to_divergence(answer.diverging, leader_epoch=position.leader_epoch)
+                # The same fetch would get the same answer at once, again and again.
+                is_taken = partition.fetch_position() != before
             else:
                 if answer.records:
                     self._on_records(partition, len(answer.records))

@@ -156,6 +156,7 @@ class ReplicaManager:
             )
         partition.update_state(state, replicas, now_ms)
         self._note_leader(partition)
+        self._consider_epoch(partition)
 
     def _note_leader(self, partition: Partition) -> None:
         """Keep `_by_leader`; to be called after each change of a partition's state."""
@@ -272,6 +273,18 @@ class ReplicaManager:
         if partition.is_leader:
             self._consider_isr(partition, self._coordination.live_incarnations())
 
+    def _consider_epoch(self, partition: Partition) -> None:
+        """Propose a later epoch for a leader whose log has later ones than its state."""
+        before, proposal = partition.state, partition.propose_epoch()
+        if before is not None and proposal is not None:
+            logger.warning(
+                "leader epoch raised above those of the log",
+                partition=repr(partition),
+                before=before.leader_epoch,
+                after=proposal.leader_epoch,
+            )
+            self._spawn(self._propose(partition, before, proposal, {}))
+
     def _consider_isr(self, partition: Partition, incarnations: Mapping[int, int]) -> None:
         before = partition.state
         assert before is not None
@@ -291,6 +304,8 @@ class ReplicaManager:
             for partition in some:
                 if partition.is_leader:
                     self._consider_isr(partition, incarnations)
+                else:
+                    self._consider_epoch(partition)
 
     def hand_over(self, partition: Partition, heir: int) -> None:
         """Hand a leadership over to another in-sync replica; the last call for a partition counts."""

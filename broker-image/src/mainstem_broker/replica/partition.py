@@ -149,6 +149,15 @@ class Partition:
             state.incarnations.get(self.local_broker_id, NO_INCARNATION)
         )
 
+    def _may_begin(self, state: PartitionState) -> bool:
+        """Whether this replica leads by a state: not at an epoch below those of its log.
+
+        Epochs only grow (KIP-101). A log has later ones only where the cluster does not know its history: it
+        is from another cluster, or ZooKeeper was restored from a backup and nobody could notice. See
+        `propose_epoch`.
+        """
+        return self._is_elected(state) and state.leader_epoch >= self.log.epochs.latest_epoch
+
     @property
     def leader_epoch(self) -> int:
         return -1 if self.state is None else self.state.leader_epoch
@@ -179,7 +188,7 @@ class Partition:
         has_other_replicas = replicas != self.replicas
         self.replicas = replicas
         if old is not None and state.partition_epoch <= old.partition_epoch:
-            if not self._has_leading_role and self._is_elected(old):
+            if not self._has_leading_role and self._may_begin(old):
                 self._has_leading_role = True
                 # What the state before said of this replica is unknown: it rests as long as may be.
                 self._begin_role(old, None)
@@ -190,7 +199,7 @@ class Partition:
                     _call_all(self._listeners)
             return
         self.state = state
-        self._has_leading_role = self._is_elected(state)
+        self._has_leading_role = self._may_begin(state)
         self._pending = None
         if old is not None and has_led and self.is_leader and state.leader_epoch == old.leader_epoch + 1:
             self._lead_on(state)
@@ -606,6 +615,23 @@ class Partition:
             leader=leader,
             leader_epoch=self.state.leader_epoch + 1,
             recovering=False,
+        )
+        return self._pending
+
+    def propose_epoch(self) -> PartitionState | None:
+        """The state to write so that this replica, which is elected, leads at an epoch that its log allows.
+
+        None if it may lead as it is, or if a proposal is under way.
+        """
+        state = self.state
+        if state is None or self._pending is not None or not self._is_elected(state):
+            return None
+        if self._may_begin(state):
+            return None
+        self._pending = replace(
+            state,
+            leader_epoch=self.log.epochs.latest_epoch + 1,
+            partition_epoch=state.partition_epoch + 1,
         )
         return self._pending
 

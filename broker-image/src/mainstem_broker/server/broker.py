@@ -250,13 +250,15 @@ class Broker:
             asyncio.to_thread(
                 self._logs.load_all,
                 self._cluster_changes.topic_config,
-                self._cluster_changes.is_outdated,
+                self._cluster_changes.is_of_no_topic,
                 _now_ms(),
                 _log_progress,
             )
         )
         await asyncio.shield(self._loading)
-        await self._cluster_changes.open()
+        self._member.producer_ids.largest_used = self._logs.largest_producer_id()
+        may_be_restored = self._member.may_be_restored(self._logs.tree_position)
+        await self._cluster_changes.open(may_be_restored=may_be_restored)
         await self._maintenance.refresh_keys()  # a client whose token is refused does not try again
         await self._maintenance.look_up_hosts()
         self._lease.begin_listening()
@@ -297,7 +299,9 @@ class Broker:
         await self._cluster_changes.stop()
         await asyncio.gather(*self._unlinking, return_exceptions=True)
         if await self._logs_are_loaded():
-            await asyncio.to_thread(self._logs.close, self._replicas.high_watermarks())
+            await asyncio.to_thread(
+                self._logs.close, self._replicas.high_watermarks(), self._member.tree_position
+            )
         else:
             self._logs.release()
         if self._health_server is not None:

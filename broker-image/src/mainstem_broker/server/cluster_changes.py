@@ -19,16 +19,22 @@ import structlog
 
 from mainstem_broker.api.context import BrokerContext
 from mainstem_broker.cluster.config_entities import quota_entity
-from mainstem_broker.cluster.controller import ElectionPolicy, has_valid_leader, heir_of, must_claim
+from mainstem_broker.cluster.controller import (
+    ElectionPolicy,
+    has_valid_leader,
+    heir_of,
+    must_claim,
+)
 from mainstem_broker.cluster.reassignment import move_of, moving_partitions, successor
+from mainstem_broker.cluster.restores import is_doubted, is_outdated
 from mainstem_broker.cluster.view import Delta, Topic
-from mainstem_broker.cluster.znodes import Claim
+from mainstem_broker.cluster.znodes import NO_LOG, Claim
 from mainstem_broker.config.broker_config import readable_settings
 from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.group.coordinator import OFFSETS_TOPIC
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.protocol.topic_partition import TopicPartition
-from mainstem_broker.replica.partition import Partition
+from mainstem_broker.replica.partition_state import PartitionState
 from mainstem_broker.runtime.turns import in_turns
 from mainstem_broker.security.acl import ResourcePattern
 from mainstem_broker.security.authorizer import UNREADABLE
@@ -58,9 +64,12 @@ class ClusterChanges:
         self._unled: set[TopicPartition] = set()
         """Partitions that this broker could claim one day: no leader, or one that is gone (see `_claim`)."""
 
-    async def open(self) -> None:
-        """Open the replicas that the view gives to this broker, and remove the files of deleted topics."""
-        await self._remove_deleted()
+    async def open(self, *, may_be_restored: bool = False) -> None:
+        """Open the replicas that the view gives to this broker, and remove the files of deleted topics.
+
+        `may_be_restored`: the view may be older than the logs here.
+        """
+        await self._remove_deleted(may_be_restored)
         topics = self._broker.view.topics.values()
         replicas = [(topic, index) for topic in topics for index in topic.states]
         async for topic, index in in_turns(replicas):
@@ -114,13 +123,10 @@ class ClusterChanges:
         if delta.brokers:
             self._broker.follower_sessions.close_absent(view.brokers.keys())
             await replicas.consider_all_isrs()
-            await self._look_for_unled(replicas)
+            opened = [(partition.topic, partition.index) for partition in replicas]
+            await self._look_for_unled([*opened, *sorted(replicas.unopened)])
         elif delta.partitions:
-            await self._look_for_unled(
-                partition
-                for name, index in delta.partitions
-                if (partition := replicas.find(name, index)) is not None
-            )
+            await self._look_for_unled(sorted(delta.partitions))
 
     async def _update_replicas(
         self, partitions: Iterable[TopicPartition], begin_lease: Callable[[], None] | None
@@ -210,10 +216,8 @@ class ClusterChanges:
             self._update_partition(key)
         if not self._is_open:
             return
-        for name, index in partitions:
-            partition = self._broker.replicas.find(name, index)
-            if partition is not None:
-                self._claim_if_unled(partition)
+        for key in partitions:
+            self._claim_if_unled(key)
         now_s = time.monotonic()
         if not self._broker.opening or now_s - self._followed_s > FOLLOWING_INTERVAL_S:
             self._followed_s = now_s
@@ -237,12 +241,7 @@ class ClusterChanges:
         self._worker.delete(again=True)
         async for key in in_turns(sorted(replicas.unopened)):
             self._update_partition(key)
-        async for key in in_turns(sorted(self._unled)):
-            partition = replicas.find(*key)
-            if partition is None:
-                self._unled.discard(key)
-            else:
-                self._claim_if_unled(partition)
+        await self._look_for_unled(sorted(self._unled))
 
     def disk_failed(self, directory: Path) -> None:
         """A data directory is lost, while this broker runs: others lead what was there."""
@@ -278,20 +277,30 @@ class ClusterChanges:
             return
         key = name, index
         state = topic.states[index]
-        if self._worker.is_busy(key) or self._logs.get(name, index) is None:
-            if self._broker.replicas.offline.get(key) != topic.topic_id:
-                self._worker.create(key, is_led=state.leader == self._broker.broker_id)
-            return
-        if self._broker.replicas.undeleted.get(key, topic.topic_id) != topic.topic_id:
-            self._worker.create(key, is_led=state.leader == self._broker.broker_id)  # after its deletion
-            return
-        self._broker.replicas.update(name, index, topic.topic_id, state, replicas, self.topic_config(name))
+        is_there = not self._worker.is_busy(key) and self._logs.get(name, index) is not None
+        # Or a log of an earlier topic of this name, which is to be deleted first.
+        if is_there and self._broker.replicas.undeleted.get(key, topic.topic_id) == topic.topic_id:
+            self._broker.replicas.update(
+                name, index, topic.topic_id, state, replicas, self.topic_config(name)
+            )
+        elif self._broker.replicas.offline.get(key) == topic.topic_id:
+            pass  # it is on a disk that has failed
+        elif self._awaits_claims(state):
+            # An empty log would say that there were no records. It is created when somebody leads.
+            self._broker.replicas.unopened.add(key)
+        else:
+            self._worker.create(key, is_led=state.leader == self._broker.broker_id)
 
-    async def _remove_deleted(self) -> None:
+    def _awaits_claims(self, state: PartitionState) -> bool:
+        """Whether the logs decide who leads, as after a restore of ZooKeeper (`cluster/restores.py`)."""
+        return is_doubted(state) or is_outdated(state, self._broker.view.restores)
+
+    async def _remove_deleted(self, may_be_restored: bool) -> None:
         """Drop logs of topics that were deleted, or replicas moved away, while this broker was down.
 
         A log whose topic neither exists nor is recorded as deleted is set aside and kept: it may be
-        all that is left of something that was lost elsewhere.
+        all that is left of something that was lost elsewhere. So is the log of a replica that an older view
+        gives to other brokers (KAFKA-16234): it may have been moved here since.
         """
         administration = self._broker.member.administration
         patiently = self._broker.member.with_patience
@@ -305,7 +314,10 @@ class ClusterChanges:
             if cluster_topic is not None and cluster_topic.topic_id == topic_id:
                 holders = cluster_topic.assignment.replicas.get(partition)
                 if holders is not None and self._broker.broker_id not in holders:
-                    undeleted[topic, partition] = topic_id
+                    if may_be_restored or not self._was_moved_away(cluster_topic, partition):
+                        self._logs.set_aside(topic, partition)
+                    else:
+                        undeleted[topic, partition] = topic_id
                 continue
             if topic_id in deleted:
                 undeleted[topic, partition] = topic_id
@@ -320,11 +332,17 @@ class ClusterChanges:
             if topic_id not in undeleted_topics:
                 await patiently(partial(administration.forget_deleted_topic, topic_id))
 
-    def is_outdated(self, name: str, topic_id: UUID) -> bool:
+    def is_of_no_topic(self, name: str, topic_id: UUID) -> bool:
         """Whether there is certainly no topic of this name with this id. Any thread may call it."""
         view = self._broker.view
         topic = view.topics.get(name)
         return name not in view.stopped_topics and (topic is None or topic.topic_id != topic_id)
+
+    def _was_moved_away(self, topic: Topic, partition: int) -> bool:
+        """Whether a log that is left here may be from before a move: the end of one raises the leader epoch
+        above those of the logs that it removes."""
+        log, state = self._logs.get(topic.name, partition), topic.states.get(partition)
+        return log is not None and state is not None and log.epochs.latest_epoch < state.leader_epoch
 
     # --- Settings ---
 
@@ -376,7 +394,7 @@ class ClusterChanges:
 
     # --- Claims ---
 
-    async def _look_for_unled(self, partitions: Iterable[Partition]) -> None:
+    async def _look_for_unled(self, partitions: Iterable[TopicPartition]) -> None:
         """Claim those of the partitions that this broker has to claim.
 
         Whether it has to changes with the state of a partition and with the brokers of the cluster. A change
@@ -386,34 +404,49 @@ class ClusterChanges:
         async for partition in in_turns(partitions):
             self._claim_if_unled(partition)
 
-    def _claim_if_unled(self, partition: Partition) -> None:
+    def _claim_if_unled(self, key: TopicPartition) -> None:
         """Say how far the log reaches if nobody can be trusted to lead (see `controller.py`)."""
         view = self._broker.view
         broker_id = self._broker.broker_id
-        key = partition.topic, partition.index
-        topic = view.topics.get(partition.topic)
-        state = None if topic is None else topic.states.get(partition.index)
-        brokers = view.brokers_for(partition.topic_id, partition.index)
+        name, index = key
+        topic = view.topics.get(name)
+        state = None if topic is None else topic.states.get(index)
         if (
             topic is None
             or state is None
-            or partition.topic in view.stopped_topics
+            or name in view.stopped_topics
             or broker_id not in state.isr + state.elr
-            or has_valid_leader(state, brokers)
+            or has_valid_leader(state, brokers := view.brokers_for(topic.topic_id, index))
+            or (position := self._position(key, state)) is None
         ):
             self._unled.discard(key)
             return
         self._unled.add(key)
         me = view.brokers.get(broker_id)
-        current_claim = topic.claims.get(partition.index, {}).get(broker_id)
+        current_claim = topic.claims.get(index, {}).get(broker_id)
         if (
             me is not None
             and must_claim(state, brokers)
             and (current_claim is None or current_claim.incarnation != me.incarnation)
         ):
-            offset, epoch = partition.fetch_position()
+            offset, epoch = position
             claim = Claim(broker_id, me.incarnation, epoch, offset)
-            self._spawn(self._broker.member.states.claim(partition.topic, partition.index, claim))
+            if not claim.has_log:
+                logger.error(
+                    "no log of a replica: it was moved or deleted since the backup of ZooKeeper",
+                    partition=f"{name}-{index}",
+                )
+            self._spawn(self._broker.member.states.claim(name, index, claim))
+
+    def _position(self, key: TopicPartition, state: PartitionState) -> tuple[int, int] | None:
+        """Where the log of a replica ends, and in which epoch; None if it is not known."""
+        partition = self._broker.replicas.find(*key)
+        if partition is not None:
+            return partition.fetch_position()
+        if key not in self._broker.replicas.unopened or not is_doubted(state):
+            return None
+        is_absent = self._logs.get(*key) is None and not self._worker.is_busy(key)
+        return (NO_LOG, NO_LOG) if is_absent else None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

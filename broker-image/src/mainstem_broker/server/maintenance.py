@@ -115,6 +115,7 @@ class Maintenance:
     async def _checkpoint_high_watermarks(self) -> None:
         marks = self._broker.replicas.high_watermarks()
         await asyncio.to_thread(self._logs.checkpoint_high_watermarks, marks)
+        await asyncio.to_thread(self._logs.checkpoint_tree_position, self._broker.member.tree_position)
 
     async def _expire_producers(self) -> None:
         expiration_ms = self._broker.config.integer("producer.id.expiration.ms")

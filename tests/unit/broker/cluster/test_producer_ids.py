@@ -10,7 +10,14 @@ from kazoo.client import KazooClient
 from tests.unit.broker.server.peers import until
 
 from mainstem_broker.cluster import producer_ids, znodes
-from mainstem_broker.cluster.producer_ids import BLOCK_IDS, PREFETCH_IDS, ProducerIds
+from mainstem_broker.cluster.producer_ids import (
+    BLOCK_IDS,
+    INVENTED_IDS_MIN,
+    PREFETCH_IDS,
+    ProducerIds,
+    next_block,
+)
+from mainstem_broker.cluster.restores import IDS_PER_RESTORE
 from mainstem_broker.cluster.zookeeper import ZooKeeper
 from mainstem_broker.errors import CoordinatorLoadInProgress, UnknownServerError
 
@@ -26,6 +33,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ids_of(servers: str, broker_id: int = 1) -> AsyncIterator[ProducerIds]:
     zookeeper = ZooKeeper(servers, 30_000, lambda _: None)
     await zookeeper.start(120)
+    await zookeeper.ensure_paths([znodes.CHANGES])
     try:
         yield ProducerIds(zookeeper, broker_id)
     finally:
@@ -36,6 +44,22 @@ def block_in(shell: KazooClient) -> dict[str, object]:
     result = json.loads(shell.get(znodes.PRODUCER_ID_BLOCK)[0])
     assert isinstance(result, dict)
     return result
+
+
+@pytest.mark.parametrize(
+    ("last", "largest_used", "start"),
+    [
+        (range(0), -1, 0),
+        (range(7000, 8000), 7999, 8000),
+        (range(7000, 8000), 8000, 8000 + IDS_PER_RESTORE),  # given since a backup
+        (range(0), 41, 41 + IDS_PER_RESTORE),  # given by Apache Kafka
+        (range(7000, 8000), INVENTED_IDS_MIN, 8000),  # by a client
+    ],
+)
+def test_r43_a_block_leaves_a_gap_to_ids_that_zookeeper_does_not_know(
+    last: range, largest_used: int, start: int
+) -> None:
+    assert next_block(last, largest_used) == range(start, start + BLOCK_IDS)
 
 
 async def test_the_first_ids_come_from_the_first_block_written_as_kafka_writes_it(

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.log.logs import DEFAULTS, NOW_MS, Stored, append, read_all, settings
+from tests.unit.broker.log.producer_logs import header
 
 from mainstem_broker.config.topic_settings import TopicConfig
 from mainstem_broker.errors import InconsistentTopicId, StartupError, StorageError
 from mainstem_broker.log import checkpoints, data_directory
+from mainstem_broker.log.checkpoints import TreePosition
 from mainstem_broker.log.deletion import unlink_now
 from mainstem_broker.log.log_manager import LogManager
 from mainstem_broker.protocol.topic_partition import TopicPartition
@@ -81,6 +83,36 @@ def test_logs_offsets_and_high_watermarks_survive_a_clean_restart(tmp_path: Path
     assert again.recovery_point == 3
     assert manager.high_watermarks == {("flights", 0): 2}
     assert manager.topic_id("flights", 0) == TOPIC_ID
+
+
+def test_r43_the_latest_position_of_zookeepers_tree_outlives_a_restore_of_the_tree(
+    tmp_path: Path, brokers: Brokers
+) -> None:
+    directories = tmp_path / "a", tmp_path / "b"
+    manager = brokers.start(directories[0])
+    assert manager.tree_position is None
+    manager.close({}, TreePosition(0, 7))
+
+    manager = brokers.start(*directories)
+    assert manager.tree_position == TreePosition(0, 7)
+    manager.checkpoint_tree_position(TreePosition(0, 9))
+    manager.checkpoint_tree_position(TreePosition(0, 8))
+    manager.close({}, TreePosition(0, 3))
+
+    manager = brokers.start(directories[1])
+    assert manager.tree_position == TreePosition(0, 9), "in every directory"
+    manager.close({}, TreePosition(1, 4))
+    assert brokers.start(*directories).tree_position == TreePosition(1, 4)
+
+
+def test_the_largest_producer_id_is_that_of_any_log(tmp_path: Path, brokers: Brokers) -> None:
+    manager = brokers.start(tmp_path)
+    assert manager.largest_producer_id() == -1
+    for partition, ids in enumerate(((), (7, 5000), (41,))):
+        log = create(manager, partition=partition)
+        for producer_id in ids:
+            log.producers.update(header(producer_id), 0, NOW_MS)
+    assert manager.largest_producer_id() == 5000
 
 
 def test_after_a_kill_logs_are_recovered_from_their_recovery_points(

@@ -180,6 +180,17 @@ async def test_a_partition_that_is_refused_rests_while_the_others_go_on(tmp_path
                 break
 
 
+async def test_r43_a_divergence_that_changes_nothing_rests_while_the_others_go_on(tmp_path: Path) -> None:
+    """As from a leader whose epochs have gone back: it does not know the later ones of its followers."""
+    ours, well = replica(tmp_path, 0, EPOCH + 1), replica(tmp_path, 1)
+    async with following([ours, well]) as (leader, _):
+        ours.append_from_leader(b"", leader_epoch=EPOCH, high_watermark=1, log_start_offset=0, now_ms=NOW_MS)
+        assert await leader.next_offsets() == {"t0-0": 1, "t1-0": 0}
+        leader.answers.put_nowait([answer(ours, diverging=Divergence(-1, -1)), answer(well)])
+        assert await leader.next_offsets() == {"t1-0": 0}
+        assert ours.log.log_end_offset == 1
+
+
 async def test_a_partition_that_rests_is_asked_for_again_when_the_cluster_has_changed(tmp_path: Path) -> None:
     ours = replica(tmp_path)
     async with following([ours]) as (leader, fetcher):

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from structlog.testing import capture_logs
-from tests.unit.broker.log.logs import DEFAULTS, settings
+from tests.unit.broker.log.logs import DEFAULTS, append, settings
 from tests.unit.broker.replica.replicas import (
     LIFE,
     PlayedCoordination,
@@ -70,6 +70,20 @@ def test_the_log_of_an_earlier_topic_of_that_name_is_not_taken(replicas: Replica
         update(later, topic_id=uuid4())
     assert later.find("t", 0) is None
     assert "belongs to the topic with id" in lines[0]["reason"]
+
+
+async def test_r43_a_leader_whose_log_has_a_later_epoch_raises_its_own(logs: LogManager) -> None:
+    coordination = PlayedCoordination()
+    replicas = replica_manager(logs, coordination)
+    append(logs.get_or_create("t", 0, T, DEFAULTS, 0), [b"a"], leader_epoch=7)
+    with capture_logs() as lines:
+        update(replicas, epoch=2)
+        partition = replicas.find("t", 0)
+        assert partition is not None
+        assert not partition.is_leader
+        await until(lambda: partition.is_leader)
+    assert [state.leader_epoch for _, _, state, _ in coordination.written] == [8]
+    assert lines[0]["event"] == "leader epoch raised above those of the log"
 
 
 async def test_new_settings_go_to_the_replicas_of_their_topics(replicas: ReplicaManager) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,24 @@ def test_consumers_read_to_the_high_watermark_and_followers_to_the_end(partition
     to_follower = fetch(partition, TWO, 1)
     assert isinstance(to_follower, ReadResult)
     assert to_follower.end_offset == 3
+
+
+def test_r43_a_replica_leads_at_no_epoch_below_those_of_its_log(tmp_path: Path) -> None:
+    """KIP-101: as where Apache Kafka wrote the log, and a new ZooKeeper counts from 0."""
+    partition = new_replica(tmp_path, epochs=(3, 7))
+    elected = state_of(US, 2, (US, TWO), 4)
+    partition.update_state(elected, REPLICAS, NOW_MS)
+    assert (partition.is_leader, partition.log.epochs.latest_epoch) == (False, 7)
+    proposal = partition.propose_epoch()
+    assert proposal == replace(elected, leader_epoch=8, partition_epoch=5)
+    assert partition.propose_epoch() is None, "one is under way"
+    partition.isr_refused()
+    assert partition.propose_epoch() == proposal
+
+    partition.update_state(proposal, REPLICAS, NOW_MS)
+    assert partition.is_leader
+    assert partition.propose_epoch() is None
+    assert [entry.epoch for entry in partition.log.epochs.entries] == [3, 7, 8]
 
 
 # --- The lease ---

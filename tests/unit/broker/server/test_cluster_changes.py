@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 from uuid import UUID, uuid4
@@ -12,13 +13,21 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.broker.api.brokers import LocalBroker
 from tests.unit.broker.at_end import at_end
-from tests.unit.broker.log.logs import DEFAULTS
+from tests.unit.broker.log.logs import DEFAULTS, append
 from tests.unit.broker.replica.replicas import LIFE, state_of
 from tests.unit.broker.server.peers import until
 
 from mainstem_broker.cluster.controller import ElectionPolicy
+from mainstem_broker.cluster.restores import doubted
 from mainstem_broker.cluster.view import Delta
-from mainstem_broker.cluster.znodes import BrokerRegistration, Claim, Endpoint, TopicAssignment
+from mainstem_broker.cluster.znodes import (
+    NO_LOG,
+    BrokerRegistration,
+    Claim,
+    Endpoint,
+    Restores,
+    TopicAssignment,
+)
 from mainstem_broker.cluster.zookeeper import ZooKeeperUnavailable
 from mainstem_broker.config.broker_config import BrokerConfig
 from mainstem_broker.config.broker_settings import BROKER_SETTINGS
@@ -153,11 +162,36 @@ async def test_no_deletion_is_completed_at_a_start_without_one_of_the_disks(tmp_
 
 async def test_logs_of_topics_that_are_not_there_are_outdated(broker: Listening) -> None:
     topic_id = broker.hear_of("t", (1,), 1, {})
-    assert not broker.news.is_outdated("t", topic_id)
-    assert broker.news.is_outdated("t", uuid4())
-    assert broker.news.is_outdated("gone", topic_id)
+    assert not broker.news.is_of_no_topic("t", topic_id)
+    assert broker.news.is_of_no_topic("t", uuid4())
+    assert broker.news.is_of_no_topic("gone", topic_id)
     broker.view.stopped_topics["t"] = {"/path": "version 9"}
-    assert not broker.news.is_outdated("t", uuid4())
+    assert not broker.news.is_of_no_topic("t", uuid4())
+
+
+@pytest.mark.parametrize(
+    ("state_epoch", "may_be_restored", "is_kept"),
+    [
+        (3, False, False),  # the end of a move has raised the epoch
+        (3, True, True),
+        (2, False, True),  # the log has records of the state's own leader, or of a later one
+        (None, False, True),
+    ],
+)
+async def test_r43_a_log_is_deleted_only_if_its_replica_was_moved_away_and_not_if_zookeeper_is_older(
+    tmp_path: Path, state_epoch: int | None, may_be_restored: bool, is_kept: bool
+) -> None:
+    """KAFKA-16234: a tree from before a move here gives the replica to brokers that have no log any more."""
+    broker = Listening(tmp_path)
+    topic_id = broker.hear_of("t", (2, 3), 2, {})
+    topic = broker.view.topics["t"]
+    topic.states = {} if state_epoch is None else {0: state_of(2, state_epoch, (2, 3))}
+    log = broker.logs.get_or_create("t", 0, topic_id, DEFAULTS, 0)
+    append(log, [b"a"], leader_epoch=2)
+    await broker.news.open(may_be_restored=may_be_restored)
+    assert not broker.logs.logs
+    await broker.stop()
+    assert any(path.name.endswith("-stray") for path in tmp_path.iterdir()) is is_kept
 
 
 async def test_partitions_topics_and_settings_follow_the_news(broker: Listening) -> None:
@@ -578,6 +612,29 @@ async def test_a_claim_that_was_not_written_is_made_again_until_somebody_leads(b
     await broker.try_again()
     await broker.news.stop()
     assert len(broker.states.claims) == 2
+
+
+async def test_r43_after_a_restore_a_replica_without_a_log_says_so_and_makes_none_until_somebody_leads(
+    broker: Listening,
+) -> None:
+    """An empty log would say that there were no records."""
+    broker.hear_of("t", (1, 2), 2, {})
+    outdated = broker.view.topics["t"].states[0]
+    broker.view.restores = Restores(1, outdated.controller_epoch)
+    await broker.news.open(may_be_restored=True)
+    return_uncleanly(broker, 1)
+    broker.view.set_state("t", 0, doubted(outdated, (1, 2), 1))
+    await broker.take(Delta(brokers=True, partitions={("t", 0)}))
+    await broker.try_again()
+    await until(lambda: broker.states.claims)
+    assert broker.states.claims[0] == ("t", 0, Claim(1, 1, NO_LOG, NO_LOG))
+    assert not broker.logs.logs
+
+    return_uncleanly(broker, 1, 2)
+    elected = state_of(2, 10**7, (2,), 2, incarnations={2: 1})
+    broker.view.set_state("t", 0, replace(elected, controller_epoch=outdated.controller_epoch + 1))
+    await broker.take(Delta(partitions={("t", 0)}))
+    assert broker.partition("t").leader_epoch == 10**7
 
 
 async def test_background_work_that_fails_is_reported(tmp_path: Path) -> None:
