@@ -168,6 +168,11 @@ class MemoryLogs:
         """Being deleted; a crash keeps them."""
         self._topic_ids: dict[tuple[str, int], UUID] = {}
 
+    @property
+    def unreachable_topics(self) -> set[UUID]:
+        """The ids of topics that have logs in directories that are out of use."""
+        return {self._topic_ids[key] for key in self._out_of_use}
+
     # --- What happens to them ---
 
     def begin_life(self, on_failure: Callable[[Path], None]) -> None:

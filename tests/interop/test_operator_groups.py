@@ -87,7 +87,7 @@ async def test_a_reset_is_carried_out_once_and_can_be_undone(
         "c": (reset(group, "c", "offset", offset=3), 3),
         "d": (reset(group, "d", "shift", shiftBy=-2), 1),
         "e": (reset(group, "e", "datetime", datetime="2023-11-14T22:13:27Z"), 7),
-        "f": (reset(group, "f", "offset", offset=99), 10),
+        "f": (reset(group, "f", "shift", shiftBy=99), 10),
         "g": (reset(group, "g", "undo"), 7),
     }
     before = 4
