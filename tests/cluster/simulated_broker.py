@@ -56,6 +56,7 @@ LAG_MS_MAX = 600
 FETCH_WAIT_MS = 300
 GRANT_S = 0.8
 PROBE_S_MAX = 0.02
+RESTART_S = 0.5
 EPOCH_MS = 1_700_000_000_000
 
 CONSUMER = ReplicaState()
@@ -120,7 +121,13 @@ class SimulatedBroker:
         self._context.run(OWNER.set, self.tasks)
         self.alive = True
         self.failed.clear()
-        await self.spawn(self._start(loop))
+        try:
+            await self.spawn(self._start(loop))
+        except StorageError:  # as by a full disk: the process ends, and is started again, as Kubernetes does
+            self.crash(lose_unsynced=False)
+            self.stopped_cleanly = False
+            await asyncio.sleep(RESTART_S)
+            await self.start()
 
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.disks.begin_life(self._on_disk_failure)
